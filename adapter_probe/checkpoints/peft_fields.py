@@ -141,7 +141,7 @@ def note_on_fields(document: Mapping[str, Any], config: PeftConfig) -> str:
     if not foreign:
         return ""
     fields = "field" if len(foreign) == 1 else "fields"
-    return f"PEFT ignores the {fields} {', '.join(foreign)} of the configuration, which no PEFT writes."
+    return f"PEFT ignores the {fields} {', '.join(foreign)} of the configuration, which it does not know."
 
 
 def _check_types(path: Path | str, document: Mapping[str, Any], cls: type) -> None:

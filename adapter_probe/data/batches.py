@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adapter_probe.errors import DataError, must_be, shown
+from adapter_probe.errors import DataError, listed, must_be, shown
 
 LABELS = ("labels", "label")
 Read = Callable[[Any], Tensor]
@@ -99,7 +99,10 @@ def encode_batches(
             own.append(found[name] if keep_labels else found.pop(name))
         unknown = [name for name in found if taken is not None and name not in taken]
         if unknown:
-            raise DataError(f"batch {number} has {unknown[0]!r}, which the model does not take")
+            raise DataError(
+                f"batch {number} has {unknown[0]!r}, which the model does not take; its arguments are "
+                f"{listed(taken or ())}"
+            )
         n = _n_examples(number, found)
         shape = tuple((name, tuple(x.shape[1:]) if isinstance(x, Tensor) else x) for name, x in found.items())
         kinds += [shapes.setdefault(repr(shape), len(shapes))] * n

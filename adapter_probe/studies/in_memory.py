@@ -53,11 +53,11 @@ def opened_call(
     texts = bool(call.task) or not (isinstance(call.data, tuple) and not call.data)
     if texts == (call.batches is not None):
         given = (
-            "both data and batches; give one of them"
+            "both data and batches are given; give one of them"
             if texts
-            else "no data of its own; give data=, or batches="
+            else "a model in memory has no data of its own; give data= or batches="
         )
-        raise DataError(f"a model in memory has {given}")
+        raise DataError(given)
     with left_as_it_was(model):
         opened = _given(call, model)
         if trainer is not None:
@@ -87,7 +87,7 @@ class Given(NamedTuple):
 def _given(call: Ablate, model: Any) -> Given:
     if call.batches is None:
         if call.labels is not None or call.read != "logits":
-            raise DataError("labels and read go with batches; texts have their labels in data")
+            raise DataError("labels and read apply only to batches; the labels of texts are in data")
         return Given(open_given(model, call.tokenizer, call.device))
     if isinstance(call.against, (str, Path)) or len(call.against):
         raise ResultsError("against needs texts; omit it with batches")

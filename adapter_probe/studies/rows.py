@@ -89,9 +89,7 @@ def _are_texts(strings: Sequence[str | Path]) -> bool:
     """
     files = [one for one in strings if _names_file(one)]
     if files and len(files) < len(strings):
-        raise DataError(
-            f"data holds the file {shown(str(files[0]))} beside texts; give files, or texts, not both"
-        )
+        raise DataError(f"data has the file {shown(str(files[0]))} among texts; give either files or texts")
     return not files
 
 

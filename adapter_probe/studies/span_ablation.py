@@ -147,7 +147,7 @@ def _opened(call: Ablate) -> Iterator[tuple[Ablate, Given | None, TemporaryDirec
         for one in fields(Ablate):
             if one.name in _IN_MEMORY and getattr(call, one.name) != one.default:
                 raise DataError(
-                    f"{one.name}= goes with a model in memory, and checkpoint {call.checkpoint} is on disk"
+                    f"{one.name}= applies only to a model in memory, and {call.checkpoint} is on disk"
                 )
         yield _on_disk(call), None, None
         return

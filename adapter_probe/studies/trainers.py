@@ -71,8 +71,8 @@ def refuse_other_metric(trainer: Any, metric: object, given: Given) -> None:
     ours = metric(labels, logits.argmax(-1) if classes else logits[:, 0].astype(np.float64))
     if not np.isclose(own, ours, rtol=1e-6, atol=1e-9, equal_nan=True):
         raise DataError(
-            f"the trainer's compute_metrics gives {own:.6g} of the logits and {ours:.6g} of the predictions "
-            "alone; give metric=, a name or a function of labels and predictions"
+            f"the trainer's compute_metrics gives {own:.6g} for the logits and {ours:.6g} for the "
+            "predictions alone; give metric=, a name or a function of labels and predictions"
         )
 
 
@@ -83,7 +83,7 @@ def _metric_of(trainer: Any) -> Callable[[np.ndarray, np.ndarray], float]:
     """
     chosen = (trainer.args.metric_for_best_model or "").removeprefix("eval_")
     if chosen != "loss" and trainer.args.greater_is_better is False:
-        raise DataError(f"the trainer's metric {chosen} is better the less it is; give metric=")
+        raise DataError(f"the trainer's metric {chosen} is one of which less is better; give metric=")
     n_classes = int(getattr(trainer.model.config, "num_labels", 0) or 0)
 
     def metric(labels: np.ndarray, predictions: np.ndarray) -> float:
@@ -105,6 +105,6 @@ def _score(trainer: Any, chosen: str, rows: np.ndarray, labels: np.ndarray) -> f
     if len(plain) == 1:
         return float(next(iter(plain.values())))
     raise DataError(
-        f"the trainer's compute_metrics gives {', '.join(plain)}; name one by metric_for_best_model, or give "
-        "metric="
+        f"the trainer's compute_metrics gives {', '.join(plain)}; choose one with metric_for_best_model, "
+        "or give metric="
     )

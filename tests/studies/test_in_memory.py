@@ -211,7 +211,7 @@ def two_active(model: PeftModel) -> PeftModel:
         (lambda _: 5, {}, "checkpoint must be a string, a path, a Module, or a Trainer, not 5"),
         (lambda model: model, {"tokenizer": None}, "give tokenizer="),
         (lambda model: model, {"data": ()}, "give data="),
-        (lambda model: model, {"labels": [0, 1]}, "labels and read go with batches"),
+        (lambda model: model, {"labels": [0, 1]}, "labels and read apply only to batches"),
         (lambda model: model, {"device": "meta:0"}, "device"),
         (lambda model: model, {"base": "elsewhere"}, "base needs a checkpoint on disk"),
         (lambda model: model, {"dequantise": True}, "dequantise needs a checkpoint on disk"),

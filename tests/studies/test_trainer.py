@@ -62,5 +62,5 @@ def test_the_intact_score_is_that_of_the_trainers_evaluation(tmp_path):
 
 
 def test_a_metric_of_more_than_the_classes_is_refused(tmp_path):
-    with pytest.raises(ap.DataError, match=r"of the logits and .* of the predictions alone; give metric="):
+    with pytest.raises(ap.DataError, match=r"for the logits and .* for the predictions alone; give metric="):
         ap.ablate(trainer_of(tmp_path, sureness), progress=False)

@@ -196,7 +196,7 @@ def test_pruning_may_choose_by_divergence(tmp_path):
     [
         (
             {"data": ["ab", "rows.jsonl"]},
-            "data holds the file 'rows.jsonl' beside texts; give files",
+            "data has the file 'rows.jsonl' among texts; give either files or texts",
         ),
         ({"data": ["ab"], "metric": "accuracy"}, "cannot be read"),
         ({"data": ["ab"], "precision": "mixed"}, "--precision mixed is not possible"),
