@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ModelError
+from adapter_probe.replay.checking import refused
 
 from .likelihoods import summed_by_continuation
 from .rows import Layout, Scorer, output_embedding, rows_of, text_of
@@ -51,14 +52,15 @@ def choose_layout(
         the layout, and whether the model returns its output embedding's results unchanged.
 
     Raises:
-        ModelError: not even single texts give the scores of the model's own forward.
+        ModelError: the model's own forward fails in its precision, or not even single texts give its scores.
     """
     order = np.argsort(encoded.lengths, kind="stable")
     items = np.unique([order[0], order[-1], *_deepest(encoded)])
     first = 2 if alone or _depends_on_length(model) else 0 if share else 1
     worst = float("nan")
     with torch.no_grad():
-        own, is_last = _own_scores(model, encoded, items, device)
+        with refused(preparing=True, how=f"in {str(dtype).removeprefix('torch.')}"):
+            own, is_last = _own_scores(model, encoded, items, device)
         known = ~np.isnan(own)
         for layout in get_args(Layout)[first:]:
             with suppress(RuntimeError, TypeError, ValueError, IndexError):  # a mask that the model refuses

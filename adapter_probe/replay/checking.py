@@ -18,8 +18,8 @@ _OUT_OF_MEMORY = ("allocate memory", "not enough memory", "out of memory")
 
 
 @contextmanager
-def refused(preparing: bool = False) -> Iterator[None]:
-    """What a model's own code raises without its layers, as a refusal in one line.
+def refused(preparing: bool = False, how: str = "layer by layer") -> Iterator[None]:
+    """What a model's own code raises, without its layers by default, as a refusal in one line.
 
     While an example is prepared, also what this package's code raises of shapes that it does not expect;
     later that is an error of this package.
@@ -30,7 +30,7 @@ def refused(preparing: bool = False) -> Iterator[None]:
         said = one_line(error)
         if any(words in said for words in _OUT_OF_MEMORY) or not (preparing or _of_the_model(error)):
             raise
-        raise ModelError(f"the model does not run layer by layer: {said}") from error
+        raise ModelError(f"the model does not run {how}: {said}") from error
 
 
 def _of_the_model(error: BaseException) -> bool:

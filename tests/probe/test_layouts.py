@@ -8,6 +8,7 @@ import torch
 from tiny_families import SINGLE, family
 
 from adapter_probe.data.requests_encoding import EncodedRequests, grow_tree
+from adapter_probe.errors import ModelError
 from adapter_probe.probe.layouts import choose_layout
 from adapter_probe.probe.rows import text_of
 
@@ -109,3 +110,15 @@ def test_rows_of_positions_that_depend_on_their_length_are_not_padded():
     model, _ = family("llama")
     model.config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
     assert choose_layout(model, requests(), torch.float64, torch.device("cpu"), alone=False)[0] == "alone"
+
+
+def test_a_model_that_does_not_run_in_a_precision_says_so(monkeypatch):
+    model, _ = family("llama")
+
+    def forward(*_args: object, **_kwargs: object) -> None:
+        raise RuntimeError("Expected mat_a to be Float32,\ngot Double")  # as experts in float64
+
+    monkeypatch.setattr(model.model, "forward", forward)
+    with pytest.raises(ModelError, match="^the model does not run in float64: Expected mat_a") as caught:
+        choose_layout(model, requests(), torch.float64, torch.device("cpu"), alone=False)
+    assert "\n" not in str(caught.value)
