@@ -203,10 +203,16 @@ def _identify(
     )
 
 
-def hash_stored(model: nn.Module, missing: frozenset[str]) -> str:
-    """SHA-256 of a model's tensors as they are stored, those of `missing` left out, scales included."""
+def hash_stored(model: nn.Module, missing: frozenset[str], others: Iterable[tuple[str, Tensor]] = ()) -> str:
+    """SHA-256 of a model's tensors as they are stored, those of `missing` left out, scales included.
+
+    Args:
+        model: the model.
+        missing: names that are left out.
+        others: tensors that are not stored, by name, that belong to it too.
+    """
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, tensor in sorted({**dict(others), **model.state_dict()}.items()):
         for part, values in _parts(name, tensor) if name not in missing else ():
             digest.update(f"{part} {values.dtype} {tuple(values.shape)}\n".encode())
             digest.update(values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())

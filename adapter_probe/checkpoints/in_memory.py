@@ -69,7 +69,7 @@ def _description(
     return Description(
         method=ImportedMethod(LIBRARY, _kinds(used), inner=tuned.inside + tuned.outside),
         base=replace(base, config=config_settings(fields)),
-        delta_sha256=hash_json([hash_stored(used, frozenset()), _settings_of(used)]),
+        delta_sha256=hash_json([hash_stored(used, frozenset(), used.named_buffers()), _settings_of(used)]),
         task=task,
         versions=versions_of(method_of(fields)),
         **({"max_length": 1} | others),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from mask_loop import randomise, switched
-from peft import LoraConfig, PeftModel, get_peft_model, inject_adapter_in_model
+from peft import LoraConfig, PeftModel, VeraConfig, get_peft_model, inject_adapter_in_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import (
     AutoTokenizer,
@@ -186,6 +187,21 @@ def test_a_study_is_resumed_with_the_same_model_only(model, tokenizer, tmp_path)
         next(p for n, p in model.named_parameters() if "lora_B" in n).add_(1e-3)
     with pytest.raises(ap.ResultsError, match="another run"):
         ap.ablate(model, tokenizer=tokenizer, out=tmp_path / "out", **QUIET)
+
+
+@pytest.mark.slow
+def test_projections_that_are_not_stored_belong_to_the_model(tokenizer, tmp_path):
+    """VeRA draws its matrices again from a seed if it does not store them."""
+    for seed in (1, 2):
+        config = VeraConfig(r=4, target_modules=["query"], save_projection=False, projection_prng_key=seed)
+        model = get_peft_model(base_model(), config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(0.1)
+        with contextlib.ExitStack() as refused:
+            if seed == 2:
+                refused.enter_context(pytest.raises(ap.ResultsError, match="another run"))
+            ap.ablate(model, tokenizer=tokenizer, out=tmp_path / "out", **QUIET)
 
 
 def merged(model: PeftModel) -> PeftModel:
