@@ -63,6 +63,8 @@ def choose_engine(folder: Path, document: Mapping[str, Any] | None, fields: Mapp
         return Engine(
             "general", f"the packed engine does not run {said}", not isinstance(error, UnknownField)
         )
+    if _adapts_embedding(folder):
+        return Engine("general", "the packed engine does not run a LoRA of an embedding")
     from adapter_probe.models.bases.anatomy import anatomy_for
 
     try:
@@ -70,6 +72,16 @@ def choose_engine(folder: Path, document: Mapping[str, Any] | None, fields: Mapp
     except AdapterProbeError as error:
         return Engine("general", f"in the packed engine {str(error).partition(';')[0]}")
     return PACKED
+
+
+def _adapts_embedding(folder: Path) -> bool:
+    """Whether a LoRA changes an embedding, by its tensors; the configuration may be a pattern."""
+    from .peft_headers import WEIGHTS, stored_in
+
+    try:
+        return any(".lora_embedding_" in name for name, _ in stored_in(folder / WEIGHTS[0]))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # whoever reads the file says so
+        return False
 
 
 def _with_defaults(fields: Mapping[str, Any]) -> object:

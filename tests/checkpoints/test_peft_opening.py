@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig
+from peft import LoraConfig, PeftModel
 from peft_cases import IDS, write_adapter, write_base
+from peft_folders import KV, saved
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
@@ -91,6 +92,18 @@ def test_the_engine_is_chosen_by_what_the_packed_one_runs(made: Path):
     assert isinstance(opened, OpenedPeft)
     assert (opened.head, opened.description.task.kind) == ("seq2seq", "causal")
     assert isinstance(open_any(made / "lora"), OpenedCheckpoint)
+
+
+def test_a_lora_of_an_embedding_is_run_by_the_general_engine(tmp_path: Path):
+    folder = saved(tmp_path, "llama", KV, "CAUSAL_LM", ["q_proj", "embed_tokens"])
+    assert "LoRA of an embedding" in engine_of(folder, None).reason
+    model, ids = open_any(folder).model, torch.tensor([[5, 6, 7]])
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    with torch.no_grad():
+        bare = base(ids).logits
+        own = PeftModel.from_pretrained(base, folder).eval()(ids).logits
+        assert torch.equal(model(ids).logits, own)
+    assert (own - bare).abs().max() > 1e-2
 
 
 def test_without_a_task_type_the_base_says_what_it_is_for(copied):
