@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe.progress import activity
 from adapter_probe.results.schema import MANIFEST
 from adapter_probe.spans import effective_variants, studied_layers
+from adapter_probe.wording import count_text
 
 from .gallery import BYTES_OF_DRAWING, SECONDS_OF_DRAWING
 from .summaries import aligned_columns, duration_text, method_text
@@ -250,7 +251,8 @@ def _trial_row(trial: dict[str, Any]) -> tuple[str, str]:
     method = method_text(trial["method"])
     state = "done" if trial["done"] else f"about {duration_text(trial['seconds'])}"
     if trial["learning_rate"] is not None:
-        method += f"; lr {trial['learning_rate']:g}, {trial['epochs']} epochs, seed {trial['seed']}"
+        epochs = count_text(trial["epochs"], "epoch")
+        method += f"; lr {trial['learning_rate']:g}, {epochs}, seed {trial['seed']}"
     return trial["trial"], f"{trial['task']}: {method}: {state}"
 
 

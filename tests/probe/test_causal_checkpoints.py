@@ -12,6 +12,7 @@ import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
 from exact import assert_close_in_float32, float32_bound
+from peft_folders import save_lora
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 import adapter_probe
@@ -60,13 +61,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = peft.LoraConfig(
         task_type="CAUSAL_LM", r=4, lora_alpha=8, target_modules=["v_proj", "down_proj"],
     )  # fmt: skip
-    model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder / "base"), made)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lora_" in name:
-                parameter.copy_(0.4 * torch.randn_like(parameter))
-    model.save_pretrained(folder / "lora")
-    return folder / "lora"
+    return save_lora(folder, made)
 
 
 class Reference:

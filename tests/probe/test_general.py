@@ -13,6 +13,7 @@ import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
 from exact import assert_close_in_float32
+from peft_folders import save_lora
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, LlamaConfig
 
 from adapter_probe.errors import ModelError
@@ -50,13 +51,7 @@ def saved(folder: Path, config: object, task: str, targets: list[str]) -> Path:
     base.save_pretrained(folder / "base")
     byte_tokenizer(True).save_pretrained(folder / "base")
     made = peft.LoraConfig(task_type=task, r=4, lora_alpha=8, target_modules=targets)
-    model = peft.get_peft_model(HEAD[task].from_pretrained(folder / "base"), made)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lora_" in name:
-                parameter.copy_(0.4 * torch.randn_like(parameter))
-    model.save_pretrained(folder / "lora")
-    return folder / "lora"
+    return save_lora(folder, made)
 
 
 def sizes() -> dict[str, int]:

@@ -184,7 +184,7 @@ def test_the_plan_says_what_every_trial_is(tiny_base, two_tasks, tmp_path, monke
         baseline=True, learning_rates=(0.01,), epochs=(1,), seeds=1, workers=1,
     )  # fmt: skip
     top, words = repr(plan).splitlines()[:2]
-    assert top.endswith("top k layers, k 0; lr 0.01, 1 epochs, seed 0: about 2 s")
+    assert top.endswith("top k layers, k 0; lr 0.01, 1 epoch, seed 0: about 2 s")
     assert words.endswith("TF-IDF, no pretraining: about 2 s")
     assert [trial["learning_rate"] for trial in plan.trials] == [0.01, None]
     assert (plan.done, plan.left, plan.workers, plan.folder) == (0, 2, 1, tmp_path / "s")
@@ -227,10 +227,10 @@ def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
     ("change", "error", "words"),
     [
         ({"stds": ()}, TrainingError, "^--stds is empty, so there is nothing to train; give at least one$"),
-        ({"seeds": 0}, TrainingError, "--seeds 0"),
+        ({"seeds": 0}, TrainingError, "^--seeds must be at least 1, not 0$"),
         ({"learning_rates": ()}, TrainingError, "^--learning-rates is empty"),
         ({"task": "no-such-task"}, DataError, "no-such-task"),
-        ({"workers": -1}, TrainingError, "--workers -1"),
+        ({"workers": -1}, TrainingError, "^--workers must be at least .*, not -1$"),
     ],
 )
 def test_bad_arguments(change, error, words, tiny_base, two_tasks, tmp_path):
