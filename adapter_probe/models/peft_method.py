@@ -26,6 +26,15 @@ class PeftConfig(Protocol):
 SIZES = ("r", "rank", "num_virtual_tokens", "n_frequency", "boft_block_size", "oft_block_size")
 """Names of the fields that a family's line is drawn over."""
 
+LISTS = (
+    "target_modules",
+    "exclude_modules",
+    "modules_to_save",
+    "layers_to_transform",
+    "feedforward_modules",
+)
+"""Fields whose values may be written in short, joined by +."""
+
 VARIANTS_OF_LORA = {"use_dora": "dora", "use_rslora": "rslora"}
 """Fields of LoRA with which it has another name."""
 
@@ -70,7 +79,10 @@ class PeftMethod:
 
     @property
     def text(self) -> str:
-        """All of it in short, as a user may give it: ``lora:r=8,target_modules=key+query``."""
+        """All of it, as a user may give it: ``lora:r=8,target_modules=key+query``, or ``peft:`` and JSON."""
+        if not all(_is_short(name, value) for name, value in self.fields.items()):
+            std = {} if self.init_std is None else {"init_std": self.init_std}
+            return f"peft:{json.dumps({**self.fields, **std})}"
         name, _, others = self.family.partition(":")
         given = [f"{field}={self.fields[field]}" for field in SIZES if self.fields.get(field)][:1]
         given += [others] * bool(others)
@@ -99,6 +111,12 @@ class PeftMethod:
         if not (std is None or isinstance(std, float)):
             raise RecordError(f"{where}.init_std is {std!r}, expected a number")
         return PeftMethod(json.dumps(config, sort_keys=True), std)
+
+
+def _is_short(name: str, value: object) -> bool:
+    """Whether a value can be written in short."""
+    parts = value if isinstance(value, list) and name in LISTS else [value]
+    return not any(isinstance(one, list | dict) or set(str(one)) & set(",+") for one in parts)
 
 
 def _as_text(value: object) -> str:

@@ -21,7 +21,7 @@ from adapter_probe.models.methods import (
     TfidfLinear,
     method_from_json,
 )
-from adapter_probe.models.peft_method import SIZES, VARIANTS_OF_LORA, PeftConfig
+from adapter_probe.models.peft_method import LISTS, SIZES, VARIANTS_OF_LORA, PeftConfig
 
 NAMED = tuple(name for name in METHOD_NAMES if name not in (PeftMethod.name, TfidfLinear.name))
 """The methods that are not PEFT's."""
@@ -33,13 +33,6 @@ _NOT_OF_METHOD = (
     "base_model_name_or_path", "revision", "task_type", "inference_mode", "auto_mapping", "peft_version",
     "runtime_config",
 )  # fmt: skip
-_LISTS = (
-    "target_modules",
-    "exclude_modules",
-    "modules_to_save",
-    "layers_to_transform",
-    "feedforward_modules",
-)
 # Types that need more than a loss: a schedule of their own, other checkpoints, an id with every text.
 _UNTRAINABLE = {
     "ADALORA": "it changes its ranks during training by a schedule of its own",
@@ -129,14 +122,14 @@ def _in_short(text: str, flag: str) -> dict[str, Any]:
 
 def _value(field: str, text: str) -> Any:
     """A setting's value: JSON, or words; several of them are joined by +."""
-    if "+" in text and field in _LISTS:
+    if "+" in text and field in LISTS:
         return [_value("", part) for part in text.split("+")]
     try:
         value = json.loads(text)
     except ValueError:
         value = {"True": True, "False": False, "None": None}.get(text, text)
     # PEFT takes one word for a pattern that the whole name of a module has to match.
-    one = field in _LISTS and isinstance(value, str | int) and re.fullmatch(r"[\w.]+", str(value))
+    one = field in LISTS and isinstance(value, str | int) and re.fullmatch(r"[\w.]+", str(value))
     return [value] if one else value
 
 

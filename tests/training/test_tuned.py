@@ -233,6 +233,14 @@ TEXTS = {
     "ia3": ("ia3", None, "ia3"),
     'peft:{"peft_type": "VERA", "r": 16}': ("vera", 16, "vera:r=16"),
     "lora:init_std=0.001": ("lora", 8, "lora:r=8,init_std=0.001"),
+    'peft:{"peft_type": "LORA", "rank_pattern": {"a": 2, "b": 4}, "init_std": 0.001}': (
+        "lora:rank_pattern={'a': 2, 'b': 4}", 8,
+        'peft:{"peft_type": "LORA", "r": 8, "rank_pattern": {"a": 2, "b": 4}, "init_std": 0.001}',
+    ),
+    'peft:{"peft_type": "TRAINABLE_TOKENS", "token_indices": [3, 4]}': (
+        "trainable_tokens:token_indices=3+4", None,
+        'peft:{"peft_type": "TRAINABLE_TOKENS", "token_indices": [3, 4]}',
+    ),
     "prompt_tuning:num_virtual_tokens=4": ("prompt_tuning", 4, "prompt_tuning:num_virtual_tokens=4"),
 }  # fmt: skip
 
