@@ -239,9 +239,9 @@ def test_an_ablation_in_shards(cluster, on_cluster, program, trained, tmp_path):
         (["--slurm", "--time", "soon"], ["time 'soon'", "1:30:00"]),
         (["--slurm", "--partition", "a\ntouch stolen"], ["partition", "touch stolen", "on one line"]),
         (["--slurm", "--mem", "much"], ["mem 'much'", "16G"]),
-        (["--threads", -1], ["--threads -1", "0 for PyTorch's default"]),
-        (["--threads", 100_000], ["--threads 100000", "processors of this machine"]),
-        (["--slurm", "--max-parallel", 0], ["max-parallel 0", "at least 1"]),
+        (["--threads", -1], ["--threads must be", "0 for PyTorch's default, not -1"]),
+        (["--threads", 100_000], ["--threads must be", "processors of this machine", "not 100000"]),
+        (["--slurm", "--max-parallel", 0], ["--max-parallel must be at least 1, not 0"]),
         (["--slurm", "--slurm-config", "no-such.toml"], ["no-such.toml"]),
     ],
 )

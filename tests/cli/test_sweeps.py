@@ -103,14 +103,14 @@ def test_a_trade_off_over_every_method(program, tiny_base, tiny_task, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"--stds": "0"}, ["init_std 0", "both matrices are zero"]),
+        ({"--stds": "0"}, ["init_std must be positive", "both matrices are zero", "not 0.0"]),
         ({"--stds": "1e-7:3"}, ["--stds", "1e-7:3", "decades"]),
         ({"--stds": "wide"}, ["--stds", "wide"]),
         ({"--stds": ""}, ["empty"]),
-        ({"--size": 0}, ["adapter size 0", "from 1 to"]),
+        ({"--size": 0}, ["adapter size must be a whole number from 1 to", "not 0"]),
         ({"--epochs": "1.5"}, ["--epochs", "1.5"]),
-        ({"--epochs": "0"}, ["epochs 0"]),
-        ({"--seeds": 0}, ["--seeds 0"]),
+        ({"--epochs": "0"}, ["--epochs must be at least 1, not 0"]),
+        ({"--seeds": 0}, ["--seeds must be at least 1, not 0"]),
         ({"--task": "no-such-task"}, ["no-such-task", "cola"]),
         ({"--base": "/no/such/base"}, ["/no/such/base"]),
     ],

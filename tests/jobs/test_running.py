@@ -57,10 +57,14 @@ def test_checkpoints_of_several_tasks_are_told_apart(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"threads": -1}, ModelError, "--threads -1"),
-        ({"threads": 100_000}, ModelError, "--threads 100000"),
-        ({"threads": -1, "cluster": SlurmOptions()}, ModelError, "--threads -1"),
-        ({"workers": -2}, TrainingError, "--workers -2"),
+        ({"threads": -1}, ModelError, "^--threads must be a number from 1 to .* default, not -1$"),
+        ({"threads": 100_000}, ModelError, "^--threads must be a number from 1 to .* default, not 100000$"),
+        (
+            {"threads": -1, "cluster": SlurmOptions()},
+            ModelError,
+            "^--threads must be a number from 1 to .* default, not -1$",
+        ),
+        ({"workers": -2}, TrainingError, "^--workers must be at least 0, not -2$"),
         ({"workers": 2, "cluster": SlurmOptions()}, TrainingError, "--max-parallel"),
     ],
 )
