@@ -135,7 +135,7 @@ def save(
         stem: file name without suffix.
         title: short title for the files' metadata.
         identity: identity of the results, as plain JSON.
-        formats: some of `FIGURE_FORMATS`.
+        formats: some of `adapter_probe.settings.FIGURE_FORMATS`.
     """
     folder = make_folder(folder)
     paths = []

@@ -49,7 +49,7 @@ class FigureOptions:
     Attributes:
         venue: sizes and fonts.
         column: narrow or wide; None chooses per figure.
-        formats: file formats, some of `FIGURE_FORMATS`.
+        formats: file formats, some of `adapter_probe.settings.FIGURE_FORMATS`.
         tolerance: tolerated drop, in percentage points, marked by the black line of an ablation.
         paper: whether to overlay the paper's published values.
         labels: panel labels of the ablations, in order; empty for their tasks.

@@ -299,7 +299,9 @@ def test_several_folders_come_in_order(run, checkpoint: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("tolerance", ["-1", "nan", "101"])
 def test_a_tolerance_out_of_range_is_refused(run, checkpoint: Path, tolerance: str):
-    assert "give 0 to 100 points" in refusal(run(checkpoint, "--tolerance", tolerance))
+    assert "tolerance must be from 0 to 100 points, not " in refusal(
+        run(checkpoint, "--tolerance", tolerance)
+    )
 
 
 def test_folders_that_hold_nothing_are_refused(run, tmp_path: Path):

@@ -15,7 +15,8 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.figures import ablation_words, style
 from adapter_probe.figures.heatmap import heatmap_figure
 from adapter_probe.figures.span_grid import Grid
-from adapter_probe.figures.venues import FIGURE_FORMATS, PAPER, VENUES, FigureOptions, Venue
+from adapter_probe.figures.venues import PAPER, VENUES, FigureOptions, Venue
+from adapter_probe.settings import FIGURE_FORMATS
 
 NOTES = ["MNLI$_\\mathrm{m}$", "intact 83.7% accuracy", "all switched off: drop 43.5"]
 

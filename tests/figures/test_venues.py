@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from tueplots import figsizes
 
-from adapter_probe.figures.venues import FIGURE_FORMATS, PAPER, VENUES, FigureOptions
+from adapter_probe.figures.venues import PAPER, VENUES, FigureOptions
+from adapter_probe.settings import FIGURE_FORMATS
 
 
 @pytest.mark.parametrize(
