@@ -19,6 +19,7 @@ from adapter_probe.analysis.peft_settings import (
 )
 from adapter_probe.analysis.removable import longest_removable, spans_with_adapters
 from adapter_probe.checkpoints.files import CONFIG, read_json_file
+from adapter_probe.checkpoints.peft_headers import WEIGHTS, stored_in
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.results.atomic import make_folder, write_json, write_text
 from adapter_probe.spans import Span
@@ -55,7 +56,7 @@ class Recipe:
     Attributes:
         folder: holds ``adapter_config.json`` for PEFT, and the evidence as ``README.md``.
         layers: the layers that get adapters.
-        ranks: the rank in each of them.
+        ranks: the rank in each of them; empty where the checkpoint has a ``rank_pattern`` of its own.
         removed: the span that gets no adapters, by ``keep="needed"``; else None.
     """
 
@@ -91,16 +92,33 @@ def write_recipe(
     span = _needless(study, within) if keep == "needed" else None
     layers = _layers(adapted, keep, span, study.folder)
     shares = None if rank is None else _shares(study, layers, ranked)
+    if rank is not None or layers != list(adapted):
+        _refuse_numbered(found)
     changed = _configured(found / CONFIG, config, layers, adapted, rank, shares)
     folder = make_folder(Path(out))
     if (folder / CONFIG).exists() and folder.resolve() == found.resolve():
         raise ResultsError(f"{out} is the checkpoint itself; give another folder for the recipe")
     write_json(folder / CONFIG, changed)
-    ranks = tuple(changed["rank_pattern"].get(pattern_of(layer), changed["r"]) for layer in layers)
+    by_layer = (changed["rank_pattern"].get(pattern_of(layer), changed["r"]) for layer in layers)
+    ranks = () if config.get("rank_pattern") else tuple(by_layer)
     removed = None if span is None else Span(int(span["first"]), int(span["last"]))
     recipe = Recipe(folder, tuple(layers), ranks, removed)
     write_text(folder / CARD, _card(study, found, config, recipe, span, within, shares))
     return recipe
+
+
+def _refuse_numbered(checkpoint: Path) -> None:
+    """Refuse modules with a number after the layer's, such as experts: PEFT would take it for the layer."""
+    try:
+        names = [name for name, _ in stored_in(checkpoint / WEIGHTS[0])]
+    except FileNotFoundError:  # an older checkpoint of torch.save
+        return
+    numbered = (name for name in names if sum(part.isdecimal() for part in name.split(".")) > 1)
+    if name := next(numbered, None):
+        raise ResultsError(
+            f"{checkpoint}: PEFT does not tell the layer's number in {name} from the other one, so neither "
+            "layers nor ranks can be chosen by layers"
+        )
 
 
 def _needless(study: Ablation, within: float) -> pd.Series:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from peft.tuners.lora.layer import LoraLayer
 from peft_folders import KV, saved
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import adapter_probe as ap
@@ -50,6 +51,34 @@ def built(recipe: Path, study: ap.Ablation) -> dict[int, set[tuple[int, float]]]
             found.setdefault(layer, set()).add((module.r["default"], module.scaling["default"]))
     assert any(parameter.requires_grad for parameter in model.parameters())
     return found
+
+
+def changed(study: ap.Ablation, folder: Path, name: str, other: str, **fields: object) -> Path:
+    """A copy of the checkpoint with other names of its tensors and other fields of its configuration."""
+    own = study.folder.parent
+    tensors = load_file(own / "adapter_model.safetensors")
+    save_file({n.replace(name, other): t for n, t in tensors.items()}, folder / "adapter_model.safetensors")
+    config = json.loads((own / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**config, **fields}))
+    return folder
+
+
+@pytest.mark.parametrize("choice", [{"rank": 4}, {"keep": [0, 1]}])
+def test_numbered_modules_inside_layers_are_refused(choice, study, tmp_path):
+    """PEFT takes the number of an expert for that of the layer."""
+    place = changed(study, tmp_path, "mlp.down_proj", "mlp.experts.1.down_proj")
+    with pytest.raises(
+        AdapterProbeError, match=r"number in .*layers\.0\.mlp\.experts\.1\.down_proj"
+    ) as caught:
+        study.recipe(tmp_path / "out", checkpoint=place, **choice)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_ranks_of_the_checkpoints_own_pattern_are_not_told_by_layers(study, tmp_path):
+    place = changed(study, tmp_path, "", "", rank_pattern={r"1\.mlp\.down_proj": 2})
+    recipe = study.recipe(tmp_path / "out", checkpoint=place)
+    assert (recipe.layers, recipe.ranks) == (tuple(range(LAYERS)), ())
 
 
 def test_the_needed_layers_get_adapters(study, tmp_path):
