@@ -152,6 +152,7 @@ def test_the_aggregate_over_tasks():
     assert row["on_frontier"]
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_aggregate_covers_the_spread_of_seeds():
     scores = {"a": [0.70, 0.72, 0.74, 0.76, 0.79], "b": [0.60, 0.69, 0.71]}
     full = {"a": [0.80, 0.82, 0.81], "b": [0.75]}

@@ -250,6 +250,7 @@ def test_float64_agrees_and_is_kept_apart(ablate, trained, brute_force, tiny_tas
     assert ablated.about["identity"]["settings"]["precision"] == "float64"
 
 
+@pytest.mark.slow
 def test_mixed_precision_gives_the_predictions_of_float32(ablate, program, trained, tmp_path):
     exact = ablate()
     outcome = program(

@@ -204,6 +204,7 @@ def test_weights_that_bfloat16_does_not_hold_are_refused(prepared: Callable, tmp
         assert np.isfinite(run(request, tmp_path / "exact").logits).all()
 
 
+@pytest.mark.slow
 def test_another_runs_guard_is_measured_again(prepared: Callable, few_sampled: None, tmp_path: Path):
     request = prepared("mixed")
     whole = run(request, tmp_path / "whole")

@@ -34,7 +34,11 @@ METHODS = [
 ]
 
 
-@pytest.fixture(scope="module", params=METHODS, ids=["plain", "variant", "one site"])
+@pytest.fixture(
+    scope="module",
+    params=[METHODS[0], pytest.param(METHODS[1], marks=pytest.mark.slow), METHODS[2]],
+    ids=["plain", "variant", "one site"],
+)
 def checkpoint(request, tiny_base, tiny_task, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoint") / "c"
     settings = TrainingSettings(epochs=1, learning_rate=1e-2)

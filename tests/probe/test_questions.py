@@ -50,7 +50,7 @@ def squad(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["bert", "roberta"])
+@pytest.fixture(scope="module", params=["bert", pytest.param("roberta", marks=pytest.mark.slow)])
 def checkpoint(request, tiny_base, squad, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoint") / "c"
     asked = TrainingRequest(

@@ -158,6 +158,7 @@ def test_layers_that_are_no_functions_of_their_arguments_are_refused(kind):
         Replay(model, x)
 
 
+@pytest.mark.slow
 def test_layers_spread_over_devices_are_moved_by_nobody(tmp_path):
     base, x = family("llama")
     model = lora(base)

@@ -81,6 +81,7 @@ def test_every_span_equals_the_loop(name: str):
             assert row.score == pytest.approx(score[spans.index([row.first, row.last])])
 
 
+@pytest.mark.slow
 def test_a_metric_of_your_own_and_batches_of_several_shapes():
     model = lora(family("bert")[0])
     batches = [

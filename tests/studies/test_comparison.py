@@ -168,6 +168,7 @@ def test_a_mean_is_over_seeds_alone(study, other, tmp_path, monkeypatch):
         ap.average([])
 
 
+@pytest.mark.slow
 def test_several_studies_are_drawn_together(study, other, tmp_path, monkeypatch):
     """Objects and folders alike; the figure holds the spans of each, in the order given."""
     options = {"formats": "svg", "only": "heatmap", "labels": ("one", "two")}

@@ -54,6 +54,7 @@ def test_the_base_is_named_by_its_hub_id(ablated: Path):
     assert ModelCard(model_card([ablated])).data.base_model == "google-bert/bert-base-uncased"
 
 
+@pytest.mark.slow
 def test_scores_on_several_data_sets_stay_apart(ablated: Path):
     record = ap.load(ablated).record
     tasks = ["cola", "MNLI-m", "airline", "disasters", "airline"]
