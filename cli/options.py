@@ -44,6 +44,7 @@ PLACES = {
     "checkpoint": Place("checkpoint {}: no such folder"),
     "checkpoint or name": Place("checkpoint {}: no such folder", on_hub=True),
     "results": Place("{}: no such folder; give results folders"),
+    "ablation": Place("--ablation {}: no such folder; give the results folder of an ablation"),
     "file": Place("{}: cannot be read (no such file)"),
 }
 

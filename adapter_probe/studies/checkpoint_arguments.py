@@ -97,7 +97,7 @@ class _Prune(Shown, _Labelled):
     )
     ablation: Ablation | str | Path | None = setting(
         None, "results folder of the ablation whose drops are held against the tolerance; by default the one "
-        "inside the checkpoint. In Python also the ablation.", metavar="FOLDER", shell=Path, place="results",
+        "inside the checkpoint. In Python also the ablation.", metavar="FOLDER", shell=Path, place="ablation",
     )  # fmt: skip
     data: str | Path | Sequence[str | Path] = setting(
         (), "file of labelled examples to use instead of the checkpoint's own task; required for checkpoints "
