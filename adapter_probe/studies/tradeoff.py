@@ -215,7 +215,9 @@ def run_tradeoff(
     """Run the missing trials and write the tables; see `tradeoff`."""
     frame = run_trials(TRADEOFF, trials, out, resources, progress, on_trial)
     table, sizes, aggregate = tradeoff_table(frame), None, None
-    names = (schema.TRIALS_CSV, schema.TRADEOFF_CSV, schema.SIZES_CSV, schema.AGGREGATE_CSV)
+    names = (
+        schema.TRIALS_CSV, schema.TRADEOFF_CSV, schema.SIZES_CSV, schema.AGGREGATE_CSV, schema.COSTS_CSV
+    )  # fmt: skip
     with sealed(out, names):
         write_csv(out / schema.TRADEOFF_CSV, table)
         if (table["method"] == "adapters").any():
@@ -224,7 +226,7 @@ def run_tradeoff(
         if table.loc[table["method"] == "full", "mean"].notna().any():
             aggregate = aggregate_table(frame)
             write_csv(out / schema.AGGREGATE_CSV, aggregate)
-    if (costs := cost_frame(read_trials(out))) is not None:
-        write_csv(out / schema.COSTS_CSV, costs)
+        if (costs := cost_frame(read_trials(out))) is not None:
+            write_csv(out / schema.COSTS_CSV, costs)
     identity = study_identity(out / schema.TRADEOFF_CSV)
     return Tradeoff(TradeoffRecord(out, table, aggregate, sizes, frame, identity, costs))
