@@ -75,7 +75,7 @@ docs: $(VENV)/.installed-docs types ## execute the notebooks and build the docum
 # The environment takes its dependencies from $(VENV), which saves minutes of installing torch, but not this package: an
 # editable install works by a .pth file, which a folder that is merely on the path does not get executed.
 package: $(VENV)/.installed-dev ## build sdist and wheel, and run the wheel's demo in a new environment
-	@rm -rf build/package
+	@rm -rf build/package && mkdir -p build
 	@$(BIN)/python -m build --no-isolation --outdir build/package . >build/package.log || { cat build/package.log; exit 1; }
 	@$(BIN)/python -m venv build/package/venv
 	@build/package/venv/bin/python -m pip --disable-pip-version-check --quiet install --no-deps build/package/*.whl
