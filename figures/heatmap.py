@@ -15,7 +15,7 @@ from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 
 from adapter_probe.analysis.comparing import AverageRecord
-from adapter_probe.analysis.deltas import drop_points, span_order
+from adapter_probe.analysis.deltas import drop_points, span_order, span_units
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.wording import common_value, drop_name, is_distance, metric_name, sentence, tolerance_text
 
@@ -221,6 +221,8 @@ def _caption(
     metric, study = common_metric(records), records[0].summary.study
     drop, marked = drop_name(metric), []
     line, gains = drawn_tolerance(grids, tolerance), (drop_points(frame["delta_points"]) < 0).any()
+    units = [one for one in (span_units(record.spans) for record in records) if one is not None]
+    grouped = any((one[:, 0] < one[:, 1]).any() for one in units)
     if "significant" in frame:
         marked.append(
             "A ring, or in small cells a dot, marks a span that does not differ significantly from the intact"
@@ -236,7 +238,8 @@ def _caption(
         [
             *warnings_of(records),
             f"{sentence(drop_label(records, metric))} when {DONE[study]}.",
-            f"Rows: the first layer {axis_words(study)}, columns: the last; green frames mark single layers.",
+            f"Rows: the first layer {axis_words(study)}, columns: the last; green frames mark "
+            f"{'single groups of layers' if grouped else 'single layers'}.",
             f"The black line separates spans with a {drop} of at most"
             f" {tolerance_text(tolerance, metric)} from the others."
             if line is not None

@@ -57,6 +57,14 @@ def aggregate_points(**columns: object) -> pd.DataFrame:
     return points(kind, **columns)
 
 
+def test_frames_mark_what_was_switched_alone(spans):
+    assert "frames mark single layers." in heatmap_caption(record_of(spans))
+    by_two = spans.assign(
+        first=2 * spans["first"], last=2 * spans["last"] + 1, n_layers=2 * spans["n_layers"]
+    )
+    assert "frames mark single groups of layers." in heatmap_caption(record_of(by_two, n_layers=6))
+
+
 def test_a_heatmap_says_n_the_test_and_the_correction(spans):
     caption = heatmap_caption(record_of(spans))
     assert caption.startswith("Drop in validation accuracy (percentage points) when the adapters")
