@@ -121,6 +121,7 @@ def test_detached_failed_in_part_and_collected(cluster, on_cluster, sweep, undis
     outcome = on_cluster(*sweep, "--out", tmp_path, *SLURM).result()
     assert outcome.code == 0, outcome.stderr
     assert tables(tmp_path) == tables(undisturbed)
+    cluster.wait_until(lambda: not cluster.queue(), 120)  # a task ends after the file that the run waits for
     third = on_cluster(*sweep, "--out", tmp_path, *SLURM, "--detach").result()  # nothing is left to send
     assert str(tmp_path / "sweep.csv") in third.stdout
     assert not cluster.queue()
