@@ -180,8 +180,8 @@ def test_layers_that_are_pruned_already_are_not_pruned_again(program, ablated, t
         (("--span", "1-0"), ["'1-0'", "0-4"]),
         (("--span", "low"), ["'low'"]),
         (("--span", "0-3"), ["0-3", "layers are 0 to 2"]),
-        (("--within", -1), ["--within", "-1"]),
-        (("--within", "nan"), ["--within", "nan"]),
+        (("--within", -1), ["--within must be 0 or more points, not -1.0"]),
+        (("--within", "nan"), ["--within must be 0 or more points, not nan"]),
     ],
 )
 def test_bad_input(arguments, words, program, ablated, tmp_path):
