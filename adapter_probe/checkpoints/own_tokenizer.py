@@ -1,22 +1,28 @@
-"""The tokenizer that was saved with an adapter, if it encodes differently from the base's."""
+"""The tokenizer or chat template saved with an adapter, if it encodes differently from the base's."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from adapter_probe.data.readers import read_text
+
 from .base import load_tokenizer
 from .identity import encoding_changes
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json")
+_TEMPLATE = "chat_template.jinja"
 
 
 def own_tokenizer(
     folders: Iterable[Path], config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[PreTrainedTokenizerBase, list[str]]:
     """The tokenizer that was saved with an adapter of PEFT, if it encodes differently from the base's.
+
+    A chat template that was saved alone belongs to the base's tokenizer.
 
     Args:
         folders: the checkpoint, and the folder that the user named, which may be the one above.
@@ -29,6 +35,11 @@ def own_tokenizer(
     for folder in dict.fromkeys(folders):
         if any((folder / name).is_file() for name in _TOKENIZERS):
             own = load_tokenizer(str(folder), config=config)
+            changed = encoding_changes(tokenizer, own)
+            return (own, changed) if changed else (tokenizer, [])
+        if (folder / _TEMPLATE).is_file():
+            own = copy.deepcopy(tokenizer)
+            own.chat_template = read_text(folder / _TEMPLATE)
             changed = encoding_changes(tokenizer, own)
             return (own, changed) if changed else (tokenizer, [])
     return tokenizer, []

@@ -10,6 +10,7 @@ import numpy as np
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.lm_eval_tasks import is_task, load_tasks
+from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests, load_requests
 from adapter_probe.data.requests_encoding import EncodedRequests, encode_requests
@@ -52,6 +53,7 @@ def load_examples(
     *,
     max_examples: int | None = None,
     expect_fingerprint: bool = False,
+    prompting: Prompting | None = None,
 ) -> Examples:
     """Read and encode one split.
 
@@ -62,6 +64,7 @@ def load_examples(
         max_length: maximum number of tokens per item, special tokens included.
         max_examples: keep at most this many rows, see `load_split`.
         expect_fingerprint: whether to refuse rows that differ from those recorded in the task.
+        prompting: settings of the prompts of tasks of lm-evaluation-harness.
 
     Raises:
         DataError: the rows cannot be read as the task describes, have changed, or `max_length` is too small.
@@ -69,7 +72,7 @@ def load_examples(
     if task.kind == "causal":
         files = task.files[split]
         if any(map(is_task, files)):
-            requests = load_tasks(files, split, max_examples)
+            requests = load_tasks(files, split, max_examples, tokenizer, prompting)
         else:
             requests = load_requests(tokenizer, files, split, max_examples, task.encoding)
         return Examples(requests, encode_requests(tokenizer, requests, max_length))

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from adapter_probe.data.prompting import Prompting, chat_writer
 from adapter_probe.data.requests import Form, Request, Requests, requests_with_fingerprint
 from adapter_probe.data.requests_encoding import measure_text
 from adapter_probe.errors import DataError, install_extra, listed, one_line
@@ -51,7 +52,13 @@ def with_absolute_paths(entry: str) -> str:
     return PREFIX + ",".join(os.path.abspath(name) if _is_path(name) else name for name in names)
 
 
-def load_tasks(entries: Sequence[str], name: str, max_examples: int | None = None) -> Requests:
+def load_tasks(
+    entries: Sequence[str],
+    name: str,
+    max_examples: int | None = None,
+    tokenizer: Any = None,
+    prompting: Prompting | None = None,
+) -> Requests:
     """The rows of one or several tasks; several tasks are groups of one study.
 
     Args:
@@ -59,22 +66,26 @@ def load_tasks(entries: Sequence[str], name: str, max_examples: int | None = Non
             such files (written with a ``/``). A task file may run Python code of its folder.
         name: name of the split.
         max_examples: keep a fixed random subset of at most this many rows, in the tasks' order.
+        tokenizer: the tokenizer, whose chat template is used if the settings say so.
+        prompting: settings of the prompts; None for the tasks' own.
 
     Raises:
         DataError: lm-eval is not installed, does not know a task or cannot read its data, or a task cannot be
             scored here; the message names it.
     """
     report_unknown()  # a task may read anything
+    prompting = prompting or Prompting()
+    asked = _asked_of_tasks(prompting, tokenizer, ", ".join(entries))
     tasks: dict[str, Any] = {}
     for entry in entries:
         if not is_task(entry):
             raise DataError(f"{entry}: files and tasks of lm-eval cannot be combined; give one kind")
         for wanted in entry.removeprefix(PREFIX).split(","):
-            found = _open(wanted)
+            found = _open(wanted, prompting.num_fewshot)
             if twice := tasks.keys() & found.keys():
                 raise DataError(f"{entry}: lm-eval task {min(twice)!r} is given twice; give every task once")
             tasks |= found
-    read = {task_name: _read(task_name, task) for task_name, task in tasks.items()}
+    read = {task_name: _read(task_name, task, asked) for task_name, task in tasks.items()}
     forms = {form: task_name for task_name, (form, _, _) in read.items()}
     if len(forms) > 1:
         raise DataError(
@@ -89,14 +100,24 @@ def load_tasks(entries: Sequence[str], name: str, max_examples: int | None = Non
         for task_name, (_, own, _) in read.items()
         for row in own
     ]
-    return replace(requests_with_fingerprint(form, rows, name, max_examples), metrics=tuple(metrics))
+    made = requests_with_fingerprint(form, rows, name, max_examples)
+    return replace(made, metrics=tuple(metrics), templated=prompting.apply_chat_template)
+
+
+def _asked_of_tasks(prompting: Prompting, tokenizer: Any, name: str) -> dict[str, Any]:
+    """Arguments of the library's `build_all_requests`."""
+    asked = {"fewshot_as_multiturn": prompting.as_multiturn}
+    asked |= {one: getattr(prompting, one) for one in ("apply_chat_template", "system_instruction")}
+    if prompting.apply_chat_template:
+        asked["chat_template"] = chat_writer(tokenizer, name)
+    return asked
 
 
 def _is_path(name: str) -> bool:
     return "/" in name or os.sep in name or name.endswith((".yaml", ".yml"))
 
 
-def _open(wanted: str) -> dict[str, Any]:
+def _open(wanted: str, num_fewshot: int | None = None) -> dict[str, Any]:
     """The library's tasks by their names."""
     for name in ("scipy", "sklearn"):  # our programs hide them from libraries that import them for nothing
         if sys.modules.get(name, name) is None:
@@ -117,6 +138,8 @@ def _open(wanted: str) -> dict[str, Any]:
             manager = TaskManager(include_defaults=not _is_path(wanted))
             found = manager.load([wanted])["tasks"]
         for task in found.values():
+            if num_fewshot is not None and task.get_config("num_fewshot") != 0:
+                task.set_config(key="num_fewshot", value=num_fewshot)
             task.set_fewshot_seed(_FEWSHOT_SEED)
     except Exception as error:  # of lm-eval, datasets, the hub's library, or a task's own code
         raise DataError(f"{PREFIX}{wanted}: lm-eval cannot open it: {one_line(error)}") from error
@@ -125,7 +148,7 @@ def _open(wanted: str) -> dict[str, Any]:
     return found
 
 
-def _read(name: str, task: Any) -> tuple[Form, list[Request], list[str]]:
+def _read(name: str, task: Any, asked: Mapping[str, Any]) -> tuple[Form, list[Request], list[str]]:
     """A task's form, its rows, and the metrics on which this project and the library agree."""
     form = _FORMS.get(task.OUTPUT_TYPE)
     if form is None:
@@ -135,7 +158,7 @@ def _read(name: str, task: Any) -> tuple[Form, list[Request], list[str]]:
     if task.get_config("filter_list"):
         raise DataError(f"lm-eval task {name!r} filters the model's answers, which is not supported")
     try:
-        task.build_all_requests(rank=0, world_size=1)
+        task.build_all_requests(rank=0, world_size=1, **asked)
         rows = [
             _Document(name, task, form, number + 1, list(of_doc))
             for number, (_, of_doc) in enumerate(groupby(task.instances, key=lambda one: one.doc_id))

@@ -60,6 +60,7 @@ class Requests:
         name: name of the split.
         fingerprint: SHA-256 of the rows in order.
         metrics: metrics that fit the rows, the default first; empty for all metrics of the form.
+        templated: whether all rows went through a chat template.
     """
 
     form: Form
@@ -67,6 +68,7 @@ class Requests:
     name: str
     fingerprint: str
     metrics: tuple[str, ...] = ()
+    templated: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -116,7 +118,8 @@ def requests_with_fingerprint(
     if (keep := subset(len(requests), max_examples)) is not None:
         requests = [requests[i] for i in keep]
     content = json.dumps([form, [asdict(request) for request in requests]]).encode()
-    return Requests(form, tuple(requests), name, hashlib.sha256(content).hexdigest())
+    templated = not any(request.framed for request in requests)
+    return Requests(form, tuple(requests), name, hashlib.sha256(content).hexdigest(), templated=templated)
 
 
 def choose_metric(asked: str | None, requests: Requests) -> str:

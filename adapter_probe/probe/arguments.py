@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from adapter_probe.ablation_settings import AblationSettings as AblationSettings
+from adapter_probe.data.prompting import Prompting
 from adapter_probe.errors import AdapterProbeError, DataError
 from adapter_probe.records import to_record
-from adapter_probe.settings import Settings, Split, setting
+from adapter_probe.settings import Split, setting
 
 # Increased when a change of the code changes the predictions.
 PREDICTIONS_VERSION = {"float32": 1, "float64": 1, "bfloat16": 3, "mixed": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation(Settings):
+class Evaluation(Prompting):
     """What an ablation is evaluated on, and how much memory it may take."""
 
     panel = "Data"

@@ -17,7 +17,8 @@ from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
 from adapter_probe.data.given import GIVEN_BATCHES, data_name, given_task
-from adapter_probe.data.lm_eval_tasks import with_absolute_paths
+from adapter_probe.data.lm_eval_tasks import is_task, with_absolute_paths
+from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import Requests, choose_metric
 from adapter_probe.data.requests_encoding import EncodedRequests
@@ -75,6 +76,19 @@ class AblationRequest:
         if isinstance(self.checkpoint.model, AdaptedModel):
             return PACKED
         return Engine("general", getattr(self.checkpoint, "reason", ""))
+
+    @property
+    def remark(self) -> str:
+        """What a user may have overlooked about the rows, as one sentence; empty if nothing."""
+        rows, opened = self.examples.rows, self.checkpoint
+        if not isinstance(rows, Requests) or rows.templated:
+            return ""
+        if not getattr(opened.tokenizer, "chat_template", None):
+            return ""
+        return (
+            f"the rows are scored without the chat template of base {opened.description.base.name}; if it is "
+            "a chat model, write the rows as messages, or give --apply-chat-template with --task lm-eval:NAME"
+        )
 
     @property
     def compares_tokens(self) -> bool:
@@ -179,6 +193,8 @@ def _scored_examples(
 ) -> tuple[TaskSpec, Examples, str]:
     """The task of the examples, the examples, and the name of their metric."""
     split, about, data = arguments.split, opened.description, arguments.data
+    if not any(map(is_task, data)):
+        Prompting.of(arguments).refuse()
     if compares := arguments.metric in COMPARISONS:
         check_metric(str(arguments.metric), about.task.kind, compared=True)
     task = given_task(
@@ -206,6 +222,7 @@ def _scored_examples(
     examples = load_examples(
         opened.tokenizer, source, split, about.max_length,
         max_examples=arguments.max_examples, expect_fingerprint=not data,
+        prompting=Prompting.of(arguments),
     )  # fmt: skip
     refuse_unknown_tokens(examples.encoded, about.base)
     if isinstance(examples.rows, Requests):

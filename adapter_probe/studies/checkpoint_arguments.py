@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from adapter_probe.data.prompting import Prompting
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError
 from adapter_probe.settings import Basis, Settings, required, setting
 
@@ -77,7 +78,7 @@ class Convert(_Convert):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Prune(Shown, _Labelled):
+class _Prune(Shown, Prompting, _Labelled):
     """The arguments of `prune` that have defaults."""
 
     panel = "Spans"

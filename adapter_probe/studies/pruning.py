@@ -22,6 +22,7 @@ from adapter_probe.analysis.removable import (
 )
 from adapter_probe.analysis.study_records import section_of
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
+from adapter_probe.data.prompting import Prompting
 from adapter_probe.device import choose_device
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
@@ -126,6 +127,7 @@ def prune(call: Prune) -> Pruning:
             encoding=call.encoding,
             label_names=as_tuple(call.label_names),
             metric=_metric_of(study),
+            **vars(Prompting.of(call)),
         )
         request = _remembering(prepare_ablation(arguments, choose_device(call.device)), files)
     if choice is None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.analysis.study_records import AblationRecord, ablation_record
 from adapter_probe.checkpoints.hub import fetch_checkpoint, name_in_cache
+from adapter_probe.data.prompting import Prompting
 from adapter_probe.errors import CheckpointError, DataError, ResultsError, must_be
 from adapter_probe.hub_names import is_hub_name, is_missing
 from adapter_probe.metrics import COMPARISONS, CustomMetric
@@ -62,7 +63,7 @@ def _asked(call: Ablate, kept: Path, place: Path) -> list[tuple[AblationArgument
     folder = _folder_of(arguments, call.out)
     if not others:
         return [(arguments, folder)]
-    other = replace(arguments, data=tuple(others), split="validation", metric=None)
+    other = replace(arguments, data=tuple(others), split="validation", metric=None, **vars(Prompting()))
     return [(arguments, folder), (other, folder / f"{AGAINST_PREFIX}{Path(others[0]).stem}")]
 
 
@@ -119,6 +120,8 @@ def ablate(call: Ablate) -> Ablation:
                 use_threads(call.threads)
             device = choose_device(call.device if call.cluster is None else "auto")
             request = prepare_ablation(arguments, device, *(opened or ()))
+        if request.remark:
+            print_message(request.remark, call.progress)
         if call.cluster is not None:
             from adapter_probe.jobs.running import Resources
             from adapter_probe.jobs.shards import compute_in_shards
@@ -215,7 +218,8 @@ def _folder_of(arguments: AblationArguments, out: str | Path | None) -> Path:
         said["data"] = f"data-{Path(data[0]).stem}"
     if arguments.metric in COMPARISONS:
         said["metric"] = str(arguments.metric)
-    last = [said[name] for name in ("split", "data", "max_examples", "metric") if name in said]
+    named = ("split", "data", *vars(Prompting()), "max_examples", "metric")
+    last = [said[name] for name in named if name in said]
     usual = _usual_folder(arguments.checkpoint)
     return usual.with_name("-".join([usual.name, *arguments.settings.slugs().values(), *last]))
 

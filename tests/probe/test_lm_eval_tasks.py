@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from byte_tokenizer import byte_tokenizer
+from byte_tokenizer import TEMPLATE, byte_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
 
 import adapter_probe
@@ -108,7 +109,7 @@ def likeliest(checkpoint: Path) -> dict[str, str]:
     raise AssertionError("the model gives no whole letter")
 
 
-def harness(checkpoint: Path, task: str, off: range) -> dict:
+def harness(checkpoint: Path, task: str, off: range, **prompts) -> dict:
     """The library's own run on PEFT's model, its scaling set to zero in the layers `off`."""
     lm_eval = pytest.importorskip("lm_eval")
     from lm_eval.models.huggingface import HFLM
@@ -119,8 +120,8 @@ def harness(checkpoint: Path, task: str, off: range) -> dict:
             if isinstance(getattr(module, "scaling", None), dict):
                 module.scaling["default"] = 0.0
     wrapped = HFLM(pretrained=model, tokenizer=tokenizer, max_length=MOST, device="cpu", batch_size=1)
-    (found,) = lm_eval.simple_evaluate(wrapped, tasks=[task], bootstrap_iters=0)["results"].values()
-    return found
+    found = lm_eval.simple_evaluate(wrapped, tasks=[task], bootstrap_iters=0, **prompts)
+    return next(iter(found["results"].values())) | {"samples": found["samples"]["tiny"]}
 
 
 @pytest.mark.slow
@@ -153,6 +154,102 @@ def test_numbers_are_those_of_the_librarys_own_run(rows, about, checkpoint, tmp_
         if ours == "greedy_accuracy":
             assert 0 < study.results.greedy.mean() < 1
         assert adapter_probe.load(study.folder).results.predictions.tolist() == study.predictions.tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        {"apply_chat_template": True},
+        {"apply_chat_template": True, "num_fewshot": 2},
+        {"apply_chat_template": True, "num_fewshot": 1, "fewshot_as_multiturn": False},
+        {"apply_chat_template": True, "num_fewshot": 1, "system_instruction": "b a"},
+        {"num_fewshot": 1, "system_instruction": "b a"},
+    ],
+    ids=["template", "turns", "one turn", "system", "no template"],
+)
+@pytest.mark.parametrize(("rows", "about"), [(QUESTIONS, CHOICE), (LASTS, LAST)], ids=["choice", "last word"])
+def test_prompts_of_a_chat_are_those_of_the_librarys_own_run(prompts, rows, about, checkpoint, tmp_path):
+    task = write_task(tmp_path / "tasks", "tiny", rows, {**about, "fewshot_split": "test"})
+    usual = {"fewshot_as_multiturn": bool(prompts.get("apply_chat_template"))}  # of its own command
+    expected = harness(checkpoint, task, range(0), **usual | prompts)
+    study = adapter_probe.ablate(
+        checkpoint,
+        task=f"lm-eval:{task}",
+        out=tmp_path / "out",
+        precision="float64",
+        progress=False,
+        **prompts,
+    )
+    samples = sorted(expected["samples"], key=lambda sample: sample["doc_id"])
+    for ours, sample in zip(study.results.logits[0], samples, strict=True):
+        theirs = [float(one[0][0]) for one in sample["resps"]]
+        assert ours[: len(theirs)].tolist() == pytest.approx(theirs, rel=1e-5)
+    if rows is QUESTIONS:
+        assert study.summary.intact_score == expected["acc,none"]
+    plain = adapter_probe.ablate(
+        checkpoint, task=f"lm-eval:{task}", out=tmp_path / "plain", precision="float64", progress=False
+    )
+    assert plain.results.logits[0].tolist() != study.results.logits[0].tolist()
+
+
+@pytest.mark.slow
+def test_a_task_that_wants_no_worked_examples_keeps_none(checkpoint, tmp_path):
+    pytest.importorskip("lm_eval")
+    task = write_task(tmp_path / "tasks", "tiny", QUESTIONS, {**CHOICE, "num_fewshot": 0})
+    options = {"spans": "suffix", "progress": False}
+    plain, asked = (
+        adapter_probe.ablate(checkpoint, task=f"lm-eval:{task}", out=tmp_path / name, **options, **more)
+        for name, more in (("a", {}), ("b", {"num_fewshot": 2}))
+    )
+    assert plain.results.logits.tolist() == asked.results.logits.tolist()
+
+
+def test_settings_of_prompts_that_say_nothing_are_one_line(checkpoint, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "a", "completion": " b"}\n')
+    for options, message in (
+        (
+            {"data": rows, "apply_chat_template": True},
+            "--apply-chat-template applies only to tasks of lm-eval",
+        ),
+        ({"data": rows, "num_fewshot": 1}, r"--num-fewshot applies only to .* \(--task lm-eval:NAME\)"),
+        ({"task": "lm-eval:a", "num_fewshot": -1}, "--num-fewshot must be at least 0, not -1"),
+        ({"task": "lm-eval:a", "fewshot_as_multiturn": True}, "--fewshot-as-multiturn needs --apply-chat-te"),
+    ):
+        with pytest.raises(DataError, match=message):
+            adapter_probe.ablate(checkpoint, out=tmp_path / "out", progress=False, **options)
+
+
+def test_a_tokenizer_without_a_template_is_one_line(checkpoint, tmp_path):
+    base = shutil.copytree(checkpoint.parent / "base", tmp_path / "base")
+    (base / "chat_template.jinja").unlink()
+    with pytest.raises(DataError, match=r"^lm-eval:a: --apply-chat-template needs a chat template, and neit"):
+        adapter_probe.ablate(
+            checkpoint, base=base, task="lm-eval:a", apply_chat_template=True, out=tmp_path / "out"
+        )
+
+
+def test_rows_without_the_template_of_a_chat_model_are_remarked_on(checkpoint, tmp_path, capsys):
+    rows = {
+        "plain": {"prompt": "a", "completion": " b"},
+        "chat": {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+    }
+    base = shutil.copytree(checkpoint.parent / "base", tmp_path / "base")
+    (base / "chat_template.jinja").unlink()
+    said = {}
+    for name, place in (("plain", None), ("chat", None), ("plain", base)):
+        file = tmp_path / f"{name}.jsonl"
+        file.write_text(json.dumps(rows[name]) + "\n")
+        out = tmp_path / f"{name}-{place is None}"
+        adapter_probe.ablate(checkpoint, base=place, data=file, out=out, spans="single")
+        said[name, place] = capsys.readouterr().err
+    remark = "the rows are scored without the chat template of base"
+    assert [remark in text for text in said.values()] == [True, False, False]
+    assert (
+        "write the rows as messages, or give --apply-chat-template with --task lm-eval:NAME"
+        in said["plain", None]
+    )
 
 
 @pytest.mark.slow
@@ -262,3 +359,27 @@ def test_names_are_settled_and_mistakes_are_one_line(checkpoint, tmp_path, monke
     how = r"\(pip install 'adapter-probe\[lm-eval\]', or '\.\[lm-eval\]' in a clone\)"
     with pytest.raises(DataError, match=rf"^lm-eval:piqa: .* install the extra 'lm-eval' {how}$"):
         adapter_probe.ablate(checkpoint, task="lm-eval:piqa", out=tmp_path / "out", progress=False)
+
+
+def test_a_chat_template_that_was_saved_alone_with_the_adapter_is_used(checkpoint, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    rows.write_text(json.dumps({"messages": chat}) + "\n")
+    own = shutil.copytree(checkpoint, tmp_path / "own")
+    (own / "chat_template.jinja").write_text(
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    )
+    refused = shutil.copytree(checkpoint, tmp_path / "refused")
+    (refused / "chat_template.jinja").write_text("{{ raise_exception('no turns') }}")
+    with pytest.raises(DataError, match="no turns"):
+        adapter_probe.ablate(refused, base=checkpoint.parent / "base", data=rows, progress=False)
+    from adapter_probe.checkpoints.opening import open_any
+
+    opened = open_any(own)
+    assert opened.own_tokenizer
+    assert (
+        "The checkpoint's own tokenizer is used; it differs from the base's in: chat template."
+        in opened.notes
+    )
+    assert open_any(checkpoint).tokenizer.chat_template == TEMPLATE
+    assert opened.tokenizer.apply_chat_template(chat, tokenize=False) == "<user>a<assistant>b<assistant>"
