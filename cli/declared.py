@@ -94,6 +94,7 @@ def _option(one: Field[Any], annotation: Any, panel: str) -> _Option | None:
     if kind is NoneType or kind is None:
         return None
     default = inspect.Parameter.empty if is_required(one) else one.default
+    shown: bool | str = True
     read: Callable[[Any], Any] = lambda value: value  # noqa: E731
     metavar = about.get("metavar") or _METAVARS.get(kind)
     if get_origin(kind) is list:
@@ -103,7 +104,8 @@ def _option(one: Field[Any], annotation: Any, panel: str) -> _Option | None:
         parse, metavar = kind, about.get("metavar") or "LIST"
         read = lambda text: parse(text, flag_of(one.name))  # noqa: E731
         written = (one if isinstance(one, str) else f"{one:g}" for one in default or ())
-        default, kind = about.get("text") or ",".join(written), str
+        shown = about.get("text") or ",".join(written) or True
+        default, kind = None, str | None  # what is given counts as given, also where it equals the default
     elif default is None or default == "":
         default, kind = None, kind | None
     repeatable = get_origin(kind) is list and not about.get("argument")
@@ -112,7 +114,9 @@ def _option(one: Field[Any], annotation: Any, panel: str) -> _Option | None:
         made: Any = typer.Argument(**told)
     else:
         flags = about.get("flags") or ([flag_of(one.name)] if kind is bool and not default else [])
-        made = typer.Option(*flags, **told, rich_help_panel=about.get("panel") or panel or None)
+        made = typer.Option(
+            *flags, **told, show_default=shown, rich_help_panel=about.get("panel") or panel or None
+        )
     parameter = inspect.Parameter(
         one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made]
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 from typer.core import TyperCommand
@@ -51,6 +52,8 @@ def records(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
         record = parameter.get_help_record(context)
         if record is None:
             continue
+        # A default that is only shown stands in parentheses.
+        record = (record[0], re.sub(r"\[default: \((.*)\)\]", r"[default: \1]", record[1]))
         panel = getattr(parameter, "rich_help_panel", None) or "Options"
         if parameter.param_type_name == "argument":
             panel, record = "Arguments", (parameter.metavar or parameter.name.upper(), record[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -77,6 +77,10 @@ def main() -> None:
 
 
 def _run() -> None:
+    page = _help_asked(sys.argv[1:])
+    if page is not None:
+        typer.echo(page)
+        return
     try:
         # The explicit name keeps messages the same under `python -m adapter_probe`.
         sys.exit(app(prog_name=app.info.name, standalone_mode=False))
@@ -88,6 +92,20 @@ def _run() -> None:
             said, page = _with_value(message, error), _help_page(error.ctx)
             print_message(f"adapter-probe: {said}{' See' if said.endswith('?') else '; see'} {page}")
         sys.exit(USER_ERROR)
+
+
+def _help_asked(arguments: list[str]) -> str | None:
+    """The page that is asked for with nothing else, without loading what reads values; that takes as long again."""
+    *named, asked = arguments or [""]
+    if asked not in ("-h", "--help") or len(named) > 1:
+        return None
+    group: Any = typer.main.get_command(app)
+    context: Any = typer.Context(group, info_name=app.info.name, **group.context_settings)
+    for name in named:
+        if name not in group.commands:
+            return None
+        context = typer.Context(group.commands[name], info_name=name, parent=context)
+    return context.get_help()
 
 
 def _with_value(message: str, error: Exception) -> str:

@@ -130,4 +130,4 @@ def numbers(text: str, option: str) -> list[float]:
 def check_tolerance(tolerance: float) -> None:
     """Refuse a negative tolerance before anything is computed."""
     if not tolerance >= 0:
-        raise ResultsError(must_be("tolerance", "0 or more points", tolerance))
+        raise ResultsError(must_be("--tolerance", "0 or more points", tolerance))

@@ -44,11 +44,11 @@ def _written(studies: Sequence[DrawnStudy], folder: str | Path, look: Look) -> l
     from adapter_probe.figures.venues import VENUES, FigureOptions
 
     if not look.tolerance >= 0:
-        raise ResultsError(must_be("tolerance", "0 or more points", look.tolerance))
+        raise ResultsError(must_be("--tolerance", "0 or more points", look.tolerance))
     wanted = tuple(dict.fromkeys(name.strip().lower() for name in as_tuple(look.formats) if name.strip()))
     if not wanted or any(name not in FIGURE_FORMATS for name in wanted):
         given = ",".join(as_tuple(look.formats))
-        raise ResultsError(must_be("formats", f"among {', '.join(FIGURE_FORMATS)}", given))
+        raise ResultsError(must_be("--format", f"among {', '.join(FIGURE_FORMATS)}", given))
     options = FigureOptions(
         VENUES[look.style], look.column, wanted, look.tolerance, look.paper, as_tuple(look.labels),
         as_tuple(look.only), look.x,

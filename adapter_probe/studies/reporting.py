@@ -53,7 +53,7 @@ def report(call: Report) -> ReportPage:
         DataError: the texts cannot be read, or are not those that were evaluated.
     """
     if not 0 <= call.tolerance <= 100:
-        raise ResultsError(must_be("tolerance", "from 0 to 100 points", call.tolerance))
+        raise ResultsError(must_be("--tolerance", "from 0 to 100 points", call.tolerance))
     given, files = [Path(c) for c in as_tuple(call.checkpoints)], [Path(f) for f in as_tuple(call.data)]
     studies: list[DrawnStudy] = studies_of(as_tuple(call.folders))
     for study in studies:

@@ -63,6 +63,20 @@ finally:
     assert "adapter-probe" in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["prune", "-h"]])
+def test_a_page_of_help_is_typers_own_without_what_reads_values(arguments, runner):
+    code = """
+import json, sys
+from adapter_probe.cli.main import main
+sys.argv = ["adapter-probe", *json.loads(sys.argv[1])]
+main()
+sys.stderr.write(json.dumps("pydantic" in sys.modules))
+"""
+    done = call(sys.executable, "-c", code, json.dumps(arguments))
+    assert done.stderr == "false"
+    assert done.stdout == runner.invoke(app, arguments, prog_name="adapter-probe").stdout
+
+
 @pytest.mark.slow
 def test_the_real_program_refuses_in_one_line(tmp_path):
     done = call(PROGRAM, "ablate", tmp_path)
