@@ -8,6 +8,7 @@ a figure's note. Imports nothing heavy: ``adapter-probe --help`` reads every dec
 from __future__ import annotations
 
 import builtins
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 import adapter_probe
 
-from .errors import AdapterProbeError, must_be
+from .errors import AdapterProbeError, ResultsError, must_be
 from .records import to_record
 
 SettingsT = TypeVar("SettingsT", bound="Settings")
@@ -163,6 +164,28 @@ def texts_of(kind: type[Settings], values: Mapping[str, Any], how: str) -> dict[
 def flag_of(name: str) -> str:
     """The command's option of a keyword."""
     return f"--{name.replace('_', '-')}"
+
+
+def as_points(name: str, value: Any, most: float = math.inf) -> float:
+    """A tolerance in points as a float, which NumPy compares whatever its size.
+
+    Args:
+        name: of the argument or option, for the message.
+        value: a number of at least 0.
+        most: the largest allowed one.
+
+    Raises:
+        ResultsError: it is none.
+    """
+    try:
+        points = float(value)
+    except (TypeError, ValueError, OverflowError):
+        points = math.nan
+    if not 0 <= points <= most:
+        raise ResultsError(
+            must_be(name, "0 or more points" if most == math.inf else f"from 0 to {most:g} points", value)
+        )
+    return points
 
 
 def declared_with(kind: type, name: str, what: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from adapter_probe.settings import as_points
 from adapter_probe.studies.arguments import Ablate
 from adapter_probe.studies.summaries import aligned_columns, exchange_rows
 
@@ -26,7 +27,7 @@ def ablate(
 
     Example: adapter-probe ablate my-checkpoint --spans single --data reviews.csv
     """
-    options.check_tolerance(tolerance)
+    as_points("--tolerance", tolerance)  # before anything is computed
     from adapter_probe.studies.span_ablation import ablate as run
 
     if dry_run:

@@ -95,7 +95,7 @@ def _run() -> None:
 
 
 def _help_asked(arguments: list[str]) -> str | None:
-    """The page that is asked for with nothing else, without loading what reads values; that takes as long again."""
+    """The page that is asked for with nothing else; what reads values would take nearly as long to load."""
     *named, asked = arguments or [""]
     if asked not in ("-h", "--help") or len(named) > 1:
         return None

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from adapter_probe import settings
-from adapter_probe.errors import AdapterProbeError, ResultsError, TrainingError, must_be
+from adapter_probe.errors import AdapterProbeError, TrainingError
 from adapter_probe.hub_names import is_hub_name, is_missing
 
 DATA, OUTPUT, RUNNING = "Data", "Output", "Running"  # headings of the help
@@ -125,9 +125,3 @@ def numbers(text: str, option: str) -> list[float]:
             f"{option} {text!r} is neither a list of numbers such as 1e-3,1e-2 nor a range of whole decades "
             "such as 1e-7:1"
         ) from None
-
-
-def check_tolerance(tolerance: float) -> None:
-    """Refuse a negative tolerance before anything is computed."""
-    if not tolerance >= 0:
-        raise ResultsError(must_be("--tolerance", "0 or more points", tolerance))

@@ -19,7 +19,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.atomic import make_folder
 from adapter_probe.results.schema import PREDICTIONS
-from adapter_probe.settings import Style
+from adapter_probe.settings import Style, as_points
 
 from .checked import checked
 from .gallery import StoredStudy, axes_for
@@ -159,8 +159,8 @@ class Ablation(StoredStudy):
 
         with axes_for(ax, style) as place:
             return heatmap(
-                self.record, place, tolerance=tolerance, paper=paper, colorbar=colorbar, notes=notes,
-                cmap=cmap, annot=annot,
+                self.record, place, tolerance=as_points("tolerance", tolerance), paper=paper,
+                colorbar=colorbar, notes=notes, cmap=cmap, annot=annot,
             )  # fmt: skip
 
     @checked
@@ -188,7 +188,9 @@ class Ablation(StoredStudy):
         from adapter_probe.figures.span_curve import plot
 
         with axes_for(ax, style) as place:
-            return plot(self.record, place, tolerance=tolerance, paper=paper, notes=notes)
+            return plot(
+                self.record, place, tolerance=as_points("tolerance", tolerance), paper=paper, notes=notes
+            )
 
     @checked
     def attribution(self, ax: Axes | None = None, *, legend: bool = True, style: Style | None = None) -> Axes:

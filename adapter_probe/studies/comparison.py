@@ -19,7 +19,7 @@ from adapter_probe.analysis.comparing import (
 from adapter_probe.analysis.exchange import ExchangeRecord, exchange_of
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.fingerprints import hash_json, refuse_changes
-from adapter_probe.settings import Style
+from adapter_probe.settings import Style, as_points
 
 from .ablation import Ablation
 from .checked import checked
@@ -118,8 +118,8 @@ class Average(SeveralAblations):
 
         with axes_for(ax, style) as place:
             return heatmap(
-                self.record, place, tolerance=tolerance, colorbar=colorbar, notes=notes, spread=spread,
-                cmap=cmap, annot=annot,
+                self.record, place, tolerance=as_points("tolerance", tolerance), colorbar=colorbar,
+                notes=notes, spread=spread, cmap=cmap, annot=annot,
             )  # fmt: skip
 
     @checked
@@ -135,7 +135,7 @@ class Average(SeveralAblations):
         from adapter_probe.figures.span_curve import plot
 
         with axes_for(ax, style) as place:
-            return plot(self.record, place, tolerance=tolerance, notes=notes)
+            return plot(self.record, place, tolerance=as_points("tolerance", tolerance), notes=notes)
 
     def rows(self) -> list[tuple[str, str]]:
         """The main results as (name, value) pairs of text."""

@@ -15,7 +15,7 @@ from adapter_probe.progress import stage
 from adapter_probe.results import schema
 from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
 from adapter_probe.results.sealing import FIGURES, add_note, read_note, sealed_tables
-from adapter_probe.settings import DEFAULT_FORMATS, FIGURE_FORMATS, Axis, Column, Style
+from adapter_probe.settings import DEFAULT_FORMATS, FIGURE_FORMATS, Axis, Column, Style, as_points
 
 from .checked import checked, taking
 from .look import Draw, Look
@@ -43,14 +43,13 @@ def _written(studies: Sequence[DrawnStudy], folder: str | Path, look: Look) -> l
     from adapter_probe.figures.gallery import write_gallery
     from adapter_probe.figures.venues import VENUES, FigureOptions
 
-    if not look.tolerance >= 0:
-        raise ResultsError(must_be("--tolerance", "0 or more points", look.tolerance))
+    tolerance = as_points("--tolerance", look.tolerance)
     wanted = tuple(dict.fromkeys(name.strip().lower() for name in as_tuple(look.formats) if name.strip()))
     if not wanted or any(name not in FIGURE_FORMATS for name in wanted):
         given = ",".join(as_tuple(look.formats))
         raise ResultsError(must_be("--format", f"among {', '.join(FIGURE_FORMATS)}", given))
     options = FigureOptions(
-        VENUES[look.style], look.column, wanted, look.tolerance, look.paper, as_tuple(look.labels),
+        VENUES[look.style], look.column, wanted, tolerance, look.paper, as_tuple(look.labels),
         as_tuple(look.only), look.x,
     )  # fmt: skip
     with stage("drawing figures"):

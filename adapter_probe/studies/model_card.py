@@ -22,6 +22,7 @@ from adapter_probe.figures.table_layouts import lay_out_removable
 from adapter_probe.figures.tables import escape_markdown, markdown_text
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import make_folder, read_json, write_text
+from adapter_probe.settings import as_points
 from adapter_probe.version import __version__
 from adapter_probe.wording import count_text, is_distance, metric_name, named_score, task_label
 
@@ -75,7 +76,7 @@ def model_card(
     records = [study.record for study in studies if isinstance(study, Ablation)]
     if not records or len(records) < len(studies):
         raise ResultsError("--model-card describes ablations only; give their folders, or a checkpoint")
-    options = FigureOptions(PAPER, formats=("png",), tolerance=tolerance)
+    options = FigureOptions(PAPER, formats=("png",), tolerance=as_points("--tolerance", tolerance))
     sections = []
     for index, record in enumerate(records):
         drawing = next(figures_of([record], options))

@@ -31,6 +31,7 @@ from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.progress import activity
 from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.schema import MANIFEST, holds_results
+from adapter_probe.settings import as_points
 from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
 
 from .ablation import Ablation
@@ -111,7 +112,8 @@ def prune(call: Prune) -> Pruning:
             first or last layer of the span has no adapters.
         ResultsError: there is no ablation of this checkpoint, or no span within the tolerance.
     """
-    checkpoint, out, within = Path(call.checkpoint), Path(call.out), call.within
+    checkpoint, out = Path(call.checkpoint), Path(call.out)
+    within = None if call.within is None else as_points("--within", call.within)
     if (call.span is None) == (within is None):
         raise ResultsError("give either --span FIRST-LAST or --within POINTS")
     choice = None if call.span is None else _Choice(_as_span(call.span))
@@ -165,8 +167,6 @@ def _remembering(request: AblationRequest, data: Sequence[str]) -> AblationReque
 
 def _ablation(given: Ablation | str | Path, checkpoint: Path, within: float) -> Ablation:
     """The ablation that the span is chosen by."""
-    if not within >= 0:
-        raise ResultsError(must_be("--within", "0 or more points", within))
     if not isinstance(given, Ablation) and not holds_results(Path(given)):
         raise ResultsError(
             f"{given} contains no finished ablation; run `adapter-probe ablate {checkpoint}` first, "

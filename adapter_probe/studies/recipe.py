@@ -22,6 +22,7 @@ from adapter_probe.checkpoints.files import CONFIG, read_json_file
 from adapter_probe.checkpoints.peft_headers import WEIGHTS, stored_in
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.results.atomic import make_folder, write_json, write_text
+from adapter_probe.settings import as_points
 from adapter_probe.spans import Span
 from adapter_probe.wording import (
     amount_text,
@@ -123,8 +124,7 @@ def _refuse_numbered(checkpoint: Path) -> None:
 
 def _needless(study: Ablation, within: float) -> pd.Series:
     """The longest span that costs at most `within` points."""
-    if not within >= 0:
-        raise ResultsError(must_be("within", "0 or more points", within))
+    within = as_points("within", within)
     adapted = [bool(n) for n in study.summary.layer_parameters or ()]
     found = longest_removable(spans_with_adapters(study.spans, np.array(adapted)), within)
     if found is None:

@@ -10,12 +10,13 @@ from typing import Any
 from adapter_probe.analysis.study_records import section_of
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.checkpoints.identity import checkpoint_identity
-from adapter_probe.errors import ResultsError, must_be
+from adapter_probe.errors import ResultsError
 from adapter_probe.figures.report.ablation_section import ReportedAblation
 from adapter_probe.figures.report.page import Reported, write_report
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.schema import PREDICTIONS
+from adapter_probe.settings import as_points
 
 from .ablation import Ablation
 from .checked import taking
@@ -52,8 +53,7 @@ def report(call: Report) -> ReportPage:
             averaged or compared, or the page cannot be written.
         DataError: the texts cannot be read, or are not those that were evaluated.
     """
-    if not 0 <= call.tolerance <= 100:
-        raise ResultsError(must_be("--tolerance", "from 0 to 100 points", call.tolerance))
+    tolerance = as_points("--tolerance", call.tolerance, most=100)
     given, files = [Path(c) for c in as_tuple(call.checkpoints)], [Path(f) for f in as_tuple(call.data)]
     studies: list[DrawnStudy] = studies_of(as_tuple(call.folders))
     for study in studies:
@@ -74,9 +74,7 @@ def report(call: Report) -> ReportPage:
         elif isinstance(study, (Average, Comparison)):
             parts.append(study.record)
     sweeps = [study.record for study in studies if isinstance(study, Sweep)]
-    return ReportPage(
-        write_report(call.out or "report.html", parts, sweeps, tolerance=call.tolerance), n_texts
-    )
+    return ReportPage(write_report(call.out or "report.html", parts, sweeps, tolerance=tolerance), n_texts)
 
 
 def _joint(ablations: Sequence[Ablation], mean: bool, difference: bool) -> list[Reported]:

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from adapter_probe import __version__
+from adapter_probe.cli.main import app
 
 PROGRAM = Path(sys.executable).parent / "adapter-probe"
 
@@ -64,7 +66,7 @@ finally:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["prune", "-h"]])
-def test_a_page_of_help_is_typers_own_without_what_reads_values(arguments, runner):
+def test_a_page_of_help_is_typers_own_without_what_reads_values(arguments):
     code = """
 import json, sys
 from adapter_probe.cli.main import main
@@ -74,7 +76,8 @@ sys.stderr.write(json.dumps("pydantic" in sys.modules))
 """
     done = call(sys.executable, "-c", code, json.dumps(arguments))
     assert done.stderr == "false"
-    assert done.stdout == runner.invoke(app, arguments, prog_name="adapter-probe").stdout
+    own = CliRunner().invoke(app, arguments, prog_name="adapter-probe").stdout  # in lines of other widths
+    assert done.stdout.split("\n\n")[1:] and "".join(done.stdout.split()) == "".join(own.split())
 
 
 @pytest.mark.slow

@@ -154,8 +154,9 @@ class Scorer:
             before = write(messages[:-1], tokenize=False, add_generation_prompt=True)
             after = write(messages, tokenize=False).removeprefix(before)
             return [self._continuation(before, after, framed=False)]
-        assert isinstance(row["text"], str)
-        return [self._text(row["text"])]
+        text = row["text"] if "text" in row else row["prompt"]  # a prompt alone is a text
+        assert isinstance(text, str)
+        return [self._text(text)]
 
 
 def gold_of(row: dict[str, Any]) -> int:
@@ -222,7 +223,7 @@ def check_score(summary: Path, rows: list[dict[str, Any]], sums: np.ndarray, tok
     if not np.isfinite(sums).all():
         assert said["intact_score"] is None, f"a score from what is not finite: {said['intact_score']}"
         return
-    texts = [row.get("completion", row.get("text")) for row in rows]
+    texts = [row.get("completion", row.get("text", row.get("prompt"))) for row in rows]
     if said["metric"] == "accuracy":
         chosen = [int(np.argmax(own[: len(row.get("choices", "ab"))])) for row, own in zip(rows, sums)]
         right = np.mean([choice == gold_of(row) for choice, row in zip(chosen, rows)])
