@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 from adapter_probe.errors import ModelError, must_be
@@ -48,3 +49,32 @@ def use_threads(threads: int) -> None:
         import torch
 
         torch.set_num_threads(threads)
+
+
+def bfloat16_speed(device: torch.device, size: int = 1024) -> float:
+    """Measured speed of a matrix product in bfloat16 relative to float32 on a device."""
+    import torch
+
+    seconds = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        matrix = torch.ones(size, size, dtype=dtype, device=device)
+        times = []
+        for _ in range(4):  # the first run includes set-up costs
+            start = time.perf_counter()
+            (matrix @ matrix).sum().item()
+            times.append(time.perf_counter() - start)
+        seconds[dtype] = min(times)
+    return seconds[torch.float32] / seconds[torch.bfloat16]
+
+
+def say_slow_bfloat16(device: torch.device, instead: str) -> str:
+    """One line where bfloat16 is slower than float32, as without instructions for it; else empty.
+
+    Args:
+        device: where the work runs.
+        instead: the option that is faster.
+    """
+    if (speed := bfloat16_speed(device)) >= 1:
+        return ""
+    found = f"bfloat16 matrix products are {speed:.1g} times as fast as float32 on this machine"
+    return f"{found}; {instead} would be faster"

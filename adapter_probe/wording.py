@@ -179,9 +179,17 @@ def drop_text(drop: float | None, metric: str | None) -> str:
     return f"{better if gained else worse} {size}"
 
 
-def cell_text(drop: float) -> str:
-    """A drop in a cell: `1.2`, or `12` from 10 points; a gain is a negative drop, `−0.3`. Empty for NaN."""
-    return "" if math.isnan(drop) else rounded(drop, 1 if abs(drop) < 9.95 else 0)
+def cell_text(drop: float, metric: str | None = None) -> str:
+    """A drop in a cell: `1.2`, or `12` from 10 points; a gain is a negative drop, `−0.3`. Empty for NaN.
+
+    A divergence that would round to 0.0 has one significant digit: `0.04`, `3e−5`.
+    """
+    if math.isnan(drop):
+        return ""
+    if is_distance(metric) and is_loss(metric) and 0 < abs(drop) < 0.05:
+        text = f"{drop:.0e}" if abs(drop) < 0.0095 else f"{drop:.2f}"
+        return text.replace("e-0", "e-").replace("-", "−")
+    return rounded(drop, 1 if abs(drop) < 9.95 else 0)
 
 
 def rounded(value: float, digits: int = 1) -> str:

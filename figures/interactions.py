@@ -65,7 +65,7 @@ def interaction_map(
     values = frame["interaction_points"].to_numpy(float)
     scale = DivergingScale.spanning(values) if scale is None else scale
     clear = is_clear(frame)
-    texts = [cell_text(value) if sure else "" for value, sure in zip(values, clear)]
+    texts = [cell_text(value, record.summary.metric) if sure else "" for value, sure in zip(values, clear)]
     draw_cells(cells, values, ax, scale=scale, texts=texts, studied=axis_words(about.study), small=~clear)
     said = [escape_mathtext(study_label(record))]
     if record.shares is not None:

@@ -59,6 +59,7 @@ class Grid:
             tolerance, and only differences a scale with a neutral middle.
         gains: whether drops can be negative.
         joint_study: without a record, what was done to the spans.
+        joint_metric: without a record, what was measured; None for what the paper published.
     """
 
     frame: pd.DataFrame
@@ -67,6 +68,7 @@ class Grid:
     label: str = "drop (points)"
     shows: Literal["drops", "spread", "differences"] = "drops"
     joint_study: StudyKind = "ablated"
+    joint_metric: str | None = None
     gains: bool = True
 
     @property
@@ -81,8 +83,8 @@ class Grid:
 
     @property
     def metric(self) -> str | None:
-        """Metric of the ablation; None without a record."""
-        return self.record.summary.metric if self.record else None
+        """What was measured; None for what the paper published."""
+        return self.record.summary.metric if self.record else self.joint_metric
 
     def border(self, tolerance: float) -> list[Segment]:
         """The black line between spans within the tolerance and the others; empty if there is none."""
@@ -101,10 +103,14 @@ def grid_of(record: SpanRecord) -> Grid:
     frame, notes = record.spans, joint_notes(record)
     if isinstance(record, AverageRecord):
         label, gains = f"mean {wording.drop_label(record.metric)}", not wording.is_distance(record.metric)
-        return Grid(frame, notes, label=label, joint_study=record.study, gains=gains)
+        return Grid(
+            frame, notes, label=label, joint_study=record.study, joint_metric=record.metric, gains=gains
+        )
     frame = frame.assign(delta_points=-frame["difference_points"])
     label = f"difference of {drop_name(record.metric)}s ({unit_name(record.metric)})"
-    return Grid(frame, notes, label=label, shows="differences", joint_study=record.study)
+    return Grid(
+        frame, notes, label=label, shows="differences", joint_study=record.study, joint_metric=record.metric
+    )
 
 
 def spread_grid(record: AverageRecord) -> Grid:
@@ -113,7 +119,10 @@ def spread_grid(record: AverageRecord) -> Grid:
     label = f"s.d. of {wording.drop_label(record.metric)}"
     notes = [f"s.d. over {len(record.names)} studies"]
     gains = not wording.is_distance(record.metric)
-    return Grid(frame, notes, label=label, shows="spread", joint_study=record.study, gains=gains)
+    return Grid(
+        frame, notes, label=label, shows="spread", joint_study=record.study, joint_metric=record.metric,
+        gains=gains,
+    )  # fmt: skip
 
 
 def published_grid(name: str, study: StudyKind = "ablated") -> Grid | None:
@@ -150,10 +159,10 @@ def draw(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Scale, n
     """Draw one grid without a colour bar; `numbers` in the cells only where they fit."""
     frame, cells = grid.frame, Cells.of(grid.frame)
     drops = drop_points(frame["delta_points"])  # [spans]
-    texts = [cell_text(drop) for drop in drops]
+    texts = [cell_text(drop, grid.metric) for drop in drops]
     said = [] if np.isfinite(drops).all() else ["crossed out: undefined"]
     if "sd_points" in frame:
-        texts = [f"{text}\n± {cell_text(sd)}" for text, sd in zip(texts, frame["sd_points"])]
+        texts = [f"{text}\n± {cell_text(sd, grid.metric)}" for text, sd in zip(texts, frame["sd_points"])]
     if not numbers:
         texts = [""] * len(texts)
     draw_cells(cells, drops, ax, scale=scale, texts=texts, studied=axis_words(grid.study))
@@ -166,7 +175,7 @@ def draw(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Scale, n
         said.append(f"◣ shorter span inside {more} more")
     if (unsure := marked_cells(frame, "significant", False)).any():
         draw_rings(ax, cells.positions[unsure])
-        test = significance_test(grid.metric) if grid.metric else None
+        test = significance_test(grid.metric) if grid.record else None
         said.append("○ not significant" + (f" ({test}, Holm)" if test else ""))
     if notes:
         write_notes(ax, [*grid.notes, *said], cells)

@@ -7,6 +7,7 @@ import os
 import pytest
 import torch
 
+from adapter_probe import device
 from adapter_probe.device import choose_device, use_threads
 from adapter_probe.errors import ModelError
 
@@ -39,3 +40,12 @@ def test_threads():
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_slow_bfloat16_is_said_with_the_option_that_is_faster(monkeypatch):
+    assert 0 < device.bfloat16_speed(torch.device("cpu"), size=64) < 1000
+    for speed, words in ((0.25, ("0.2 times", "--dtype float32")), (1.0, ())):
+        monkeypatch.setattr(device, "bfloat16_speed", lambda where, speed=speed: speed)
+        said = device.say_slow_bfloat16(torch.device("cpu"), "--dtype float32")
+        assert all(word in said for word in words)
+        assert bool(said) == bool(words)

@@ -232,7 +232,8 @@ def _switched_part(settings: Mapping[str, object]) -> str:
 def _warning(tables: AblationTables, intact: float, removed: float, results: AblationResults) -> str | None:
     """Why the spans are not informative, or None; shown to readers first."""
     if results.metric in metrics.COMPARISONS:
-        same = abs(removed - intact) <= _ROUNDING
+        largest = tables.spans["delta_points"].abs().max()
+        same = abs(removed - intact) <= _ROUNDING and largest <= 100 * _ROUNDING
         return f"{NOT_DIFFERENT}, so the differences between spans are not informative." if same else None
     if tables.chance_p >= ALPHA or intact < results.chance_score:
         return f"The intact model is not better than {_GUESSES[results.kind]} {_NOTHING}"

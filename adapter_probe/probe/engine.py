@@ -306,17 +306,3 @@ def _take(arrays: Arrays, chosen: tuple[np.ndarray, ...], exact: np.ndarray) -> 
     """Replace logits of the fast pass by those of float32, ``[pairs, labels]``, and record the errors."""
     arrays[ERROR][chosen] = margin_errors(arrays["logits"][chosen], exact)
     arrays["logits"][chosen] = exact
-
-
-def bfloat16_speed(device: torch.device, size: int = 1024) -> float:
-    """Measured speed of a matrix product in bfloat16 relative to float32 on a device."""
-    seconds = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        matrix = torch.ones(size, size, dtype=dtype, device=device)
-        times = []
-        for _ in range(4):  # the first run includes set-up costs
-            start = time.perf_counter()
-            (matrix @ matrix).sum().item()
-            times.append(time.perf_counter() - start)
-        seconds[dtype] = min(times)
-    return seconds[torch.float32] / seconds[torch.bfloat16]

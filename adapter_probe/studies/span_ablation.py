@@ -256,12 +256,11 @@ def _bar(run: AblationRun, request: AblationRequest, progress: bool) -> Iterator
     if done == total:
         yield lambda _: None
         return
-    if request.settings.precision == "mixed":
-        from adapter_probe.probe.engine import bfloat16_speed
+    if request.settings.precision in ("mixed", "bfloat16"):
+        from adapter_probe.device import say_slow_bfloat16
 
-        if (speed := bfloat16_speed(request.device)) < 1:
-            found = f"bfloat16 matrix products are {speed:.1f} times as fast as float32 on this machine"
-            print_message(f"{found}; --precision float32 would be faster", progress)
+        if progress and (slow := say_slow_bfloat16(request.device, "--precision float32")):
+            print_message(slow)
     with progress_bar("ablate", total, "tokens", done, progress) as bar:
         yield bar.update
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.errors import ModelError
-from adapter_probe.progress import progress_bar
+from adapter_probe.progress import print_message, progress_bar
 from adapter_probe.wording import named_score
 
 from .arguments import Train
 from .checked import taking
 
 if TYPE_CHECKING:
+    import torch
     from tqdm import tqdm
 
     from adapter_probe.models.methods import Adapters, Method
@@ -75,7 +76,7 @@ def train(call: Train) -> Training:
     request = TrainingRequest(
         str(call.base), spec, method, settings, call.max_length, max_train=call.max_train
     )
-    with _bar(spec.metric, call.progress) as report:
+    with _bar(spec.metric, call.progress, where if settings.dtype == "bfloat16" else None) as report:
         made = train_checkpoint(request, Path(call.out), where, report)
     scores, majority = made.training["validation_scores"], made.training.get("majority_score")
     best = made.scores[spec.metric]
@@ -99,8 +100,9 @@ def _method(name: Any, k: int | None, adapters: Adapters) -> Method:
 
 
 @contextmanager
-def _bar(metric: str, progress: bool) -> Iterator[OnProgress]:
+def _bar(metric: str, progress: bool, in_bfloat16: torch.device | None) -> Iterator[OnProgress]:
     """Shows a bar from the first step on: only after all checks have passed and training has started."""
+    from adapter_probe.device import say_slow_bfloat16
     from adapter_probe.training.checkpoint import best_score
 
     with ExitStack() as stack:
@@ -108,6 +110,8 @@ def _bar(metric: str, progress: bool) -> Iterator[OnProgress]:
 
         def report(now: Progress) -> None:
             if not bars:
+                if progress and in_bfloat16 and (slow := say_slow_bfloat16(in_bfloat16, "--dtype float32")):
+                    print_message(slow)
                 bar = progress_bar("train", now.n_steps, "steps", now.step - 1, progress)
                 bars.append(stack.enter_context(bar))
             best = best_score(now.epoch_scores)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.notable_spans import LayerDrop, SpanDrop, notable_spans
 from adapter_probe.analysis.published import (
     published_ablation,
@@ -121,6 +122,21 @@ def test_parameters_of_the_sites_that_are_switched(sites, counts, make_results):
         results, settings={**results.settings, "site_parameters": [1, 2, 10, 20, 100, 200]}
     )
     assert summarise(results).layer_parameters == tuple(counts)
+
+
+def test_spans_say_nothing_only_where_none_differs_from_the_intact_model(make_results):
+    results = dataclasses.replace(
+        make_results(3, n_labels=2), labels=np.ones(40, np.int64), metric="agreement"
+    )
+    logits = np.zeros((7, 40, 2), np.float32)
+    logits[..., 0] = 1
+    same = dataclasses.replace(results, logits=logits.copy())
+    logits[results.row_names.index("1-1"), 0] = 0, 1  # of one example
+    single = dataclasses.replace(results, logits=logits)
+    same, single = (summarise(one, ablation_tables(one, n_resamples=20)) for one in (same, single))
+    assert same.removed_score == single.removed_score == 1.0
+    assert same.warning
+    assert single.warning is None
 
 
 def test_undefined_scores_are_null_in_json(make_results):

@@ -94,6 +94,23 @@ def test_cell_text(drop, text):
     assert wording.cell_text(drop) == text
 
 
+@pytest.mark.parametrize(
+    ("drop", "text"),
+    [
+        (0.04, "0.04"),
+        (0.0095, "0.01"),
+        (0.0034, "3e−3"),
+        (-2.6e-5, "−3e−5"),
+        (0.0, "0.0"),
+        (0.05, "0.1"),
+        (12, "12"),
+    ],
+)
+def test_a_cell_of_a_small_divergence_shows_that_it_is_not_zero(drop, text):
+    assert wording.cell_text(drop, "kl") == text
+    assert wording.cell_text(drop, "agreement") == wording.cell_text(drop)  # in points like a drop
+
+
 @pytest.mark.parametrize(("points", "text"), [(-5.06, "−5.1"), (0.3, "+0.3"), (-0.04, "0.0"), (0.0, "0.0")])
 def test_signed(points, text):
     assert wording.signed(points) == text

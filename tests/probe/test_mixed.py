@@ -150,10 +150,6 @@ def test_what_has_no_classes_is_refused(random_checkpoint: Callable[..., Path], 
         )
 
 
-def test_bfloat16_speed_is_a_ratio():
-    assert 0 < engine.bfloat16_speed(torch.device("cpu"), size=64) < 1000
-
-
 @pytest.mark.timeout(120)  # without an end it would go on for ever
 @pytest.mark.parametrize("in_both", [True, False])
 def test_a_variant_that_is_not_finite_ends_and_widens_nothing(
