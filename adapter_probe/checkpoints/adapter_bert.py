@@ -187,7 +187,7 @@ def _adapters(base: BaseShape) -> dict[str, str]:
     """Our names of the adapters' variables."""
     names = {}
     for layer, site, scope in _sites(base):
-        holder = f"{base.prefix}{base.layer_names[layer]}.{getattr(base.anatomy.layer, f'{site}_site')}"
+        holder = f"{base.prefix}{base.layer_names[layer]}.{getattr(base.places, site).holder}"
         names |= {f"{scope}/{theirs}": f"{holder}.adapter.{ours}" for theirs, ours in _ADAPTER.items()}
     return names
 

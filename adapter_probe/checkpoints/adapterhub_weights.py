@@ -82,7 +82,7 @@ def translate_head(
         raise CheckpointError(
             f"checkpoint {folder} has a question answering head of {layers} layers; only 1 is supported"
         )
-    last = str(base.anatomy.span_head[-1] if extractive else base.anatomy.head[-1])
+    last = base.places.span_head if extractive else base.places.head
     for number, (_, parts) in enumerate(sorted(found.items())):
         name = last if extractive else f"{last}.{number}"
         out.update({f"{name}.{part}": tensor for part, tensor in parts.items()})
@@ -138,9 +138,8 @@ def translate_bottlenecks(
     specs = []
     for number in numbers:
         specs.append(config.spec(number, site, size))
-        shared = base.anatomy.layer_groups is not None
-        holder = getattr(base.anatomy.layer, f"{site}_site")
-        place = [base.layer_names[number], holder, "adapter", str(number) if shared else ""]
+        holder = getattr(base.places, site).holder
+        place = [base.layer_names[number], holder, "adapter", str(number) if base.shared else ""]
         prefix = base.prefix + ".".join(part for part in place if part)
         out.update({f"{prefix}.{names[name]}": tensor for name, tensor in parts.items()})
     return specs
@@ -167,7 +166,8 @@ def translate_inner(
     refuse_left(folder, (f"{module}: {part}" for part in parts.keys() - wanted))
     if lacking := wanted - parts.keys():
         raise CheckpointError(f"checkpoint {folder} lacks {min(lacking)} of {module}")
-    merged = base.anatomy.layer.qkv is not None and name.endswith(f".{base.anatomy.layer.qkv}")
+    projections = base.places.projections
+    merged = len(projections) == 1 and name.endswith(f".{projections[0]}")
     enabled = [matrix in lora["attn_matrices"] for matrix in _MATRICES]
     lost = config.lost_scaling and not merged  # modules that wrap three maps in one were never affected
     if scales:
@@ -251,7 +251,7 @@ def check_inner(folder: Path, config: AdapterHubConfig, found: Sequence[InnerSpe
     """Refuse a file whose LoRA modules differ from its configuration."""
     if config.inner is None:
         return
-    lora, names, kind = config.inner, base.anatomy.layer, config.kinds[-1]
+    lora, names, kind = config.inner, base.places.projections, config.kinds[-1]
     layers = base.layers_but(lora["leave_out"])
     inside_layers: dict[int, set[str]] = defaultdict(set)  # the modules with LoRA in each layer
     for spec in found:
@@ -263,12 +263,13 @@ def check_inner(folder: Path, config: AdapterHubConfig, found: Sequence[InnerSpe
             f"checkpoint {folder} lacks the {kind} weights of layer {lacking[0]}; the base has "
             f"{len(base.layer_names)} layers"
         )
-    projections = {"q": names.query, "k": names.key, "v": names.value}
-    wanted = {projections[m] for m in lora["attn_matrices"]} if names.qkv is None else {names.qkv}
+    wanted = set(names)  # one map, or those that are chosen of three
+    if len(names) > 1:
+        wanted = {name for name, matrix in zip(names, _MATRICES) if matrix in lora["attn_matrices"]}
     attention = wanted if lora["selfattn_lora"] and lora["attn_matrices"] else set()
     n_others = lora["intermediate_lora"] + lora["output_lora"]
     for layer, held in sorted(inside_layers.items()):
-        inside = {name for name in held if name in {*projections.values(), names.qkv}}
+        inside = {name for name in held if name in names}
         if layer not in layers or inside != attention or len(held - inside) != n_others:
             raise CheckpointError(
                 f"checkpoint {folder} contains {kind} weights in {', '.join(sorted(held))} of layer {layer}, "

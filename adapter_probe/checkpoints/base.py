@@ -69,12 +69,17 @@ class LoadedBase:
 
     @property
     def tied(self) -> tuple[str, ...]:
-        """Names of the weights of input and output embedding if they are tied, else empty."""
-        pair = (self.model.get_input_embeddings(), self.model.get_output_embeddings())
-        if None in pair or pair[0].weight is not pair[1].weight:
-            return ()
-        names = {id(module): name for name, module in self.model.named_modules()}
-        return tuple(f"{names[id(module)]}.weight" for module in pair)
+        """See `tied_weights`."""
+        return tied_weights(self.model)
+
+
+def tied_weights(model: PreTrainedModel) -> tuple[str, ...]:
+    """Names of the weights of input and output embedding if they are tied, else empty."""
+    pair = (model.get_input_embeddings(), model.get_output_embeddings())
+    if None in pair or pair[0].weight is not pair[1].weight:
+        return ()
+    names = {id(module): name for name, module in model.named_modules()}
+    return tuple(f"{names[id(module)]}.weight" for module in pair)
 
 
 def load_tokenizer(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import ImportedMethod
@@ -19,6 +21,7 @@ from .adapterhub import HEAD_CONFIG, HEAD_WEIGHTS, WEIGHTS
 from .files import CONFIG, DESCRIPTION, read_json_file
 from .headers import DELTA
 from .native import OpenedCheckpoint, save_checkpoint
+from .opened_peft import OpenedPlaced
 from .peft import is_peft
 from .peft_config import read_config
 from .peft_writing import WRITABLE, write_peft
@@ -35,7 +38,7 @@ CHECKPOINT_FORMATS = ("adapterhub", "native", "peft")
 _FAMILIES = ("bert", "roberta", "xlm-roberta", "electra")
 
 
-def to_native(opened: OpenedCheckpoint, out: Path) -> None:
+def to_native(opened: OpenedCheckpoint | OpenedPlaced, out: Path) -> None:
     """Write this project's own format, which holds all that can be opened but causal language models.
 
     Raises:
@@ -60,6 +63,9 @@ def to_native(opened: OpenedCheckpoint, out: Path) -> None:
             "differently; keep it as it is, or give --base a folder with that tokenizer beside the base's "
             "weights"
         )
+    if isinstance(opened, OpenedPlaced):
+        save_checkpoint(out, opened.tensors, opened.description)
+        return
     parameters: dict[str, Tensor] = {
         **dict(opened.model.base.named_parameters()),
         **dict(opened.model.base.named_buffers()),
@@ -68,7 +74,10 @@ def to_native(opened: OpenedCheckpoint, out: Path) -> None:
 
 
 def to_peft(
-    opened: OpenedCheckpoint, out: Path, source: Path | None = None, method: ImportedMethod | None = None
+    opened: OpenedCheckpoint | OpenedPlaced,
+    out: Path,
+    source: Path | None = None,
+    method: ImportedMethod | None = None,
 ) -> None:
     """Write a folder that PEFT loads.
 
@@ -83,9 +92,9 @@ def to_peft(
         ResultsError: the folder cannot be written.
     """
     refuse_full(out)
-    model, description = opened.model, opened.description
+    description = opened.description
     chosen = method or description.method
-    tensors = {n: p for n, p in model.base.named_parameters() if n in opened.trained}
+    base, layers, tensors = _parts_for_peft(opened)
     if method is not None:
         kept = tuple(f"{spec.module}.{ADAPTER}." for spec in method.inner)
         tensors = {n: t for n, t in tensors.items() if f".{ADAPTER}." not in n or n.startswith(kept)}
@@ -96,7 +105,22 @@ def to_peft(
     if opened.own_tokenizer:
         make_folder(out)
         opened.tokenizer.save_pretrained(out)
-    write_peft(out, chosen, tensors, model.base, model.anatomy, description.task.kind, name, revision)
+    write_peft(out, chosen, tensors, base, layers, description.task.kind, name, revision)
+
+
+def _parts_for_peft(
+    opened: OpenedCheckpoint | OpenedPlaced,
+) -> tuple[PreTrainedModel, tuple[str, ...], dict[str, Tensor]]:
+    """The base's modules, the names of its layers, and the tensors that differ from it."""
+    model = opened.model
+    if isinstance(opened, OpenedPlaced):
+        with torch.device("meta"):  # the base as it was before PEFT's modules were put into it
+            plain = type(model)(copy.deepcopy(model.config))
+        return plain, tuple(dict.fromkeys(opened.layer_names)), dict(opened.tensors)
+    base = model.base
+    names = dict.fromkeys(model.anatomy.layer_names(base.config))
+    layers = tuple(f"{base.base_model_prefix}.{name}" for name in names)
+    return base, layers, {n: p for n, p in base.named_parameters() if n in opened.trained}
 
 
 def lost_in_adapterhub(opened: OpenedCheckpoint) -> list[str]:
@@ -111,7 +135,7 @@ def lost_in_adapterhub(opened: OpenedCheckpoint) -> list[str]:
     return lost
 
 
-def to_adapterhub(opened: OpenedCheckpoint, out: Path, lossy: bool = False) -> list[str]:
+def to_adapterhub(opened: OpenedCheckpoint | OpenedPlaced, out: Path, lossy: bool = False) -> list[str]:
     """Write a folder that AdapterHub's library loads with `load_adapter` and `load_head`.
 
     Args:
@@ -134,6 +158,7 @@ def to_adapterhub(opened: OpenedCheckpoint, out: Path, lossy: bool = False) -> l
             f"{method.name}; PEFT's format can represent {WRITABLE}"
         )
     _refuse_family(opened)
+    assert isinstance(opened, OpenedCheckpoint), "the packed engine runs bottlenecks on these families"
     for what, value, allowed in (
         ("interaction", method.interaction, "add"),
         ("norm", method.norm, "none"),
@@ -192,8 +217,8 @@ def _families() -> str:
     return f"{', '.join(_FAMILIES[:-1])} and {_FAMILIES[-1]}"
 
 
-def _refuse_family(opened: OpenedCheckpoint) -> None:
-    family = opened.model.base.config.model_type
+def _refuse_family(opened: OpenedCheckpoint | OpenedPlaced) -> None:
+    family = opened.description.base.config["model_type"]
     if family not in _FAMILIES:
         raise CheckpointError(
             f"writing adapters of a {family} model for AdapterHub is not supported; supported are "

@@ -16,6 +16,7 @@ from adapter_probe.errors import AdapterProbeError
 
 from .files import CONFIG, UnknownField, Unsupported
 from .peft_config import read_config
+from .places import DECODERS
 from .quantised import method_of
 
 
@@ -71,6 +72,20 @@ def choose_engine(folder: Path, document: Mapping[str, Any] | None, fields: Mapp
         anatomy_for(_with_defaults(fields))  # type: ignore[arg-type]
     except AdapterProbeError as error:
         return Engine("general", f"in the packed engine {str(error).partition(';')[0]}")
+    return PACKED
+
+
+def choose_placed(family: object, inside: bool) -> Engine:
+    """The engine for a checkpoint of this project or of AdapterHub.
+
+    Args:
+        family: the base's model type.
+        inside: whether it has adapters inside sublayers, such as LoRA.
+    """
+    if inside:
+        return Engine("general", "it has adapters inside the sublayers")
+    if family in DECODERS:
+        return Engine("general", f"a {family} model is a decoder, and the packed engine runs encoders")
     return PACKED
 
 

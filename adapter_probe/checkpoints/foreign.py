@@ -11,16 +11,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
 from adapter_probe.models.adapters.imported import ImportedMethod
-from adapter_probe.models.bases.family import Anatomy
 
-from .base import LoadedBase
-from .base_config import FoundBase
+from .base import tied_weights
 from .files import first_of, read_json_file
+from .places import Places
 
 _MADE_UP = re.compile(r"LABEL_\d+")  # by transformers, for want of a name
 
@@ -105,27 +104,31 @@ class BaseShape:
     """The facts about the base that a reader needs.
 
     Attributes:
-        anatomy: anatomy of the family.
+        places: where the adapters sit.
         config: configuration of the model.
         prefix: prefix of the encoder's names in the whole model, including the dot.
         modules: names of all modules of the whole model.
         layer_names: module of every layer in the encoder, bottom first.
         tied: names of the input and the output embedding where they are one tensor, else empty.
+        shared: whether layers share modules, so that each has an adapter of its own in them.
     """
 
-    anatomy: Anatomy
+    places: Places
     config: PretrainedConfig
     prefix: str
     modules: frozenset[str]
     layer_names: tuple[str, ...] = field(default=())
     tied: tuple[str, ...] = ()
+    shared: bool = False
 
     @classmethod
-    def of(cls, found: FoundBase, loaded: LoadedBase) -> BaseShape:
+    def of(
+        cls, model: PreTrainedModel, places: Places, layer_names: tuple[str, ...], shared: bool = False
+    ) -> BaseShape:
         """The facts about a base in memory."""
-        base, modules = loaded.model, frozenset(name for name, _ in loaded.model.named_modules())
-        prefix = f"{base.base_model_prefix}."
-        return cls(found.anatomy, base.config, prefix, modules, found.layer_names, loaded.tied)
+        modules = frozenset(name for name, _ in model.named_modules())
+        prefix = f"{model.base_model_prefix}."
+        return cls(places, model.config, prefix, modules, layer_names, tied_weights(model), shared)
 
     def layers_but(self, left_out: Iterable[int]) -> list[int]:
         """The layers, counted from the bottom, that are not in `left_out`."""

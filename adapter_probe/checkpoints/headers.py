@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -22,13 +22,13 @@ from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.spans import SITES_PER_LAYER
 
 from .description import Description, read_description
-from .engines import PACKED, Engine
+from .engines import PACKED, Engine, choose_placed
 from .files import DESCRIPTION, refuse_irregular, refuse_unreadable
 from .identity import NOT_ENCODING, config_settings
 
 DELTA = "delta.safetensors"
 _ADAPTER, _POOLER = ".adapter.", "pooler."
-_AVERAGES = ("running_mean", "running_var", "num_batches_tracked")  # of batch normalisation: no parameters
+AVERAGES = ("running_mean", "running_var", "num_batches_tracked")  # of batch normalisation: no parameters
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
@@ -113,32 +113,46 @@ def _contents(said: Description, place: Path, delta: dict[str, _Stored]) -> Cont
     adapters = [name for name in delta if _ADAPTER in name]
     prefix = adapters[0].partition(".")[0] + "."
     encoder = _encoder(place, prefix, said.base.weights_sha256)
-    trained = {name: one.shape for name, one in delta.items() if not name.endswith(_AVERAGES)}
+    trained = {name: one.shape for name, one in delta.items() if not name.endswith(AVERAGES)}
     sites = {name.partition(_ADAPTER)[0] for name in adapters}
     expected = said.base.n_layers * (SITES_PER_LAYER if said.method.sites == "both" else 1)
     if encoder is None or len(sites) != expected:
         return None
     shapes = {**{prefix + name: one.shape for name, one in encoder.items()}, **trained}
+    lacked = {name for name in shapes if name.removeprefix(prefix) not in encoder}
+    family = str(said.base.config["model_type"])
+    return Contents(
+        replace(said, base=replace(said.base, name=str(place), revision=None)),
+        family,
+        said.base.n_layers,
+        said.base.hidden_size,
+        len(sites),
+        *count_parameters(shapes, trained.keys(), lacked, prefix),
+        engine=choose_placed(family, inside=False),
+    )
+
+
+def count_parameters(
+    shapes: Mapping[str, tuple[int, ...]], trained: Collection[str], lacked: Collection[str], prefix: str
+) -> tuple[dict[ParameterRole, int], int, int, int]:
+    """Numbers of parameters by role, in the checkpoint, in its body, and in the base's body.
+
+    Args:
+        shapes: of all parameters, by name.
+        trained: those in the checkpoint.
+        lacked: those that the base lacks.
+        prefix: of the encoder's names.
+    """
     counts: dict[ParameterRole, int] = dict.fromkeys(get_args(ParameterRole), 0)
     body = trained_body = 0
     for name, shape in shapes.items():
         role, size = _role(name, prefix, shapes), math.prod(shape)
         counts[role] += size
-        lacked = role != "adapters" and name.removeprefix(prefix) not in encoder
-        if role != "head" and not lacked:
+        if role == "adapters" or (role != "head" and name not in lacked):
             body += size if role != "adapters" else 0
             trained_body += size if name in trained else 0
-    return Contents(
-        replace(said, base=replace(said.base, name=str(place), revision=None)),
-        str(said.base.config["model_type"]),
-        said.base.n_layers,
-        said.base.hidden_size,
-        len(sites),
-        counts,
-        sum(map(math.prod, trained.values())),
-        trained_body,
-        body,
-    )
+    whole = sum(math.prod(shape) for name, shape in shapes.items() if name in trained)
+    return counts, whole, trained_body, body
 
 
 def _role(name: str, prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> ParameterRole:

@@ -45,3 +45,10 @@ def head_of_class(name: object, is_encoder_decoder: bool) -> Head | None:
 def kind_of_class(name: object) -> Kind | None:
     """The kind of task that a class of transformers is for, by its name; None if it is not supported."""
     return next((kind for ending, kind in CLASSES.items() if str(name).endswith(ending)), None)
+
+
+def kind_of_base(config: object) -> Kind:
+    """The kind of task of a base, by its configuration, for checkpoints that do not record it."""
+    made_for = getattr(config, "architectures", None)
+    causal = isinstance(made_for, list) and made_for and kind_of_class(made_for[0]) == "causal"
+    return "causal" if causal else "classification"

@@ -32,7 +32,7 @@ from adapter_probe.results.fingerprints import describe_changes, list_changes
 from adapter_probe.version import __version__
 
 from .base import LoadedBase, load_base, load_tokenizer, n_outputs
-from .base_config import FoundBase, config_changes, find_base
+from .base_config import AnyBase, config_changes, find_base
 from .description import Description, read_description, write_description
 from .files import DESCRIPTION, check_values, first_of, refuse_irregular
 from .headers import DELTA
@@ -103,18 +103,18 @@ def open_native(
         ModelError: the base is of an unsupported family.
     """
     description = read_description(folder)
-    delta = _read_delta(folder, description)
+    delta = read_delta(folder, description)
     recorded, task = description.base, description.task
     place = (base, None) if base is not None else (recorded.name, recorded.revision)
     found = (shared and shared.found) or find_base(*place, anatomy)
-    _refuse_unfit(found, recorded)
+    refuse_unfit(found, recorded)
     load = load_base if shared is None else shared.load
     loaded = load(found, n_outputs(task), kind=task.kind, dtype=dtype)
     if loaded.identity.weights_sha256 != recorded.weights_sha256:
         raise other_base(folder, recorded, loaded.identity)
     tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
     actual = replace(description, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
-    _refuse_changed(folder, description, actual)
+    refuse_changed(folder, description, actual)
     try:
         model = make_model(loaded, description.method, delta, dtype)
     except ModelError as error:
@@ -162,7 +162,7 @@ def make_model(
     return model.eval().to(dtype)
 
 
-def _refuse_unfit(found: FoundBase, expected: BaseIdentity) -> None:
+def refuse_unfit(found: AnyBase, expected: BaseIdentity) -> None:
     """Refuse a base that cannot fit, before its weights are read."""
     config = found.config
     for what, got, wanted in (
@@ -176,7 +176,7 @@ def _refuse_unfit(found: FoundBase, expected: BaseIdentity) -> None:
             )
 
 
-def _refuse_changed(folder: Path, remembered: Description, found: Description) -> None:
+def refuse_changed(folder: Path, remembered: Description, found: Description) -> None:
     """Refuse a base whose config.json or tokenizer has changed since the checkpoint was written."""
     changes = [f"config.json, {c}" for c in config_changes(remembered.base.config, found.base.config)]
     if remembered.tokenizer:
@@ -188,7 +188,12 @@ def _refuse_changed(folder: Path, remembered: Description, found: Description) -
         )
 
 
-def _read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
+def read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
+    """The tensors of a checkpoint of this project.
+
+    Raises:
+        CheckpointError: the file is damaged, or not the one that was written.
+    """
     path = folder / DELTA
     refuse_irregular(path)
     try:

@@ -1,19 +1,30 @@
-"""A checkpoint that PEFT loaded; apart from what loads it, because the import of PEFT takes seconds."""
+"""Checkpoints that the general engine runs; apart from what loads them, which imports PEFT, in seconds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adapter_probe.data.spec import TaskSpec
+from adapter_probe.data.spec import Columns, TaskSpec
+from adapter_probe.errors import CheckpointError
+from adapter_probe.models.adapters.imported import ImportedMethod
+from adapter_probe.models.methods import Adapters
+from adapter_probe.spans import Span
 
 from .description import Description
 from .kinds import Head
 
 if TYPE_CHECKING:
     from peft import PeftModel
+    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
+
+OWN = ".adapter."
+"""In the names of an adapter's tensors in this project's format."""
+NO_COLUMNS = Columns("", None, "")
+"""Without a recorded task, the columns of a file are inferred."""
 
 
 @dataclass(frozen=True)
@@ -52,3 +63,38 @@ class OpenedPeft:
     def with_task(self, task: TaskSpec) -> OpenedPeft:
         """The same checkpoint with another task, such as one that its library does not record."""
         return replace(self, description=replace(self.description, task=task))
+
+
+@dataclass(frozen=True)
+class OpenedPlaced(OpenedPeft):
+    """A checkpoint of AdapterHub or of this project that the general engine runs.
+
+    Attributes:
+        tensors: what differs from the base, by its names in this project's format.
+        layer_names: the layers' modules in the whole model, bottom first.
+        shapes: of all parameters, by their names in this project's format.
+    """
+
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    layer_names: tuple[str, ...] = ()
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def without(self, span: Span) -> tuple[Adapters | ImportedMethod, dict[str, Tensor]]:
+        """The method and the tensors without the adapters of a span's layers.
+
+        Raises:
+            CheckpointError: no adapter would be left.
+        """
+        method, layers = self.description.method, range(span.first, span.last + 1)
+        assert isinstance(method, Adapters | ImportedMethod), "nothing else is put into a model"
+        gone = tuple(f"{self.layer_names[layer]}." for layer in layers)
+        kept = {n: t for n, t in self.tensors.items() if not (OWN in n and n.startswith(gone))}
+        if not any(OWN in name for name in kept):
+            raise CheckpointError(
+                f"checkpoint {self.folder} would have no adapters left; use the base model instead"
+            )
+        if isinstance(method, Adapters):
+            return replace(method, skip_layers=tuple(sorted({*method.skip_layers, *layers}))), kept
+        bottlenecks = tuple(spec for spec in method.bottlenecks if spec.layer not in layers)
+        inner = tuple(spec for spec in method.inner if not f"{spec.module}.".startswith(gone))
+        return replace(method, bottlenecks=bottlenecks, inner=inner), kept

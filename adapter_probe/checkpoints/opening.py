@@ -9,12 +9,12 @@ from types import ModuleType
 from typing import TypeVar
 
 import torch
-from transformers import PretrainedConfig
 
-from adapter_probe.data.spec import Columns, TaskSpec
+from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
-from adapter_probe.metrics import Kind, default_metric
+from adapter_probe.metrics import default_metric
 from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.bases.anatomy import length_limit
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.reads import report
@@ -24,21 +24,20 @@ from .any_base import load_any_base
 from .base import LoadedBase, load_base, load_tokenizer
 from .base_config import FoundBase, find_base, place_of_base, read_fields
 from .description import Description, read_description
-from .engines import Engine, choose_engine
+from .engines import Engine, choose_engine, choose_placed
 from .files import CONFIG, DESCRIPTION, checkpoint_files, first_of, is_own, read_json_file
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, names_of_outputs
 from .identity import tokenizer_parts
-from .kinds import kind_of_class
+from .kinds import kind_of_base
 from .native import OpenedCheckpoint
-from .opened_peft import OpenedPeft
+from .opened_peft import NO_COLUMNS, OpenedPeft, OpenedPlaced
 from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding
 from .peft_fields import refuse_unswitched
+from .places import places_of
 from .quantised import quiet_quantisers
 from .shared import SharedBase
 
 OpenedT = TypeVar("OpenedT", OpenedCheckpoint, OpenedPeft)
-# Without a recorded task, the columns of a file are inferred.
-NO_COLUMNS = Columns("", None, "")
 
 
 def open_any(
@@ -66,6 +65,8 @@ def open_any(
     folder = Path(folder)
     if folder.is_dir():
         report("checkpoint", lambda: checkpoint_files(folder))
+    if anatomy is None and not dequantise and (placed := _open_placed(folder, base, dtype, shared)):
+        return placed
     if anatomy is None and folder.is_dir() and not is_own(folder):
         inside, library = _recognise(folder)
         if library is peft and (engine := engine_of(inside, base)).name == "general":
@@ -85,6 +86,38 @@ def open_any(
             f"--dequantise applies only to a quantised base; that of checkpoint {folder} is stored in full"
         )
     return open_checkpoint(folder, base, anatomy=anatomy, dtype=dtype, shared=shared)
+
+
+def _open_placed(
+    folder: Path, base: str | None, dtype: torch.dtype, shared: SharedBase | None
+) -> OpenedPlaced | None:
+    """A checkpoint of this project or of AdapterHub that the general engine runs; None for all others.
+
+    Raises:
+        CheckpointError: see `open_checkpoint`.
+    """
+    if is_own(folder):
+        said = read_description(folder)
+        method, family = said.method, said.base.config.get("model_type")
+        inside = isinstance(method, ImportedMethod) and bool(method.inner)
+    elif not folder.is_dir():
+        return None
+    else:
+        folder, library = _recognise(folder)
+        if library is not adapterhub:
+            return None
+        document = read_json_file(folder / CONFIG)
+        inside = adapterhub.parts_of(document, folder).inner is not None
+        place = place_of_base(folder, document.get("model_name"), None, base)
+        family = read_fields(*place)[2].get("model_type")
+    engine = choose_placed(family, inside)
+    if engine.name == "packed":
+        return None
+    with quiet_quantisers():
+        from .placed_opening import open_adapterhub, open_own
+
+    opener = open_own if is_own(folder) else open_adapterhub
+    return opener(folder, base, dtype, shared, engine.reason)
 
 
 def engine_of(folder: Path, base: str | None) -> Engine:
@@ -195,12 +228,15 @@ def _open_foreign(
     given: Path,
 ) -> OpenedCheckpoint:
     found = (shared and shared.found) or _find_base(source, base, anatomy)
-    kind = source.kind or _kind_of(found.config)
+    kind = source.kind or kind_of_base(found.config)
     n_outputs = source.n_outputs or {"causal": None, "extractive": 2, "regression": 1}.get(
         kind, int(found.config.num_labels)
     )
     loaded = (load_base if shared is None else shared.load)(found, n_outputs, kind=kind, dtype=dtype)
-    translated = library.translate(source, BaseShape.of(found, loaded))
+    shape = BaseShape.of(
+        loaded.model, places_of(found.anatomy), found.layer_names, found.anatomy.layer_groups is not None
+    )
+    translated = library.translate(source, shape)
     own = dict(loaded.model.named_parameters(remove_duplicate=False))
     translated = translated.without_copies(own, found.name)
     tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
@@ -231,13 +267,6 @@ def _open_foreign(
         notes,
         bool(changed),
     )
-
-
-def _kind_of(config: PretrainedConfig) -> Kind:
-    """The kind of task of a base, for checkpoints that do not record it."""
-    made_for = getattr(config, "architectures", None)
-    causal = isinstance(made_for, list) and made_for and kind_of_class(made_for[0]) == "causal"
-    return "causal" if causal else "classification"
 
 
 def _find_base(source: ForeignCheckpoint, base: str | None, anatomy: Anatomy | None) -> FoundBase:

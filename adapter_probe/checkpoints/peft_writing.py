@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from transformers import PreTrainedModel
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
 from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
-from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .files import CONFIG
@@ -43,7 +42,7 @@ def write_peft(
     method: object,
     tensors: Mapping[str, Tensor],
     base: PreTrainedModel,
-    anatomy: Anatomy,
+    layers: Sequence[str],
     kind: Kind,
     name: str,
     revision: str | None = None,
@@ -55,7 +54,7 @@ def write_peft(
         method: the adapters.
         tensors: all tensors that differ from the base, by their names in this project's model.
         base: the model, for the names and kinds of its modules.
-        anatomy: anatomy of the model.
+        layers: names of the layers' modules in it, bottom first.
         kind: kind of the task.
         name: folder or hub id of the base, as PEFT should find it.
         revision: revision of the base on the hub.
@@ -74,7 +73,7 @@ def write_peft(
         "revision": revision,
         "inference_mode": True,
         "modules_to_save": _whole(tensors, changed, base) or None,
-        **_targets(specs, base, anatomy),
+        **_targets(specs, base, layers),
     }
     if document["peft_type"] != "LN_TUNING":
         document["fan_in_fan_out"] = type(modules[specs[0].module]).__name__ == "Conv1D"
@@ -132,12 +131,14 @@ def _whole(tensors: Iterable[str], changed: set[str], base: PreTrainedModel) -> 
     return sorted(names)
 
 
-def _targets(specs: tuple[InnerSpec, ...], base: PreTrainedModel, anatomy: Anatomy) -> dict[str, Any]:
+def _targets(specs: tuple[InnerSpec, ...], base: PreTrainedModel, layers: Sequence[str]) -> dict[str, Any]:
     """The modules with adapters, by name endings and layers if possible, else by full names."""
     wanted = {spec.module for spec in specs}
-    layers = [f"{base.base_model_prefix}.{name}." for name in dict.fromkeys(anatomy.layer_names(base.config))]
     places = [
-        (n, m.removeprefix(layer)) for m in wanted for n, layer in enumerate(layers) if m.startswith(layer)
+        (n, m.removeprefix(f"{layer}."))
+        for m in wanted
+        for n, layer in enumerate(layers)
+        if m.startswith(f"{layer}.")
     ]
     kept = sorted({number for number, _ in places})
     short: dict[str, Any] = {"target_modules": sorted({end for _, end in places}), "exclude_modules": None}

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from adapter_probe import metrics
 from adapter_probe.checkpoints.converting import refuse_full, to_peft
+from adapter_probe.checkpoints.description import Description
 from adapter_probe.checkpoints.native import OpenedCheckpoint, save_checkpoint
-from adapter_probe.checkpoints.opened_peft import OpenedPeft
+from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any, open_checkpoint
 from adapter_probe.checkpoints.peft import is_peft
 from adapter_probe.data.packing import cut_by_tokens, pack, pack_requests
@@ -89,6 +90,9 @@ def prune_checkpoint(
         if isinstance(opened, OpenedCheckpoint):
             _save_without(opened, span, source, out, {request.metric: _score(results, 1)})
             smaller = replace(request, checkpoint=open_checkpoint(out, opened.description.base.name))
+        elif isinstance(opened, OpenedPlaced):
+            _save_placed(opened, span, out, {request.metric: _score(results, 1)})
+            smaller = replace(request, checkpoint=open_any(out, opened.description.base.name))
         else:
             smaller = _write_without(opened, request, span, out, items)
         forwards = [_forward(of, items) for of in (request, smaller)]
@@ -134,24 +138,36 @@ def _save_without(
     opened: OpenedCheckpoint, span: Span, source: Path, out: Path, scores: dict[str, float | None]
 ) -> None:
     """Write in PEFT's format if the checkpoint is PEFT's and some adapters remain, else in this project's."""
-    description, method, model = opened.description, opened.description.method, opened.model
+    method, model = opened.description.method, opened.model
     assert isinstance(method, Adapters | ImportedMethod), "nothing else has adapters"
     adapters = _adapters(model, span)
     gone = {id(tensor) for one in adapters for tensor in (*one.parameters(), *one.buffers())}
     tensors = {**dict(model.base.named_parameters()), **dict(model.base.named_buffers())}
     kept = {name: tensors[name] for name in opened.trained if id(tensors[name]) not in gone}
-    before = (
-        method.skip_layers if isinstance(method, Adapters) else description.training.get("pruned_layers", ())
-    )
-    layers = sorted({*before, *range(span.first, span.last + 1)})
-    training = {**description.training, "pruned_layers": layers}
     method = _without(method, span, kept.keys())
     if (
         is_peft(source) and isinstance(method, ImportedMethod) and method.inner
     ):  # PEFT's format requires adapters
         to_peft(opened, out, source, method)
         return
-    save_checkpoint(out, kept, replace(description, method=method, training=training, scores=scores))
+    save_checkpoint(out, kept, _described(opened.description, span, method, scores))
+
+
+def _save_placed(opened: OpenedPlaced, span: Span, out: Path, scores: dict[str, float | None]) -> None:
+    """Write in this project's format what the general engine runs in Transformers' own modules."""
+    method, kept = opened.without(span)
+    save_checkpoint(out, kept, _described(opened.description, span, method, scores))
+
+
+def _described(
+    description: Description, span: Span, method: Adapters | ImportedMethod, scores: dict[str, float | None]
+) -> Description:
+    """The description of the smaller checkpoint."""
+    old = description.method
+    before = old.skip_layers if isinstance(old, Adapters) else description.training.get("pruned_layers", ())
+    layers = sorted({*before, *range(span.first, span.last + 1)})
+    training = {**description.training, "pruned_layers": layers}
+    return replace(description, method=method, training=training, scores=scores)
 
 
 def _refuse_unfit(model: AdaptedModel | GeneralModel, span: Span, source: Path, out: Path) -> None:

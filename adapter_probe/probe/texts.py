@@ -46,7 +46,7 @@ class OpenModel:
                 opened.model.to(device)
             self.model, self.base = (
                 model_of(opened, self._encoded(("a",), None)),
-                opened.model.get_base_model(),
+                opened.model.get_base_model() if hasattr(opened.model, "get_base_model") else opened.model,
             )
 
     def _encoded(self, first: Sequence[str], second: Sequence[str] | None) -> Encoded:

@@ -7,8 +7,18 @@ from torch import nn
 from .two_weights import TwoWeights
 
 
+class Switchable(nn.Module):
+    """A module with the switch that PEFT's modules have, on at first."""
+
+    disable_adapters = False
+
+    def enable_adapters(self, on: bool) -> None:
+        """Switch it."""
+        self.disable_adapters = not on
+
+
 class Switches:
-    """The switches of PEFT. A subclass serves another library."""
+    """The switches of PEFT, and of modules that have the same one. A subclass serves another library."""
 
     def holds(self, module: nn.Module) -> bool:
         """Whether the module can be switched."""
@@ -16,7 +26,7 @@ class Switches:
         from peft.tuners.tuners_utils import BaseTunerLayer
         from peft.utils.other import AuxiliaryTrainingWrapper
 
-        return isinstance(module, (TwoWeights, BaseTunerLayer, AuxiliaryTrainingWrapper))
+        return isinstance(module, (Switchable, TwoWeights, BaseTunerLayer, AuxiliaryTrainingWrapper))
 
     def set(self, module: nn.Module, on: bool) -> None:
         """Switch one module."""

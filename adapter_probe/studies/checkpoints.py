@@ -14,6 +14,7 @@ from .rows import as_tuple
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.headers import Contents
     from adapter_probe.checkpoints.native import OpenedCheckpoint
+    from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 
 
 @taking(Inspect)
@@ -38,10 +39,13 @@ def inspect(call: Inspect) -> dict[str, Any]:
     contents = read_contents(folder, place) or read_peft_contents(folder, place)
     if contents is None:
         from adapter_probe.checkpoints.native import OpenedCheckpoint
+        from adapter_probe.checkpoints.opened_peft import OpenedPlaced
         from adapter_probe.checkpoints.opening import open_any
 
         opened = open_any(folder, place)
-        if isinstance(opened, OpenedCheckpoint):
+        if isinstance(opened, OpenedPlaced):
+            contents = contents_of_placed(opened)
+        elif isinstance(opened, OpenedCheckpoint):
             contents = contents_of(opened)
         else:
             contents = read_peft_contents(folder, opened.description.base.name)
@@ -90,6 +94,28 @@ def contents_of(opened: OpenedCheckpoint) -> Contents:
     )
 
 
+def contents_of_placed(opened: OpenedPlaced) -> Contents:
+    """The same of one whose adapters are in Transformers' own modules."""
+    from adapter_probe.checkpoints.engines import Engine
+    from adapter_probe.checkpoints.headers import Contents, count_parameters
+    from adapter_probe.replay.stacks import find_layers
+    from adapter_probe.replay.switches import Switches
+
+    model, about = opened.model, opened.description
+    parts = {layer.name: layer.parts for layer in find_layers(model, Switches())}
+    counts = count_parameters(opened.shapes, opened.trained, opened.missing, f"{model.base_model_prefix}.")
+    return Contents(
+        about,
+        model.config.model_type,
+        len(opened.layer_names),
+        about.base.hidden_size,
+        sum(bool(part) for name in opened.layer_names for part in parts.get(name, ())),
+        *counts,
+        opened.notes,
+        Engine("general", opened.reason),
+    )
+
+
 def _method(method: Any) -> dict[str, Any]:
     """The method's record; for other libraries, whose record lists every adapter, its summary."""
     from adapter_probe.models.adapters.imported import ImportedMethod
@@ -115,13 +141,13 @@ def convert(call: Convert) -> list[str]:
         ResultsError: the folder cannot be written.
     """
     from adapter_probe.checkpoints.converting import to_adapterhub, to_native, to_peft
-    from adapter_probe.checkpoints.opened_peft import OpenedPeft
+    from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
     from adapter_probe.checkpoints.opening import open_any
     from adapter_probe.data.given import given_task
 
     source, out, to, files = Path(call.source), Path(call.out), call.to, as_tuple(call.data)
     opened = open_any(source, None if call.base is None else str(call.base))
-    if isinstance(opened, OpenedPeft):
+    if isinstance(opened, OpenedPeft) and not isinstance(opened, OpenedPlaced):
         if to != "peft":
             raise CheckpointError(
                 f"checkpoint {source} can be written in PEFT's format only (--to peft), because "

@@ -13,7 +13,8 @@ import torch
 from exact import Float64, assert_close_in_float64, to_float64
 from safetensors.torch import load_file, save_file
 
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opened_peft import OpenedPlaced
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.errors import CheckpointError
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -52,11 +53,12 @@ def case_of(name: str):
 
 @pytest.mark.parametrize("case", [case_of(name) for name in CASES])
 def test_logits_are_the_librarys_own(case: str, causal_base):
-    opened = open_checkpoint(FIXTURES / "causal" / case, causal_base(case.partition("-")[0]))
+    opened = open_any(FIXTURES / "causal" / case, causal_base(case.partition("-")[0]))
     assert opened.description.task.kind == "causal"
+    assert isinstance(opened, OpenedPlaced)
     to_float64(opened.model)
     with torch.no_grad(), Float64():
-        got = [opened.model.base(input_ids=torch.tensor([ids])).logits[0].numpy() for ids in TEXTS]
+        got = [opened.model(input_ids=torch.tensor([ids])).logits[0].numpy() for ids in TEXTS]
     wanted = np.load(FIXTURES / "causal" / case / "logits.npz")["logits"]
     assert_close_in_float64(np.concatenate(got), wanted)
 
@@ -67,4 +69,4 @@ def test_a_head_that_is_more_than_an_embedding_is_refused(causal_base, tmp_path:
     tensors = torch.load(path, weights_only=True)
     torch.save({**tensors, "heads.task.0.bias": torch.zeros(53)}, path)
     with pytest.raises(CheckpointError, match="a causal head with a bias or several layers"):
-        open_checkpoint(folder, causal_base("gpt2"))
+        open_any(folder, causal_base("gpt2"))

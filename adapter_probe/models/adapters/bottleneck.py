@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
 from adapter_probe.models.adapters.in_place import added
-from adapter_probe.models.methods import InnerNorm, Interaction, Placement
+from adapter_probe.models.methods import Adapters, InnerNorm, Interaction, Placement
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -83,6 +83,14 @@ class Bottleneck(nn.Module):
         self.activation = activation
         self.parallel = placement == "parallel"
         self._multiplies = interaction == "multiply"
+
+    @staticmethod
+    def of(hidden: int, method: Adapters) -> Bottleneck:
+        """The adapter of a method, for states of width `hidden`."""
+        return Bottleneck(
+            hidden, method.size, method.activation, norm=method.norm, hidden_layers=method.hidden_layers,
+            placement=method.placement, interaction=method.interaction,
+        )  # fmt: skip
 
     only_adds = True
     """Whether the adapter only adds its `change` to the residual sum."""

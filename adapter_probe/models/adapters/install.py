@@ -39,11 +39,7 @@ def install_adapters(
         for kind, site in zip(SITE_KINDS, layer.sites):
             if kind not in wanted or number in method.skip_layers:
                 continue
-            adapter = Bottleneck(
-                hidden_size, method.size, method.activation, norm=method.norm,
-                hidden_layers=method.hidden_layers, placement=method.placement,
-                interaction=method.interaction,
-            )  # fmt: skip
+            adapter = Bottleneck.of(hidden_size, method)
             if generator is not None:  # drawn before moving, so that weights are the same on every device
                 adapter.initialise(method.init_std, generator)
             site.install(adapter)

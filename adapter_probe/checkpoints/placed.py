@@ -1,0 +1,265 @@
+"""Adapters of AdapterHub and of this project in Transformers' own models, for the general engine.
+
+Bottlenecks become modules with hooks, see `places`; LoRA, (IA)³ and tuned LayerNorms become modules of PEFT.
+All are filled from tensors under the names that they have in this project's format.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from peft import IA3Config, LNTuningConfig, LoraConfig, PeftConfig, inject_adapter_in_model
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from adapter_probe.errors import CheckpointError, ModelError, one_line
+from adapter_probe.models.adapters.bottleneck import Bottleneck
+from adapter_probe.models.adapters.configured import ConfiguredBottleneck, FirstToken, StackedHead
+from adapter_probe.models.adapters.imported import SITE_KINDS, HeadSpec, ImportedMethod, InnerSpec
+from adapter_probe.models.bases.family import Anatomy
+from adapter_probe.models.methods import Adapters, Method
+from adapter_probe.replay.switches import Switchable
+
+from .any_base import AnyLoaded
+from .foreign import BaseShape
+from .opened_peft import OWN
+from .peft_loading import ADAPTER
+from .places import Place
+
+_PARTS = {
+    "down.weight": "lora_A.{}.weight",
+    "up.weight": "lora_B.{}.weight",
+    "up.bias": "lora_B.{}.bias",
+    "magnitude": "lora_magnitude_vector.{}.weight",
+    "factor": "ia3_l.{}",
+    "weight": "ln_tuning_layers.{}.weight",
+    "bias": "ln_tuning_layers.{}.bias",
+}
+"""The parts of an adapter inside a sublayer, in this project's format and in PEFT's modules."""
+
+
+class PlacedAdapter(Switchable):
+    """A bottleneck in a layer's own forward, by hooks on the layer's modules.
+
+    Args:
+        bottleneck: the adapter.
+    """
+
+    def __init__(self, bottleneck: Bottleneck | ConfiguredBottleneck):
+        super().__init__()
+        self.bottleneck = bottleneck
+        self._norm: tuple[nn.Module, ...] = ()  # in a tuple, so that it is not registered below itself
+        self._residual: Tensor | None = None
+
+    def attach(self, layer: nn.Module, place: Place) -> None:
+        """Act whenever the layer runs."""
+        layer.get_submodule(place.holder).add_module("adapter", self)
+        self._norm = (nn.Identity() if place.norm is None else layer.get_submodule(place.norm),)
+        layer.get_submodule(place.start).register_forward_pre_hook(self._enter)
+        layer.get_submodule(place.end).register_forward_hook(self._leave)
+
+    def _enter(self, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._residual = None if self.disable_adapters else inputs[0]
+
+    def _leave(self, _module: nn.Module, _inputs: tuple, output: Any) -> Any:
+        if self.disable_adapters or self._residual is None:
+            return None
+        residual, self._residual = self._residual, None
+        return _first(output, lambda x: self.bottleneck.adapt(x, residual, self._norm[0]))
+
+
+def _first(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """What a module returned, a tensor or a tuple that begins with it, with that tensor changed."""
+    return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
+
+
+def put_method(
+    loaded: AnyLoaded,
+    shape: BaseShape,
+    method: Method | ImportedMethod,
+    dtype: torch.dtype,
+    anatomy: Anatomy | None = None,
+) -> dict[str, Tensor]:
+    """Put a method's adapters and head into a base, to be filled.
+
+    Args:
+        loaded: the base, which is changed.
+        shape: the facts about it.
+        method: the method.
+        dtype: precision of the adapters.
+        anatomy: of an encoder; None for a decoder.
+
+    Returns:
+        every tensor that can be filled, by its name in this project's format.
+
+    Raises:
+        ModelError: the method does not fit the base.
+    """
+    model = loaded.model
+    targets: dict[str, Tensor] = dict(model.named_parameters())
+    if isinstance(method, ImportedMethod) and method.head is not None:
+        _put_head(model, shape, method.head, anatomy)
+        targets = dict(model.named_parameters())
+    inner = method.inner if isinstance(method, ImportedMethod) else ()
+    _put_inner(model, inner)
+    placed = list(_put_bottlenecks(model, shape, method))
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    for name, adapter in placed:
+        adapter.to(dtype)
+        own = (*adapter.named_parameters(), *adapter.named_buffers())
+        targets |= {f"{name}{OWN}{part}": tensor for part, tensor in own}
+    for spec in inner:
+        targets |= _parts_of(model.get_submodule(spec.module), spec)
+    return targets
+
+
+def _put_bottlenecks(
+    model: PreTrainedModel, shape: BaseShape, method: Method | ImportedMethod
+) -> Iterable[tuple[str, Bottleneck | ConfiguredBottleneck]]:
+    """Every bottleneck with the name of its holder."""
+    hidden, layers = int(model.config.get_text_config().hidden_size), shape.layer_names
+    found: list[tuple[int, str, Bottleneck | ConfiguredBottleneck]] = []
+    if isinstance(method, Adapters):
+        kinds = SITE_KINDS if method.sites == "both" else (method.sites,)
+        found = [
+            (layer, kind, Bottleneck.of(hidden, method))
+            for layer in range(len(layers))
+            for kind in kinds
+            if layer not in method.skip_layers
+        ]
+    elif isinstance(method, ImportedMethod):
+        if above := [spec.layer for spec in method.bottlenecks if spec.layer >= len(layers)]:
+            raise ModelError(
+                f"an adapter in layer {above[0]} does not fit the base, whose {len(layers)} layers are 0 "
+                f"to {len(layers) - 1}"
+            )
+        found = [(spec.layer, spec.site, ConfiguredBottleneck(hidden, spec)) for spec in method.bottlenecks]
+    if found and shape.shared:
+        raise ModelError(
+            f"bottlenecks beside LoRA are not supported on a {model.config.model_type} base, whose layers "
+            "share their modules"
+        )
+    for layer, kind, adapter in found:
+        place, name = getattr(shape.places, kind), f"{shape.prefix}{layers[layer]}"
+        PlacedAdapter(adapter).attach(model.get_submodule(name), place)
+        yield ".".join(filter(None, (name, place.holder))), adapter
+
+
+class _Kept(nn.Module):
+    """In place of a head's first map; gives what it was given to what replaces the head's last map."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        """The states ``[..., hidden]``, unchanged."""
+        self._states = states
+        return states
+
+    def given(self, _module: nn.Module, _inputs: tuple) -> tuple[Tensor]:
+        """The inputs of the last module of the head."""
+        states, self._states = self._states, None  # type: ignore[assignment]
+        return (states,)
+
+
+def _put_head(model: PreTrainedModel, shape: BaseShape, head: HeadSpec, anatomy: Anatomy | None) -> None:
+    """Replace a classification head by one of AdapterHub.
+
+    Raises:
+        ModelError: the head reads a pooler, but the model has none.
+    """
+    steps = () if anatomy is None else anatomy.head[:-1]
+    if head.pooled and (anatomy is None or anatomy.pooler is None):
+        raise ModelError(
+            f"a head that reads the pooler is not supported on a {model.config.model_type} base, whose "
+            "model for classification has none"
+        )
+    sequence = () if anatomy is None else anatomy.reads_sequence
+    last = shape.places.head
+    stacked = StackedHead(
+        int(model.config.hidden_size), int(model.config.num_labels), head, reads_sequence=last in sequence
+    )
+    model.set_submodule(last, stacked)
+    names = () if head.pooled else [name for name in steps if isinstance(name, str)]
+    for name in names:
+        model.set_submodule(name, FirstToken() if name in sequence else nn.Identity())
+    if len(names) < len(steps) and not head.pooled:  # a function between the modules
+        kept = _Kept()
+        model.set_submodule(names[0], kept)
+        stacked.register_forward_pre_hook(kept.given)
+
+
+def _put_inner(model: nn.Module, specs: Sequence[InnerSpec]) -> None:
+    """Put PEFT's modules of the specs' kinds in the place of modules of the base."""
+    if not specs:
+        return
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")  # advice on training
+        try:
+            inject_adapter_in_model(_config(specs), model, adapter_name=ADAPTER)
+        except (ValueError, TypeError) as error:  # a kind of module that PEFT does not know
+            raise ModelError(one_line(error)) from error
+    for spec in specs:
+        module = model.get_submodule(spec.module)
+        if hasattr(module, "scaling"):
+            module.scaling[ADAPTER] = spec.scale
+
+
+def _config(specs: Sequence[InnerSpec]) -> PeftConfig:
+    """PEFT's configuration that puts modules of the specs' kinds where the specs say.
+
+    Raises:
+        ModelError: no single type of PEFT has all these kinds.
+    """
+    names, kinds = [spec.module for spec in specs], {spec.kind for spec in specs}
+    if kinds in ({"low_rank"}, {"decomposed"}):
+        ranks = {"^" + spec.module.replace(".", r"\."): spec.rank for spec in specs}
+        return LoraConfig(
+            r=1, target_modules=names, rank_pattern=ranks, lora_bias=specs[0].bias,
+            use_dora=kinds == {"decomposed"},
+        )  # fmt: skip
+    if kinds <= {"scale_input", "scale_output"}:
+        reading = [spec.module for spec in specs if spec.kind == "scale_input"]
+        return IA3Config(target_modules=names, feedforward_modules=reading)
+    if kinds == {"norm"}:
+        return LNTuningConfig(target_modules=names)
+    raise ModelError(f"adapters of the kinds {', '.join(sorted(kinds))} are not supported in one model")
+
+
+def _parts_of(module: nn.Module, spec: InnerSpec) -> dict[str, Tensor]:
+    """The tensors of one of PEFT's modules, by their names in this project's format."""
+    own = dict(module.named_parameters())
+    found = {part: own[name.format(ADAPTER)] for part, name in _PARTS.items() if name.format(ADAPTER) in own}
+    if "factor" in found:  # [outputs, 1] or [1, inputs]
+        found["factor"] = found["factor"].data.view(-1)
+    return {f"{spec.module}{OWN}{part}": tensor for part, tensor in found.items()}
+
+
+@torch.no_grad()
+def fill(
+    model: PreTrainedModel, method: Method | ImportedMethod, tensors: Mapping[str, Tensor],
+    targets: Mapping[str, Tensor], place: str, on_base: str,
+) -> None:  # fmt: skip
+    """Copy tensors into what `put_method` returned; weights of the base get memory of their own.
+
+    Raises:
+        CheckpointError: a tensor has another shape than its place.
+    """
+    for name, tensor in tensors.items():
+        if tensor.shape != targets[name].shape:
+            raise CheckpointError(
+                f"{place}: {name} has shape {list(tensor.shape)}, {on_base} needs {list(targets[name].shape)}"
+            )
+        if OWN in name:
+            targets[name].copy_(tensor)
+            continue
+        holder, _, part = name.rpartition(".")
+        own = nn.Parameter(tensor.to(targets[name]).clone(), requires_grad=False)
+        module = model.get_submodule(holder)
+        setattr(module.get_base_layer() if hasattr(module, "get_base_layer") else module, part, own)
+    for spec in method.inner if isinstance(method, ImportedMethod) else ():
+        if spec.kind in ("scale_input", "scale_output"):
+            targets[f"{spec.module}{OWN}factor"].mul_(spec.scale)
+    model.requires_grad_(False)
+    model.eval()

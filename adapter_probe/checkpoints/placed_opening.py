@@ -1,0 +1,193 @@
+"""Open checkpoints of AdapterHub and of this project in a model of Transformers, for the general engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from adapter_probe.data.tasks import TaskSpec
+from adapter_probe.errors import CheckpointError, ModelError
+from adapter_probe.metrics import default_metric
+from adapter_probe.models.adapters.imported import ImportedMethod
+from adapter_probe.models.bases.anatomy import anatomy_for
+from adapter_probe.models.bases.family import Anatomy
+from adapter_probe.models.methods import Method
+
+from . import adapterhub, native
+from .any_base import AnyLoaded, choose_class, limit_length, load_any_base
+from .base import load_tokenizer, n_outputs
+from .base_config import AnyBase, find_any_base, place_of_base
+from .description import Description, read_description
+from .files import first_of
+from .foreign import BaseShape, ForeignCheckpoint, names_of_outputs
+from .headers import AVERAGES, DELTA
+from .identity import tokenizer_parts
+from .kinds import Head, kind_of_base
+from .opened_peft import NO_COLUMNS, OpenedPlaced
+from .peft_opening import versions_of
+from .placed import fill, put_method
+from .places import DECODERS, places_of
+from .quantised import method_of
+from .shared import SharedBase
+
+
+def open_adapterhub(
+    folder: Path, base: str | None, dtype: torch.dtype, shared: SharedBase | None, reason: str
+) -> OpenedPlaced:
+    """Open a checkpoint of AdapterHub.
+
+    Args:
+        folder: the folder with its files.
+        base: folder or hub id to use instead of the recorded base.
+        dtype: precision of the model in memory.
+        shared: keeps the base in memory for other checkpoints.
+        reason: why the general engine runs it, as the end of a sentence.
+
+    Raises:
+        CheckpointError: see `opening.open_checkpoint`.
+    """
+    source = adapterhub.read(folder)
+    found = _find(*place_of_base(folder, source.base, source.revision, base))
+    kind = source.kind or kind_of_base(found.config)
+    outputs = source.n_outputs or {"causal": None, "extractive": 2, "regression": 1}.get(
+        kind, int(found.config.num_labels)
+    )
+    anatomy = _anatomy(found)
+    loaded, shape = _load(found, anatomy, kind, outputs, dtype, shared)
+    translated = adapterhub.translate(source, shape)
+    own = dict(loaded.model.named_parameters(remove_duplicate=False))
+    translated = translated.without_copies(own, found.name)
+    names = source.label_names
+    if kind == "classification" and not names:
+        names = names_of_outputs(int(outputs or 0), folder / "config.json", found.fields)
+    task = TaskSpec(source.name, kind, default_metric(kind), names, NO_COLUMNS, {}, {})
+    about = Description(
+        translated.method, loaded.identity, task, 0, source.sha256, versions=versions_of(None)
+    )
+    opened = _put(folder, loaded, shape, anatomy, about, translated.tensors, dtype, source)
+    tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
+    limit = limit_length(loaded.max_length, tokenizer.model_max_length, found.name)
+    about = replace(about, tokenizer=tokenizer_parts(tokenizer), max_length=limit)
+    return replace(
+        opened, tokenizer=tokenizer, description=about, notes=translated.notes, reason=reason,
+    )  # fmt: skip
+
+
+def open_own(
+    folder: Path, base: str | None, dtype: torch.dtype, shared: SharedBase | None, reason: str
+) -> OpenedPlaced:
+    """Open a checkpoint of this project; see `open_adapterhub`.
+
+    Raises:
+        CheckpointError: see `native.open_native`.
+    """
+    said = read_description(folder)
+    delta = native.read_delta(folder, said)
+    found = _find(*((base, None) if base is not None else (said.base.name, said.base.revision)))
+    native.refuse_unfit(found, said.base)
+    anatomy = _anatomy(found)
+    loaded, shape = _load(found, anatomy, said.task.kind, n_outputs(said.task), dtype, shared)
+    if loaded.identity.weights_sha256 != said.base.weights_sha256:
+        raise native.other_base(folder, said.base, loaded.identity)
+    tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
+    about = replace(said, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
+    native.refuse_changed(folder, said, about)
+    opened = _put(folder / DELTA, loaded, shape, anatomy, about, delta, dtype)
+    return replace(opened, folder=folder, tokenizer=tokenizer, reason=reason)
+
+
+def _find(name: str, revision: str | None) -> AnyBase:
+    found = find_any_base(name, revision)
+    if method_of(found.fields):
+        raise CheckpointError(
+            f"base {found.name} is quantised (quantization_config in its config.json), which is supported "
+            "only with adapters of PEFT; give the unquantised model with --base"
+        )
+    return found
+
+
+def _anatomy(found: AnyBase) -> Anatomy | None:
+    """The anatomy of an encoder; None for a decoder.
+
+    Raises:
+        CheckpointError: an unsupported family.
+    """
+    if found.config.model_type in DECODERS:
+        return None
+    try:
+        return anatomy_for(found.config)
+    except ModelError as error:
+        raise CheckpointError(f"base {found.name}: {error}") from error
+
+
+def _load(
+    found: AnyBase,
+    anatomy: Anatomy | None,
+    kind: Head,
+    outputs: int | None,
+    dtype: torch.dtype,
+    shared: SharedBase | None,
+) -> tuple[AnyLoaded, BaseShape]:
+    """The base and where its adapters sit."""
+    cls = choose_class(found.name, found.config, kind, ())
+    loaded = (load_any_base if shared is None else shared.load_any)(found, cls, outputs, dtype)
+    places = DECODERS[found.config.model_type] if anatomy is None else places_of(anatomy)
+    names = (anatomy or places).layer_names(found.config)
+    shares = anatomy is not None and anatomy.layer_groups is not None
+    return loaded, BaseShape.of(loaded.model, places, names, shares)
+
+
+def _put(
+    place: Path,
+    loaded: AnyLoaded,
+    shape: BaseShape,
+    anatomy: Anatomy | None,
+    about: Description,
+    tensors: Mapping[str, Tensor],
+    dtype: torch.dtype,
+    source: ForeignCheckpoint | None = None,
+) -> OpenedPlaced:
+    """The model with all weights; none of its parameters is left at a random initial value.
+
+    Raises:
+        CheckpointError: names or shapes do not fit the base, or a parameter would stay random.
+    """
+    said, on_base = f"checkpoint {place}" if source else str(place), f"base {about.base.name}"
+    method: Method | ImportedMethod = about.method
+    try:
+        targets = put_method(loaded, shape, method, dtype, anatomy)
+    except ModelError as error:
+        raise CheckpointError(f"{said}: {error}") from error
+    head = isinstance(method, ImportedMethod) and method.head is not None
+    random = {n for n in targets if n in loaded.missing or (head and n.startswith(f"{shape.places.head}."))}
+    empty = random | {name for name in targets if ".adapter." in name}
+    if lacking := sorted(empty - tensors.keys()):
+        if source is not None and source.n_outputs is None:
+            raise CheckpointError(
+                f"{said} contains no prediction head, and {on_base} has none that fits either; its "
+                "predictions would be random"
+            )
+        raise CheckpointError(
+            f"neither {said} nor {on_base} has {first_of(lacking)}; these weights would be random"
+        )
+    if unknown := sorted(tensors.keys() - targets.keys()):
+        raise CheckpointError(f"{said} contains {unknown[0]}, which the model on {on_base} does not have")
+    shapes = {name: tuple(t.shape) for name, t in targets.items() if not name.endswith(AVERAGES)}
+    fill(loaded.model, method, tensors, targets, said, f"the model on {on_base}")
+    names = tuple(f"{shape.prefix}{name}" for name in shape.layer_names)
+    return OpenedPlaced(
+        loaded.model,
+        None,  # type: ignore[arg-type]  # whoever called fills it in
+        about,
+        about.task.kind,
+        frozenset(tensors),
+        loaded.missing & targets.keys(),
+        place,
+        tensors=dict(tensors),
+        layer_names=names,
+        shapes=shapes,
+    )
