@@ -56,7 +56,7 @@ class PlacedAdapter(Switchable):
 
     def attach(self, layer: nn.Module, place: Place) -> None:
         """Act whenever the layer runs."""
-        layer.get_submodule(place.holder).add_module("adapter", self)
+        layer.get_submodule(place.holder or place.end).add_module("adapter", self)  # tells its sublayer
         self._norm = (nn.Identity() if place.norm is None else layer.get_submodule(place.norm),)
         layer.get_submodule(place.start).register_forward_pre_hook(self._enter)
         layer.get_submodule(place.end).register_forward_hook(self._leave)

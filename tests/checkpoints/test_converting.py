@@ -9,17 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from exact import Float64, assert_close_in_float64, to_float64
 
 from adapter_probe.checkpoints.base import load_base
 from adapter_probe.checkpoints.converting import to_adapterhub, to_native
 from adapter_probe.checkpoints.native import OpenedCheckpoint
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opened_peft import OpenedPeft
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.encoding import encoded_with_fingerprint
 from adapter_probe.data.given import given_task
-from adapter_probe.data.packing import PackedBatch, pack
+from adapter_probe.data.packing import pack
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.probe.tree import forward_variants
+from adapter_probe.replay.replay import Replay
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -33,20 +36,29 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def batch_of(seed: int = 0) -> PackedBatch:
-    draw = np.random.default_rng(seed)
-    ids = tuple(np.array([2, *draw.integers(5, 30, n), 3]) for n in (2, 5, 5))
-    return pack(encoded_with_fingerprint(ids, None), np.arange(3))
+def masks(n_layers: int) -> np.ndarray:
+    """By layers, because engines may count a LayerNorm between sublayers with either."""
+    return (np.random.default_rng(0).random((12, n_layers)) < 0.5).repeat(2, axis=1)
 
 
-def all_variants(model: AdaptedModel) -> torch.Tensor:
-    masks = np.random.default_rng(0).random((12, len(model.sites))) < 0.5
-    return forward_variants(model, batch_of(), masks, tokens_per_pass=1000)
+def all_variants(opened: OpenedCheckpoint | OpenedPeft) -> np.ndarray:
+    """Logits ``[variants, texts, labels]`` in float64, by the engine that runs it."""
+    ids = np.random.default_rng(0).integers(5, 30, (3, 6))
+    model = to_float64(opened.model)
+    with Float64():
+        if isinstance(model, AdaptedModel):
+            batch = pack(encoded_with_fingerprint(tuple(ids), None), np.arange(3))
+            return forward_variants(model, batch, masks(len(model.layers)), tokens_per_pass=1000).numpy()
+        if model.config.pad_token_id is None:
+            model.config.pad_token_id = -1
+        replay = Replay(model, {"input_ids": torch.from_numpy(ids)})
+        return replay.outputs({"input_ids": torch.from_numpy(ids)}, masks(len(replay.layers))).numpy()
 
 
-def opened_with_data(case: str, data: Path) -> OpenedCheckpoint:
-    family = {"adapterhub/roberta-flex": "roberta", "peft/llama-norms": "llama"}.get(case, "bert")
-    opened = open_checkpoint(FIXTURES / case, str(FIXTURES / "bases" / family))
+def opened_with_data(case: str, data: Path) -> OpenedCheckpoint | OpenedPeft:
+    family = Path(case).name.partition("-")[0]
+    family = family if family in ("roberta", "llama", "gpt2", "distilbert") else "bert"
+    opened = open_any(FIXTURES / case, str(FIXTURES / "bases" / family))
     return opened.with_task(given_task(opened.description.task, [data], "validation", FIXTURES / case))
 
 
@@ -58,6 +70,8 @@ def opened_with_data(case: str, data: Path) -> OpenedCheckpoint:
         "adapterhub/flex-first",
         "adapterhub/roberta-flex",
         "adapterhub/union",
+        "adapterhub/gpt2-pfeiffer",
+        "adapterhub/distilbert-flex",
         "peft/lora-everywhere",
         "peft/ia3",
         "peft/llama-norms",
@@ -66,20 +80,20 @@ def opened_with_data(case: str, data: Path) -> OpenedCheckpoint:
 def test_this_projects_format_holds_all_that_can_be_opened(case: str, data: Path, tmp_path: Path):
     opened = opened_with_data(case, data)
     to_native(opened, tmp_path / "native")
-    again = open_checkpoint(tmp_path / "native")
+    again = open_any(tmp_path / "native")
     assert again.description.method == opened.description.method
     assert again.description.task == opened.description.task
-    assert all_variants(again.model).equal(all_variants(opened.model))
+    assert_close_in_float64(all_variants(again), all_variants(opened))
 
 
 def test_this_projects_format_needs_the_data(tmp_path: Path):
-    opened = open_checkpoint(FIXTURES / "peft" / "ia3", str(FIXTURES / "bases" / "bert"))
+    opened = open_any(FIXTURES / "peft" / "ia3", str(FIXTURES / "bases" / "bert"))
     with pytest.raises(CheckpointError, match=r"give a file with labelled examples \(--data FILE\)"):
         to_native(opened, tmp_path / "native")
 
 
 def test_this_projects_format_holds_no_causal_language_model(tmp_path: Path):
-    opened = open_checkpoint(FIXTURES / "causal" / "gpt2-lora", str(FIXTURES / "bases" / "gpt2"))
+    opened = open_any(FIXTURES / "causal" / "gpt2-lora", str(FIXTURES / "bases" / "gpt2"))
     with pytest.raises(
         CheckpointError, match=r"causal language model cannot be written .* or give --to peft"
     ):
@@ -88,30 +102,30 @@ def test_this_projects_format_holds_no_causal_language_model(tmp_path: Path):
 
 
 def test_trained_layernorms_are_not_dropped_in_silence(bert_checkpoint: Path, tmp_path: Path):
-    opened = open_checkpoint(bert_checkpoint)
+    opened = open_any(bert_checkpoint)
     with pytest.raises(CheckpointError, match=r"cannot represent the trained LayerNorms, .* --lossy"):
         to_adapterhub(opened, tmp_path / "hub")
     assert not (tmp_path / "hub").exists()
 
 
 def test_adapterhub_and_back(tiny_base: Callable[..., Path], bert_checkpoint: Path, tmp_path: Path):
-    opened = open_checkpoint(bert_checkpoint)
+    opened = open_any(bert_checkpoint)
     assert to_adapterhub(opened, tmp_path / "hub", lossy=True) == ["the trained LayerNorms"]
-    back = open_checkpoint(tmp_path / "hub")
+    back = open_any(tmp_path / "hub")
     # What was lost, lost on the one side too: the base's own LayerNorms.
     base = dict(load_base(str(tiny_base("bert")), 2).model.named_parameters())
     with torch.no_grad():
         for name, parameter in opened.model.base.named_parameters():
             if "LayerNorm" in name:
                 parameter.copy_(base[name])
-    torch.testing.assert_close(all_variants(back.model), all_variants(opened.model))
+    assert_close_in_float64(all_variants(back), all_variants(opened))
     assert back.description.task.label_names == opened.description.task.label_names
     with pytest.raises(CheckpointError, match="already contains a checkpoint"):
         to_adapterhub(opened, tmp_path / "hub", lossy=True)
 
 
 def test_only_bottlenecks_of_this_project_go_to_adapterhub(tmp_path: Path):
-    opened = open_checkpoint(FIXTURES / "peft" / "lora", str(FIXTURES / "bases" / "bert"))
+    opened = open_any(FIXTURES / "peft" / "lora", str(FIXTURES / "bases" / "bert"))
     with pytest.raises(CheckpointError, match="not imported"):
         to_adapterhub(opened, tmp_path / "hub")
 

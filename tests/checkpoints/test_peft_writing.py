@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from adapter_probe.checkpoints.converting import to_peft
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opening import open_any, open_checkpoint
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.spans import Span
@@ -75,7 +75,7 @@ def test_what_peft_wrote_is_written_again(case: str, tmp_path: Path):
 def test_lora_of_adapterhub_becomes_pefts(case: str, tmp_path: Path):
     folder = FIXTURES / "adapterhub" / case
     base = base_of(folder)
-    to_peft(open_checkpoint(folder, base), tmp_path / "p", folder)
+    to_peft(open_any(folder, base), tmp_path / "p", folder)
     wanted = np.load(folder / "expected.npz")["logits"][0]
     assert_close_in_float64(by_peft(tmp_path / "p", base), wanted)
 

@@ -13,7 +13,7 @@ from exact import assert_close_in_float32
 
 from adapter_probe.checkpoints.converting import to_native
 from adapter_probe.checkpoints.foreign import names_of_outputs
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opening import open_any, open_checkpoint
 from adapter_probe.data.given import given_task
 from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
@@ -143,17 +143,18 @@ def test_an_ablation_counts_what_the_library_would_count(tmp_path: Path):
 @pytest.mark.parametrize("case", ["adapterhub/union", "peft/lora-everywhere"])
 def test_pruning_leaves_what_the_ablation_says(case: str, tmp_path: Path):
     data = rows(tmp_path / "d.jsonl", [n % 3 for n in range(12)])
-    opened = open_checkpoint(FIXTURES / case, BERT)
+    opened = open_any(FIXTURES / case, BERT)
     opened = opened.with_task(given_task(opened.description.task, [data], "validation", case))
     to_native(opened, tmp_path / "native")
     made = prepare_ablation(AblationArguments(str(tmp_path / "native")), torch.device("cpu"))
     pruned = prune_checkpoint(made, tmp_path / "native", Span(1, 2), tmp_path / "pruned")
-    assert pruned.adapters_before - pruned.adapters_after == sum(made.checkpoint.model.site_parameters[2:])
-    small = open_checkpoint(tmp_path / "pruned")
-    assert small.model.has_adapter.tolist()[2:] == [False] * 4
+    assert pruned.adapters_before - pruned.adapters_after == sum(made.model.site_parameters[2:])
+    again = prepare_ablation(AblationArguments(str(tmp_path / "pruned")), torch.device("cpu"))
+    small = again.checkpoint
+    assert again.model.has_adapter.tolist()[2:] == [False] * 4
     assert small.description.training["pruned_layers"] == [1, 2]
     logits = [
-        small.model.base(input_ids=torch.from_numpy(ids)[None]).logits[0].detach().numpy()
+        small.model(input_ids=torch.from_numpy(ids)[None]).logits[0].detach().numpy()
         for ids in made.encoded.input_ids
     ]
     assert_close_in_float32(pruned.results.logits[1], np.stack(logits), layers=3)
