@@ -9,6 +9,7 @@ from adapter_probe.checkpoints import (
     adapter_bert,
     adapterhub,
     adapterhub_config,
+    mlx,
     peft,
     peft_config,
     peft_fields,
@@ -46,6 +47,13 @@ def support_sections() -> str:
                 f"{_code(peft_config.TASK_TYPES)} on the model types below",
             ],
             f"types {_code(peft_fields.UNSWITCHED)}; {'; '.join(peft_fields.REFUSED_SETTINGS.values())}",
+        ),
+        (
+            "MLX-LM",
+            _files(CONFIG, (mlx.WEIGHTS,)),
+            ["LoRA and DoRA of language models (`fine_tune_type` `lora`, `dora`), translated into PEFT's"],
+            "full fine-tuning, LoRA of experts, MLX-VLM's adapters of models of texts and images, bases that "
+            "are quantised in MLX's own format",
         ),
         (
             "AdapterHub: `adapters` and `adapter-transformers`",

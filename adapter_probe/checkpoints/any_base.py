@@ -95,8 +95,8 @@ def choose_class(
             f"{config.model_type} model"
         )
     wanted = set(modules)
-    chosen = next((cls for cls in classes[:-1] if wanted <= _modules(cls, config)), classes[-1])
-    if len(classes) > 1 and not wanted <= _modules(chosen, config):
+    chosen = next((cls for cls in classes[:-1] if wanted <= modules_of(cls, config)), classes[-1])
+    if len(classes) > 1 and not wanted <= modules_of(chosen, config):
         chosen = classes[0]  # whose missing modules are named when the adapters are loaded
     if chosen.main_input_name != "input_ids":
         raise CheckpointError(
@@ -119,7 +119,7 @@ def _mapped(config: PretrainedConfig, head: Head) -> Any:
     return cls[0] if isinstance(cls, tuple) else cls
 
 
-def _modules(cls: type[PreTrainedModel], config: PretrainedConfig) -> set[str]:
+def modules_of(cls: type[PreTrainedModel], config: PretrainedConfig) -> set[str]:
     """The names of a class's modules, from a model without memory."""
     with torch.device("meta"), contextlib.suppress(Exception):  # another library's constructor
         return {name for name, _ in cls(config_for(cls, config)).named_modules()}

@@ -29,6 +29,7 @@ from .files import CONFIG, DESCRIPTION, checkpoint_files, first_of, is_own, read
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, names_of_outputs
 from .identity import tokenizer_parts
 from .kinds import kind_of_base
+from .mlx import as_peft, naming
 from .native import OpenedCheckpoint
 from .opened_peft import NO_COLUMNS, OpenedPeft, OpenedPlaced
 from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding
@@ -65,6 +66,17 @@ def open_any(
     folder = Path(folder)
     if folder.is_dir():
         report("checkpoint", lambda: checkpoint_files(folder))
+        if (translated := as_peft(folder, base)).notes:
+            with naming(translated.folder, folder):
+                opened = open_any(
+                    translated.folder,
+                    base,
+                    anatomy=anatomy,
+                    dtype=dtype,
+                    shared=shared,
+                    dequantise=dequantise,
+                )
+            return replace(opened, notes=(*translated.notes, *opened.notes))
     if anatomy is None and not dequantise and (placed := _open_placed(folder, base, dtype, shared)):
         return placed
     if anatomy is None and folder.is_dir() and not is_own(folder):
@@ -158,7 +170,7 @@ def open_checkpoint(
             or does not fit.
         ModelError: the base is of an unsupported family.
     """
-    folder = Path(folder)
+    folder = as_peft(Path(folder), base).folder
     if is_own(folder) or not folder.is_dir():
         return native.open_native(folder, base, anatomy, dtype, shared)
     inside, library = _recognise(folder)
@@ -214,7 +226,8 @@ def _recognise(folder: Path) -> tuple[Path, ModuleType]:
     if "config" in document:
         return folder, adapterhub
     raise CheckpointError(
-        f"{folder / CONFIG} is neither from AdapterHub (no 'config') nor from PEFT (no 'peft_type')"
+        f"{folder / CONFIG} is neither from AdapterHub (no 'config') nor from PEFT (no 'peft_type') nor from "
+        "MLX-LM (no 'lora_parameters')"
     )
 
 

@@ -72,7 +72,7 @@ class Convert(_Convert):
 
     source: str | Path = field(metadata=_CHECKPOINT)
     out: str | Path = field(metadata=required("output folder.", metavar="FOLDER", argument=True))
-    to: Literal["adapterhub", "native", "peft"] = field(
+    to: Literal["adapterhub", "mlx", "native", "peft"] = field(
         metadata=required("format of the output.", panel="Output")
     )
 

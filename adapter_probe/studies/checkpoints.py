@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.errors import CheckpointError
@@ -14,7 +15,7 @@ from .rows import as_tuple
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.headers import Contents
     from adapter_probe.checkpoints.native import OpenedCheckpoint
-    from adapter_probe.checkpoints.opened_peft import OpenedPlaced
+    from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 
 
 @taking(Inspect)
@@ -32,10 +33,12 @@ def inspect(call: Inspect) -> dict[str, Any]:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
     """
     from adapter_probe.checkpoints.headers import read_contents
+    from adapter_probe.checkpoints.mlx import as_peft
     from adapter_probe.checkpoints.peft_headers import read_peft_contents
 
     place = None if call.base is None else str(call.base)
-    folder = Path(call.checkpoint)
+    translated = as_peft(Path(call.checkpoint), place)
+    folder = translated.folder
     contents = read_contents(folder, place) or read_peft_contents(folder, place)
     if contents is None:
         from adapter_probe.checkpoints.native import OpenedCheckpoint
@@ -69,7 +72,7 @@ def inspect(call: Inspect) -> dict[str, Any]:
         "adapters_percent_of_base": 100 * counts["adapters"] / contents.pretrained,
         "engine": contents.engine.name,
         "engine_reason": contents.engine.reason,
-        "notes": list(contents.notes),
+        "notes": [*translated.notes, *contents.notes],
     }
 
 
@@ -130,7 +133,7 @@ def convert(call: Convert) -> list[str]:
 
     The project's own format (``native``) represents every supported checkpoint but those of causal language
     models. AdapterHub's format represents bottleneck adapters but not trained LayerNorms. PEFT's format
-    represents LoRA, DoRA, (IA)³ and tuned LayerNorms.
+    represents LoRA, DoRA, (IA)³ and tuned LayerNorms, MLX-LM's LoRA and DoRA of language models.
 
     Returns:
         what was dropped, as short texts such as ``the trained LayerNorms``.
@@ -140,28 +143,32 @@ def convert(call: Convert) -> list[str]:
             represent it.
         ResultsError: the folder cannot be written.
     """
-    from adapter_probe.checkpoints.converting import to_adapterhub, to_native, to_peft
+    from adapter_probe.checkpoints.converting import refuse_full, to_adapterhub, to_native
+    from adapter_probe.checkpoints.mlx import as_peft
+    from adapter_probe.checkpoints.mlx_writing import write_mlx
     from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
     from adapter_probe.checkpoints.opening import open_any
     from adapter_probe.data.given import given_task
 
     source, out, to, files = Path(call.source), Path(call.out), call.to, as_tuple(call.data)
     opened = open_any(source, None if call.base is None else str(call.base))
-    if isinstance(opened, OpenedPeft) and not isinstance(opened, OpenedPlaced):
-        if to != "peft":
-            raise CheckpointError(
-                f"checkpoint {source} can be written in PEFT's format only (--to peft), because "
-                f"{opened.reason}"
-            )
-        from adapter_probe.checkpoints.peft_pruning import write_without
-
-        write_without(opened, (), out)
+    source = as_peft(source, None if call.base is None else str(call.base)).folder
+    if to == "mlx":
+        refuse_full(out)
+        with TemporaryDirectory() as made:
+            _write_peft(opened, Path(made, "peft"), source)
+            write_mlx(Path(made, "peft"), opened.description.base.n_layers, opened.description.base.name, out)
         return []
+    if to == "peft":
+        _write_peft(opened, out, source)
+        return []
+    if isinstance(opened, OpenedPeft) and not isinstance(opened, OpenedPlaced):
+        raise CheckpointError(
+            f"checkpoint {call.source} can be written in PEFT's or MLX-LM's format only (--to peft, mlx), "
+            f"because {opened.reason}"
+        )
     if to == "adapterhub":
         return to_adapterhub(opened, out, call.lossy)
-    if to == "peft":
-        to_peft(opened, out, source)
-        return []
     if files:
         task = given_task(
             opened.description.task, files, "validation", source, label_names=as_tuple(call.label_names)
@@ -169,3 +176,17 @@ def convert(call: Convert) -> list[str]:
         opened = opened.with_task(task)
     to_native(opened, out)
     return []
+
+
+def _write_peft(opened: OpenedCheckpoint | OpenedPeft, out: Path, source: Path) -> None:
+    """Write PEFT's format, whatever was opened."""
+    from adapter_probe.checkpoints.converting import to_peft
+    from adapter_probe.checkpoints.native import OpenedCheckpoint
+    from adapter_probe.checkpoints.opened_peft import OpenedPlaced
+
+    if isinstance(opened, OpenedCheckpoint | OpenedPlaced):
+        to_peft(opened, out, source)
+        return
+    from adapter_probe.checkpoints.peft_pruning import write_without
+
+    write_without(opened, (), out)

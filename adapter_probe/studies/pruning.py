@@ -21,6 +21,7 @@ from adapter_probe.analysis.removable import (
     spans_with_adapters,
 )
 from adapter_probe.analysis.study_records import section_of
+from adapter_probe.checkpoints.mlx import as_peft
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.device import choose_device
@@ -137,7 +138,8 @@ def prune(call: Prune) -> Pruning:
         assert within is not None
         with activity("prune: choosing the span", call.progress):
             choice = _choose(request, study, checkpoint, within, call.basis)
-    pruned = prune_checkpoint(request, checkpoint, choice.span, out, call.progress)
+    source = as_peft(checkpoint, arguments.base).folder
+    pruned = prune_checkpoint(request, source, choice.span, out, call.progress)
     with activity("prune: computing intervals and tests", call.progress):
         return _measured(pruned, choice, out)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION, read_json_file
+from adapter_probe.checkpoints.mlx import is_mlx
 from adapter_probe.data.columns import LABEL_COLUMNS
 from adapter_probe.data.formats import PARQUET, READERS
 from adapter_probe.data.given import records_no_data
@@ -230,9 +231,12 @@ def _plain(value: Any, row: int, column: str, depth: int = 0) -> Any:
 
 
 def _is_language_model(checkpoint: Path) -> bool:
-    """Whether PEFT's configuration names a language model's task."""
+    """Whether PEFT's configuration names a language model's task, or MLX-LM wrote it."""
     path = checkpoint / CONFIG
-    return path.is_file() and read_json_file(path).get("task_type") == "CAUSAL_LM"
+    if not path.is_file():
+        return False
+    document = read_json_file(path)
+    return is_mlx(document) or document.get("task_type") == "CAUSAL_LM"
 
 
 def check_files(checkpoint: str | Path, encoding: str, *files: str | Path) -> None:
