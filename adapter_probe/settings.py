@@ -35,6 +35,8 @@ Style = Literal["paper", "icml", "neurips", "acl", "aaai", "jmlr", "tmlr", "talk
 Column = Literal["half", "full"]
 Basis = Literal["estimate", "interval"]
 """What is held against a tolerance: the drop itself, or its lower 95% confidence bound."""
+KAIMING = "kaiming"
+"""PEFT's default initialisation of a LoRA: A uniform after He et al. 2015, B zero."""
 FIGURE_FORMATS = ("pdf", "svg", "png", "pgf")
 DEFAULT_FORMATS = ("pdf", "svg", "png")
 

@@ -15,7 +15,7 @@ def init_sweep(
     json: options.Json = False,
     dry_run: options.DryRun = False,
 ) -> None:
-    """Retrain adapters over a range of initialisation standard deviations (Houlsby et al. 2019, Figure 6).
+    """Retrain adapters or a LoRA over a range of initialisation stds (Houlsby et al. 2019, Figure 6).
 
     Every trial is kept: the same command resumes an interrupted sweep, and a wider range only adds the
     missing trials.

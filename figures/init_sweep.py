@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +14,16 @@ from matplotlib.ticker import LogLocator
 
 from adapter_probe.analysis.published import published_init_sweep
 from adapter_probe.analysis.study_records import StudyRecord, SweepRecord
-from adapter_probe.analysis.sweeps import chosen_trials
+from adapter_probe.analysis.sweeps import SWEEP_POINT, chosen_trials, with_inits
 from adapter_probe.known_tasks import known_task
-from adapter_probe.wording import common_value, metric_name, score_axis, score_text, task_label
+from adapter_probe.wording import (
+    common_value,
+    method_label,
+    metric_name,
+    score_axis,
+    score_text,
+    task_label,
+)
 
 from . import style
 from .curves import (
@@ -40,25 +47,32 @@ from .style import escape_mathtext
 from .sweep_words import MEANS, diverged_text, dots_text, runs_text
 from .venues import FigureOptions
 
-_POINT = ["task", "metric", "method", "size", "init_std"]
+_ADAPTERS = "adapters"
 DEFAULT_STD = 1e-2  # the paper's
 _ASPECT = 0.66  # height over width of the panel in a narrow figure
 _DODGE = 0.07  # decades between the raw trials of two series
+_BETWEEN = 0.9  # decades between two named initialisations, and from the curve to the first
 _ROW = 0.08  # of the axes' height: a row at the foot, where a series' diverged trials are marked
 _NUMBER = 0.9  # of a tick label's size: the number of diverged trials
 
 
 def sweep_series(sweep: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) -> list[ScoreSeries]:
-    """The series of a sweep by task and size, with the paper's curve for its tasks and metric."""
-    sizes = sweep["size"] if "size" in sweep else pd.Series(0, index=sweep.index)
-    chosen = None if trials is None else chosen_trials(trials[trials["method"] == "adapters"], _POINT)
-    found = []
-    for (task, metric, size), points in sweep.groupby(["task", "metric", sizes], sort=False, dropna=False):
+    """The series of a sweep by task, method and size, with the paper's curve for its tasks and metric."""
+    older = {"size": 0, "method": _ADAPTERS, "init": ""}  # columns that older tables lack
+    sweep = sweep.assign(**{name: value for name, value in older.items() if name not in sweep})
+    chosen = None if trials is None else chosen_trials(with_inits(trials), SWEEP_POINT)
+    keys, found = ["task", "metric", "method", "size"], []
+    several = {name: sweep[name].nunique() > 1 for name in ("method", "size")}
+    for (task, metric, method, size), points in sweep.groupby(keys, sort=False, dropna=False):
         known = known_task(str(task))
-        beside = paper and known and metric == known.metric
+        beside = paper and known and metric == known.metric and method == _ADAPTERS
+        rank = "size" if method == _ADAPTERS else "rank"
+        parts = [task_label(str(task))]
+        parts += [method_label(method)] if several["method"] or method != _ADAPTERS else []
+        parts += [f"{rank} {size}"] if several["size"] or method != _ADAPTERS else []
         found.append(
             ScoreSeries(
-                task_label(str(task)) + (f", size {size}" if sizes.nunique() > 1 else ""),
+                ", ".join(parts),
                 points.sort_values("init_std", ignore_index=True),
                 None if chosen is None else _trials_of(points, chosen),
                 published_init_sweep(known.name) if beside else None,
@@ -69,7 +83,7 @@ def sweep_series(sweep: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) 
 
 def _trials_of(points: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
     """The trials that the points aggregate."""
-    keys = [name for name in ("task", "metric", "init_std", "size") if name in points]
+    keys = [name for name in SWEEP_POINT if name in points]
     return chosen.merge(points[keys].drop_duplicates(), on=keys, how="inner")
 
 
@@ -121,9 +135,11 @@ def draw(series: Sequence[ScoreSeries], ax: Axes | None = None, *, legend: bool 
     factor, label = score_axis(common_value(one.metric for one in series))
     tidy_axes(ax)
     decade_ticks(ax, *_std_limits(series))
-    ax.xaxis.set_major_locator(LogLocator())  # fewer decades where they would touch
+    ax.xaxis.set_major_locator(_Decades(*_std_limits(series)))
     ax.set_xlabel(r"std $\sigma$ of the initialisation")
     ax.set_ylabel(f"validation {label}")
+    _add_categories(ax, series)
+    series = [_placed(one, _places(series)) for one in series]
     shifts = (np.arange(len(series)) - (len(series) - 1) / 2) * _DODGE
     for one, mark, shift in zip(series, _marks(series), shifts):
         _draw_series(ax, one, mark, factor, 10**shift)
@@ -134,6 +150,55 @@ def draw(series: Sequence[ScoreSeries], ax: Axes | None = None, *, legend: bool 
     if legend:
         add_legend(ax, legend_entries(series))
     return ax
+
+
+class _Decades(LogLocator):
+    """Ticks at decades within limits, fewer where they would touch."""
+
+    def __init__(self, low: float, high: float):
+        super().__init__()
+        self._limits = low, high
+
+    def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
+        """The ticks; see Matplotlib."""
+        ticks = np.asarray(super().tick_values(vmin, vmax))
+        return ticks[(ticks >= self._limits[0]) & (ticks <= self._limits[1])]
+
+
+def _places(series: Sequence[ScoreSeries]) -> dict[str, float]:
+    """Where named initialisations stand, to the right of all standard deviations."""
+    names = dict.fromkeys(name for one in series for name in one.points["init"] if name)
+    end = np.log10(_std_limits(series)[1])
+    return {name: float(10 ** (end + _BETWEEN * (index + 0.7))) for index, name in enumerate(names)}
+
+
+def _placed(one: ScoreSeries, places: Mapping[str, float]) -> ScoreSeries:
+    """A series with the places of its named initialisations for standard deviations."""
+    trials = None if one.trials is None else _with_places(one.trials, places)
+    return replace(one, points=_with_places(one.points, places), trials=trials)
+
+
+def _with_places(frame: pd.DataFrame, places: Mapping[str, float]) -> pd.DataFrame:
+    return frame.assign(init_std=frame["init_std"].fillna(frame["init"].map(places).astype(float)))
+
+
+def placed_inits(sweep: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
+    """Trials with the places in the figure of a sweep's named initialisations for standard deviations."""
+    return _with_places(trials, _places(sweep_series(sweep, None, False)))
+
+
+def _add_categories(ax: Axes, series: Sequence[ScoreSeries]) -> None:
+    """Extend the axis by the named initialisations, beyond a line."""
+    places = _places(series)
+    if not places:
+        return
+    low, end = _std_limits(series)
+    ax.set_xlim(low, max(places.values()) * 10 ** (0.6 * _BETWEEN))
+    ax.axvline(end, color=style.FAINT, linewidth=0.6 * style.scale_factor(), zorder=1)
+    words = {"rotation": 40, "ha": "right", "rotation_mode": "anchor", "size": style.tick_size()}
+    ax.set_xticks(list(places.values()), [escape_mathtext(name) for name in places], minor=True, **words)
+    ax.tick_params(axis="x", which="minor", length=ax.xaxis.get_major_ticks(1)[0].get_tick_padding() * 0.6)
+    ax.set_xlabel(r"std $\sigma$ of the initialisation, and PEFT's by name")
 
 
 def _marks(series: Sequence[ScoreSeries]) -> list[MarkerStyle]:
@@ -148,8 +213,11 @@ def _draw_series(ax: Axes, one: ScoreSeries, mark: MarkerStyle, factor: float, s
     if one.trials is not None:
         dots = one.trials[one.trials["score"].notna()]
         draw_trials(ax, shift * dots["init_std"], factor * dots["score"], mark.colour)
-    x, y = points["init_std"], factor * points["mean"]
-    ax.errorbar(x, y, factor * points["sem"], elinewidth=0.8 * unit, zorder=3, **line_props(mark))
+    for named, look in ((False, {}), (True, {"linestyle": ""})):
+        own = points[(points["init"] != "") == named]
+        x, y, bars = own["init_std"], factor * own["mean"], factor * own["sem"]
+        if len(own):
+            ax.errorbar(x, y, bars, elinewidth=0.8 * unit, zorder=3, **line_props(mark) | look)
     if np.isfinite(one.majority):
         ax.axhline(factor * one.majority, color=mark.colour, linestyle=":", linewidth=0.9 * unit, zorder=1.5)
 
@@ -206,13 +274,15 @@ def _draw_diverged(ax: Axes, series: Sequence[ScoreSeries]) -> None:
 
 def _std_limits(series: Sequence[ScoreSeries]) -> tuple[float, float]:
     """Limits of the axis of standard deviations."""
-    stds = np.concatenate([one.points["init_std"] for one in series])
+    stds = np.concatenate([one.points.loc[one.points["init"] == "", "init_std"] for one in series])
+    if not stds.size:  # only named ones, which stand to the right of an empty range
+        return DEFAULT_STD / 1.1, DEFAULT_STD
     return float(stds.min()) / 2.2, float(stds.max()) * 2.2
 
 
 def _shows_default(series: Sequence[ScoreSeries]) -> bool:
     low, high = _std_limits(series)
-    return low < DEFAULT_STD < high
+    return low < DEFAULT_STD < high and any((one.points["method"] == _ADAPTERS).any() for one in series)
 
 
 def _default_line() -> dict[str, object]:
@@ -246,6 +316,14 @@ def legend_entries(series: Sequence[ScoreSeries]) -> list[LegendEntry]:
     return entries
 
 
+def _drawn_text(series: Sequence[ScoreSeries]) -> str:
+    """What is drawn with that standard deviation, by which distribution."""
+    adapters = [bool((one.points["method"] == _ADAPTERS).all()) for one in series]
+    texts = ["the adapters' initialisation (normal distribution truncated at two σ)"] * any(adapters)
+    texts += ["the matrix A of LoRA (normal distribution), while B is zero"] * (not all(adapters))
+    return " or of ".join(texts)
+
+
 def _caption(series: Sequence[ScoreSeries]) -> str:
     metric = common_value(one.metric for one in series)
     missing = int(sum(one.points["mean"].isna().sum() for one in series))
@@ -255,8 +333,8 @@ def _caption(series: Sequence[ScoreSeries]) -> str:
     ]
     return caption_of(
         [
-            f"Validation {metric_name(metric)} against the standard deviation σ of the adapters'"
-            " initialisation (normal distribution truncated at two σ).",
+            f"Validation {metric_name(metric)} against the standard deviation σ of {_drawn_text(series)}.",
+            "To the right of the line: initialisations of PEFT by name." if _places(series) else "",
             f"{MEANS}.",
             *(
                 f"{one.name}: {runs_text(one.points, [one.trials])}{majority}."

@@ -17,6 +17,7 @@ import pandas as pd
 from adapter_probe.analysis.deltas import without_noise
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.schema import CHOICE_COLUMNS, SWEEP_COLUMNS
+from adapter_probe.settings import KAIMING
 from adapter_probe.wording import BASELINE, method_label
 
 from .resampling import N_RESAMPLES
@@ -26,9 +27,10 @@ _SETTINGS = [
 ]  # fmt: skip
 _CHOICE = ["learning_rate", "epochs"]
 _SCORES = ["n", "mean", "sem", "min", "max", "diverged"]
-SWEEP_POINT = ["task", "metric", "method", "size", "init_std"]
+SWEEP_POINT = ["task", "metric", "method", "size", "init_std", "init"]
 TRADEOFF_POINT = ["task", "metric", "method", "size", "k"]
 _PARAMETERS = ["trained_parameters", "trained_parameters_without_head", "percent_of_base"]
+_INIT = r"(?<=[:,])init_lora_weights=([^,]*),?"
 _DECIMALS = 12  # of a mean score; in the rest equal means can differ by rounding
 PERCENTILES = (20, 50, 80)
 
@@ -70,15 +72,27 @@ def _over_seeds(trials: pd.DataFrame, point: list[str], told: list[str]) -> pd.D
 
 
 def init_sweep_table(trials: pd.DataFrame) -> pd.DataFrame:
-    """One row per task, initialisation std and adapter size: ``sweep.csv``.
+    """One row per task, initialisation, and size of adapters or rank of a LoRA: ``sweep.csv``.
 
     Returns:
         Columns `task`, `metric`, `init_std`, `n`, `mean`, `sem` (NaN for one trial), `min`, `max`,
-        `diverged`, `majority_score`, `learning_rate`, `epochs`, `size`. `n` counts the trials that did not
-        diverge.
+        `diverged`, `majority_score`, `learning_rate`, `epochs`, `size`, `method`, `init`. `n` counts the
+        trials that did not diverge.
     """
-    adapters = trials[trials["method"] == "adapters"]
-    return _over_seeds(adapters, SWEEP_POINT, [])[[*SWEEP_COLUMNS, *CHOICE_COLUMNS]]
+    return _over_seeds(with_inits(trials), SWEEP_POINT, [])[[*SWEEP_COLUMNS, *CHOICE_COLUMNS]]
+
+
+def with_inits(trials: pd.DataFrame) -> pd.DataFrame:
+    """The trials of an initialisation sweep with a column `init`, which `method` then leaves out.
+
+    Returns:
+        `method` without its initialisation; `init`, the name of PEFT's initialisation, empty where weights
+        are drawn with an `init_std`.
+    """
+    named = trials["method"].str.extract(_INIT, expand=False)
+    drawn = (trials["method"] == "adapters") | trials["init_std"].notna()
+    plain = trials["method"].str.replace(_INIT, "", regex=True).str.rstrip(":,")
+    return trials.assign(method=plain, init=named.fillna(KAIMING).mask(drawn, ""))
 
 
 def tradeoff_table(trials: pd.DataFrame) -> pd.DataFrame:

@@ -95,7 +95,9 @@ GROUPS_COLUMNS = {
     "group": "text", "n_examples": "count", "variant": "text", "first": "count", "last": "count",
     "score": "number", "delta_points": "number",
 }  # fmt: skip
-CHOICE_COLUMNS = {"learning_rate": "number", "epochs": "count", "size": "count"}
+CHOICE_COLUMNS = {
+    "learning_rate": "number", "epochs": "count", "size": "count", "method": "text", "init": "text",
+}  # fmt: skip
 """Columns that identify the trials behind a row of a sweep; older tables lack some."""
 
 _LARGEST_COUNT = 2**53  # beyond, floats skip whole numbers

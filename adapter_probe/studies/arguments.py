@@ -179,9 +179,19 @@ class InitSweepSettings(SweepSettings):
     panel = "Sweep"
 
     stds: Sequence[float] = setting(
-        STDS, "standard deviations of the normal distribution that weights are drawn from, before truncation "
-        "at two standard deviations; the realised one is 0.88 of the nominal one. In a shell: numbers "
+        STDS, "standard deviations of the normal distribution that weights are drawn from. That of adapters "
+        "is truncated at two standard deviations, so the realised one is 0.88 of the nominal one; of a LoRA "
+        "it is that of the matrix A, while B is zero. In a shell: numbers "
         "separated by commas, or a range of decades.", text="1e-7:1", metavar="LIST",
+    )  # fmt: skip
+    method: str | Mapping | PeftConfig = setting(
+        "adapters", "what is initialised: adapters, or a LoRA, such as lora:r=8 or dora:r=8.", shell=str,
+        metavar="METHOD",
+    )  # fmt: skip
+    inits: Sequence[str] | None = setting(
+        None, "PEFT's initialisations of a LoRA to compare with, as categories beside the curve: kaiming, "
+        "gaussian, orthogonal, olora, pissa, pissa_niter_4, ...; empty for none.",
+        text="kaiming,gaussian,orthogonal,olora,pissa", metavar="LIST",
     )  # fmt: skip
     size: int = setting(64, "bottleneck size of the adapters.")
 

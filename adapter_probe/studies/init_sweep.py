@@ -11,7 +11,7 @@ import pandas as pd
 
 from adapter_probe.analysis.study_records import SweepRecord
 from adapter_probe.analysis.sweeps import init_sweep_table
-from adapter_probe.errors import TrainingError
+from adapter_probe.errors import ModelError, TrainingError
 from adapter_probe.jobs.resources import Resources
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
@@ -19,7 +19,7 @@ from adapter_probe.results.sealing import sealed
 from adapter_probe.results.trial_files import study_identity
 from adapter_probe.settings import Style
 
-from .arguments import OnTrial, RunInitSweep
+from .arguments import InitSweepSettings, OnTrial, RunInitSweep
 from .checked import checked, planned_by, taking
 from .gallery import axes_for
 from .planning import SweepPlan, plan_sweep
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from adapter_probe.jobs.trials import Trial
+    from adapter_probe.models.methods import Method
 
 INIT_SWEEP = "init-sweep"
 """Kind of study, as recorded in its folder."""
@@ -47,7 +48,10 @@ class InitSweep(Sweep):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per task, initialisation std and adapter size, ``sweep.csv``.
+        """One row per task, initialisation and size, ``sweep.csv``.
+
+        `method`: the adapters or the LoRA; `size`: their bottleneck or rank; `init_std`, or `init`, the name
+        of PEFT's initialisation.
 
         `n`: trials with a score at the chosen learning rate and number of epochs; `mean`, `sem` (standard
         error), `min` and `max` of their scores, in the metric's units; `diverged`: number of trials that
@@ -76,7 +80,7 @@ class InitSweep(Sweep):
         tasks, sizes = ({point.get(name) for point in points} for name in ("task", "size"))
         rows = []
         for point in points:
-            name = f"std {point['init_std']:g}"
+            name = point.get("init") or f"std {point['init_std']:g}"
             name = f"size {point['size']}, {name}" if len(sizes) > 1 else name
             rows.append((f"{point['task']}: {name}" if len(tasks) > 1 else name, spread_text(point)))
         return [*rows, *majority_rows(points)]
@@ -84,14 +88,38 @@ class InitSweep(Sweep):
 
 def _trials(call: RunInitSweep) -> list[Trial]:
     """The trials of a sweep."""
-    from adapter_probe.models.methods import Adapters
-
-    if not call.stds:
-        raise TrainingError("--stds is empty, so there is nothing to train; give at least one")
-    methods = [Adapters(call.size, std) for std in call.stds]
     return find_trials(
-        call.base, [call.task], None if call.data is None else [call.data], methods, call, call
+        call.base,
+        [call.task],
+        None if call.data is None else [call.data],
+        initialised_methods(call),
+        call,
+        call,
     )
+
+
+def initialised_methods(chosen: InitSweepSettings) -> list[Method]:
+    """The adapters or the LoRA of a sweep with all of its initialisations.
+
+    Raises:
+        ModelError: the method has no initialisation to compare.
+        TrainingError: there is none.
+    """
+    from adapter_probe.models.methods import Adapters
+    from adapter_probe.training.peft_methods import initialised
+
+    methods: list[Method]
+    if chosen.method == Adapters.name:
+        if chosen.inits:
+            raise ModelError(
+                "--inits are PEFT's names for a LoRA's; give --method lora:r=8, say, or leave them out"
+            )
+        methods = [Adapters(chosen.size, std) for std in chosen.stds]
+    else:
+        methods = [*initialised(chosen.method, chosen.stds, chosen.inits)]
+    if not methods:
+        raise TrainingError("--stds is empty, so there is nothing to train; give at least one")
+    return methods
 
 
 @taking(RunInitSweep)
@@ -107,7 +135,9 @@ def plan(call: RunInitSweep) -> SweepPlan:
 @planned_by(plan)
 @taking(RunInitSweep)
 def init_sweep(call: RunInitSweep) -> InitSweep:
-    """Retrain adapters over a range of initialisation stds (Houlsby et al. 2019, Figure 6, right).
+    """Retrain adapters or a LoRA over a range of initialisation stds (Houlsby et al. 2019, Figure 6, right).
+
+    A LoRA also with PEFT's initialisations by name.
 
     Every trial is kept in `out`: the same call resumes an interrupted sweep, and a wider range only adds the
     missing trials. ``ap.init_sweep.plan(...)`` with the same arguments estimates the time.

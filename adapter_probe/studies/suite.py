@@ -20,7 +20,7 @@ from .arguments import Ablate, RunSuite
 from .checked import checked, planned_by, taking
 from .comparison import average
 from .gallery import draw_into_folder
-from .init_sweep import INIT_SWEEP, InitSweep, run_init_sweep
+from .init_sweep import INIT_SWEEP, InitSweep, initialised_methods, run_init_sweep
 from .planning import SuitePlan, plan_sweep
 from .span_ablation import ablate
 from .suite_file import (
@@ -190,8 +190,7 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
         requests[TRADEOFF] = of(part, "tradeoff", methods)
         check_rates(part, methods, file)
     if sweep := about.init_sweep:
-        stds = [Adapters(sweep.size, std) for std in sweep.stds]
-        requests[INIT_SWEEP] = of(sweep, "init_sweep", stds)
+        requests[INIT_SWEEP] = of(sweep, "init_sweep", initialised_methods(sweep))
     if one := about.ablation:
         _refuse_unfit(one, base, file)
         method = Adapters(one.size, one.init_std)

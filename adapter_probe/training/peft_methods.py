@@ -6,13 +6,13 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from adapter_probe.checkpoints.files import CONFIG, quote, read_json_file
 from adapter_probe.checkpoints.peft_fields import REFUSED_SETTINGS, read_config
-from adapter_probe.errors import AdapterProbeError, ModelError
+from adapter_probe.errors import AdapterProbeError, ModelError, must_be
 from adapter_probe.models.methods import (
     METHOD_NAMES,
     STD_RANGE,
@@ -22,6 +22,7 @@ from adapter_probe.models.methods import (
     method_from_json,
 )
 from adapter_probe.models.peft_method import LISTS, SIZES, VARIANTS_OF_LORA, PeftConfig
+from adapter_probe.settings import KAIMING
 
 NAMED = tuple(name for name in METHOD_NAMES if name not in (PeftMethod.name, TfidfLinear.name))
 """The methods that are not PEFT's."""
@@ -42,7 +43,11 @@ _UNTRAINABLE = {
     "CPT": "it changes its loss and its tokens by a schedule of its own",
     "CARTRIDGE": "it is trained by distillation",
 }
-_STD, _TOKENS = "init_std", "num_virtual_tokens"
+_STD, _TOKENS, _INIT = "init_std", "num_virtual_tokens", "init_lora_weights"
+_INITS: dict[str, Any] = {name: name for name in ("gaussian", "orthogonal", "olora", "pissa")}
+INITS = {KAIMING: True, **_INITS}
+"""PEFT's initialisations of a LoRA that need no data, by name, as its configuration has them."""
+_FAST_PISSA = re.compile(r"pissa_niter_[1-9]\d?")
 
 
 def method_of(given: object, flag: str = "--method", **fields: Any) -> Method:
@@ -76,6 +81,41 @@ def peft_method(given: object, flag: str = "--method") -> PeftMethod:
         raise
     except AdapterProbeError as error:
         raise ModelError(str(error)) from error
+
+
+def initialised(
+    method: object, stds: Sequence[float], inits: Sequence[str] | None, flag: str = "--method"
+) -> list[PeftMethod]:
+    """A LoRA with every standard deviation of its matrix A, and with every initialisation of PEFT by name.
+
+    Args:
+        method: the LoRA, see `peft_method`.
+        stds: the standard deviations.
+        inits: names of `INITS`, or ``pissa_niter_N``; None for all that fit the rank.
+        flag: the option, for messages.
+
+    Raises:
+        ModelError: the method is no LoRA or has an initialisation of its own, or there is no such name.
+    """
+    own = peft_method(method, flag)
+    fields = own.fields
+    if fields["peft_type"] != "LORA":
+        raise ModelError(
+            f"{flag} {own.text}: only adapters and LoRA have an initialisation to compare; give lora:r=8, say"
+        )
+    if own.init_std is not None or _INIT in fields:
+        raise ModelError(
+            f"{flag} {own.text}: the initialisation is what is compared; leave out init_std and {_INIT}"
+        )
+    if inits is None:  # PEFT's orthogonal one halves the rank
+        inits = [name for name in INITS if name != "orthogonal" or own.size is None or own.size % 2 == 0]
+    for name in inits:
+        if name not in INITS and not _FAST_PISSA.fullmatch(str(name)):
+            raise ModelError(must_be("--inits", f"of {', '.join(INITS)}, pissa_niter_4, ...", name))
+    named = [own if name == KAIMING else {**fields, _INIT: INITS.get(name, name)} for name in inits]
+    return [*(peft_method({**fields, _STD: std}, flag) for std in stds), *(
+        one if isinstance(one, PeftMethod) else peft_method(one, flag) for one in named
+    )]  # fmt: skip
 
 
 def _document(given: object, flag: str) -> dict[str, Any]:

@@ -9,10 +9,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from adapter_probe.analysis.study_records import SweepRecord, TradeoffRecord
-from adapter_probe.analysis.sweeps import SWEEP_POINT, TRADEOFF_POINT, chosen_trials
+from adapter_probe.analysis.sweeps import SWEEP_POINT, TRADEOFF_POINT, chosen_trials, with_inits
 from adapter_probe.figures import gallery
 from adapter_probe.figures.curves import FOOT, METHODS, SERIES, marks_of
 from adapter_probe.figures.drawing import Drawing
+from adapter_probe.figures.init_sweep import placed_inits
 from adapter_probe.figures.venues import FigureOptions, Venue
 from adapter_probe.metrics import IN_PERCENT
 from adapter_probe.wording import score_axis, score_text, task_label
@@ -28,7 +29,13 @@ _SPREAD = {
     "epochs": "epochs",
 }  # fmt: skip
 _SIZE = {"trained_parameters_without_head": "parameters without the head", "percent_of_base": "% of the base"}
-_SWEEP = {"task": "task", "size": "adapter size", "init_std": "initialisation std", **_SPREAD}
+_SWEEP = {
+    "task": "task",
+    "size": "size",
+    "init_std": "initialisation std",
+    "init": "initialisation",
+    **_SPREAD,
+}
 _TRADEOFF = {"task": "task", "label": "method", **_SIZE, **_SPREAD}
 _AGGREGATE = {
     "label": "method", "n_tasks": "tasks", **_SIZE, "p20_points": "20th percentile",
@@ -36,12 +43,12 @@ _AGGREGATE = {
     "iqm_low_points": "from", "iqm_high_points": "to (95%)", "on_frontier": "on the frontier",
 }  # fmt: skip
 _TRIALS = {
-    "task": "task", "label": "method", "size": "adapter size", "init_std": "initialisation std",
-    "learning_rate": "learning rate", "epochs": "epochs", "seed": "seed", "score": "score",
-    "best_epoch": "best epoch", "diverged": "diverged", "chosen": "in the mean",
+    "task": "task", "label": "method", "size": "size", "init_std": "initialisation std",
+    "init": "initialisation", "learning_rate": "learning rate", "epochs": "epochs", "seed": "seed",
+    "score": "score", "best_epoch": "best epoch", "diverged": "diverged", "chosen": "in the mean",
 }  # fmt: skip
 _MOST_NAMED = 3  # tasks in a heading
-_FILTERS = ("task", "label", "size", "init_std", "learning_rate", "seed")
+_FILTERS = ("task", "label", "size", "init_std", "init", "learning_rate", "seed")
 _SCORES = ("mean", "min", "max", "score", "majority_score")
 _WHOLE = ("trained_parameters_without_head", "best_epoch")
 _SHORT = ("init_std", "learning_rate", "percent_of_base")
@@ -89,7 +96,7 @@ def _runs(record: SweepRecord | TradeoffRecord) -> pd.DataFrame | None:
     if record.trials is None:
         return None
     init = isinstance(record, SweepRecord)
-    point, rows = list(SWEEP_POINT if init else TRADEOFF_POINT), record.trials
+    point, rows = (SWEEP_POINT, with_inits(record.trials)) if init else (TRADEOFF_POINT, record.trials)
     rows = rows.assign(chosen=rows.index.isin(chosen_trials(rows, point).index))
     if init:
         return rows.reset_index(drop=True)
@@ -108,7 +115,7 @@ def _runs_over(
     ):
         return None
     init = isinstance(record, SweepRecord)
-    rows = trials[trials["method"] == "adapters"] if init else trials
+    rows = placed_inits(record.sweep, trials) if isinstance(record, SweepRecord) else trials
     tasks = list(dict.fromkeys((record.sweep if init else record.tradeoff)["task"]))
     column = "init_std" if init else "trained_parameters"
     axes = drawing.figure.axes[:1] * len(tasks) if init else drawing.figure.axes[: len(tasks)]
@@ -123,7 +130,7 @@ def _runs_over(
             runs = rows[rows["task"] == task]
             metric = (metrics[0] if len(metrics) == 1 else None) if init else runs["metric"].iloc[0]
             own = (
-                {name: SERIES[index % len(SERIES)] for name in METHODS}
+                {name: SERIES[index % len(SERIES)] for name in (*METHODS, *rows["method"])}
                 if init and len(tasks) > 1
                 else marks_of(rows["method"])
             )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -78,6 +79,32 @@ def test_an_init_sweep(sweep, capfd, tmp_path):
     assert "std 0.01" in repr(sweep)
     assert "majority class" in repr(sweep)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_sweep_of_a_lora_has_initialisations_by_name(tiny_base, two_tasks, tmp_path):
+    study = init_sweep(
+        tiny_base("bert"), two_tasks[0], tmp_path / "sweep", stds=(0.1,), method="lora:r=2",
+        inits=("kaiming", "gaussian"), seeds=1, learning_rates=(0.01,), epochs=(1,),
+        threads=1, progress=False,
+    )  # fmt: skip
+    table = study.table.set_index("init")
+    assert list(table["method"]) == ["lora"] * 3
+    assert table["init_std"].to_dict() == pytest.approx(
+        {"": 0.1, "gaussian": np.nan, "kaiming": np.nan}, nan_ok=True
+    )
+    scores = {one["method"]: one["score"] for _, one in study.trials.iterrows() if np.isnan(one["init_std"])}
+    assert scores == {
+        "lora": table["mean"]["kaiming"], "lora:init_lora_weights=gaussian": table["mean"]["gaussian"]
+    }  # fmt: skip
+    same_frames(study, load(study.folder))
+    assert {"std 0.1", "gaussian", "kaiming"} <= {name for name, _ in study.rows()}
+    ax = study.plot(plt.figure().add_subplot())
+    assert [text.get_text() for text in ax.get_xticklabels(minor=True)] == ["gaussian", "kaiming"]
+    (gaussian, kaiming) = ax.get_xticks(minor=True)
+    marks = [tuple(xy) for line in ax.lines for xy in line.get_xydata()]
+    assert (gaussian, 100 * table["mean"]["gaussian"]) in marks
+    assert (kaiming, 100 * table["mean"]["kaiming"]) in marks
+    plt.close("all")
 
 
 def test_an_edited_table_is_refused(sweep, tmp_path):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiers import slow_unless
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
 import adapter_probe as ap
@@ -19,7 +20,7 @@ from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.methods import Biases, method_from_json
 from adapter_probe.training.loop import epoch_batches
-from adapter_probe.training.peft_methods import method_of, peft_method
+from adapter_probe.training.peft_methods import INITS, initialised, method_of, peft_method
 from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
 from adapter_probe.training.settings import TrainingSettings
 
@@ -303,3 +304,64 @@ def test_a_tuner_that_does_not_fit_the_base_is_one_line(text, tiny_base, short_t
     assert UNFIT[text] in str(caught.value)
     assert f"--method {peft_method(text).text}" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def lora_parts(model: torch.nn.Module, part: str) -> dict[str, torch.Tensor]:
+    """Every matrix A or B, by its module's name."""
+    return {
+        name: module[next(iter(module))].weight.detach()
+        for name, module in model.named_modules()
+        if name.endswith(part)
+    }
+
+
+def built(method, base: Path, task: Path, seed: int = 0) -> torch.nn.Module:
+    request = TrainingRequest(str(base), find_task(task), method, TrainingSettings(seed=seed))
+    return build_model(request, load_inputs(request).base, torch.device("cpu")).base
+
+
+def test_the_matrix_a_of_a_lora_has_the_std_asked_for_and_b_is_zero(tiny_base, tiny_task):
+    for method in initialised("lora:r=8", (1e-7, 1.0), ()):
+        model = built(method, tiny_base("bert"), tiny_task)
+        drawn = torch.cat([t.flatten() for t in lora_parts(model, "lora_A").values()])
+        # The standard error of the std of n normal values is std / sqrt(2 n).
+        assert drawn.std().item() == pytest.approx(method.init_std, rel=4 / (2 * len(drawn)) ** 0.5)
+        assert not any(t.any() for t in lora_parts(model, "lora_B").values())
+
+
+@pytest.mark.parametrize("name", slow_unless(lambda name: name == "pissa", (*INITS, "pissa_niter_4")))
+def test_initialisations_by_name_are_those_of_peft(name, tiny_base, tiny_task):
+    from peft import LoraConfig, get_peft_model
+
+    (method,) = initialised("lora:r=4", (), [name])
+    own = built(method, tiny_base("bert"), tiny_task, seed=3)
+    model = AutoModelForSequenceClassification.from_pretrained(tiny_base("bert"), num_labels=2).float()
+    config = LoraConfig(
+        r=4, init_lora_weights={"kaiming": True}.get(name, name), task_type="SEQ_CLS",
+        modules_to_save=sorted(name.partition(".")[0] for name, _ in model.named_parameters()
+                               if name.startswith("classifier.weight")),
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        theirs = get_peft_model(model, config)
+    for part in ("lora_A", "lora_B", "base_layer"):
+        one, other = (
+            lora_parts(m, part)
+            if part != "base_layer"
+            else {n: p.detach() for n, p in m.named_parameters() if ".base_layer.weight" in n}
+            for m in (own, theirs)
+        )
+        assert len(one) == len(other) > 2
+        for mine, expected in zip(one.values(), other.values(), strict=True):
+            torch.testing.assert_close(mine, expected, rtol=0, atol=0)
+
+
+def test_initialisations_that_are_none(tiny_base):
+    assert [one.init_std for one in initialised("lora:r=3", (0.1,), None)] == [0.1, None, None, None, None]
+    for method, inits, words in (
+        ("ia3", None, "only adapters and LoRA have an initialisation to compare"),
+        ("lora:r=2,init_std=1", None, "leave out init_std"),
+        ("lora:r=2", ["xavier"], "--inits must be of kaiming, gaussian, orthogonal, olora, pissa"),
+    ):
+        with pytest.raises(ModelError, match=words):
+            initialised(method, (0.1,), inits)

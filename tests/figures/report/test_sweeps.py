@@ -120,7 +120,7 @@ def test_two_adapter_sizes_are_two_lines(sweep_trials, tmp_path: Path):
     write_csv(tmp_path / "trials.csv", trials)
     write_csv(tmp_path / "sweep.csv", init_sweep_table(trials))
     found = read(tmp_path)
-    assert found.table(0)["adapter size"].value_counts().to_dict() == {"8": 8, "64": 8}
+    assert found.table(0)["size"].value_counts().to_dict() == {"8": 8, "64": 8}
     assert found.options["size"] == ["", "8", "64"]
 
 
