@@ -220,6 +220,11 @@ def metric_label(metric: str) -> str:
     return _WORDS[metric]
 
 
+def sign_of(metric: str) -> int:
+    """-1 for a loss, of which less is better, else 1."""
+    return -1 if metric in LOSSES else 1
+
+
 def to_points(metric: str, difference: np.ndarray) -> np.ndarray:
     """A difference of scores in points, hundredths of the metric's unit; negative where it is for the worse.
 

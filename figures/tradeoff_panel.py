@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from adapter_probe.analysis.sweeps import pareto_frontier
+from adapter_probe.metrics import sign_of
 from adapter_probe.settings import Axis
 from adapter_probe.wording import BASELINE, METHOD_LABELS, score_axis, score_text
 
@@ -157,7 +158,7 @@ def _draw_full(ax: Axes, curve: ScoreSeries, factor: float) -> None:
 
 
 def _draw_frontier(ax: Axes, curve: ScoreSeries, factor: float) -> None:
-    x, y = frontier(curve.points)
+    x, y = frontier(curve.points, sign_of(curve.metric))
     if len(x) > 1:
         props = {
             "color": style.line_colour(),
@@ -168,10 +169,11 @@ def _draw_frontier(ax: Axes, curve: ScoreSeries, factor: float) -> None:
         ax.plot(np.repeat(x, 2)[1:], factor * np.repeat(y, 2)[:-1], label="frontier", **props)
 
 
-def frontier(points: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """The Pareto frontier: numbers of parameters and mean scores, ascending."""
-    best = points[pareto_frontier(points["trained_parameters"], points["mean"])]
-    corners = best[["trained_parameters", "mean"]].astype(float).drop_duplicates().sort_values("mean")
+def frontier(points: pd.DataFrame, sign: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """The Pareto frontier: numbers of parameters, ascending, and mean scores; `sign` is -1 for a loss."""
+    best = points[pareto_frontier(points["trained_parameters"], sign * points["mean"])]
+    corners = best[["trained_parameters", "mean"]].astype(float).drop_duplicates()
+    corners = corners.sort_values("mean", ascending=sign > 0)
     return corners["trained_parameters"].to_numpy(), corners["mean"].to_numpy()
 
 

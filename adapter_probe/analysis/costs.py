@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.errors import ResultsError
+from adapter_probe.metrics import sign_of
 from adapter_probe.settings import Axis
 from adapter_probe.wording import BASELINE
 
@@ -101,13 +102,20 @@ def pareto_table(record: TradeoffRecord, x: Axis, n_resamples: int = N_RESAMPLES
     means = np.array([np.mean([one["score"].mean() for one in parts]) for _, parts in groups])
     means = means.round(_DECIMALS)
     drawn = _resampled([[one["score"].to_numpy(float) for one in parts] for _, parts in groups], n_resamples)
-    shares = np.mean([pareto_frontier(costs, row) for row in drawn], axis=0)
+    signs = {sign_of(metric) for metric in record.tradeoff["metric"]}
+    if len(signs) > 1:
+        raise ResultsError(
+            f"{record.folder}: the tasks' scores are losses and others of which more is better, so they have "
+            "no common mean"
+        )
+    (sign,) = signs
+    shares = np.mean([pareto_frontier(costs, sign * row) for row in drawn], axis=0)
     counts = [sum(map(len, parts)) for _, parts in groups]
     known = np.array([len(tasks) > 1 or n > 1 for n in counts])
     low, high = np.where(known, np.quantile(drawn, [0.025, 0.975], axis=0), np.nan)
     frame = pd.DataFrame([key for key, _ in groups], columns=_METHOD)
     frame = frame.assign(
-        cost=costs, mean=means, ci_low=low, ci_high=high, on_frontier=pareto_frontier(costs, means),
+        cost=costs, mean=means, ci_low=low, ci_high=high, on_frontier=pareto_frontier(costs, sign * means),
         frontier_share=shares, n_tasks=len(tasks), n_trials=counts,
     )  # fmt: skip
     labels = tradeoff_table(trials)[[*_METHOD, "label"]].drop_duplicates()

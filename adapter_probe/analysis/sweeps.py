@@ -16,6 +16,7 @@ import pandas as pd
 
 from adapter_probe.analysis.deltas import without_noise
 from adapter_probe.errors import ResultsError
+from adapter_probe.metrics import sign_of, to_points
 from adapter_probe.results.schema import CHOICE_COLUMNS, SWEEP_COLUMNS
 from adapter_probe.settings import KAIMING
 from adapter_probe.wording import BASELINE, method_label
@@ -54,7 +55,8 @@ def chosen_trials(trials: pd.DataFrame, point: Sequence[str] = TRADEOFF_POINT) -
     runs = grouped["score"].agg(mean="mean", known="count", all="size").reset_index()
     runs["mean"] = runs["mean"].round(_DECIMALS)
     runs["share"] = runs["known"] / runs["all"]
-    order = ["all", "share", "mean", *_CHOICE, *others]
+    runs["rank"] = runs["mean"] * (runs["metric"].map(sign_of) if "metric" in runs else 1)
+    order = ["all", "share", "rank", *_CHOICE, *others]
     upwards = [False] * 3 + [True] * (len(order) - 3)
     ranked = runs.sort_values(order, ascending=upwards, na_position="last")
     best = ranked.drop_duplicates(point).index  # runs and groups have the same numbering
@@ -142,12 +144,13 @@ def aggregate_table(trials: pd.DataFrame, n_resamples: int = N_RESAMPLES) -> pd.
     if not full:
         raise ResultsError("no task has full fine-tuning, so there is no reference for the other methods")
     table, rows = tradeoff_table(trials[trials["task"].isin(full)]), []
-    keys = ["method", "size", "k"]
+    keys, metrics = ["method", "size", "k"], dict(zip(trials["task"], trials["metric"]))
     for (method, size, k, label), group in table.groupby([*keys, "label"], dropna=False):
         own = chosen.merge(group[["task", *keys]].drop_duplicates())
         scores = full if method == "full" else _resampled(own, generator, n_resamples)
         differences = [
-            100 * (values - full[task].mean(axis=1, keepdims=True)) for task, values in scores.items()
+            to_points(metrics[task], values - full[task].mean(axis=1, keepdims=True))
+            for task, values in scores.items()
         ]
         rows.append({
             "method": method, "size": size, "k": k, "label": label, "n_tasks": len(differences),

@@ -47,7 +47,7 @@ def naming_base(what: str, name: str) -> Iterator[None]:
     weights, which transformers would report, are handled here.
     """
     try:
-        with _silent_transformers():
+        with silent_transformers():
             yield
     except AdapterProbeError:
         raise
@@ -57,7 +57,7 @@ def naming_base(what: str, name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _silent_transformers() -> Iterator[None]:
+def silent_transformers() -> Iterator[None]:
     """Suppress bars, warnings and messages, such as a whole configuration that does not suit."""
     verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity(logging.CRITICAL)
@@ -295,7 +295,7 @@ def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     if old.get("model_type") != family:
         return [f"model_type: {old.get('model_type')} -> {family}"]
     try:
-        with _silent_transformers():
+        with silent_transformers():
             configs = [CONFIG_MAPPING[family].from_dict(dict(settings)) for settings in (old, new)]
     except Exception:  # one of them is invalid, for which a configuration may raise anything
         return describe_changes(old, new)

@@ -25,11 +25,14 @@ class Encoded:
         input_ids: per example int64 ``[tokens]``.
         token_type_ids: per example int64 ``[tokens]``, or None if the tokenizer returns none.
         fingerprint: SHA-256 of all of these ids and lengths.
+        scored: of a language model, per example int64 ``[scored]``: the places of the tokens that are scored,
+            each by what is predicted at the place before it; else None.
     """
 
     input_ids: tuple[np.ndarray, ...]
     token_type_ids: tuple[np.ndarray, ...] | None
     fingerprint: str
+    scored: tuple[np.ndarray, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -76,16 +79,18 @@ def encode(tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int) ->
 
 
 def encoded_with_fingerprint(
-    input_ids: tuple[np.ndarray, ...], token_type_ids: tuple[np.ndarray, ...] | None
+    input_ids: tuple[np.ndarray, ...],
+    token_type_ids: tuple[np.ndarray, ...] | None,
+    scored: tuple[np.ndarray, ...] | None = None,
 ) -> Encoded:
     """Token ids together with their fingerprint; arguments as in `Encoded`."""
     digest = hashlib.sha256()
-    for examples in (input_ids, token_type_ids):
+    for examples in (input_ids, token_type_ids, *([scored] if scored is not None else ())):
         digest.update(b"ids" if examples is not None else b"none")
         for ids in examples or ():
             digest.update(len(ids).to_bytes(8, "little"))
             digest.update(ids.astype("<i8", copy=False).tobytes())
-    return Encoded(input_ids, token_type_ids, digest.hexdigest())
+    return Encoded(input_ids, token_type_ids, digest.hexdigest(), scored)
 
 
 def _arrays(examples: Sequence[Sequence[int]]) -> tuple[np.ndarray, ...]:

@@ -9,15 +9,17 @@ import numpy as np
 
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded, encode
+from adapter_probe.data.language_tasks import read_language_split
 from adapter_probe.data.lm_eval_tasks import is_task, load_tasks
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.questions import Questions
-from adapter_probe.data.requests import Requests, load_requests
+from adapter_probe.data.requests import Requests, requests_of
 from adapter_probe.data.requests_encoding import EncodedRequests, encode_requests
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.splits import Split
 from adapter_probe.data.squad import Windows, WindowSettings, encode_windows
 from adapter_probe.data.tasks import load_split
+from adapter_probe.data.training_texts import encode_training
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,14 +72,23 @@ def load_examples(
         DataError: the rows cannot be read as the task describes, have changed, or `max_length` is too small.
     """
     if task.kind == "causal":
-        files = task.files[split]
-        if any(map(is_task, files)):
-            requests = load_tasks(files, split, max_examples, tokenizer, prompting)
+        if any(map(is_task, task.files.get(split, ()))):
+            requests = load_tasks(task.files[split], split, max_examples, tokenizer, prompting)
         else:
-            requests = load_requests(tokenizer, files, split, max_examples, task.encoding)
+            tables = read_language_split(task, split, expect_fingerprint)
+            requests = requests_of(tokenizer, tables, split, max_examples)
         return Examples(requests, encode_requests(tokenizer, requests, max_length))
     rows = load_split(task, split, max_examples, expect_fingerprint)
     if isinstance(rows, Questions):
         windows = encode_windows(tokenizer, rows, WindowSettings.within(max_length))
         return Examples(rows, windows.encoded, windows)
     return Examples(rows, encode(tokenizer, rows, max_length))
+
+
+def load_training_texts(
+    tokenizer: Any, task: TaskSpec, max_length: int, max_examples: int | None = None
+) -> Examples:
+    """Read and encode the training split of a language model; see `load_examples` and `encode_training`."""
+    tables = read_language_split(task, "train", expect_fingerprint=True)
+    requests = requests_of(tokenizer, tables, "train", max_examples, turns=True)
+    return Examples(requests, encode_training(tokenizer, requests, max_length))

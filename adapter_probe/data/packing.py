@@ -149,7 +149,12 @@ def pack(encoded: Encoded, index: Sequence[int] | np.ndarray) -> PackedBatch:
     types = None
     if encoded.token_type_ids is not None:
         types = torch.from_numpy(np.concatenate([encoded.token_type_ids[i] for i in chosen]))
-    return PackedBatch(chosen, groups, torch.from_numpy(ids), types, torch.from_numpy(starts))
+    read = None
+    if encoded.scored is not None:
+        read = torch.from_numpy(
+            np.concatenate([start + encoded.scored[i] - 1 for start, i in zip(starts, chosen)])
+        )
+    return PackedBatch(chosen, groups, torch.from_numpy(ids), types, torch.from_numpy(starts), read)
 
 
 def packed_groups(lengths: np.ndarray) -> tuple[Group, ...]:

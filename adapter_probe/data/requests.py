@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +39,8 @@ class Request:
         group: group of the example in the data, or "".
         framed: whether the tokenizer adds its first token; a chat template has written it already.
         counts: characters, bytes and words of every choice, if they differ from those of its text.
+        turns: of a chat to train on, where every turn of the assistant begins and ends, in characters of
+            context and choice together.
     """
 
     context: str
@@ -48,6 +50,7 @@ class Request:
     group: str = ""
     framed: bool = True
     counts: tuple[tuple[int, int, int], ...] = ()
+    turns: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,14 +100,54 @@ def load_requests(
     Raises:
         DataError: a file cannot be read, holds rows of no known form or of several, or a row is damaged.
     """
+    return requests_of(tokenizer, read_tables(files, encoding), name, max_examples)
+
+
+def read_tables(files: Sequence[str | Path], encoding: str = "utf-8") -> list[Rows]:
+    """The rows of some files as they are, a ``.txt`` file as one text; see `load_requests`."""
+    return [_read(path, encoding) for path in map(Path, files)]
+
+
+def form_of(table: Rows) -> tuple[str, Form]:
+    """The columns that determine the form of a table's first row, and the form.
+
+    Raises:
+        DataError: the row is of no known form, or of several.
+    """
+    columns, _ = _reader_of(_Row(table.places[0], table.records[0]))
+    return listed(columns), _FORMS[columns][0]
+
+
+def is_of_language_model(table: Rows) -> bool:
+    """Whether the columns are those of questions with choices, pairs, completions or chats."""
+    names = set(table.names)
+    return any(set(columns) <= names for columns, (form, _) in _FORMS.items() if form != "text")
+
+
+def requests_of(
+    tokenizer: Any, tables: Sequence[Rows], name: str, max_examples: int | None = None, turns: bool = False
+) -> Requests:
+    """The requests in some tables, all of one form.
+
+    Args:
+        tokenizer: writes chats by its template.
+        tables: the rows.
+        name: name of the split.
+        max_examples: see `load_requests`.
+        turns: whether chats are to have the turns of the assistant.
+
+    Raises:
+        DataError: see `load_requests`; or the template does not write the turns of a chat in sequence.
+    """
     forms: dict[str, str] = {}  # the columns of a form, and where it was met first
     requests: list[Request] = []
-    for path in map(Path, files):
-        rows = _read(path, encoding)
+    for rows in tables:
         for row in map(_Row, rows.places, rows.records):
             columns, reader = _reader_of(row)
             forms.setdefault(listed(columns), row.place)
             requests.append(reader(row, tokenizer))
+            if turns and reader is _chat:
+                requests[-1] = replace(requests[-1], turns=_turns(row, tokenizer))
         if len(forms) > 1:
             (one, here), (other, there), *_ = forms.items()
             raise DataError(f"{there}: has {other}, but {here} has {one}; give rows of one kind at a time")
@@ -117,7 +160,8 @@ def requests_with_fingerprint(
     """Requests, or a fixed random subset of them, together with their fingerprint."""
     if (keep := subset(len(requests), max_examples)) is not None:
         requests = [requests[i] for i in keep]
-    content = json.dumps([form, [asdict(request) for request in requests]]).encode()
+    records = [{k: v for k, v in asdict(request).items() if k != "turns"} for request in requests]
+    content = json.dumps([form, records]).encode()
     templated = not any(request.framed for request in requests)
     return Requests(form, tuple(requests), name, hashlib.sha256(content).hexdigest(), templated=templated)
 
@@ -228,6 +272,26 @@ def _chat(row: _Row, tokenizer: Any) -> Request:
     if not whole.startswith(before) or whole == before:
         raise row.error("messages", "turns that the tokenizer's chat template writes in sequence")
     return Request(before, (whole[len(before) :],), framed=False)
+
+
+def _turns(row: _Row, tokenizer: Any) -> tuple[tuple[int, int], ...]:
+    """Where the turns of the assistant begin and end in a chat that `_chat` has read."""
+    messages: Any = row.record["messages"]
+    own = [place for place, message in enumerate(messages) if message.get("role") == "assistant"]
+    try:
+        whole = tokenizer.apply_chat_template(messages, tokenize=False)
+        parts = [
+            (
+                tokenizer.apply_chat_template(messages[:place], tokenize=False, add_generation_prompt=True),
+                tokenizer.apply_chat_template(messages[: place + 1], tokenize=False),
+            )
+            for place in own
+        ]
+    except Exception as error:  # templates are programs and may raise anything
+        raise row.error("messages", f"messages for the chat template ({one_line(error)})") from None
+    if not all(whole.startswith(after) and after.startswith(before) for before, after in parts):
+        raise row.error("messages", "turns that the tokenizer's chat template writes in sequence")
+    return tuple((len(before), len(after)) for before, after in parts)
 
 
 def _text(row: _Row, tokenizer: Any) -> Request:

@@ -101,15 +101,12 @@ def encode_requests(tokenizer: Any, requests: Requests, max_length: int) -> Enco
         DataError: the tokenizer has neither a BOS nor an EOS token, or a continuation gives no token or more
             than the model reads.
     """
-    prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-    if prefix is None:
-        raise DataError("the base's tokenizer has neither a BOS nor an EOS token to start a text with")
-    encoder = _Encoder(tokenizer, prefix, max_length)
+    encoder = encoder_of(tokenizer, max_length)
     trees, example, n_tokens = [], [], []
     for number, request in enumerate(requests.rows):
         try:
             made = list(encoder.windows(request) if requests.form == "text" else [encoder.pairs(request)])
-        except _Unfit as unfit:
+        except Unfit as unfit:
             raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None
         trees += [grow_tree(texts, max_length) for texts in made]
         example += [number] * len(made)
@@ -121,7 +118,19 @@ def encode_requests(tokenizer: Any, requests: Requests, max_length: int) -> Enco
     )
 
 
-class _Unfit(Exception):
+def encoder_of(tokenizer: Any, max_length: int) -> Encoder:
+    """What encodes single requests.
+
+    Raises:
+        DataError: the tokenizer has neither a BOS nor an EOS token.
+    """
+    prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    if prefix is None:
+        raise DataError("the base's tokenizer has neither a BOS nor an EOS token to start a text with")
+    return Encoder(tokenizer, prefix, max_length)
+
+
+class Unfit(Exception):
     """A request cannot be scored; the message gives the reason."""
 
 
@@ -130,7 +139,15 @@ Text = tuple[list[int], list[int]]
 
 
 @dataclass(frozen=True)
-class _Encoder:
+class Encoder:
+    """Encodes single requests.
+
+    Attributes:
+        tokenizer: a transformers tokenizer.
+        prefix: the token that starts a text without a context.
+        max_length: maximum number of tokens that the model reads at once.
+    """
+
     tokenizer: Any
     prefix: int
     max_length: int
@@ -158,7 +175,7 @@ class _Encoder:
             made = [self._turn(request.context, choice) for choice in request.choices]
         for (_, scored), choice in zip(made, request.choices):
             if not 0 < len(scored) <= self.max_length:
-                raise _Unfit(f"{choice[:60]!r} has {len(scored)} tokens; 1 to {self.max_length} are allowed")
+                raise Unfit(f"{choice[:60]!r} has {len(scored)} tokens; 1 to {self.max_length} are allowed")
         return made
 
     def _turn(self, context: str, continuation: str) -> Text:
@@ -179,7 +196,7 @@ class _Encoder:
         """A text in windows that score each token once, with the last window as full as possible."""
         ids, size = self.tokens(request.choices[0]), self.max_length
         if not ids:
-            raise _Unfit(f"{request.choices[0][:60]!r} has no tokens")
+            raise Unfit(f"{request.choices[0][:60]!r} has no tokens")
         yield [([self.prefix], ids[:size])]
         for begin in range(size, len(ids), size):
             end = min(begin + size, len(ids))

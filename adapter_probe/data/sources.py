@@ -32,13 +32,19 @@ def read_split(spec: TaskSpec, split: str) -> Rows:
         DataError: the task has no such split, or it cannot be read.
     """
     if split not in spec.files:
-        raise DataError(
-            f"task {spec.name!r} has no labelled split {split!r}; it has: {', '.join(spec.files)}"
-        )
+        raise no_such_split(spec, split)
     tables = [read_source(entry, spec.columns.names, spec.encoding) for entry in spec.files[split]]
     tables = share_out(tables, split, spec.validation_share)
     preset = None if spec.preset is None else find_preset(spec.preset)
     return Rows.joined(without_undecided(preset, tables, spec.columns.label))
+
+
+def no_such_split(spec: TaskSpec, split: str) -> DataError:
+    """The error for a split that a task does not have."""
+    hint = "; give a validation file, or --validation-share 0.1" if split == "validation" else ""
+    return DataError(
+        f"task {spec.name!r} has no labelled split {split!r}; it has: {', '.join(spec.files)}{hint}"
+    )
 
 
 def share_out(tables: list[Rows], split: str, validation_share: float) -> list[Rows]:

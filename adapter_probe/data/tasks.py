@@ -11,6 +11,7 @@ from adapter_probe.data.columns import choose_columns, lacks_labels
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.hub import HubSplit
 from adapter_probe.data.labels import class_names, guess_kind, label_texts
+from adapter_probe.data.language_tasks import are_for_language_model, language_task
 from adapter_probe.data.presets import (
     PRESETS,
     Preset,
@@ -108,11 +109,18 @@ def find_task(
     Raises:
         DataError: no data are found, or they cannot be read as one task; the message gives the reason.
     """
+    if folder is not None and Path(folder).is_file():
+        train, folder = train or folder, None
     chosen = None if preset is None else _of_kind(find_preset(preset), kind)
     files = _task_files(chosen, folder, {"train": train, "validation": validation, "test": test})
     if validation_share:
         files = _split_off(files, validation_share)
     asked = tuple(column for column in (text, text_b, label) if column is not None)
+    if kind == "causal" or (
+        kind is None and chosen is None and not asked and are_for_language_model(files, encoding)
+    ):
+        called = name or _name_of(next(iter(files.values()))[0], folder is None)
+        return language_task(called, files, metric, encoding, validation_share)
     tables = {
         split: share_out([read_source(entry, asked, encoding) for entry in entries], split, validation_share)
         for split, entries in files.items()

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from adapter_probe.checkpoints.base import has_untrained_pooler
+from adapter_probe.checkpoints.base import LoadedBase, has_untrained_pooler
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.errors import TrainingError
 from adapter_probe.models.methods import PeftMethod, TfidfLinear, check_depth
@@ -30,6 +30,7 @@ from adapter_probe.results.trial_files import (
 )
 from adapter_probe.training.baseline import n_fits, seconds_of_baseline
 from adapter_probe.training.estimate import seconds_of
+from adapter_probe.training.language import refuse_for_language
 from adapter_probe.training.request import (
     TrainingInputs,
     TrainingRequest,
@@ -91,10 +92,12 @@ def identify_trials(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
         if (key := hash_json(_shared(request))) not in known:
             inputs = load_inputs(request)
             last = key, inputs
-            untrained = has_untrained_pooler(inputs.base)
+            untrained = isinstance(inputs.base, LoadedBase) and has_untrained_pooler(inputs.base)
             known[key] = (inputs.fingerprints, len(inputs.objective.train), inputs.base.identity, untrained)
         fingerprints, n_train, base, untrained = known[key]
         check_depth(request.method, base.n_layers)
+        if request.task.kind == "causal":
+            refuse_for_language(request.method)
         case = base.weights_sha256, request.task.kind, request.method
         if isinstance(request.method, PeftMethod) and case not in fit and last and last[0] == key:
             from adapter_probe.training.tuned import refuse_unfit  # whose import takes seconds

@@ -226,7 +226,8 @@ def _scored_examples(
     )  # fmt: skip
     refuse_unknown_tokens(examples.encoded, about.base)
     if isinstance(examples.rows, Requests):
-        return task, examples, choose_metric(arguments.metric, examples.rows)
+        asked = arguments.metric or (None if data else task.metric)
+        return task, examples, choose_metric(asked, examples.rows)
     return task, examples, metric
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from adapter_probe.errors import AdapterProbeError, ResultsError
+from adapter_probe.metrics import sign_of
 from adapter_probe.records import from_record, to_record
 from adapter_probe.results.atomic import read_json, write_csv, write_json
 from adapter_probe.results.fingerprints import hash_json, refuse_changes, sha256_of, to_plain
@@ -99,7 +100,8 @@ class TrialRecord:
     def best_epoch(self) -> int | None:
         """The first epoch, from 1, with the best score; None for a run that diverged or has no score."""
         known = [score for score in self.scores if score is not None]
-        return None if self.diverged or not known else self.scores.index(max(known)) + 1
+        best = min if sign_of(self.metric) < 0 else max
+        return None if self.diverged or not known else self.scores.index(best(known)) + 1
 
 
 def write_trial(folder: str | Path, record: TrialRecord) -> None:

@@ -114,7 +114,7 @@ def _bar(metric: str, progress: bool, in_bfloat16: torch.device | None) -> Itera
                     print_message(slow)
                 bar = progress_bar("train", now.n_steps, "steps", now.step - 1, progress)
                 bars.append(stack.enter_context(bar))
-            best = best_score(now.epoch_scores)
+            best = best_score(now.epoch_scores, metric)
             scores = "" if best is None else f", best {named_score(best, metric)}"
             bars[0].set_postfix_str(f"loss {now.loss:.3f}{scores}", refresh=False)
             bars[0].update(now.step - bars[0].n)

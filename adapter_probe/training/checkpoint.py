@@ -11,22 +11,26 @@ from typing import Any
 
 import torch
 
-from adapter_probe.checkpoints.base import has_untrained_pooler
+from adapter_probe.checkpoints.base import LoadedBase, has_untrained_pooler, load_tokenizer
+from adapter_probe.checkpoints.base_config import silent_transformers
 from adapter_probe.checkpoints.description import Description, read_description, write_description
 from adapter_probe.checkpoints.files import DESCRIPTION, Unsupported
 from adapter_probe.checkpoints.native import library_versions, save_checkpoint
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.peft import WEIGHTS
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import ResultsError, one_line
+from adapter_probe.metrics import sign_of
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.results.atomic import remove_leftovers
 from adapter_probe.results.fingerprints import refuse_changes, sha256_of
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory, read_manifest
 
+from .language import WholeModel
 from .loop import OnProgress, Trainer
 from .request import TrainingRequest, build_model, identity_of, load_inputs, warn_of_untrained_pooler
 
 STATE_FOLDER = "training"
+_WHOLE = "model.safetensors"
 
 
 def train_checkpoint(
@@ -52,7 +56,7 @@ def train_checkpoint(
         if (out / DESCRIPTION).exists():
             shutil.rmtree(run.path / PARTS, ignore_errors=True)
             return read_description(out)
-        if has_untrained_pooler(inputs.base):
+        if isinstance(inputs.base, LoadedBase) and has_untrained_pooler(inputs.base):
             warn_of_untrained_pooler(request, inputs.base.identity.n_layers)
         model = build_model(request, inputs.base, device)
         best, scores = Trainer(model, inputs.objective, settings=settings, run=run, report=report).train()
@@ -69,10 +73,12 @@ def train_checkpoint(
                 "validation_scores": scores,
                 "majority_score": inputs.majority_score(task.metric),
             },
-            scores={task.metric: best_score(scores)},
+            scores={task.metric: best_score(scores, task.metric)},
         )
         if isinstance(model, AdaptedModel):
             save_checkpoint(out, best, description)
+        elif isinstance(model, WholeModel):
+            save_model(out, model, best, description)
         else:
             save_tuned(out, model, best, description)
         shutil.rmtree(run.path / PARTS, ignore_errors=True)
@@ -102,9 +108,28 @@ def save_tuned(out: Path, model: Any, best: Mapping[str, torch.Tensor], descript
     write_description(out, written)
 
 
-def best_score(scores: Sequence[float]) -> float | None:
+def save_model(
+    out: Path, model: WholeModel, best: Mapping[str, torch.Tensor], description: Description
+) -> None:
+    """Write a folder of Transformers with the tensors of the best epoch, and the record of its training."""
+    (out / DESCRIPTION).unlink(missing_ok=True)
+    with torch.no_grad():
+        for name, tensor in model.named_delta().items():
+            tensor.copy_(best[name])
+    try:
+        with silent_transformers():
+            model.base.float().save_pretrained(out)
+            load_tokenizer(description.base.name, description.base.revision).save_pretrained(out)
+    except OSError as error:
+        raise ResultsError(f"cannot write {out}: {one_line(error)}") from error
+    written = replace(description, delta_sha256=sha256_of(out / _WHOLE), versions=library_versions())
+    write_description(out, written)
+
+
+def best_score(scores: Sequence[float], metric: str) -> float | None:
     """The best score of all epochs; None if all are undefined."""
-    return max((score for score in scores if not math.isnan(score)), default=None)
+    best = min if sign_of(metric) < 0 else max
+    return best((score for score in scores if not math.isnan(score)), default=None)
 
 
 def refuse_other(out: Path, identity: Mapping[str, Any] | None = None) -> None:

@@ -25,6 +25,7 @@ from adapter_probe.results.rundir import RunDirectory
 
 from .features import FrozenFeatures, feature_bytes
 from .objectives import Objective
+from .padded import PaddedModel
 from .settings import TrainingSettings
 
 STATE_PART = 0
@@ -33,6 +34,8 @@ SECONDS_BETWEEN_SAVES = 60.0
 # Examples are sorted by length inside pools of this many batches: nearly free of length bias, yet a batch
 # holds few different lengths.
 POOL_BATCHES = 50
+_TRIED = 4  # examples on which it is seen that those of a row do not see each other
+_APART = {"float32": 1e-3, "bfloat16": 0.05}  # of logits relative to the largest, by rounding
 OnProgress = Callable[["Progress"], None]
 
 
@@ -121,6 +124,7 @@ class Trainer:
             # Dropout draws from torch's global generators, which are restored afterwards.
             own = torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else [])
             with own, precision, packed_frozen_maps(model):
+                self._join_examples()
                 self._features = FrozenFeatures(self._model, self._objective.train, self._feature_bytes)
                 left = self._feature_bytes - self._features.n_bytes
                 self._validation_features = FrozenFeatures(self._model, self._objective.validation, left)
@@ -142,6 +146,13 @@ class Trainer:
             raise
         return self._state.best, self._state.scores
 
+    def _join_examples(self) -> None:
+        """Let examples share rows, if asked for, once it is seen on the longest ones that they can."""
+        if self._settings.packing and isinstance(self._model, PaddedModel):
+            longest = np.argsort(self._objective.train.lengths, kind="stable")[-_TRIED:]
+            batch = pack(self._objective.train, longest).to(self._model.device)
+            self._model.join_examples(batch, _APART[self._settings.dtype])
+
     def _remaining(self) -> Iterator[tuple[np.ndarray, bool]]:
         """The remaining batches, each with whether it ends its epoch."""
         settings, lengths = self._settings, self._objective.train.lengths
@@ -156,9 +167,15 @@ class Trainer:
         state, settings = self._state, self._settings
         self._model.train()
         torch.manual_seed(int(np.random.SeedSequence([settings.seed, state.step]).generate_state(1)[0]))
-        batch = pack(self._objective.train, indices).to(self._model.device)
-        loss = self._objective.loss(self._features.forward(batch).float(), batch)
-        value = loss.item()
+        self._optimizer.zero_grad(set_to_none=True)
+        value, whole = 0.0, self._objective.weight(indices)
+        for part in np.array_split(indices, min(settings.accumulate, len(indices))):
+            batch = pack(self._objective.train, part).to(self._model.device)
+            loss = self._objective.loss(self._features.forward(batch).float(), batch)
+            share = self._objective.weight(part) / whole
+            value += loss.item() * share
+            if np.isfinite(value):
+                (loss * share).backward()
         if not np.isfinite(value):
             raise Diverged(
                 f"training diverged: the loss is {value} at step {state.step + 1} of {self._n_steps} with "
@@ -166,8 +183,6 @@ class Trainer:
             )
         for group in self._optimizer.param_groups:
             group["lr"] = settings.rate_at(state.step, self._n_steps)
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()
         self._optimizer.step()
         state.step += 1
         return value
@@ -176,7 +191,8 @@ class Trainer:
         """Score the validation set; keep the tensors if no epoch was better."""
         score = self._objective.score(self._model, self._validation_features)
         scores = self._state.scores
-        if not scores or score > np.nanmax([-np.inf, *scores]):
+        sign = self._objective.sign
+        if not scores or sign * score > np.nanmax([-np.inf, *(sign * one for one in scores)]):
             self._state.best = {name: t.detach().clone() for name, t in self._delta.items()}
         scores.append(score)
 

@@ -33,6 +33,12 @@ class Objective(Protocol):
     def validation(self) -> Encoded:
         """The examples to validate on."""
 
+    sign: int
+    """-1 for a score of which less is better, else 1."""
+
+    def weight(self, indices: np.ndarray) -> float:
+        """How much the mean loss of some examples counts in that of a batch with others."""
+
     def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
         """The mean loss of a batch from the model's outputs, a scalar."""
 
@@ -51,9 +57,13 @@ class LabelObjective:
 
     def __init__(self, train: Examples, validation: Examples, kind: str, metric: str):
         self.train, self.validation = _encoded(train), _encoded(validation)
-        self._kind, self._metric = kind, metric
+        self._kind, self._metric, self.sign = kind, metric, metrics.sign_of(metric)
         self._targets = torch.from_numpy(train.labels)
         self._labels = validation.labels
+
+    def weight(self, indices: np.ndarray) -> float:
+        """See `Objective.weight`."""
+        return float(len(indices))
 
     def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
         """See `Objective.loss`."""
@@ -86,7 +96,11 @@ class AnswerObjective:
         self.train, self.validation = _encoded(train), _encoded(validation)
         self._targets = torch.from_numpy(train.windows.labels)
         self._questions, self._windows = validation.rows, validation.windows
-        self._metric = metric
+        self._metric, self.sign = metric, metrics.sign_of(metric)
+
+    def weight(self, indices: np.ndarray) -> float:
+        """See `Objective.weight`."""
+        return float(len(indices))
 
     def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
         """See `Objective.loss`; the mean over windows of the mean of start and end."""

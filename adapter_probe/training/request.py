@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from adapter_probe import metrics
+from adapter_probe.checkpoints.any_base import AnyLoaded
 from adapter_probe.checkpoints.base import (
     LoadedBase,
     load_base,
@@ -22,7 +23,9 @@ from adapter_probe.checkpoints.base import (
 from adapter_probe.checkpoints.base_config import find_base
 from adapter_probe.checkpoints.identity import tokenizer_parts, training_identity
 from adapter_probe.data.encoding import Encoded
-from adapter_probe.data.examples import Examples, load_examples
+from adapter_probe.data.examples import Examples, load_examples, load_training_texts
+from adapter_probe.data.requests import Requests
+from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.squad import WindowSettings
 from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, ModelError, ResultsError
@@ -33,7 +36,9 @@ from adapter_probe.models.methods import Biases, Method, PeftMethod, TfidfLinear
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json
 
+from .language import LanguageObjective, WholeModel, load_language_base
 from .objectives import AnswerObjective, LabelObjective, Objective
+from .padded import PaddedModel
 from .settings import TrainingSettings
 
 # Increased when a code change changes the result of the same settings. In bfloat16 the first version
@@ -110,7 +115,7 @@ class TrainingInputs:
         fingerprints: identities of base and data, as plain JSON.
     """
 
-    base: LoadedBase
+    base: LoadedBase | AnyLoaded
     splits: Mapping[str, Examples]
     objective: Objective
     max_length: int
@@ -118,6 +123,8 @@ class TrainingInputs:
 
     def majority_score(self, metric: str) -> float | None:
         """The score of always predicting the most frequent class of the validation set; None if undefined."""
+        if isinstance(self.splits["validation"].rows, Requests):  # choices are no classes
+            return None
         score = float(metrics.majority_score(metric, self.splits["validation"].labels))
         return None if math.isnan(score) else score
 
@@ -129,19 +136,28 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         CheckpointError, ModelError, DataError: the base or the data cannot be used.
     """
     task = request.task
-    base = load_base(
-        find_base(request.base, request.revision), n_outputs(task), kind=task.kind, seed=request.settings.seed
-    )
+    base: LoadedBase | AnyLoaded
+    if task.kind == "causal":
+        base = load_language_base(request.base, request.revision)
+    else:
+        found = find_base(request.base, request.revision)
+        base = load_base(found, n_outputs(task), kind=task.kind, seed=request.settings.seed)
     tokenizer = load_tokenizer(base.identity.name, base.identity.revision)
     limit = length_limit(request.max_length, base.model.config, tokenizer.model_max_length)
     if task.kind == "extractive":
         limit = WindowSettings.within(limit).max_length
     splits = {
-        name: load_examples(tokenizer, task, name, limit, max_examples=size, expect_fingerprint=True)
-        for name, size in (("train", request.max_train), ("validation", None))
+        "train": (
+            load_training_texts(tokenizer, task, limit, request.max_train)
+            if task.kind == "causal"
+            else load_examples(
+                tokenizer, task, "train", limit, max_examples=request.max_train, expect_fingerprint=True
+            )
+        ),
+        "validation": load_examples(tokenizer, task, "validation", limit, expect_fingerprint=True),
     }
     for examples in splits.values():
-        assert isinstance(examples.encoded, Encoded)
+        assert isinstance(examples.encoded, Encoded | EncodedRequests)
         refuse_unknown_tokens(examples.encoded, base.identity)
     fingerprints = {
         **training_identity(base.identity.to_json(), tokenizer_parts(tokenizer)),
@@ -175,6 +191,8 @@ def _objective(task: TaskSpec, splits: Mapping[str, Examples]) -> Objective:
     train, validation = splits["train"], splits["validation"]
     if task.kind == "extractive":
         return AnswerObjective(train, validation, task.metric)
+    if task.kind == "causal":
+        return LanguageObjective(train, validation, task.metric)
     return LabelObjective(train, validation, task.kind, task.metric)
 
 
@@ -196,7 +214,7 @@ def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> di
     }
 
 
-def build_model(request: TrainingRequest, base: LoadedBase, device: torch.device) -> Trainable:
+def build_model(request: TrainingRequest, base: LoadedBase | AnyLoaded, device: torch.device) -> Trainable:
     """The base with the request's method on its device, with trainable parameters chosen.
 
     Raises:
@@ -208,15 +226,26 @@ def build_model(request: TrainingRequest, base: LoadedBase, device: torch.device
     for parameter in model.base.parameters():
         if not parameter.requires_grad:  # trained parameters stay in float32
             parameter.data = parameter.data.to(dtype)
+    if request.settings.checkpointing:
+        if isinstance(model, AdaptedModel):
+            raise ModelError(
+                "--checkpointing is for methods of PEFT and for language models, not for "
+                f"{request.method.name} on a classifier"
+            )
+        model.save_memory()
     return model
 
 
-def _with_method(request: TrainingRequest, base: LoadedBase) -> Trainable:
+def _with_method(request: TrainingRequest, base: LoadedBase | AnyLoaded) -> PaddedModel | AdaptedModel:
     method, seed = request.method, request.settings.seed
+    if request.settings.packing and request.task.kind != "causal":
+        raise ModelError(f"--packing is for language models; task {request.task.name} is {request.task.kind}")
     if isinstance(method, PeftMethod):
         from .tuned import TunedModel  # whose import takes seconds
 
         return TunedModel(base, method, request.task, seed)
+    if isinstance(base, AnyLoaded):
+        return WholeModel(base, method)
     model = AdaptedModel(base.model)
     model.install(method, torch.Generator().manual_seed(seed))
     trained = model.choose_trained(base.missing)

@@ -29,6 +29,18 @@ class StepSettings(Settings):
         "precision of the frozen base and of matrix products in training; trained parameters stay in "
         "float32.",
     )  # fmt: skip
+    accumulate: int = setting(
+        1, "number of parts that a batch is computed in, one after the other, their gradients added up: less "
+        "memory for the same batch size.", least=1,
+    )  # fmt: skip
+    checkpointing: bool = setting(
+        False, "whether to compute the states inside the layers again in the backward pass instead of "
+        "keeping them: less memory, more time; for methods of PEFT and for language models.",
+    )  # fmt: skip
+    packing: bool = setting(
+        False, "whether several examples of a language model share a row, without seeing each other, instead "
+        "of being padded.",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import peft
 import safetensors.torch
@@ -16,6 +16,7 @@ from peft import PeftConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
+from adapter_probe.checkpoints.any_base import AnyLoaded
 from adapter_probe.checkpoints.base import LoadedBase
 from adapter_probe.checkpoints.files import CONFIG, first_of
 from adapter_probe.checkpoints.identity import BaseIdentity
@@ -28,15 +29,15 @@ from adapter_probe.errors import ModelError, one_line
 from adapter_probe.models.methods import ParameterRole, PeftMethod
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
-if TYPE_CHECKING:
-    from adapter_probe.data.packing import Group, PackedBatch
+from .language import is_norm
+from .padded import PaddedModel
 
 _MOST_SAID, _MOST_NAMES = 300, 12
 _WHOLE = ".modules_to_save."
 
 
-class TunedModel(nn.Module):
-    """A base with a tuner of PEFT, which computes by the forward of Transformers, on padded batches.
+class TunedModel(PaddedModel):
+    """A base with a tuner of PEFT, which computes by the forward of Transformers.
 
     Args:
         loaded: the base, which is changed.
@@ -44,39 +45,18 @@ class TunedModel(nn.Module):
         task: the task, for the head.
         seed: of the tuner's initialisation.
 
-    Attributes:
-        base: PEFT's model.
-        layers: empty; no layer is computed here.
-        n_layers: number of layers of the base.
-        lowest_trained_layer: -1, since nothing is computed once and kept.
-        reads_all_positions: whether the head reads every token.
-
     Raises:
         ModelError: PEFT cannot put the tuner on the base, or it has nothing to train there.
     """
 
-    layers: tuple[Any, ...] = ()
-    lowest_trained_layer = -1
-
-    def __init__(self, loaded: LoadedBase, method: PeftMethod, task: TaskSpec, seed: int):
-        super().__init__()
-        self.n_layers = loaded.identity.n_layers
-        self.reads_all_positions = task.kind == "extractive"
-        self._pad = loaded.model.config.pad_token_id
+    def __init__(self, loaded: LoadedBase | AnyLoaded, method: PeftMethod, task: TaskSpec, seed: int):
         self._pretrained = {name for name, _ in loaded.model.named_parameters()} - loaded.missing
-        self._prefix = f"{loaded.model.base_model_prefix}."
-        self.base = _wrapped(loaded, method, task, seed)
+        self._prefix = "" if task.kind == "causal" else f"{loaded.model.base_model_prefix}."
+        super().__init__(
+            _wrapped(loaded, method, task, seed), task.kind, loaded.identity.n_layers, loaded.model
+        )
+        self.base: PeftModel
         _refuse_untrained(self, loaded, method)
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of the base's hidden states."""
-        return int(self.base.config.hidden_size)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the parameters."""
-        return next(self.base.parameters()).device
 
     def named_roles(self) -> Iterator[tuple[ParameterRole, str, nn.Parameter]]:
         """Every parameter once, as (role, name in the base, parameter); see `AdaptedModel.named_roles`."""
@@ -88,46 +68,6 @@ class TunedModel(nn.Module):
             elif own in self._pretrained and _WHOLE not in name:
                 role = "base"
             yield role, own, parameter
-
-    def named_delta(self) -> dict[str, Tensor]:
-        """Every tensor that training changes, by its name in PEFT's model."""
-        return {name: p for name, p in self.base.named_parameters() if p.requires_grad}
-
-    def forward(self, batch: PackedBatch) -> Tensor:
-        """Logits in the batch's packed order; see `AdaptedModel.forward`."""
-        if self._pad is None:  # a head that looks for the last token needs examples without padding
-            return torch.cat([self._run(batch, (group,)) for group in batch.groups])
-        return self._run(batch, batch.groups)
-
-    def _run(self, batch: PackedBatch, groups: tuple[Group, ...]) -> Tensor:
-        shape = sum(group.n for group in groups), max(group.length for group in groups)
-        mask = torch.zeros(shape, dtype=torch.long, device=batch.input_ids.device)
-        start, stop = groups[0].start, groups[-1].stop
-        begin = 0
-        for group in groups:
-            mask[begin : begin + group.n, : group.length] = 1
-            begin += group.n
-        inside = mask.bool()
-        ids = torch.full_like(mask, self._pad or 0)
-        ids[inside] = batch.input_ids[start:stop]  # tokens [examples, length], laid end to end
-        inputs = {"input_ids": ids, "attention_mask": mask}
-        if batch.token_type_ids is not None:
-            types = torch.zeros_like(mask)
-            types[inside] = batch.token_type_ids[start:stop]
-            inputs["token_type_ids"] = types
-        out = self.base(**inputs)
-        if not self.reads_all_positions:
-            logits: Tensor = out.logits
-            return logits
-        return torch.stack([out.start_logits, out.end_logits], dim=-1)[inside]  # [tokens, 2]
-
-    def frozen_features(self, batch: PackedBatch) -> Tensor:
-        """Nothing is frozen below all that trains; see `lowest_trained_layer`."""
-        raise NotImplementedError
-
-    def forward_from(self, features: Tensor, batch: PackedBatch) -> Tensor:
-        """See `frozen_features`."""
-        raise NotImplementedError
 
     def saved(self) -> dict[str, Tensor]:
         """The tensors that PEFT saves, by the names in its file, in float32."""
@@ -151,7 +91,7 @@ class TunedModel(nn.Module):
         write_json(folder / CONFIG, {**fields, **place, "inference_mode": True})
 
 
-def refuse_unfit(loaded: LoadedBase, method: PeftMethod, task: TaskSpec) -> None:
+def refuse_unfit(loaded: LoadedBase | AnyLoaded, method: PeftMethod, task: TaskSpec) -> None:
     """Refuse a tuner that does not fit a base, before anything trains, on a copy without memory.
 
     Some initialisations cannot be computed without memory; these are met when the trial begins.
@@ -180,7 +120,7 @@ def _plain(value: Any) -> Any:
     return getattr(value, "value", value)
 
 
-def _wrapped(loaded: LoadedBase, method: PeftMethod, task: TaskSpec, seed: int) -> PeftModel:
+def _wrapped(loaded: LoadedBase | AnyLoaded, method: PeftMethod, task: TaskSpec, seed: int) -> PeftModel:
     config = _config(loaded, method, task)
     names = [name for name, _ in loaded.model.named_modules()]
     refuse_slow_patterns(Path(f"--method {method.text}"), method.fields, names)
@@ -200,31 +140,28 @@ def _wrapped(loaded: LoadedBase, method: PeftMethod, task: TaskSpec, seed: int) 
     return model
 
 
-def _config(loaded: LoadedBase, method: PeftMethod, task: TaskSpec) -> PeftConfig:
+def _config(loaded: LoadedBase | AnyLoaded, method: PeftMethod, task: TaskSpec) -> PeftConfig:
     """The configuration for a task, with all that the base lacks among the fully trained modules."""
     fields, prefix = method.fields, f"{loaded.model.base_model_prefix}."
     lacked = {name.removeprefix(prefix).partition(".")[0] for name in loaded.missing}
     place = f"--method {method.text}"
-    if not hasattr(read_config(place, fields), "modules_to_save"):
-        raise ModelError(f"{place}: PEFT trains no new head beside a {fields['peft_type']}")
-    fields["modules_to_save"] = sorted({*(fields.get("modules_to_save") or ()), *lacked})
+    if lacked:
+        if not hasattr(read_config(place, fields), "modules_to_save"):
+            raise ModelError(f"{place}: PEFT trains no new head beside a {fields['peft_type']}")
+        fields["modules_to_save"] = sorted({*(fields.get("modules_to_save") or ()), *lacked})
     if fields["peft_type"] == "LN_TUNING" and not fields.get("target_modules"):
         fields["target_modules"] = _norms(loaded)  # PEFT knows them of few families
     return read_config(place, {**fields, "task_type": TASK_TYPES[task.kind]})
 
 
-def _norms(loaded: LoadedBase) -> list[str]:
+def _norms(loaded: LoadedBase | AnyLoaded) -> list[str]:
     """The last parts of the names of the base's LayerNorms."""
     return sorted(
-        {
-            name.rpartition(".")[2]
-            for name, module in loaded.model.named_modules()
-            if isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("RMSNorm")
-        }
+        {name.rpartition(".")[2] for name, module in loaded.model.named_modules() if is_norm(module)}
     )
 
 
-def _ends(loaded: LoadedBase) -> str:
+def _ends(loaded: LoadedBase | AnyLoaded) -> str:
     """The last parts of the names of the base's linear maps."""
     ends = dict.fromkeys(
         name.rpartition(".")[2] for name, one in loaded.model.named_modules() if hasattr(one, "weight")
@@ -240,7 +177,7 @@ def _redraw(model: PeftModel, std: float) -> None:
             module.lora_A[ADAPTER].get_parameter("weight").normal_(std=std)
 
 
-def _refuse_untrained(model: TunedModel, loaded: LoadedBase, method: PeftMethod) -> None:
+def _refuse_untrained(model: TunedModel, loaded: LoadedBase | AnyLoaded, method: PeftMethod) -> None:
     """Refuse a tuner without a parameter, a random head that stays random, and ranks above the width."""
     place = f"--method {method.text} on base {loaded.identity.name}"
     trained = {own for _, own, parameter in model.named_roles() if parameter.requires_grad}

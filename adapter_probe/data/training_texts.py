@@ -1,0 +1,102 @@
+"""Rows of a language model as tokens, and which of them are scored: sequences to train on, and to score.
+
+A sequence is tokenised as by `requests_encoding`, so that the loss is of the same tokens as the score: those
+of the right choice, the good sentence, the completion, every turn of the assistant, or a whole text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
+from adapter_probe.data.requests import Request, Requests
+from adapter_probe.data.requests_encoding import EncodedRequests, Text, TokenTree, Unfit, encoder_of
+from adapter_probe.errors import DataError
+
+
+def encode_training(tokenizer: Any, requests: Requests, max_length: int) -> Encoded:
+    """The sequences to train on, one per row, or per window of a long text.
+
+    Args:
+        tokenizer: a transformers tokenizer.
+        requests: the rows; chats with the turns of the assistant.
+        max_length: maximum number of tokens; longer sequences lose their start.
+
+    Returns:
+        tokens, and in `scored` the places of those that the loss is of.
+
+    Raises:
+        DataError: a row gives no token to train on, see `encode_requests`.
+    """
+    encoder = encoder_of(tokenizer, max_length)
+    ids, scored = [], []
+    for number, request in enumerate(requests.rows):
+        try:
+            if request.turns:
+                found = [_chat(tokenizer, request)]
+            elif requests.form == "text":
+                found = [_places(text) for texts in encoder.windows(request) for text in texts]
+            else:
+                right = replace(request, choices=(request.choices[request.gold],), gold=0, counts=())
+                found = [_places(text) for text in encoder.pairs(right)]
+        except Unfit as unfit:
+            raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None
+        for tokens, places in found:
+            cut = max(0, len(tokens) - max_length)
+            kept = places[places > cut] - cut  # nothing comes before the first token
+            if not len(kept):
+                raise DataError(f"{requests.name} row {number + 1}: no token to train on")
+            ids.append(tokens[cut:])
+            scored.append(kept)
+    return encoded_with_fingerprint(tuple(ids), None, tuple(scored))
+
+
+def _places(text: Text) -> tuple[np.ndarray, np.ndarray]:
+    context, continuation = text
+    whole = np.array(context + continuation, dtype=np.int64)
+    return whole, np.arange(len(context), len(whole))
+
+
+def _chat(tokenizer: Any, request: Request) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of a chat, and the places of those with a character in a turn of the assistant."""
+    found = tokenizer(
+        request.context + request.choices[0], add_special_tokens=False, return_offsets_mapping=True
+    )
+    begins, ends = np.array(found["offset_mapping"], dtype=np.int64).T
+    inside = np.zeros(len(begins), dtype=bool)
+    for first, last in request.turns:
+        inside |= (ends > first) & (begins < last) & (ends > begins)
+    return np.array(found["input_ids"], dtype=np.int64), np.flatnonzero(inside)
+
+
+def texts_of(encoded: EncodedRequests) -> tuple[Encoded, np.ndarray, np.ndarray]:
+    """The continuations of requests, each as a sequence of its own.
+
+    Returns:
+        the sequences with their scored places; and int64 ``[sequences]`` each, the example and the
+        continuation that it is of.
+    """
+    ids, scored, example, number = [], [], [], []
+    for item, tree in enumerate(encoded.trees):
+        for place, (tokens, n_scored) in enumerate(_sequences(tree)):
+            ids.append(tokens)
+            scored.append(np.arange(len(tokens) - n_scored, len(tokens)))
+            example.append(int(encoded.example[item]))
+            number.append(place)
+    made = encoded_with_fingerprint(tuple(ids), None, tuple(scored))
+    return made, np.array(example, dtype=np.int64), np.array(number, dtype=np.int64)
+
+
+def _sequences(tree: TokenTree) -> Iterator[tuple[np.ndarray, int]]:
+    """Every continuation of a tree with the tokens before it, and the number of its own tokens."""
+    for own in tree.scored:
+        last = int(own[-1])
+        state, tokens = int(tree.read[tree.after[last]]), [int(tree.targets[last])]
+        while state >= 0:
+            tokens.append(int(tree.tokens[state]))
+            state = int(tree.parents[state])
+        yield np.array(tokens[::-1], dtype=np.int64), len(own)

@@ -1,0 +1,395 @@
+"""Language models in the training loop, against PEFT, the Trainer of Transformers and `ablate`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from byte_tokenizer import byte_tokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
+
+import adapter_probe as ap
+from adapter_probe.data.packing import pack
+from adapter_probe.data.tasks import find_task
+from adapter_probe.errors import AdapterProbeError
+from adapter_probe.training.loop import epoch_batches
+from adapter_probe.training.padded import PaddedModel
+from adapter_probe.training.peft_methods import method_of
+from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
+from adapter_probe.training.settings import TrainingSettings
+
+BATCH, RATE, CPU = 4, 1e-2, torch.device("cpu")
+WORDS = ["red", "green", "blue", "fast", "slow", "warm", "cold", "near", "far", "old", "new", "big"]
+
+
+def prose(n: int, seed: int) -> str:
+    return " ".join(np.random.default_rng(seed).choice(WORDS, n))
+
+
+ROWS: dict[str, list[dict]] = {
+    "choices": [
+        {"question": f"{prose(2 + i % 3, i)}?", "answer": i % 2,
+         "choices": [prose(1 + j, 9 * i + j) for j in range(2 + i % 2)]}
+        for i in range(20)
+    ],
+    "sft": [
+        {"prompt": f"{prose(1 + i % 4, i)}:", "completion": f" {prose(3 - i % 3, 50 + i)}"} for i in range(20)
+    ],
+    "pairs": [{"sentence_good": prose(3, i), "sentence_bad": prose(4, 70 + i)} for i in range(20)],
+    "chat": [
+        {"messages": [
+            {"role": "user", "content": prose(2, i)}, {"role": "assistant", "content": prose(2, i + 1)},
+            {"role": "user", "content": prose(1, i + 2)}, {"role": "assistant", "content": prose(3, i + 3)},
+        ]}
+        for i in range(20)
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory) -> Callable[[str], Path]:
+    made: dict[str, Path] = {}
+
+    def make(family: str = "llama") -> Path:
+        if family not in made:
+            folder, tokenizer = tmp_path_factory.mktemp(family), byte_tokenizer(True)
+            shared = {
+                "vocab_size": len(tokenizer),
+                "bos_token_id": tokenizer.bos_token_id,
+                "eos_token_id": None,
+            }
+            torch.manual_seed(0)
+            if family == "llama":
+                model = LlamaForCausalLM(LlamaConfig(
+                    **shared, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+                    num_attention_heads=4,
+                    num_key_value_heads=2, tie_word_embeddings=True,
+                ))  # fmt: skip
+            else:
+                still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+                model = GPT2LMHeadModel(
+                    GPT2Config(**shared, n_embd=16, n_layer=2, n_head=4, n_positions=128, **still)
+                )
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter += 0.05 * torch.randn_like(parameter)
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            made[family] = folder
+        return made[family]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory) -> Callable[[str], Path]:
+    def make(form: str) -> Path:
+        folder = tmp_path_factory.mktemp(form) / form
+        folder.mkdir()
+        (folder / "train.jsonl").write_text("\n".join(map(json.dumps, ROWS[form])))
+        (folder / "validation.jsonl").write_text("\n".join(map(json.dumps, ROWS[form][:8])))
+        return folder
+
+    return make
+
+
+def request_of(base: Path, task: Path, method: str, **settings) -> TrainingRequest:
+    fields = {"k": 1} if method == "top_layers" else {}
+    chosen = TrainingSettings(**{"epochs": 1, "batch_size": BATCH, "learning_rate": RATE, **settings})
+    return TrainingRequest(str(base), find_task(task), method_of(method, **fields), chosen)
+
+
+def losses_of(request: TrainingRequest, out: Path) -> list[float]:
+    from adapter_probe.training.checkpoint import train_checkpoint
+
+    seen: list[float] = []
+    train_checkpoint(request, out, CPU, lambda now: seen.append(now.loss))
+    return seen
+
+
+def masked(tokenizer, row: dict) -> tuple[list[int], list[int]]:
+    """Tokens and labels of a row as a user of the Trainer makes them: the prompt's labels are -100."""
+    if "messages" in row:
+        ids = tokenizer(
+            tokenizer.apply_chat_template(row["messages"], tokenize=False), add_special_tokens=False
+        )
+        ids = ids["input_ids"]
+        labels = [-100] * len(ids)
+        for number, message in enumerate(row["messages"]):
+            if message["role"] == "assistant":
+                before, after = (
+                    tokenizer(
+                        tokenizer.apply_chat_template(row["messages"][:n], tokenize=False, **more),
+                        add_special_tokens=False,
+                    )["input_ids"]
+                    for n, more in ((number, {"add_generation_prompt": True}), (number + 1, {}))
+                )
+                for place in range(len(before), len(after)):
+                    labels[place] = ids[place]
+        return ids, labels
+    if "choices" in row:
+        prompt, answer = f"Question: {row['question']}\nAnswer:", f" {row['choices'][row['answer']]}"
+    elif "sentence_good" in row:
+        prompt, answer = "", f" {row['sentence_good']}"  # as `ablate` scores it
+    else:
+        prompt, answer = row["prompt"], row["completion"]
+    context, whole = (tokenizer(text)["input_ids"] for text in (prompt, prompt + answer))
+    return whole, [-100] * len(context) + whole[len(context) :]
+
+
+def reference_losses(
+    model, base: Path, rows: list[dict], epochs: int, out: Path, parts: int = 1
+) -> list[float]:
+    """The losses of the Trainer of Transformers, in the order of batches that the loop has."""
+    encoded = [masked(AutoTokenizer.from_pretrained(base), row) for row in rows]
+    lengths = np.array([len(ids) for ids, _ in encoded])
+
+    def padded(batch: np.ndarray) -> dict[str, torch.Tensor]:
+        width = max(lengths[batch])
+        ids = torch.zeros(len(batch), width, dtype=torch.long)
+        labels, mask = torch.full_like(ids, -100), torch.zeros_like(ids)
+        for place, example in enumerate(batch):
+            own, wanted = encoded[example]
+            ids[place, : len(own)], labels[place, : len(own)] = torch.tensor(own), torch.tensor(wanted)
+            mask[place, : len(own)] = 1
+        return {"input_ids": ids, "labels": labels, "attention_mask": mask}
+
+    order = [b for epoch in range(epochs) for b in epoch_batches(lengths, BATCH, 0, epoch)]
+    n_steps, rise = len(order), round(0.1 * len(order))
+    batches = [padded(part) for batch in order for part in np.array_split(batch, parts)]
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=RATE)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: (step + 1) / rise if step < rise else (n_steps - step) / (n_steps - rise)
+    )
+    seen: list[float] = []
+
+    class Ordered(Trainer):
+        def get_train_dataloader(self):
+            return batches
+
+        def training_step(self, *arguments, **options):
+            loss = super().training_step(*arguments, **options)
+            seen.append(loss.item())
+            return loss
+
+    asked = TrainingArguments(
+        str(out), max_steps=n_steps, report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no",
+        logging_strategy="no", max_grad_norm=0.0, gradient_accumulation_steps=parts,
+    )  # fmt: skip
+    Ordered(model, asked, train_dataset=batches, optimizers=(optimizer, schedule)).train()
+    return np.array(seen).reshape(-1, parts).sum(axis=1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("form", "method", "family", "epochs", "parts"),
+    [
+        ("sft", "lora:r=4", "llama", 1, 1),
+        *(
+            pytest.param(form, method, family, 10, parts, marks=pytest.mark.slow)
+            for form, method, family, parts in (
+                ("sft", "lora:r=4", "llama", 1),
+                ("sft", "lora:r=4", "llama", 2),
+                ("choices", "dora:r=2", "llama", 1),
+                ("pairs", "ia3", "llama", 1),
+                ("chat", "lora:r=4", "gpt2", 1),
+                ("chat", "full", "llama", 2),
+                ("choices", "top_layers", "llama", 1),
+                ("choices", "bitfit", "gpt2", 1),
+                ("sft", "layernorm_only", "llama", 1),
+                ("sft", "prompt_tuning:num_virtual_tokens=3", "llama", 1),
+            )
+        ),
+    ],
+)
+def test_the_losses_are_those_of_the_trainer_of_transformers(
+    form, method, family, epochs, parts, bases, tasks, tmp_path
+):
+    request = request_of(bases(family), tasks(form), method, epochs=epochs, accumulate=parts)
+    model = build_model(request, load_inputs(request).base, CPU).base
+    expected = reference_losses(model, bases(family), ROWS[form], epochs, tmp_path / "trainer", parts)
+    losses = losses_of(request, tmp_path / "c")
+    assert len(losses) == 5 * epochs
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+    assert max(losses) - min(losses) > 1e-3
+
+
+def test_what_baselines_train(bases, tasks):
+    names = {}
+    for method in ("full", "top_layers", "layernorm_only"):
+        request = request_of(bases(), tasks("sft"), method)
+        names[method] = set(build_model(request, load_inputs(request).base, CPU).named_delta())
+    every = {name for name, _ in LlamaForCausalLM.from_pretrained(bases()).named_parameters()}
+    assert names["full"] == every
+    assert names["top_layers"] == {n for n in every if ".layers.1." in n} | {"model.norm.weight"}
+    assert names["layernorm_only"] == {n for n in every if "norm" in n}
+
+
+@pytest.mark.parametrize("settings", [{"packing": True}, {"accumulate": 3}, {"checkpointing": True}], ids=str)
+def test_memory_is_saved_without_another_result(settings, bases, tasks, tmp_path):
+    task = tasks("chat")
+    plain = losses_of(request_of(bases(), task, "lora:r=4"), tmp_path / "plain")
+    saving = losses_of(request_of(bases(), task, "lora:r=4", **settings), tmp_path / "saving")
+    np.testing.assert_allclose(saving, plain, rtol=1e-5)
+
+
+def test_examples_that_share_a_row_do_not_see_each_other(bases, tasks):
+    request = request_of(bases(), tasks("sft"), "lora:r=4")
+    inputs = load_inputs(request)
+    model = build_model(request, inputs.base, CPU).double()
+    batch = pack(inputs.objective.train, np.arange(12))
+    rows = []
+    model.base.register_forward_pre_hook(lambda m, a, k: rows.append(len(k["input_ids"])), with_kwargs=True)
+    alone = model(batch)
+    model.joins = True
+    together = model(batch)
+    assert rows[0] == 12
+    assert rows[1] < 12
+    torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)
+    assert len(alone) == inputs.objective.weight(np.arange(12))
+
+
+def test_a_model_that_does_not_keep_examples_apart_is_refused(bases, tasks, monkeypatch):
+    request = request_of(bases(), tasks("sft"), "lora:r=4")
+    inputs = load_inputs(request)
+    model = build_model(request, inputs.base, CPU)
+    apart = PaddedModel._apart
+    monkeypatch.setattr(PaddedModel, "_apart", lambda self, of: torch.zeros_like(apart(self, of)))
+    with pytest.raises(AdapterProbeError, match="does not keep examples apart"):
+        model.join_examples(pack(inputs.objective.train, np.arange(12)), 1e-3)
+
+
+@pytest.mark.parametrize("form", ["chat", "choices", "pairs", "sft"])
+def test_the_loss_is_of_completions_alone(form, bases, tasks):
+    encoded = load_inputs(request_of(bases(), tasks(form), "lora:r=4")).objective.train
+    tokenizer = AutoTokenizer.from_pretrained(bases())
+    for ids, scored, row in zip(encoded.input_ids, encoded.scored, ROWS[form], strict=True):
+        whole, labels = masked(tokenizer, row)
+        assert ids.tolist() == whole
+        assert scored.tolist() == [place for place, label in enumerate(labels) if label != -100]
+
+
+@pytest.mark.parametrize(
+    ("form", "metric"),
+    [("choices", "accuracy"), ("chat", "nll"),
+     *(pytest.param(form, metric, marks=pytest.mark.slow) for form, metric in
+       (("choices", "acc_norm"), ("pairs", "accuracy"), ("sft", "bits_per_byte"),
+        ("sft", "greedy_accuracy")))],
+)  # fmt: skip
+def test_the_score_is_that_of_ablate_and_peft_loads_the_checkpoint(form, metric, bases, tasks, tmp_path):
+    from peft import PeftModel
+
+    task = tasks(form)
+    done = ap.train(
+        bases(), task=task, out=tmp_path / "c", method="lora:r=4", epochs=3, batch_size=BATCH,
+        learning_rate=RATE, metric=metric, progress=False,
+    )  # fmt: skip
+    assert done.majority_score is None
+    best = min if metric in ("nll", "bits_per_byte") else max
+    assert done.score == best(done.validation_scores)
+    study = ap.ablate(tmp_path / "c", spans="single", progress=False)
+    assert study.summary.intact_score == pytest.approx(done.score, rel=1e-5)
+    assert study.summary.metric == metric
+    loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(bases()), tmp_path / "c")
+    tokenizer = AutoTokenizer.from_pretrained(bases())
+    if metric == "nll":
+        nats = []
+        for row in ROWS["chat"][:8]:
+            whole = tokenizer.apply_chat_template(row["messages"], tokenize=False)
+            start = tokenizer.apply_chat_template(
+                row["messages"][:3], tokenize=False, add_generation_prompt=True
+            )
+            ids = torch.tensor([tokenizer(whole, add_special_tokens=False)["input_ids"]])
+            labels = ids.clone()
+            labels[0, : len(tokenizer(start, add_special_tokens=False)["input_ids"])] = -100
+            nats.append(loaded(input_ids=ids, labels=labels).loss.item())
+        assert done.score == pytest.approx(np.mean(nats), rel=1e-5)
+
+
+def test_a_baseline_is_a_model_of_transformers(bases, tasks, tmp_path):
+    done = ap.train(
+        bases(), task=tasks("sft"), out=tmp_path / "c", method="full", epochs=1, batch_size=BATCH,
+        learning_rate=RATE, progress=False,
+    )  # fmt: skip
+    model, tokenizer = (c.from_pretrained(tmp_path / "c") for c in (AutoModelForCausalLM, AutoTokenizer))
+    nats = []
+    for row in ROWS["sft"][:8]:
+        ids, labels = (torch.tensor([part]) for part in masked(tokenizer, row))
+        nats.append(model(input_ids=ids, labels=labels).loss.item())
+    assert done.score == pytest.approx(np.mean(nats), rel=1e-5)
+    again = ap.train(
+        bases(), task=tasks("sft"), out=tmp_path / "c", method="full", epochs=1, batch_size=BATCH,
+        learning_rate=RATE, progress=False,
+    )  # fmt: skip
+    assert again == done
+
+
+def test_an_interrupted_training_ends_in_the_same_bytes(bases, tasks, tmp_path):
+    request = request_of(
+        bases(), tasks("choices"), "lora:r=4,lora_dropout=0.1", accumulate=2, checkpointing=True
+    )
+    from adapter_probe.training.checkpoint import train_checkpoint
+
+    def stop(now) -> None:
+        if now.step == 3:
+            raise KeyboardInterrupt
+
+    losses_of(request, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train_checkpoint(request, tmp_path / "cut", CPU, stop)
+    losses_of(request, tmp_path / "cut")
+    one, other = ((tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("whole", "cut"))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "words"),
+    [
+        ("sft", {"method": "adapters"}, "adapters is for classifiers; a language model trains with"),
+        ("sft", {"metric": "accuracy"}, "'accuracy' does not fit rows of form 'completion'; allowed: nll"),
+        ("sft", {"method": "lora:r=17"}, "rank 17 exceeds the width 16"),
+        ("sft", {"method": "lora:r=4,target_modules=query"}, "its modules are .*q_proj"),
+        ("sft", {"method": "bitfit"}, "has nothing that bitfit trains"),
+        ("sft", {"method": "top_layers", "k": 3}, "k 3 exceeds the base, which has 2 layers"),
+        ("sft", {"method": "prompt_tuning:num_virtual_tokens=2", "packing": True}, "--packing is not"),
+    ],
+)  # fmt: skip
+def test_bad_input(form, options, words, bases, tasks, tmp_path):
+    with pytest.raises(AdapterProbeError, match=words) as caught:
+        ap.train(bases(), task=tasks(form), out=tmp_path / "c", progress=False, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_file_needs_something_to_validate_on(bases, tasks, tmp_path):
+    file = tasks("sft") / "train.jsonl"
+    with pytest.raises(AdapterProbeError, match="give a validation file, or --validation-share"):
+        ap.train(bases(), task=file, out=tmp_path / "c", method="lora:r=2", progress=False)
+    done = ap.train(
+        bases(), task=file, out=tmp_path / "c", method="lora:r=2", validation_share=0.25, epochs=1,
+        batch_size=BATCH, progress=False,
+    )  # fmt: skip
+    assert ap.ablate(tmp_path / "c", spans="single", progress=False).summary.intact_score == pytest.approx(
+        done.score, rel=1e-5
+    )
+
+
+def test_prompt_tuning_trains_and_ablate_says_why_it_cannot(bases, tasks, tmp_path):
+    done = ap.train(
+        bases(), task=tasks("sft"), out=tmp_path / "c", method="prompt_tuning:num_virtual_tokens=2", epochs=1,
+        batch_size=BATCH, progress=False,
+    )  # fmt: skip
+    assert done.score is not None
+    with pytest.raises(AdapterProbeError, match="trained tokens before the text, which belong to no layer"):
+        ap.ablate(tmp_path / "c", progress=False)
