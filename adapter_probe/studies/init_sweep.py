@@ -88,13 +88,11 @@ class InitSweep(Sweep):
 
 def _trials(call: RunInitSweep) -> list[Trial]:
     """The trials of a sweep."""
+    methods = initialised_methods(call)
+    if not methods:
+        raise TrainingError("--stds is empty, so there is nothing to train; give at least one")
     return find_trials(
-        call.base,
-        [call.task],
-        None if call.data is None else [call.data],
-        initialised_methods(call),
-        call,
-        call,
+        call.base, [call.task], None if call.data is None else [call.data], methods, call, call
     )
 
 
@@ -103,7 +101,6 @@ def initialised_methods(chosen: InitSweepSettings) -> list[Method]:
 
     Raises:
         ModelError: the method has no initialisation to compare.
-        TrainingError: there is none.
     """
     from adapter_probe.models.methods import Adapters
     from adapter_probe.training.peft_methods import initialised
@@ -117,8 +114,6 @@ def initialised_methods(chosen: InitSweepSettings) -> list[Method]:
         methods = [Adapters(chosen.size, std) for std in chosen.stds]
     else:
         methods = [*initialised(chosen.method, chosen.stds, chosen.inits)]
-    if not methods:
-        raise TrainingError("--stds is empty, so there is nothing to train; give at least one")
     return methods
 
 
