@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -9,7 +10,7 @@ from .errors import AdapterProbeError, ResultsError
 from .settings import NormChoice, Precision, Settings, SiteChoice, setting
 
 if TYPE_CHECKING:
-    from .spans import VariantSet
+    from .spans import Stack, VariantSet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,10 @@ class AblationSettings(Settings):
         "", "restrict the study to these layers, such as 8-23; other layers stay on.",
         metavar="FIRST-LAST", slug="layers{}", note="layers {}",
     )  # fmt: skip
+    stack: str = setting(
+        "both", "stack of layers to study, such as encoder or decoder, in a model with several; the others "
+        "stay on.", metavar="NAME", slug="{}", note="{} only",
+    )  # fmt: skip
     layernorm: NormChoice = setting(
         "trained", "LayerNorm weights to use after an adapter that is switched off.",
         slug="{}-layernorm", note="{} LayerNorms",
@@ -60,12 +65,18 @@ class AblationSettings(Settings):
 
         check_choice(self.spans)
 
-    def variants(self, n_layers: int) -> VariantSet:
-        """The variants of the study on a model with this many layers, the intact model first.
+    def variants(self, stacks: Sequence[Stack]) -> VariantSet:
+        """The variants of the study on a model with these stacks of layers, the intact model first.
 
         Raises:
-            ResultsError: the model does not have these layers.
+            ResultsError: the model does not have these layers, or this stack.
         """
-        from adapter_probe.spans import span_variants
+        from adapter_probe.spans import choose_stacks, join_stacks, span_variants
 
-        return span_variants(n_layers, self.sites, self.complement, self.spans, self.group, self.layers)
+        found = {
+            one.name: span_variants(
+                one.n_layers, self.sites, self.complement, self.spans, self.group, self.layers
+            )
+            for one in choose_stacks(stacks, self.stack)
+        }
+        return found[stacks[0].name] if len(stacks) == 1 else join_stacks(stacks, found)

@@ -55,6 +55,7 @@ LANGUAGE_METRICS = {
     "acc_norm": LanguageMetric("length-normalised accuracy", ("choice",), "characters"),
     "acc_bytes": LanguageMetric("byte-normalised accuracy", ("choice",), "bytes"),
     "greedy_accuracy": LanguageMetric("accuracy of greedy continuations", ("completion",)),
+    "token_accuracy": LanguageMetric("token accuracy", _FREE, "tokens"),
     "nll": LanguageMetric("negative log-likelihood", _FREE, "tokens", "nats"),
     "perplexity": LanguageMetric("perplexity", _FREE, "tokens", ""),
     "bits_per_byte": LanguageMetric("bits per byte", _FREE, "bytes", "bits"),
@@ -78,17 +79,17 @@ METRICS: dict[str, tuple[str, ...]] = {
 }
 LOSSES = tuple(name for name, one in LANGUAGE_METRICS.items() if one.loss_unit is not None)
 """Metrics in nats or bits, or perplexities, of which less is closer."""
-PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in LOSSES)
-"""Shares of right examples."""
-RATIOS = (*LOSSES, "agreement")
+RATIOS = (*LOSSES, "agreement", "token_accuracy")
 """Metrics that are a ratio of two sums over examples: of `predictions` and of `labels`, see `score`."""
+PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in RATIOS)
+"""Shares of right examples."""
 LOSS_UNITS = {name: LANGUAGE_METRICS[name].loss_unit for name in LOSSES}
 """Units of the losses; empty for perplexities."""
 
 COUNTED = ("tokens", "characters", "bytes", "words")
 """What is counted of every continuation of a language model's example."""
 
-IN_PERCENT = ("f1", "macro_f1", *METRICS["extractive"], *PROPORTIONS, "agreement")
+IN_PERCENT = ("f1", "macro_f1", *METRICS["extractive"], *PROPORTIONS, "agreement", "token_accuracy")
 """Metrics that are printed as percentages; the others are correlations and losses."""
 
 _WORDS = {
@@ -288,7 +289,7 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
         predictions: ``[..., examples]``: class indices, or those of the most likely choices; numbers for
             the correlations; for squad_f1 and exact_match the score of each question, in [0, 1]; for losses
             the negative log-likelihood of each example, in nats; for kl its summed divergences in nats, for
-            agreement how many of its predictions agree.
+            agreement how many of its predictions agree, for token_accuracy how many of its tokens are right.
         labels: ``[examples]``, of the same kind; for squad_f1 and exact_match any array of that length (such
             as the questions' paragraphs), since the questions' scores already account for the true answers;
             for losses and comparisons the number of tokens, bytes or words in each example.

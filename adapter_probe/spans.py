@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import operator
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,12 +25,25 @@ _RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
 _SITE_OFFSETS: dict[str, tuple[int, ...]] = {"both": (0, 1), "attention": (0,), "ffn": (1,)}
 
 
+class Stack(NamedTuple):
+    """Layers that a model numbers together, such as those of its encoder; a single stack has no name."""
+
+    name: str
+    n_layers: int
+
+
 @dataclass(frozen=True, order=True)
 class Span:
-    """A contiguous run of layers, both ends inclusive, counted from 0."""
+    """A contiguous run of layers, both ends inclusive, counted from 0 in its stack.
+
+    Attributes:
+        first, last: its ends.
+        stack: name of the stack of layers; empty in a model that has one.
+    """
 
     first: int
     last: int
+    stack: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.first <= self.last:
@@ -40,7 +55,7 @@ class Span:
         return self.last - self.first + 1
 
     def __str__(self) -> str:
-        return f"{self.first}-{self.last}"
+        return f"{self.stack} {self.first}-{self.last}".lstrip()
 
 
 def as_span(layers: Span | tuple[int, int] | int) -> Span:
@@ -133,11 +148,22 @@ class VariantSet:
         names: one name per row: ``intact``, ``none`` or the span as ``first-last``.
         spans: the row's span, or None for the reference rows.
         masks: bool ``[variants, sites]``; True = the site's adapter is on. Row 0 is the intact model.
+        stacks: name of the stack in which alone the row switches; empty for the intact model and where all
+            stacks are off. None if the model has one stack.
+        begins: by stack, the number of layers before it.
     """
 
     names: tuple[str, ...]
     spans: tuple[Span | None, ...]
     masks: np.ndarray
+    stacks: tuple[str, ...] | None = None
+    begins: Mapping[str, int] = field(default_factory=lambda: {"": 0})
+
+    def rows(self, kept: Sequence[int]) -> VariantSet:
+        """Some of the variants."""
+        names, spans = (tuple(own[row] for row in kept) for own in (self.names, self.spans))
+        stacks = None if self.stacks is None else tuple(self.stacks[row] for row in kept)
+        return replace(self, names=names, spans=spans, masks=self.masks[list(kept)], stacks=stacks)
 
 
 def effective_variants(variants: VariantSet, has_adapter: np.ndarray) -> VariantSet:
@@ -153,14 +179,88 @@ def effective_variants(variants: VariantSet, has_adapter: np.ndarray) -> Variant
     switched = (~masks).any(axis=0).reshape(-1, SITES_PER_LAYER).any(axis=1)  # [layers]
     tightest: dict[bytes, tuple[int, int]] = {}  # by mask: layers and row
     for row, span in enumerate(variants.spans):
-        if span is not None and switched[span.first : span.last + 1].any():
+        begin = 0 if span is None else variants.begins[span.stack]
+        if span is not None and switched[begin + span.first : begin + span.last + 1].any():
             size = (span.n_layers, row)
             tightest[masks[row].tobytes()] = min(size, tightest.get(masks[row].tobytes(), size))
     chosen = {row for _, row in tightest.values()}
     kept = [row for row, span in enumerate(variants.spans) if span is None or row in chosen]
-    return VariantSet(
-        tuple(variants.names[row] for row in kept), tuple(variants.spans[row] for row in kept), masks[kept]
+    return replace(variants, masks=masks).rows(kept)
+
+
+def in_model(stacks: Sequence[Stack], span: Span) -> Span:
+    """A span by the numbers of its layers in the whole model, where those of earlier stacks come first.
+
+    Raises:
+        ResultsError: the span names no stack in a model with several, an unknown one, or layers that are not
+            there.
+    """
+    names = [one.name for one in stacks]
+    if span.stack not in names:
+        listed = ", ".join(f"'{name} {span.first}-{span.last}'" for name in names if name)
+        told = (
+            f"one of its stacks before the layers, {listed}"
+            if listed
+            else f"layers alone, {span.first}-{span.last}"
+        )
+        raise ResultsError(f"span {shown(str(span))} does not name layers of the model; give {told}")
+    begin = sum(one.n_layers for one in stacks[: names.index(span.stack)])
+    n_layers = stacks[names.index(span.stack)].n_layers
+    if span.last >= n_layers:
+        of = f" of the {span.stack}" if span.stack else ""
+        raise ResultsError(
+            f"span {shown(str(span))} exceeds the model, whose layers{of} are 0 to {n_layers - 1}"
+        )
+    return Span(begin + span.first, begin + span.last)
+
+
+def choose_stacks(stacks: Sequence[Stack], stack: str = "both") -> tuple[Stack, ...]:
+    """The stacks of a study: the one of this name, or with ``both`` every one.
+
+    Raises:
+        ResultsError: the model has no such stack, or only one, so that there is none to choose.
+    """
+    if stack == "both":
+        return tuple(stacks)
+    if len(stacks) == 1:
+        raise ResultsError(
+            f"--stack {shown(stack)}: the model has one stack of layers with adapters; omit it"
+        )
+    chosen = tuple(one for one in stacks if one.name == stack)
+    if not chosen:
+        names = ", ".join(one.name for one in stacks)
+        raise ResultsError(
+            f"--stack must be one of {names}, both, the stacks of this model, not {shown(stack)}"
+        )
+    return chosen
+
+
+def join_stacks(stacks: Sequence[Stack], found: Mapping[str, VariantSet]) -> VariantSet:
+    """The variants of several stacks as those of one model, whose other stacks stay on.
+
+    Where several stacks are studied, a last row ``none`` has everything off in all of them.
+
+    Args:
+        stacks: all stacks of the model, in the order of the sites.
+        found: by name, the variants of a stack on its own, the intact model first.
+    """
+    begins = dict(
+        zip((one.name for one in stacks), np.cumsum([0, *(one.n_layers for one in stacks)]).tolist())
     )
+    n_sites = SITES_PER_LAYER * sum(one.n_layers for one in stacks)
+    names, spans, owners = ["intact"], [None], [""]  # type: tuple[list[str], list[Span | None], list[str]]
+    masks = [np.ones((1, n_sites), dtype=bool)]
+    for name, own in found.items():
+        begin, rows = SITES_PER_LAYER * begins[name], np.ones((len(own.names) - 1, n_sites), dtype=bool)
+        rows[:, begin : begin + own.masks.shape[1]] = own.masks[1:]
+        masks.append(rows)
+        names += [f"{name} {row}" for row in own.names[1:]]
+        spans += [None if span is None else replace(span, stack=name) for span in own.spans[1:]]
+        owners += [name] * len(rows)
+    if len(found) > 1:
+        masks.append(np.concatenate(masks).all(axis=0)[None])
+        names, spans, owners = [*names, "none"], [*spans, None], [*owners, ""]
+    return VariantSet(tuple(names), tuple(spans), np.concatenate(masks), tuple(owners), begins)
 
 
 def span_variants(

@@ -35,7 +35,11 @@ def _record(pruned: Pruning) -> dict[str, Any]:
     """The outcome as plain JSON; undefined numbers are null."""
     from adapter_probe.results.fingerprints import to_plain
 
-    plain = {**vars(pruned), "span": vars(pruned.span), "checkpoint": str(pruned.checkpoint)}
+    plain = {
+        **vars(pruned),
+        "span": {k: v for k, v in vars(pruned.span).items() if v != ""},
+        "checkpoint": str(pruned.checkpoint),
+    }
     return to_plain(plain)  # type: ignore[return-value]
 
 
@@ -48,6 +52,7 @@ def _outcome(metric: str, cost: str, scores: str, examples: str) -> list[tuple[s
 
 def _text(pruned: dict[str, Any]) -> str:
     first, last = pruned["span"]["first"], pruned["span"]["last"]
+    of = f" of the {pruned['span']['stack']}" if "stack" in pruned["span"] else ""
     metric, others = pruned["metric"], "other " if pruned["chosen_on"] == "half" else ""
     before, after = (score_text(pruned[f"score_{when}"], metric) for when in ("before", "after"))
     cost = drop_interval_text(pruned["delta_points"], pruned["delta_interval_points"], metric)
@@ -58,7 +63,7 @@ def _text(pruned: dict[str, Any]) -> str:
         "all": "the examples that are also scored, so the measured change is optimistic",
     }
     rows = [
-        ("pruned", f"adapters of layer {first}" if first == last else f"adapters of layers {first}-{last}"),
+        ("pruned", f"adapters of layer{f' {first}' if first == last else f's {first}-{last}'}{of}"),
         ("chosen on", how.get(pruned["chosen_on"], "")),
         *_outcome(metric, cost, f"{before} to {after}", f"{pruned['n_examples']:,} {others}examples"),
         ("removed", f"{held - pruned['adapter_parameters_after']:,} of {held:,} adapter parameters"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
 from adapter_probe import metrics, wording
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import StudyKind
+from adapter_probe.analysis.deltas import StudyKind, tested_spans
 from adapter_probe.analysis.study_records import AblationRecord, section_of
 from adapter_probe.analysis.summary import NOT_DIFFERENT, NOT_WORSE, AblationSummary
 from adapter_probe.settings import texts_of
@@ -35,8 +36,9 @@ _MCNEMAR = "an exact two-sided McNemar test of its predictions against the intac
 
 
 def study_label(record: AblationRecord) -> str:
-    """Name of an ablation in a figure: its label, or by default its task."""
-    return printable(record.label) or task_label(record.summary.task)
+    """Name of an ablation in a figure: its label, or by default its task, and its stack of several."""
+    name = printable(record.label) or task_label(record.summary.task)
+    return f"{name}, {record.stack}" if record.stack else name
 
 
 def axis_words(study: StudyKind) -> str:
@@ -94,16 +96,21 @@ def settings_text(study: AblationRecord) -> str:
 
 def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
     """The notes in a grid of means or differences: studies, number of examples, intact scores."""
+    stack = [record.stack] if record.stack else []
     if isinstance(record, ComparisonRecord):
         scores = [score_text(score, record.metric) for score in record.intact_scores]
         names = [escape_mathtext(name) for name in record.names]
-        notes = [f"{names[1]} minus {names[0]}", f"n = {record.n_examples:,}, {metric_name(record.metric)}"]
+        notes = [
+            *stack,
+            f"{names[1]} minus {names[0]}",
+            f"n = {record.n_examples:,}, {metric_name(record.metric)}",
+        ]
         if wording.is_distance(record.metric):
             return notes
         return notes + [f"{name}: intact {score}" for name, score in zip(names, scores)]
     ends = min(record.intact_scores), max(record.intact_scores)
     low, high = (score_text(score, record.metric) for score in ends)
-    studies = [f"mean ± s.d. of {len(record.names)} studies"]
+    studies = [*stack, f"mean ± s.d. of {len(record.names)} studies"]
     if wording.is_distance(record.metric):
         return [*studies, f"n = {record.n_examples:,}"]
     intact = low if low == high else f"{low} to {high}"
@@ -141,7 +148,18 @@ def checkpoint_sentence(record: AblationRecord) -> str:
     said = [count_text(found.n_examples, "example"), what]
     if found.majority_score is not None:
         said.append(f"{found.baseline} {score_text(found.majority_score, found.metric)}")
-    return f"{study_label(record)}: one trained checkpoint, {', '.join(said)}."
+    return f"{study_label(replace(record, stack=''))}: one trained checkpoint, {', '.join(said)}."
+
+
+def checkpoint_sentences(records: Iterable[AblationRecord]) -> list[str]:
+    """A sentence on every checkpoint, and on the stacks where grids are of one of several."""
+    found = list(dict.fromkeys(map(checkpoint_sentence, records)))
+    stacks = list(dict.fromkeys(record.stack for record in records if record.stack))
+    if stacks:
+        found.insert(
+            0, f"Layers are numbered within {' and '.join(stacks)}, and the layers of the others stay on."
+        )
+    return found
 
 
 def tests_of(records: Iterable[AblationRecord]) -> str:
@@ -164,5 +182,5 @@ def units_of(records: Iterable[AblationRecord]) -> str:
 
 def over_spans(frames: Iterable[pd.DataFrame]) -> str:
     """The number of spans that the correction is over."""
-    counts = {int(frame["p_holm"].notna().sum()) for frame in frames if "p_holm" in frame}
+    counts = {tested_spans(frame) for frame in frames if "p_holm" in frame}
     return f" over {' or '.join(map(str, sorted(counts)))} spans" if counts else ""

@@ -22,7 +22,7 @@ from adapter_probe.wording import ALL_OFF, drop_name, is_distance, number_text, 
 
 from . import style
 from .ablation_words import (
-    checkpoint_sentence,
+    checkpoint_sentences,
     common_metric,
     drop_label,
     study_label,
@@ -57,7 +57,8 @@ def attribution(
     Raises:
         ResultsError: a study has no shares.
     """
-    records = [records] if isinstance(records, AblationRecord) else list(records)
+    records = [records] if isinstance(records, AblationRecord) else records
+    records = [part for record in records for part in record.in_stacks]
     ax = plt.gca() if ax is None else ax
     layers = [shares_of(record) for record in records]
     names = np.unique(np.concatenate([table["layer"].to_numpy(int) for table in layers]))
@@ -194,7 +195,10 @@ def _shares_drawn(record: AblationRecord, name: str) -> pd.DataFrame:
                       "low_points": ends["low"], "high_points": ends["high"]})
         for kind, first, last, value, ends in kinds
     ]  # fmt: skip
-    return pd.concat(parts, ignore_index=True)
+    frame = pd.concat(parts, ignore_index=True)
+    if record.stack:
+        frame.insert(2, "stack", record.stack)
+    return frame
 
 
 def _caption(records: Sequence[AblationRecord]) -> str:
@@ -213,7 +217,7 @@ def _caption(records: Sequence[AblationRecord]) -> str:
         "Bars: each layer's share, the sum of m(a,b)/(b−a+1) over the spans that contain it (the Myerson"
         f" value on the chain of layers); the shares sum to the total {drop}.",
         f"Diamonds: the {drop} of the layer alone.",
-        *map(checkpoint_sentence, records),
+        *checkpoint_sentences(records),
     ]
     if "share_low_points" in layers:
         parts.append(

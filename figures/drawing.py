@@ -57,9 +57,11 @@ class Drawing:
 
 def identity_of(studies: Sequence[StudyRecord]) -> dict[str, object]:
     """The identity of one study, or a list of several."""
-    if len(studies) == 1:
-        return dict(studies[0].identity)
-    return {"studies": [dict(study.identity) for study in studies]}
+    known: list[dict[str, object]] = []  # of a study's stacks once
+    for study in studies:
+        if not getattr(study, "stack", "") or dict(study.identity) not in known:
+            known.append(dict(study.identity))
+    return known[0] if len(known) == 1 else {"studies": known}
 
 
 def caption_of(sentences: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib import pyplot as plt
@@ -144,7 +145,12 @@ def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
     # Of spans at one point the longest is named.
     named = best.sort_values("n_layers").drop_duplicates(["task_points", "other_points"], keep="last")
     names = [
-        PointLabel(span_text(row.first, row.last), row.task_points, row.other_points, style.line_colour())
+        PointLabel(
+            stack_text(row, span_text(row.first, row.last)),
+            row.task_points,
+            row.other_points,
+            style.line_colour(),
+        )
         for row in named.itertuples(index=False)
     ]
     label_points(ax, names if len(names) <= _MOST_NAMED else (), opaque=True)
@@ -158,6 +164,12 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
             first, second = map(task_label, record.names)
             title, identity = f"Drop on {first} against drop on {second}", {"studies": dict(record.identity)}
             yield Drawing("exchange", title, figure, record.spans, _caption(record), identity)
+
+
+def stack_text(row: Any, words: str) -> str:
+    """Words on a span with its stack before them, if the row of its table has one."""
+    stack = getattr(row, "stack", "")
+    return f"{stack} {words}" if stack else words
 
 
 def _caption(record: ExchangeRecord) -> str:

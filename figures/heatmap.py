@@ -23,7 +23,7 @@ from . import style
 from .ablation_words import (
     DONE,
     axis_words,
-    checkpoint_sentence,
+    checkpoint_sentences,
     common_metric,
     drop_label,
     over_spans,
@@ -73,7 +73,7 @@ def heatmap(
     """Draw an ablation's drops by span, their mean over several ablations, or the difference of two.
 
     Args:
-        record: an ablation, an average or a comparison.
+        record: an ablation, an average or a comparison; of several stacks of layers, a grid for each.
         ax: Axes to draw on; by default the current Axes. A colour bar takes its room from it. Of an average
             whose grid is too deep for numbers, the spread over the studies takes the right half, if that is
             an inch and a half wide.
@@ -93,21 +93,27 @@ def heatmap(
         ResultsError: there is no such colour map.
     """
     ax = plt.gca() if ax is None else ax
-    grids, other = [grid_of(record)], None
-    if isinstance(record, AverageRecord):
+    parts = record.in_stacks
+    grids, other = [grid_of(part) for part in parts], None
+    if spread and isinstance(record, AverageRecord):
+        grids = [spread_grid(part) for part in parts if isinstance(part, AverageRecord)]
+    elif len(parts) > 1:
+        pass
+    elif isinstance(record, AverageRecord):
         width = size_in_points(ax)[0]
-        if spread or (width >= 2 * _NARROWEST and not spread_fits(record, width)):
+        if width >= 2 * _NARROWEST and not spread_fits(record, width):
             other = spread_grid(record)
     elif isinstance(record, AblationRecord) and paper:
         other = published_grid(record.summary.task, record.summary.study)
     grids += [] if other is None else [other]
     scale = scale_of(grids).recoloured(cmap)
-    grids = grids[1:] if spread else grids
-    axes = [ax] if len(grids) == 1 else [ax, _right_half(ax)]
+    axes = beside(ax, len(grids))
     for grid, place in zip(grids, axes):
         draw(grid, place, tolerance=tolerance, notes=notes, scale=scale, numbers=annot)
-    if len(grids) == 2 and grids[1].shows == "spread":
-        axes[1].set_ylabel("")
+    for part, place in zip(parts, axes if len(parts) > 1 else ()):
+        place.set_title(part.stack)
+    for grid, place in zip(grids[1:], axes[1:]):
+        place.set_ylabel("" if grid.shows == "spread" or len(parts) > 1 else place.get_ylabel())
     if colorbar:
         line = drawn_tolerance(grids, tolerance)
         draw_colorbar(scale, axes, bar_label(grids[0].label, line, grids[0].metric), line)
@@ -119,16 +125,20 @@ def spread_fits(record: AverageRecord, width: float) -> bool:
     return number_size([_WIDEST_SPREAD], width / record.spans["last"].nunique()) is not None
 
 
-def _right_half(ax: Axes) -> Axes:
-    """New axes in the right half of the given axes, which shrink to the left half."""
+def beside(ax: Axes, n: int) -> list[Axes]:
+    """The given axes, and new ones on their right with which they share their place equally."""
+    if n == 1:
+        return [ax]
     spec = ax.get_subplotspec()
     if spec is None:
         x, y, width, height = ax.get_position(original=True).bounds
-        ax.set_position((x, y, 0.45 * width, height))
-        return ax.figure.add_axes((x + 0.55 * width, y, 0.45 * width, height))
-    halves = spec.subgridspec(1, 2)
-    ax.set_subplotspec(halves[0])
-    return ax.figure.add_subplot(halves[1])
+        each, gap = 0.9 * width / n, 0.1 * width / (n - 1)
+        ax.set_position((x, y, each, height))
+        places = [(x + i * (each + gap), y, each, height) for i in range(1, n)]
+        return [ax, *map(ax.figure.add_axes, places)]
+    parts = spec.subgridspec(1, n)
+    ax.set_subplotspec(parts[0])
+    return [ax, *(ax.figure.add_subplot(parts[i]) for i in range(1, n))]
 
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
@@ -244,7 +254,7 @@ def _caption(
             f" {tolerance_text(tolerance, metric)} from the others."
             if line is not None
             else "",
-            *map(checkpoint_sentence, records),
+            *checkpoint_sentences(records),
             f"Blue cells, with a minus sign: the {metric_name(metric)} improves."
             if gains and not is_distance(metric)
             else "",

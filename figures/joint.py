@@ -48,12 +48,14 @@ def _drawing(record: AverageRecord | ComparisonRecord, options: FigureOptions) -
 
 def _grids(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> list[Grid]:
     """The record's grid and, of a mean, those of the spread and of the paper where they are drawn."""
+    if len(parts := record.in_stacks) > 1:
+        return [grid for part in parts for grid in _grids(part, options)]
     grids = [grid_of(record)]
     if isinstance(record, AverageRecord) and span_order(record.spans) is None:
         with style.paper_style(options.venue):
             if not spread_fits(record, 72 * (options.width("half") - _MARGIN)):
                 grids.append(spread_grid(record))
-        if options.paper and (published := published_grid(record.task)) is not None:
+        if options.paper and not record.stack and (published := published_grid(record.task)) is not None:
             grids.append(published)
     return grids
 
@@ -61,25 +63,26 @@ def _grids(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> 
 def _figure(
     record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], options: FigureOptions
 ) -> Figure:
-    if (line := span_line(record)) is not None:
-        return curve_figure([line], options)
-    label, mixed = grids[0].label, _has_published(grids) and record.metric != "accuracy"
+    if lines := [line for part in record.in_stacks if (line := span_line(part)) is not None]:
+        return curve_figure(lines, options)
+    label, mixed = grids[0].label, _has_published(record, grids) and record.metric != "accuracy"
     if mixed:
         label = f"mean {drop_label(None)}"  # the published drops are drops in accuracy
     return heatmap_figure(grids, options, label, None if mixed else record.metric)
 
 
-def _has_published(grids: Sequence[Grid]) -> bool:
-    return len(grids) > 1 and grids[-1].shows == "drops"
+def _has_published(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid]) -> bool:
+    return len(grids) > 1 and grids[-1].shows == "drops" and len(record.in_stacks) == 1
 
 
 def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], tolerance: float) -> str:
-    metric, names, is_grid = record.metric, record.names, span_order(record.spans) is None
+    metric, names, frame = record.metric, record.names, record.in_stacks[0].spans
+    is_grid = span_order(frame) is None
     drop = drop_label(metric)
     scores = ", ".join(score_text(score, metric) for score in record.intact_scores)
     about = count_text(record.n_examples, "example")
     about += "" if is_distance(metric) else f", intact {scores}"
-    done = DONE[record.study] if is_grid else of_lines([record.spans], record.study)
+    done = DONE[record.study] if is_grid else of_lines([frame], record.study)
     mark = "A ring" if is_grid else "A hollow dot"
     if isinstance(record, ComparisonRecord):
         what, test = "difference", "a two-sided paired bootstrap test over examples"
@@ -95,7 +98,7 @@ def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], to
             f"{over_spans([record.spans])}."
             if "significant" in record.spans
             else "",
-            PUBLISHED if _has_published(grids) else "",
+            PUBLISHED if _has_published(record, grids) else "",
         ]
     )
 
@@ -120,7 +123,7 @@ def _curve_marks(record: AverageRecord | ComparisonRecord, tolerance: float) -> 
     """Sentences on the band, the bars and the line of a curve of means or differences."""
     marks = []
     if "ci_low_points" in record.spans:
-        apart = span_order(record.spans) == "apart"
+        apart = span_order(record.in_stacks[0].spans) == "apart"
         marks.append(f"{'Blue bars show' if apart else 'The band is'} the 95% bootstrap interval.")
     if isinstance(record, AverageRecord):
         marks.append("Grey bars are one standard deviation over the studies.")

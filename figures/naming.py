@@ -16,7 +16,8 @@ from .ablation_words import settings_text, study_label
 def with_labels(studies: Sequence[StudyRecord], labels: Sequence[str]) -> list[StudyRecord]:
     """The studies with their panel labels, in order; sweeps have none. Equal labels are told apart.
 
-    Equal ones are extended by the settings that differ or, if those are equal, by folders.
+    A study of several stacks of layers becomes one of each, which is a panel of its own. Equal labels are
+    extended by the settings that differ or, if those are equal, by folders.
 
     Raises:
         ResultsError: the number of labels differs from that of ablations.
@@ -32,7 +33,11 @@ def with_labels(studies: Sequence[StudyRecord], labels: Sequence[str]) -> list[S
         _labelled(one, next(left)) if labels and isinstance(one, AblationRecord) else one for one in studies
     ]
     named = iter(_told_apart([study for study in given if isinstance(study, AblationRecord)]))
-    return [next(named) if isinstance(study, AblationRecord) else study for study in given]
+    return [
+        part
+        for study in given
+        for part in (next(named).in_stacks if isinstance(study, AblationRecord) else [study])
+    ]
 
 
 def _told_apart(studies: list[AblationRecord]) -> list[AblationRecord]:

@@ -22,7 +22,7 @@ from adapter_probe.wording import drop_name, sentence, tolerance_text
 from . import style
 from .ablation_words import (
     axis_words,
-    checkpoint_sentence,
+    checkpoint_sentences,
     common_metric,
     drop_label,
     over_spans,
@@ -33,7 +33,7 @@ from .ablation_words import (
 )
 from .curves import add_legend, leave_room
 from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
-from .heatmap import heatmap
+from .heatmap import beside, heatmap
 from .layout import (
     LOWEST_ROW,
     WIDE,
@@ -60,7 +60,7 @@ def plot(
     notes: bool = True,
 ) -> Axes:
     """Draw a curve where the spans are a line, and a heatmap otherwise; arguments as of both."""
-    how = heatmap if span_order(record.spans) is None else curve
+    how = heatmap if span_order(record.in_stacks[0].spans) is None else curve
     return how(record, ax, tolerance=tolerance, paper=paper, notes=notes)
 
 
@@ -84,14 +84,15 @@ def curve(
     Raises:
         ResultsError: the spans are a grid.
     """
-    line = line_of_spans(record, paper=paper)
+    lines = [line_of_spans(part, paper=paper) for part in record.in_stacks]
     ax = plt.gca() if ax is None else ax
-    draw_line(line, ax, tolerance=tolerance)
-    if notes:
-        entries = line_entries([line], tolerance)
-        leave_room(ax, len(line.notes) + len(entries))
-        add_legend(ax, entries, line.notes)
-        ax.get_legend().set_frame_on(True)  # it covers no data
+    for line, place in zip(lines, beside(ax, len(lines))):
+        draw_line(line, place, tolerance=tolerance)
+        if notes:
+            entries = line_entries([line], tolerance)
+            leave_room(place, len(line.notes) + len(entries))
+            add_legend(place, entries, line.notes)
+            place.get_legend().set_frame_on(True)  # it covers no data
     return ax
 
 
@@ -167,7 +168,7 @@ def _caption(records: Sequence[AblationRecord], tolerance: float, paper: bool) -
             *warnings_of(records),
             f"{sentence(drop_label(records, metric))} when {of_lines(frames, records[0].summary.study)}.",
             f"The dashed line is a {drop} of {tolerance_text(tolerance, metric)}.",
-            *map(checkpoint_sentence, records),
+            *checkpoint_sentences(records),
             *marked,
             f"Squares are the drops published by {SOURCE}, BERT-base, in points of validation accuracy."
             if paper

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -51,6 +52,8 @@ class AblationTables:
         chance_p: two-sided bootstrap p of the intact score against guessing: always the most frequent class,
             a correlation of 0, or a choice at random. NaN where there is no such score.
         removed_p: p of the variant with all adapters off that the study switches, against the intact model.
+        stacks: of a model with several stacks of layers, the tables of each; those above begin with the
+            column `stack` then, and Holm's correction is over the spans of all stacks.
     """
 
     spans: pd.DataFrame
@@ -58,6 +61,7 @@ class AblationTables:
     removable: pd.DataFrame
     chance_p: float
     removed_p: float
+    stacks: Mapping[str, AblationTables] = field(default_factory=dict)
 
 
 def resamples_for(results: AblationResults) -> int:
@@ -88,9 +92,12 @@ def ablation_tables(
     Raises:
         ResultsError: there is no intact row, or a span is in two rows.
     """
+    n_resamples = n_resamples or resamples_for(results)
+    if results.stacks is not None:
+        return _of_stacks(results, n_resamples, seed)
     frame = span_scores(results)
     rows, intact, removed = rows_of(results, frame), intact_row(results), removed_row(results)
-    sampled, chance = _resampled(results, n_resamples or resamples_for(results), seed)
+    sampled, chance = _resampled(results, n_resamples, seed)
     deltas = without_noise(to_points(results.metric, sampled - sampled[:, [intact]]))  # [resamples, variants]
     p = span_p(results, np.append(rows, removed), intact, deltas[:, np.append(rows, removed)])
     p, removed_p = np.where(np.isnan(frame["delta_points"]), np.nan, p[:-1]), float(p[-1])
@@ -118,6 +125,39 @@ def ablation_tables(
     layers = _with_shares(results, _single_layers(frame, n_layers), grids)
     removable = removable_table(spans_with_adapters(frame, switched_layers(results)), TOLERANCES)
     return AblationTables(spans, layers, removable, chance_p, removed_p)
+
+
+def _of_stacks(results: AblationResults, n_resamples: int, seed: int) -> AblationTables:
+    """The tables of several stacks, each from the same resamples."""
+    parts = {name: ablation_tables(own, n_resamples, seed) for name, own in results.in_stacks.items()}
+    if results.metric not in COMPARISONS:
+        adjusted = holm(np.concatenate([part.spans["p_value"] for part in parts.values()]))
+        ends = np.cumsum([len(part.spans) for part in parts.values()])[:-1]
+        parts = {
+            name: _corrected(part, own) for (name, part), own in zip(parts.items(), np.split(adjusted, ends))
+        }
+    spans, layers, removable = (
+        pd.concat(
+            [getattr(part, table).assign(stack=name) for name, part in parts.items()], ignore_index=True
+        )
+        for table in ("spans", "layers", "removable")
+    )
+    for table in (spans, layers, removable):
+        table.insert(0, "stack", table.pop("stack"))
+    chance_p = next(iter(parts.values())).chance_p
+    whole = [intact_row(results), removed_row(results)]
+    ends = np.array([[-1, -1], [0, results.masks.shape[1] // SITES_PER_LAYER - 1]])
+    removed = ablation_tables(replace(results.rows(whole), spans=ends, stacks=None), n_resamples, seed)
+    return AblationTables(spans, layers, removable, chance_p, removed.removed_p, parts)
+
+
+def _corrected(part: AblationTables, adjusted: np.ndarray) -> AblationTables:
+    """The tables of a stack with p-values that are corrected over the spans of all stacks."""
+    spans = part.spans.assign(p_holm=adjusted, significant=adjusted < ALPHA)
+    of_span = spans.set_index(["first", "last"])["p_holm"].to_dict()
+    lasts = part.layers["last_layer" if "last_layer" in part.layers else "layer"]
+    own = [of_span.get(ends, np.nan) for ends in zip(part.layers["layer"], lasts)]
+    return replace(part, spans=spans, layers=part.layers.assign(p_holm=own))
 
 
 def _resampled(

@@ -6,7 +6,8 @@ Both rest on the paired bootstrap: all studies are scored on the same resampled 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from adapter_probe.analysis.deltas import (
     StudyKind,
     intact_row,
     intact_score,
+    of_stack,
     removed_row,
     row_scores,
     rows_of,
@@ -28,9 +30,12 @@ from adapter_probe.analysis.resampling import bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, percentile_interval
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import AblationResults
+from adapter_probe.results.schema import span_columns
 
-SPAN = ["first", "last", "n_layers"]
 _SEED = 0
+
+
+JointT = TypeVar("JointT", bound="JointRecord")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +53,7 @@ class JointRecord:
         intact_scores: intact score of each study.
         identity: identity of each study, by name.
         study: whether the spans were ablated or kept on.
+        stack: name of the stack of layers that it is about, if it is a part of a record of several.
     """
 
     names: tuple[str, ...]
@@ -57,6 +63,17 @@ class JointRecord:
     intact_scores: tuple[float, ...]
     identity: Mapping[str, object]
     study: StudyKind = "ablated"
+    stack: str = ""
+
+    @property
+    def in_stacks(self: JointT) -> list[JointT]:
+        """The record of each stack of layers; of a model with one stack, this record itself."""
+        if self.stack or "stack" not in self.spans:
+            return [self]
+        return [self._of(name) for name in dict.fromkeys(self.spans["stack"])]
+
+    def _of(self: JointT, stack: str) -> JointT:
+        return replace(self, spans=of_stack(self.spans, stack), stack=stack)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +103,10 @@ class AverageRecord(JointRecord):
     removed_points: tuple[float, ...] = ()
     deltas: np.ndarray | None = None
 
+    def _of(self, stack: str) -> AverageRecord:
+        own = None if self.deltas is None else self.deltas[:, (self.spans["stack"] == stack).to_numpy()]
+        return replace(super()._of(stack), deltas=own)
+
 
 def compare_ablations(
     a: AblationResults,
@@ -110,7 +131,7 @@ def compare_ablations(
     differences = without_noise(samples[0] - samples[1])  # [resamples, spans]; drop = -delta
     point = without_noise(deltas[0] - deltas[1])
     low, high = percentile_interval(differences)
-    spans = frames[0][SPAN].assign(
+    spans = frames[0][span_columns(frames[0])].assign(
         drop_a_points=without_noise(-deltas[0]), drop_b_points=without_noise(-deltas[1]),
         difference_points=point, ci_low_points=low, ci_high_points=high,
     )  # fmt: skip
@@ -144,7 +165,7 @@ def average_ablations(
     deltas = np.stack([frame["delta_points"].to_numpy() for frame in frames])  # [studies, spans]
     means = without_noise(_over_seeds(np.stack(samples), np.random.default_rng(_SEED)))
     low, high = percentile_interval(means)
-    spans = frames[0][SPAN].assign(
+    spans = frames[0][span_columns(frames[0])].assign(
         score=np.mean([frame["score"] for frame in frames], axis=0),
         delta_points=without_noise(deltas.mean(axis=0)),
         sd_points=deltas.std(axis=0, ddof=1), min_points=deltas.min(axis=0), max_points=deltas.max(axis=0),
@@ -154,7 +175,9 @@ def average_ablations(
         spans = _with_tests(spans, spans["delta_points"].to_numpy(), means)
     spans = spans.assign(n_studies=len(studies), n_examples=len(studies[0].labels))
     removed = tuple(_removed_points(results) for results in studies)
-    return AverageRecord(names, spans, *_common_fields(studies, names), task, removed, deltas)
+    return AverageRecord(
+        names, spans, *_common_fields(studies, names), task=task, removed_points=removed, deltas=deltas
+    )
 
 
 def _removed_points(results: AblationResults) -> float:
@@ -207,7 +230,7 @@ def check_comparable(
             raise ResultsError(
                 f"{pair}: spans were {study_kind(one)} in one and {study_kind(other)} in the other"
             )
-        if sorted(one.spans.tolist()) != sorted(other.spans.tolist()):
+        if sorted(span_names(one)) != sorted(span_names(other)):
             raise ResultsError(
                 f"{pair}: one has {len(one.spans)} variants up to layer {one.spans.max()}, the other "
                 f"{len(other.spans)} up to layer {other.spans.max()}; give ablations of the same spans"
@@ -218,6 +241,12 @@ def check_comparable(
                 f"{pair}: they were scored on different examples ({len(one.labels):,} and "
                 f"{len(other.labels):,}); run `adapter-probe ablate` on the same --data for both"
             )
+
+
+def span_names(results: AblationResults) -> list[tuple[str, int, int]]:
+    """Stack, first and last layer of every variant."""
+    stacks = [""] * len(results.spans) if results.stacks is None else results.stacks.tolist()
+    return [(stack, *ends) for stack, ends in zip(stacks, results.spans.tolist())]
 
 
 def _common_fields(

@@ -8,7 +8,7 @@ worse, and the drop is the rise of the loss, in hundredths of nats or bits.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ import pandas as pd
 from adapter_probe import metrics
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.results.ablation_files import AblationResults
-from adapter_probe.results.schema import SPANS_COLUMNS
+from adapter_probe.results.schema import SPANS_COLUMNS, STACK_COLUMN, span_columns
 from adapter_probe.spans import SITES_PER_LAYER
 
 StudyKind = Literal["ablated", "kept"]
@@ -81,6 +81,7 @@ def switched_layers(results: AblationResults) -> np.ndarray:
 
 def study_kind(results: AblationResults) -> StudyKind:
     """Whether the spans were ablated or kept on, according to the masks."""
+    results = next(iter(results.in_stacks.values()))
     layer_of_site = np.arange(results.masks.shape[1]) // SITES_PER_LAYER
     first, last = results.spans[:, :1], results.spans[:, 1:]  # [variants, 1]
     inside = (first <= layer_of_site) & (layer_of_site <= last)  # [variants, sites]
@@ -92,7 +93,8 @@ def span_scores(results: AblationResults) -> pd.DataFrame:
 
     Returns:
         Columns `first`, `last`, `n_layers`, `score` (a fraction, or a loss), `delta_points` = 100 (score -
-        intact score), of a loss its negative, `n_examples`; sorted by first, then last layer.
+        intact score), of a loss its negative, `n_examples`; sorted by first, then last layer. Of a model
+        with several stacks of layers, `stack` before them.
 
     Raises:
         ResultsError: there is no intact row, or a span is in two rows.
@@ -111,10 +113,18 @@ def span_scores(results: AblationResults) -> pd.DataFrame:
             "n_examples": len(results.labels),
         }
     )
-    repeated = frame[frame.duplicated(["first", "last"])]
+    order = ["first", "last"]
+    if results.stacks is not None:
+        frame.insert(0, "stack", results.stacks[rows])
+        frame["place"] = frame["stack"].map(
+            {name: n for n, (name, _) in enumerate(results.settings["stacks"])}
+        )
+        order = ["place", *order]
+    repeated = frame[frame.duplicated(span_columns(frame))]
     if len(repeated):
         raise ResultsError(f"span {repeated['first'].iloc[0]}-{repeated['last'].iloc[0]} is in two rows")
-    return frame[list(SPANS_COLUMNS)].sort_values(["first", "last"], ignore_index=True)
+    frame = frame.sort_values(order, ignore_index=True)
+    return frame[[*(name for name in STACK_COLUMN if name in frame), *SPANS_COLUMNS]]
 
 
 def span_units(frame: pd.DataFrame) -> np.ndarray | None:
@@ -176,7 +186,24 @@ def finite_or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
+def of_stack(frame: pd.DataFrame | None, stack: str) -> Any:
+    """The rows of a table that are about a stack of layers; None of none."""
+    if frame is None:
+        return None
+    own = frame[frame["stack"] == stack].reset_index(drop=True)
+    own.attrs["tested"] = tested_spans(frame)
+    return own
+
+
+def tested_spans(frame: pd.DataFrame) -> int:
+    """The number of spans that Holm's correction is over: those of all stacks in a table of one of them."""
+    own = int(frame["p_holm"].notna().sum()) if "p_holm" in frame else 0
+    return int(frame.attrs.get("tested", own))
+
+
 def rows_of(results: AblationResults, frame: pd.DataFrame) -> list[int]:
     """The variant of each row of a table of spans."""
-    place = {(first, last): row for row, (first, last) in enumerate(results.spans.tolist())}
-    return [place[span] for span in zip(frame["first"], frame["last"])]
+    stacks = [""] * len(results.spans) if results.stacks is None else results.stacks.tolist()
+    place = {(stack, *ends): row for row, (stack, ends) in enumerate(zip(stacks, results.spans.tolist()))}
+    own = frame["stack"] if "stack" in frame else [""] * len(frame)
+    return [place[span] for span in zip(own, frame["first"], frame["last"])]

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.comparing import SPAN
 from adapter_probe.analysis.deltas import StudyKind, intact_score, study_kind
 from adapter_probe.analysis.sweeps import pareto_frontier
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.fingerprints import refuse_changes
+from adapter_probe.results.schema import span_columns
 
 _CARRIED = {
     "delta_points": "points", "ci_low_points": "low_points", "ci_high_points": "high_points",
@@ -68,8 +68,8 @@ def exchange_of(
     for side, results in (("task", task), ("other", other)):
         frame = ablation_tables(results).spans
         renamed = {old: f"{side}_{new}" for old, new in _CARRIED.items()}
-        sides.append(frame[[*SPAN, *renamed]].rename(columns=renamed))
-    spans = sides[0].merge(sides[1], on=SPAN, validate="one_to_one")
+        sides.append(frame[[*span_columns(frame), *renamed]].rename(columns=renamed))
+    spans = sides[0].merge(sides[1], on=span_columns(sides[0]), validate="one_to_one")
     # The intact model is the point (0, 0).
     cost = -np.append(spans["task_points"], 0.0)
     frontier = pareto_frontier(cost, np.append(spans["other_points"], 0.0))[:-1]

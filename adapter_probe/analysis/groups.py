@@ -10,7 +10,7 @@ import pandas as pd
 from adapter_probe import metrics
 from adapter_probe.analysis.deltas import finite_or_none, intact_row, removed_row
 from adapter_probe.results.ablation_files import AblationResults
-from adapter_probe.results.schema import GROUPS_COLUMNS
+from adapter_probe.results.schema import GROUPS_COLUMNS, STACK_COLUMN
 
 INTACT, REMOVED = "intact", "all off"
 
@@ -39,7 +39,8 @@ def group_scores(results: AblationResults) -> pd.DataFrame | None:
         own = rows.assign(group=group, n_examples=len(labels), score=scores[rows["row"]])
         intact = scores[intact_row(results)]
         frames.append(own.assign(delta_points=metrics.to_points(results.metric, own["score"] - intact)))
-    return pd.concat(frames, ignore_index=True)[list(GROUPS_COLUMNS)] if frames else None
+    columns = [*([] if results.stacks is None else STACK_COLUMN), *GROUPS_COLUMNS]
+    return pd.concat(frames, ignore_index=True)[columns] if frames else None
 
 
 def _rows(results: AblationResults) -> pd.DataFrame:
@@ -49,7 +50,8 @@ def _rows(results: AblationResults) -> pd.DataFrame:
     order = np.array([intact, removed, *spans])
     names = [INTACT, REMOVED, *(results.row_names[row] for row in spans)]
     ends = pd.DataFrame(results.spans[order], columns=["first", "last"], dtype="Int64")
-    return ends.mask(ends < 0).assign(row=order, variant=names)
+    stacks = {} if results.stacks is None else {"stack": results.stacks[order]}
+    return ends.mask(ends < 0).assign(row=order, variant=names, **stacks)
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from adapter_probe.analysis.ablation_tables import ablation_tables
+from adapter_probe.analysis.deltas import of_stack
 from adapter_probe.analysis.groups import group_scores
 from adapter_probe.analysis.summary import AblationSummary, summarise
 from adapter_probe.results.ablation_files import AblationResults
@@ -29,6 +30,7 @@ class AblationRecord:
         created_with: library versions, as far as known.
         groups: ``groups.csv``, or None if the data has no groups.
         label: label of its panel in a figure; if empty, the printed name of the task.
+        stack: name of the stack of layers that it is about, if it is a part of a study of several.
     """
 
     folder: Path
@@ -40,6 +42,22 @@ class AblationRecord:
     created_with: Mapping[str, object] = field(default_factory=dict)
     groups: pd.DataFrame | None = None
     label: str = ""
+    stack: str = ""
+
+    @property
+    def in_stacks(self) -> list[AblationRecord]:
+        """A study of each stack of layers; of a model with one stack, this study itself."""
+        if self.summary.stacks is None:
+            return [self]
+        return [
+            replace(
+                self,
+                stack=name,
+                summary=summary,
+                **{table: of_stack(getattr(self, table), name) for table in ("spans", "layers", "removable")},
+            )
+            for name, summary in self.summary.stacks.items()
+        ]
 
     @property
     def shares(self) -> pd.DataFrame | None:

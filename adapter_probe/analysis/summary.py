@@ -87,6 +87,8 @@ class AblationSummary:
         guard: statistics of rounding errors in mixed precision.
         peft: suggestions for the next LoRA, as arguments of PEFT's `LoraConfig`.
         groups: scores by group of the data, by name.
+        stacks: of a model with several stacks of layers, the summary of each studied one, by name; what names
+            spans or layers is there alone.
     """
 
     task: str
@@ -118,6 +120,7 @@ class AblationSummary:
     guard: dict[str, Any] | None = None
     peft: dict[str, str] | None = None
     groups: dict[str, GroupScores] | None = None
+    stacks: dict[str, AblationSummary] | None = None
 
     def __post_init__(self) -> None:
         metrics.metric_label(self.metric)
@@ -171,6 +174,8 @@ class AblationSummary:
         """Description of every adapter off that the study switches."""
         if not self.switched:
             return ALL_OFF
+        if self.switched.startswith("the "):  # a stack
+            return f"all of {self.switched} switched off"
         whole = self.switched if "layers" in self.switched else f"all {self.switched}"
         return f"{whole} switched off"
 
@@ -187,12 +192,12 @@ def summarise(
     """
     scores, settings = row_scores(results), results.settings
     intact, removed = scores[intact_row(results)], scores[removed_row(results)]
-    study, frame = study_kind(results), span_scores(results)
-    if study == "ablated":
+    study, frame, in_stacks = study_kind(results), span_scores(results), results.stacks is not None
+    if study == "ablated" and not in_stacks:
         frame = spans_with_adapters(frame, switched_layers(results))
     warning = None if tables is None else _warning(tables, intact, removed, results)
-    spans = notable_spans(frame, study)
-    lora = {} if warning or tables is None else next_lora(results, tables.layers, spans)
+    spans = {} if in_stacks else notable_spans(frame, study)
+    lora = {} if warning or tables is None or in_stacks else next_lora(results, tables.layers, spans)
     return AblationSummary(
         task=settings["task"],
         split=settings["split"],
@@ -219,14 +224,22 @@ def summarise(
         guard=settings.get("guard"),
         peft=lora or None,
         groups=None if groups is None else group_summary(groups),
+        stacks=_of_stacks(results, tables) if in_stacks else None,
     )
+
+
+def _of_stacks(results: AblationResults, tables: AblationTables | None) -> dict[str, AblationSummary]:
+    """The summary of every studied stack of layers."""
+    own = {} if tables is None else tables.stacks
+    return {name: summarise(part, own.get(name)) for name, part in results.in_stacks.items()}
 
 
 def _switched_part(settings: Mapping[str, object]) -> str:
     """The part of the adapters that an ablation switches: ``attention of layers 8-23``; empty for all."""
     sites, layers = _SITES.get(str(settings.get("sites")), ""), settings.get("layers")
     of_layers = f"layers {layers}" if layers else ""
-    return " of ".join(part for part in (sites, of_layers) if part)
+    stack = f"the {settings['stack']}" if settings.get("stack") else ""
+    return " of ".join(part for part in (sites, of_layers, stack) if part)
 
 
 def _warning(tables: AblationTables, intact: float, removed: float, results: AblationResults) -> str | None:
@@ -257,7 +270,7 @@ def _statistics(tables: AblationTables, study: StudyKind) -> dict[str, Any]:
     if "p_holm" in tables.spans:
         tested = int(tables.spans["p_holm"].count())
         counts = {"significant_spans": int(tables.spans["significant"].sum()), "tested_spans": tested}
-    if study != "ablated":
+    if study != "ablated" or tables.stacks:
         return counts
     sure = removable[removable["basis"] == "interval"]
     surely = {f"{row['tolerance_points']:g}": span_of(row) for _, row in sure.iterrows()}

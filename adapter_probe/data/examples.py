@@ -14,7 +14,7 @@ from adapter_probe.data.lm_eval_tasks import is_task, load_tasks
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests, requests_of
-from adapter_probe.data.requests_encoding import EncodedRequests, encode_requests
+from adapter_probe.data.requests_encoding import EncodedRequests, Start, encode_requests
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.splits import Split
 from adapter_probe.data.squad import Windows, WindowSettings, encode_windows
@@ -56,6 +56,7 @@ def load_examples(
     max_examples: int | None = None,
     expect_fingerprint: bool = False,
     prompting: Prompting | None = None,
+    start: Start | None = None,
 ) -> Examples:
     """Read and encode one split.
 
@@ -67,6 +68,7 @@ def load_examples(
         max_examples: keep at most this many rows, see `load_split`.
         expect_fingerprint: whether to refuse rows that differ from those recorded in the task.
         prompting: settings of the prompts of tasks of lm-evaluation-harness.
+        start: of an encoder-decoder, see `encode_requests`.
 
     Raises:
         DataError: the rows cannot be read as the task describes, have changed, or `max_length` is too small.
@@ -77,7 +79,7 @@ def load_examples(
         else:
             tables = read_language_split(task, split, expect_fingerprint)
             requests = requests_of(tokenizer, tables, split, max_examples)
-        return Examples(requests, encode_requests(tokenizer, requests, max_length))
+        return Examples(requests, encode_requests(tokenizer, requests, max_length, start))
     rows = load_split(task, split, max_examples, expect_fingerprint)
     if isinstance(rows, Questions):
         windows = encode_windows(tokenizer, rows, WindowSettings.within(max_length))

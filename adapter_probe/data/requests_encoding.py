@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,6 +33,7 @@ class TokenTree:
         read: int64 ``[read]``, the beginnings after which a token is scored.
         after, targets: int64 ``[scored]``, what is scored: a token `targets` after beginning ``read[after]``.
         scored: per continuation int64 ``[tokens]``, its tokens among those scored.
+        source: int64 ``[tokens]``, the context, which an encoder reads; None where the texts contain it.
     """
 
     tokens: np.ndarray
@@ -41,6 +42,7 @@ class TokenTree:
     after: np.ndarray
     targets: np.ndarray
     scored: tuple[np.ndarray, ...]
+    source: np.ndarray | None = None
 
     @property
     def is_one_text(self) -> bool:
@@ -81,34 +83,51 @@ class EncodedRequests:
     @cached_property
     def lengths(self) -> np.ndarray:
         """States of every item: int64 ``[items]``."""
-        return np.array([len(tree.tokens) for tree in self.trees], dtype=np.int64)
+        read = (len(tree.tokens) + (0 if tree.source is None else len(tree.source)) for tree in self.trees)
+        return np.array(list(read), dtype=np.int64)
 
     @property
     def input_ids(self) -> tuple[np.ndarray, ...]:
         """Every token of each item, whether it is read or scored."""
-        return tuple(np.concatenate([tree.tokens, tree.targets]) for tree in self.trees)
+        parts = ((tree.tokens, tree.targets, tree.source) for tree in self.trees)
+        return tuple(np.concatenate([part for part in own if part is not None]) for own in parts)
 
 
-def encode_requests(tokenizer: Any, requests: Requests, max_length: int) -> EncodedRequests:
+Start = Callable[[Sequence[int]], int]
+"""The token from which a decoder begins to write some tokens."""
+
+
+def encode_requests(
+    tokenizer: Any, requests: Requests, max_length: int, start: Start | None = None
+) -> EncodedRequests:
     """Tokenise requests.
 
     Args:
         tokenizer: a transformers tokenizer.
         requests: the rows.
         max_length: maximum number of tokens that the model reads at once.
+        start: of an encoder-decoder, which reads the context and writes the continuations, framed by the
+            tokenizer as in training; None of any other model.
 
     Raises:
-        DataError: the tokenizer has neither a BOS nor an EOS token, or a continuation gives no token or more
-            than the model reads.
+        DataError: whole texts are given to an encoder-decoder, the tokenizer of another model has neither a
+            BOS nor an EOS token, or a continuation gives no token or more than the model reads.
     """
-    encoder = encoder_of(tokenizer, max_length)
+    if start is not None and requests.form == "text":
+        raise DataError(
+            f"{requests.name}: an encoder-decoder reads one text and writes another; give rows with columns "
+            "prompt and completion, or with choices, not whole texts"
+        )
+    encoder = encoder_of(tokenizer, max_length) if start is None else Pairs(tokenizer, start, max_length)
     trees, example, n_tokens = [], [], []
     for number, request in enumerate(requests.rows):
         try:
-            made = list(encoder.windows(request) if requests.form == "text" else [encoder.pairs(request)])
+            whole = requests.form == "text" and isinstance(encoder, Encoder)
+            made = list(encoder.windows(request) if whole else [encoder.pairs(request)])
+            source = encoder.source(request)
         except Unfit as unfit:
             raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None
-        trees += [grow_tree(texts, max_length) for texts in made]
+        trees += [replace(grow_tree(texts, max_length), source=source) for texts in made]
         example += [number] * len(made)
         n_tokens.append(np.sum([[len(scored) for _, scored in texts] for texts in made], axis=0))
     most = max(map(len, n_tokens))
@@ -164,6 +183,9 @@ class Encoder:
         added = next((n for n, own in enumerate(reversed(found["special_tokens_mask"])) if not own), 0)
         return ids[: len(ids) - added]
 
+    def source(self, _: Request) -> None:
+        """No text is read apart from the continuations."""
+
     def pairs(self, request: Request) -> list[Text]:
         """Context and continuation of every choice; a chat template has said itself where one ends."""
         if request.framed:
@@ -201,6 +223,42 @@ class Encoder:
         for begin in range(size, len(ids), size):
             end = min(begin + size, len(ids))
             yield [(ids[end - size - 1 : begin], ids[begin:end])]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Texts of an encoder-decoder: the context for the encoder, each continuation for the decoder.
+
+    Both are encoded by the tokenizer with its special tokens, so that the end of a continuation is scored, as
+    in training by teacher forcing.
+
+    Attributes:
+        tokenizer: a transformers tokenizer.
+        start: see `encode_requests`.
+        max_length: maximum number of tokens that the model reads, and that it writes.
+    """
+
+    tokenizer: Any
+    start: Start
+    max_length: int
+
+    def source(self, request: Request) -> np.ndarray:
+        """The context's tokens, those of its beginning if there are too many."""
+        text, framed = request.context, request.framed
+        ids = self.tokenizer(text, add_special_tokens=framed, truncation=True, max_length=self.max_length)
+        if not ids["input_ids"]:
+            raise Unfit(f"the prompt {text[:60]!r} has no tokens")
+        return np.array(ids["input_ids"], dtype=np.int64)
+
+    def pairs(self, request: Request) -> list[Text]:
+        """The decoder's first token and the continuation, of every choice."""
+        made: list[Text] = []
+        for choice in request.choices:
+            ids: list[int] = self.tokenizer(text_target=choice)["input_ids"]
+            if not 0 < len(ids) <= self.max_length:
+                raise Unfit(f"{choice[:60]!r} has {len(ids)} tokens; 1 to {self.max_length} are allowed")
+            made.append(([self.start(ids)], ids))
+        return made
 
 
 def grow_tree(texts: Sequence[Text], max_length: int) -> TokenTree:
@@ -247,7 +305,15 @@ def measure_text(text: str) -> tuple[int, int, int]:
 def _fingerprint(trees: Sequence[TokenTree], example: Sequence[int]) -> str:
     digest = hashlib.sha256(np.array(example, dtype="<i8").tobytes())
     for tree in trees:
-        for part in (tree.tokens, tree.parents, tree.read, tree.after, tree.targets, *tree.scored):
+        for part in (
+            tree.tokens,
+            tree.parents,
+            tree.read,
+            tree.after,
+            tree.targets,
+            *tree.scored,
+            *([] if tree.source is None else [tree.source]),
+        ):
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(part.astype("<i8", copy=False).tobytes())
     return digest.hexdigest()

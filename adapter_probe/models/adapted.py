@@ -31,6 +31,7 @@ from adapter_probe.models.bases.heads import (
     span_logits,
 )
 from adapter_probe.settings import NormChoice as NormChoice
+from adapter_probe.spans import Stack
 
 from .layer import ADAPTER, Layer, Site
 from .methods import Adapters, Method, ParameterRole, check_depth, check_shared
@@ -124,6 +125,11 @@ class AdaptedModel(nn.Module):
     def n_layers(self) -> int:
         """Number of layers."""
         return len(self.layers)
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """The only stack of layers."""
+        return (Stack("", len(self.layers)),)
 
     @property
     def has_adapter(self) -> np.ndarray:

@@ -25,6 +25,7 @@ from .general_model import GeneralModel, example_of, inputs_of
 from .heap import available_memory, return_free_memory
 from .layouts import Layout, choose_layout
 from .likelihoods import summed_by_continuation
+from .outputs import without_needless
 from .rows import Scorer, rows_of
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class GeneralRunner:
                 if name in summed:  # of other continuations
                     found = summed[name] & found if name == "greedy" else summed[name] + found
                 summed[name] = found
-        return summed
+        return without_needless(self._request, summed)
 
     def _read(self, items: np.ndarray, out: Tensor) -> Arrays:
         """Outputs of items of one length ``[variants, items, ...]``."""

@@ -17,8 +17,11 @@ from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.recording import Inputs
 from adapter_probe.replay.replay import layers_in_order
+from adapter_probe.replay.stacks import stacks_of
 from adapter_probe.replay.switches import Switches
-from adapter_probe.spans import NormChoice, SiteChoice
+from adapter_probe.spans import NormChoice, SiteChoice, Stack
+
+from .rows import arguments_of
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.native import OpenedCheckpoint
@@ -91,6 +94,11 @@ class GeneralModel:
     def forks_early(self) -> np.ndarray:
         """Bool ``[sites]``: a switch changes the computation inside the layer."""
         return np.ones(2 * len(self.layers), dtype=bool)
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """The stacks of layers, such as an encoder and a decoder, in the order of `layers`."""
+        return tuple(Stack(*one) for one in stacks_of(self.layers, getattr(self.module, "config", None)))
 
     @property
     def numbers_layers_as_peft(self) -> bool:
@@ -177,13 +185,9 @@ def model_of(opened: OpenedCheckpoint, encoded: Encoded | EncodedRequests | Enco
         config.pad_token_id = -1
     device = next(t.device for t in module.parameters() if t.device.type != "meta")
     if isinstance(encoded, EncodedRequests):
-        if getattr(config, "is_encoder_decoder", False):
-            raise ModelError(
-                f"{config.model_type} is a sequence-to-sequence model, for which there is no task of "
-                "continuations; ablate it on labelled texts, or a causal language model on continuations"
-            )
         shortest = encoded.trees[int(np.argmin(encoded.lengths))]
-        example = {"input_ids": torch.from_numpy(shortest.tokens[None].copy()).to(device)}
+        inputs = arguments_of([shortest], shortest.tokens[None].copy())
+        example = {name: x.to(device) for name, x in inputs.items()}
     else:
         example = inputs_of(module, encoded, example_of(encoded)[:1], device)
     return GeneralModel(module, example, fixed=getattr(opened, "quantised", None) is not None)

@@ -15,7 +15,7 @@ from adapter_probe.errors import ModelError
 from adapter_probe.replay.checking import refused
 
 from .likelihoods import summed_by_continuation
-from .rows import Layout, Scorer, output_embedding, rows_of, text_of
+from .rows import Layout, Scorer, arguments_of, output_embedding, rows_of, text_of
 
 # The largest difference between sums of log-likelihoods, which are kept in float32, relative to the largest.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 2e-2}
@@ -56,6 +56,7 @@ def choose_layout(
     """
     order = np.argsort(encoded.lengths, kind="stable")
     items = np.unique([order[0], order[-1], *_deepest(encoded)])
+    share = share and encoded.trees[0].source is None
     first = 2 if alone or _depends_on_length(model) else 0 if share else 1
     worst = float("nan")
     with torch.no_grad():
@@ -120,8 +121,8 @@ def _own_scores(
             sizes = list(map(len, encoded.trees[item].scored))
             for number in {0, len(sizes) - 1, int(np.argmax(sizes))}:
                 text, before = text_of(encoded.trees[item], number), len(seen)
-                ids = torch.from_numpy(text.tokens[None].copy()).to(device)
-                out = model(input_ids=ids)["logits"]
+                inputs = arguments_of([text], text.tokens[None].copy())
+                out = model(**{name: x.to(device) for name, x in inputs.items()})["logits"]
                 is_last = len(seen) == before + 1 and torch.equal(seen.pop().to(out.dtype), out)
                 states = torch.from_numpy(text.read[text.after])
                 chosen = torch.log_softmax(out[0, states.to(device)].double().cpu(), dim=-1)

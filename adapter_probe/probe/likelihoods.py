@@ -48,8 +48,9 @@ def request_outputs(
     Returns:
         ``logits`` float32 ``[variants, items, continuations]``, summed log-likelihoods in nats, 0 where an
         item has fewer continuations; ``greedy`` bool of the same shape, whether every token of the
-        continuation is the most likely one; and, if compared, ``differences`` float64
-        ``[variants, items, 2]``, see `compare_states`, summed over the tokens of the first continuation.
+        continuation is the most likely one; ``wrong`` int64 of the same shape, how many are not; and, if
+        compared, ``differences`` float64 ``[variants, items, 2]``, see `compare_states`, summed over the
+        tokens of the first continuation.
     """
     batch = pack_requests(encoded, items, model.device)
 
@@ -83,6 +84,7 @@ def summed_by_continuation(batch: RequestBatch, scored: Tensor, n_items: int) ->
     sums.index_add_(1, batch.slots, members)
     values = sums.view(*shape, size).numpy()
     found = {"logits": values[..., 0].astype(np.float32), "greedy": values[..., 1] == 0}
+    found["wrong"] = values[..., 1].round().astype(np.int64)
     return found if size == 2 else {**found, "differences": values[:, :, 0, 2:]}
 
 

@@ -56,10 +56,11 @@ def batch_outputs(
     """
     norms, encoded = request.settings.layernorm, request.encoded
     if isinstance(encoded, EncodedRequests):
-        return request_outputs(
+        found = request_outputs(
             model, encoded, items, masks, tokens_per_pass=tokens_per_pass, norms=norms, each_pass=each_pass,
             compared=request.compares_tokens,
         )  # fmt: skip
+        return without_needless(request, found)
     batch = pack(encoded, items).to(request.device)
     out = forward_variants(
         model, batch, masks, tokens_per_pass=tokens_per_pass, norms=norms, each_pass=each_pass
@@ -67,6 +68,11 @@ def batch_outputs(
     packed_place = {item: place for place, item in enumerate(batch.index.tolist())}
     order = [packed_place[item] for item in items.tolist()]
     return {name: values[:, order] for name, values in _read(request, batch, out).items()}
+
+
+def without_needless(request: AblationRequest, found: Arrays) -> Arrays:
+    """The outputs that the metric needs."""
+    return {name: own for name, own in found.items() if name != "wrong" or request.metric == "token_accuracy"}
 
 
 def nonfinite(arrays: Arrays) -> np.ndarray:
@@ -145,7 +151,7 @@ def assemble_results(
     refuse_nonfinite_intact(request, arrays)
     task, rows = request.checkpoint.description.task, request.examples.rows
     labels, answers, counts, groups, greedy = request.examples.labels, None, None, None, None
-    differences = None
+    differences = right = None
     if request.metric in COMPARISONS:
         labels = np.ones(len(rows), dtype=np.int64)
     if isinstance(rows, Requests):
@@ -157,6 +163,8 @@ def assemble_results(
             labels = continuation_sizes(request.metric, counts)[:, 0]
         if request.metric == "greedy_accuracy":  # of completions, which are one item each
             greedy = arrays["greedy"][..., 0]
+        if request.metric == "token_accuracy":
+            right = request.encoded.n_tokens[:, 0] - summed_windows(request.encoded, arrays["wrong"])[..., 0]
         if any(row.group for row in rows.rows):
             groups = np.array([row.group for row in rows.rows])
     elif isinstance(rows, Questions):
@@ -166,6 +174,9 @@ def assemble_results(
         answers = np.stack([chosen.start, chosen.end], axis=-1)
     else:
         logits = arrays["logits"]
+    stacks = None
+    if variants.stacks is not None:
+        settings["stacks"], stacks = [list(one) for one in request.model.stacks], np.array(variants.stacks)
     spans = [(-1, -1) if span is None else (span.first, span.last) for span in variants.spans]
     return AblationResults(
         masks=variants.masks,
@@ -183,6 +194,8 @@ def assemble_results(
         groups=groups,
         greedy=greedy,
         differences=differences,
+        right=right,
+        stacks=stacks,
     )
 
 

@@ -32,7 +32,7 @@ from adapter_probe.models.layer import ADAPTER
 from adapter_probe.models.methods import Adapters
 from adapter_probe.progress import progress_bar
 from adapter_probe.results.ablation_files import AblationResults
-from adapter_probe.spans import SITES_PER_LAYER, Span, VariantSet
+from adapter_probe.spans import SITES_PER_LAYER, Span, VariantSet, in_model
 
 from .general_model import GeneralModel
 from .outputs import assemble_results, joined
@@ -81,20 +81,21 @@ def prune_checkpoint(
         ResultsError: `out` cannot be written.
     """
     opened, model = request.checkpoint, request.model
-    _refuse_unfit(model, span, source, out)
+    layers = in_model(model.stacks, span) if span.stack or len(model.stacks) > 1 else span
+    _refuse_unfit(model, span, layers, source, out)
     items = _timed_items(request)
     n_tokens = int(request.encoded.lengths[items].sum())
     total = int(request.encoded.lengths.sum()) + 2 * (_TIMED_ROUNDS + 1) * n_tokens
     with progress_bar("prune", total, "tokens", enabled=progress) as bar:
-        results = _results(request, span, bar.update)
+        results = _results(request, layers, bar.update)
         if isinstance(opened, OpenedCheckpoint):
-            _save_without(opened, span, source, out, {request.metric: _score(results, 1)})
+            _save_without(opened, layers, source, out, {request.metric: _score(results, 1)})
             smaller = replace(request, checkpoint=open_checkpoint(out, opened.description.base.name))
         elif isinstance(opened, OpenedPlaced):
             _save_placed(opened, span, out, {request.metric: _score(results, 1)})
             smaller = replace(request, checkpoint=open_any(out, opened.description.base.name))
         else:
-            smaller = _write_without(opened, request, span, out, items)
+            smaller = _write_without(opened, request, layers, out, items)
         forwards = [_forward(of, items) for of in (request, smaller)]
         seconds = _time(forwards, lambda: bar.update(n_tokens))
     counts = [of.model.adapter_parameters for of in (request, smaller)]
@@ -170,19 +171,27 @@ def _described(
     return replace(description, method=method, training=training, scores=scores)
 
 
-def _refuse_unfit(model: AdaptedModel | GeneralModel, span: Span, source: Path, out: Path) -> None:
-    n_layers, given = len(model.layers), str(span) if span.first < span.last else str(span.first)
-    if span.last >= n_layers:
+def _refuse_unfit(
+    model: AdaptedModel | GeneralModel, span: Span, layers: Span, source: Path, out: Path
+) -> None:
+    """Refuse a span that cannot be removed, given with the numbers of its layers in the whole model."""
+    n_layers, given = len(model.layers), str(span)
+    if span.first == span.last:
+        given = given.removesuffix(f"-{span.last}")
+    if layers.last >= n_layers:
         raise CheckpointError(
             f"--span {given} exceeds checkpoint {source}, whose layers are 0 to {n_layers - 1}"
         )
     adapted = np.flatnonzero(model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)).tolist()
+    begin = layers.first - span.first
+    there = next(one.n_layers for one in model.stacks if one.name == span.stack)
+    adapted = [layer - begin for layer in adapted if begin <= layer < begin + there]
     if bare := [str(layer) for layer in dict.fromkeys((span.first, span.last)) if layer not in adapted]:
         raise CheckpointError(
             f"checkpoint {source} has no adapters in layer {' and '.join(bare)}, where --span {given} "
             f"starts or ends; the layers with adapters are {', '.join(map(str, adapted))}"
         )
-    if not _adapters(model, span).isdisjoint(_adapters(model, span, outside=True)):
+    if not _adapters(model, layers).isdisjoint(_adapters(model, layers, outside=True)):
         raise CheckpointError(
             f"checkpoint {source} shares the adapters of layers {span} with other layers; they cannot be "
             "removed alone"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -21,7 +22,7 @@ from adapter_probe.data.lm_eval_tasks import is_task, with_absolute_paths
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import Requests, choose_metric
-from adapter_probe.data.requests_encoding import EncodedRequests
+from adapter_probe.data.requests_encoding import EncodedRequests, Start
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, DataError, ResultsError, must_be
 from adapter_probe.metrics import COMPARISONS, check_metric
@@ -99,7 +100,7 @@ class AblationRequest:
     def variants(self) -> VariantSet:
         """The variants of the study, the intact model first; every span switches off other adapters."""
         model = self.model
-        return effective_variants(self.settings.variants(len(model.layers)), model.has_adapter)
+        return effective_variants(self.settings.variants(model.stacks), model.has_adapter)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -112,6 +113,7 @@ class AblationRequest:
             "settings": self.settings.to_json(),
             **({} if self.engine == PACKED else {"engine": self.engine.name}),
             **({"compared": "intact"} if self.compares_tokens else {}),
+            **({"stacks": [list(one) for one in self.model.stacks]} if len(self.model.stacks) > 1 else {}),
         }
 
 
@@ -173,7 +175,7 @@ def _refuse_unfit(
     settings = arguments.settings
     model.check_norms(settings.layernorm)
     has_adapter = model.has_adapter  # [sites]
-    never_off = settings.variants(len(model.layers)).masks.all(axis=0)  # [sites]
+    never_off = settings.variants(model.stacks).masks.all(axis=0)  # [sites]
     if not (has_adapter & ~never_off).any():
         raise _without_adapters(arguments.checkpoint, model, opened, settings)
 
@@ -222,13 +224,26 @@ def _scored_examples(
     examples = load_examples(
         opened.tokenizer, source, split, about.max_length,
         max_examples=arguments.max_examples, expect_fingerprint=not data,
-        prompting=Prompting.of(arguments),
+        prompting=Prompting.of(arguments), start=_start_of(opened),
     )  # fmt: skip
     refuse_unknown_tokens(examples.encoded, about.base)
     if isinstance(examples.rows, Requests):
         asked = arguments.metric or (None if data else task.metric)
         return task, examples, choose_metric(asked, examples.rows)
     return task, examples, metric
+
+
+def _start_of(opened: OpenedCheckpoint | OpenedPeft) -> Start | None:
+    """How an encoder-decoder's own code begins to write, see `encode_requests`; None of another model."""
+    if getattr(opened, "head", "") != "seq2seq":
+        return None
+    base: Any = opened.model.get_base_model() if hasattr(opened.model, "get_base_model") else opened.model
+
+    def start(tokens: Sequence[int]) -> int:
+        labels = torch.tensor([list(tokens)])
+        return int(base.prepare_decoder_input_ids_from_labels(labels)[0, 0])
+
+    return start
 
 
 def _without_adapters(

@@ -3,7 +3,8 @@
 A context and all its continuations share one row where the model allows it: a token sees its own text only,
 and positions go on from the context. Elsewhere every continuation has a row of its own, with its context.
 Rows of like lengths are padded at their ends, which no token of a causal model sees. `choose_layout` finds
-out what is allowed.
+out what is allowed. An encoder-decoder reads every continuation as a row of its decoder, batched with those
+whose encoder reads as many tokens.
 """
 
 from __future__ import annotations
@@ -69,8 +70,25 @@ def rows_of(
             pieces.append((tree, slots[: len(tree.scored)]))
         else:
             pieces += [(text_of(tree, number), [slots[number]]) for number in range(len(tree.scored))]
-    batches = [[piece] for piece in pieces] if layout == "alone" else list(_alike(pieces))
+    if layout == "alone":
+        batches = [[piece] for piece in pieces]
+    else:
+        sizes = [0 if tree.source is None else len(tree.source) for tree, _ in pieces]
+        groups = [[p for p, own in zip(pieces, sizes) if own == size] for size in sorted(set(sizes))]
+        batches = [batch for group in groups for batch in _alike(group)]
     return [_batch(batch, n, dtype, device) for batch in batches]
+
+
+def arguments_of(trees: Sequence[TokenTree], ids: np.ndarray) -> dict[str, Tensor]:
+    """The arguments of a model's forward for rows of tokens, with what the encoder reads if there is one."""
+    if trees[0].source is None:
+        return {"input_ids": torch.from_numpy(ids)}
+    read = torch.from_numpy(np.stack([tree.source for tree in trees if tree.source is not None]))
+    return {
+        "input_ids": read,
+        "attention_mask": torch.ones_like(read),
+        "decoder_input_ids": torch.from_numpy(ids),
+    }
 
 
 def _alike(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
@@ -93,7 +111,7 @@ def _batch(pieces: Sequence[Piece], n: int, dtype: torch.dtype, device: torch.de
     ids = np.zeros((len(trees), width), dtype=np.int64)
     for row, tree in zip(ids, trees):
         row[: len(tree.tokens)] = tree.tokens
-    inputs = {"input_ids": torch.from_numpy(ids)}
+    inputs = arguments_of(trees, ids)
     if not all(tree.is_one_text for tree in trees):
         inputs |= _layout(trees, width, dtype)
     read = np.concatenate([row * width + tree.read for row, tree in enumerate(trees)])
@@ -116,8 +134,9 @@ def text_of(tree: TokenTree, number: int) -> TokenTree:
     read = np.searchsorted(states, beginnings)  # states ascend along a text
     count = np.arange(len(scored))
     return TokenTree(
-        tree.tokens[states], np.arange(len(states)) - 1, read, count, tree.targets[scored], (count,)
-    )
+        tree.tokens[states], np.arange(len(states)) - 1, read, count, tree.targets[scored], (count,),
+        tree.source,
+    )  # fmt: skip
 
 
 def _layout(trees: Sequence[TokenTree], width: int, dtype: torch.dtype) -> dict[str, Tensor]:

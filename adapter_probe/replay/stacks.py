@@ -1,9 +1,10 @@
-"""The layers of a model that hold adapters, and the sublayer to which each adapter belongs."""
+"""The layers of a model that hold adapters, the stacks that they form, and the sublayer of each adapter."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from torch import nn
 
@@ -47,6 +48,30 @@ def find_layers(model: nn.Module, switches: Switches) -> list[Layer]:
     if not layers:
         raise ModelError("no layer of the model holds an adapter that can be switched off")
     return layers
+
+
+def stacks_of(layers: Sequence[Layer], config: object) -> list[tuple[str, int]]:
+    """The stacks that the called layers form: their names and numbers of calls, in order.
+
+    A model with an encoder and a decoder, or with a configuration for each of several parts, has a stack for
+    each of them that holds adapters, named as the model names the part: ``encoder``, ``vision``. Any other
+    model, and one that returns to an earlier part, has a single stack without a name.
+
+    Args:
+        layers: the layer of every call, in order.
+        config: the model's configuration, if it has one.
+    """
+    one = [("", len(layers))]
+    if not (getattr(config, "is_encoder_decoder", False) or getattr(config, "sub_configs", None)):
+        return one
+    places = [tuple(part for part in layer.name.split(".") if not part.isdecimal()) for layer in layers]
+    runs = [(place, len(list(run))) for place, run in groupby(places)]
+    columns = list(zip(*(place for place, _ in runs)))
+    own = next((column for column in columns if len(set(column)) > 1), ("",))
+    names = [name.removesuffix("_model").removesuffix("_tower") for name in own]
+    if len(runs) == 1 or len(set(names)) < len(names) or not all(names):
+        return one
+    return [(name, n) for name, (_, n) in zip(names, runs)]
 
 
 def _lists(module: nn.Module, switches: Switches, prefix: str = "") -> Iterator[tuple[str, list[nn.Module]]]:

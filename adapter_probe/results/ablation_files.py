@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -26,15 +27,18 @@ from adapter_probe.results.schema import (
     SPANS_COLUMNS,
     SPANS_CSV,
     read_table,
+    span_columns,
 )
 from adapter_probe.results.sealing import check_sealed, refuse_newer
+from adapter_probe.spans import SITES_PER_LAYER
 
 SCHEMA = 1
 QUESTION_SCORES = ("squad_f1", "exact_match")
 """What the columns of `AblationResults.logits` hold in question answering."""
 
 _ARRAYS = ("masks", "spans", "logits", "labels")
-_OPTIONAL = ("answers", "counts", "groups", "greedy", "differences")
+_OPTIONAL = ("answers", "counts", "groups", "greedy", "differences", "right", "stacks")
+_BY_VARIANT = ("masks", "spans", "logits", "answers", "greedy", "differences", "right", "stacks")
 _TEXTS = ("row_names", "metric", "kind", "label_names", "identity", "settings")
 
 
@@ -44,7 +48,8 @@ class AblationResults:
 
     Attributes:
         masks: bool ``[variants, sites]``; True = the site's adapter was on.
-        spans: int64 ``[variants, 2]``: first and last layer, or -1, -1 for rows that are no span.
+        spans: int64 ``[variants, 2]``: first and last layer, counted in the stack, or -1, -1 for rows that
+            are no span.
         row_names: one name per variant.
         logits: float32 ``[variants, examples, labels]``; a regression has one column. Of question answering,
             what each question scores, ``[variants, questions, 2]``: answer F1 and exact match, NaN where a
@@ -69,6 +74,11 @@ class AblationResults:
         differences: float64 ``[variants, examples, 2]``, of a language model compared with the intact model:
             divergences in nats summed over the scored tokens, and the number of tokens with the same
             likeliest next token; None for other metrics and kinds.
+        right: int64 ``[variants, examples]``, how many tokens of the continuation are the most likely one;
+            None for other metrics than ``token_accuracy``.
+        stacks: str ``[variants]``, the stack of layers in which alone the variant switches, empty for the
+            intact model and where all stacks are off; `settings` has their names and numbers of layers in
+            the order of the sites. None of a model with one stack.
     """
 
     masks: np.ndarray
@@ -86,6 +96,8 @@ class AblationResults:
     groups: np.ndarray | None = None
     greedy: np.ndarray | None = None
     differences: np.ndarray | None = None
+    right: np.ndarray | None = None
+    stacks: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in metrics.METRICS:
@@ -94,6 +106,8 @@ class AblationResults:
             raise ValueError(f"kind {self.kind!r} does not go with counts {self.counts is not None}")
         if (self.metric == "greedy_accuracy") != (self.greedy is not None):
             raise ValueError(f"metric {self.metric!r} does not go with greedy {self.greedy is not None}")
+        if (self.metric == "token_accuracy") != (self.right is not None):
+            raise ValueError(f"metric {self.metric!r} does not go with right {self.right is not None}")
         compares = self.kind == "causal" and self.metric in metrics.COMPARISONS
         if compares != (self.differences is not None):
             raise ValueError(f"metric {self.metric!r} does not go with differences {not compares}")
@@ -110,6 +124,8 @@ class AblationResults:
             "groups": (np.str_, (n_examples,)),
             "greedy": (np.bool_, (n_variants, n_examples)),
             "differences": (np.float64, (n_variants, n_examples, 2)),
+            "right": (np.int64, (n_variants, n_examples)),
+            "stacks": (np.str_, (n_variants,)),
         }
         for name, (kind, shape) in expected.items():
             array = getattr(self, name)
@@ -122,6 +138,32 @@ class AblationResults:
         classes = self.kind == "classification" and self.metric not in metrics.COMPARISONS
         if classes and not np.all((self.labels >= 0) & (self.labels < n_outputs)):
             raise ValueError(f"labels should lie in 0..{n_outputs - 1}")
+
+    @cached_property
+    def in_stacks(self) -> dict[str, AblationResults]:
+        """Every studied stack of layers as a study of its own, by name; of a single stack this study itself.
+
+        It has the intact model, and the variants that switch in this stack alone.
+        """
+        if self.stacks is None:
+            return {"": self}
+        intact, end, found = int(np.argmax(self.masks.all(axis=1))), 0, {}
+        for name, n_layers in self.settings["stacks"]:
+            begin, end = end, end + SITES_PER_LAYER * n_layers
+            rows = np.array([intact, *np.flatnonzero(self.stacks == name)])
+            if len(rows) == 1:
+                continue
+            settings = {key: x for key, x in self.settings.items() if key != "stacks"} | {"stack": name}
+            if counts := settings.get("site_parameters"):
+                settings["site_parameters"] = counts[begin:end]
+            own = self.rows(rows)
+            found[name] = replace(own, masks=own.masks[:, begin:end], settings=settings, stacks=None)
+        return found
+
+    def rows(self, kept: Sequence[int]) -> AblationResults:
+        """Some of the variants."""
+        own = {key: x[list(kept)] for key in _BY_VARIANT if (x := getattr(self, key)) is not None}
+        return replace(self, **own, row_names=tuple(self.row_names[row] for row in kept))
 
     @cached_property
     def nonfinite(self) -> np.ndarray:
@@ -140,7 +182,8 @@ class AblationResults:
 
         Class numbers or regression values; of question answering, what each question scores by the metric; of
         a language model the most likely choices, or for a loss each example's negative log-likelihood in
-        nats; for ``greedy_accuracy`` 0 where the model's greedy output is the continuation, else 1; compared
+        nats; for ``greedy_accuracy`` 0 where the model's greedy output is the continuation, else 1; for
+        ``token_accuracy`` each example's number of right tokens; compared
         with the intact model, each example's summed divergence in nats, or its number of predictions that
         agree. -1 or NaN where an output is not finite.
         """
@@ -154,6 +197,8 @@ class AblationResults:
         if self.greedy is not None:
             finite = np.isfinite(self.logits).all(axis=-1)
             return np.where(finite, 1 - self.greedy, metrics.NO_CLASS).astype(np.int64)
+        if self.right is not None:
+            return np.where(np.isfinite(self.logits[..., 0]), self.right, np.nan)
         if self.counts is not None:
             return predictions_from_likelihoods(
                 self.metric, self.logits, metrics.continuation_sizes(self.metric, self.counts)
@@ -169,7 +214,7 @@ class AblationResults:
             return float("nan")
         if self.counts is None:
             return metrics.majority_score(self.metric, self.labels)
-        if self.metric in metrics.LOSSES or self.greedy is not None:
+        if self.metric in metrics.RATIOS or self.greedy is not None:
             return float("nan")
         return float((1 / (self.counts[..., 0] > 0).sum(axis=1)).mean())
 
@@ -217,7 +262,8 @@ def write_spans(folder: str | Path, frame: pd.DataFrame) -> None:
     """
     path = Path(folder) / SPANS_CSV
     _check_spans(frame, path)
-    write_csv(path, frame[[*SPANS_COLUMNS, *(name for name in frame if name not in SPANS_COLUMNS)]])
+    first = [*span_columns(frame), *(name for name in SPANS_COLUMNS if name not in span_columns(frame))]
+    write_csv(path, frame[[*first, *(name for name in frame if name not in first)]])
 
 
 def read_spans(folder: str | Path) -> pd.DataFrame:
@@ -248,7 +294,7 @@ def _check_spans(frame: pd.DataFrame, path: Path) -> None:
             raise ResultsError(f"{path}: column {name} should contain {wanted}, got {frame[name].dtype}")
     first, last, n_layers = frame["first"], frame["last"], frame["n_layers"]
     wrong = (first < 0) | (last < first) | (n_layers != last - first + 1)
-    wrong |= (last >= MOST_LAYERS) | frame.duplicated(["first", "last"])
+    wrong |= (last >= MOST_LAYERS) | frame.duplicated(span_columns(frame))
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         span = f"first {first.iloc[row]}, last {last.iloc[row]}, n_layers {n_layers.iloc[row]}"

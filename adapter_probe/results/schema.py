@@ -83,7 +83,9 @@ SPANS_COLUMNS = {
     "first": "count", "last": "count", "n_layers": "count", "score": "number", "delta_points": "number",
     "n_examples": "count",
 }  # fmt: skip
-OPTIONAL_SPANS_COLUMNS = {"significant": "flag", "non_monotone": "flag"}
+STACK_COLUMN = {"stack": "text"}
+"""The first column of an ablation's tables if the model has several stacks of layers."""
+OPTIONAL_SPANS_COLUMNS = {"significant": "flag", "non_monotone": "flag", **STACK_COLUMN}
 MOST_LAYERS = 1000
 """More than any Transformer has; tables are laid out as matrices of that many layers."""
 LAYERS_COLUMNS = {"layer": "count", "delta_points": "number", "share_points": "number"}
@@ -103,6 +105,11 @@ CHOICE_COLUMNS = {
 _LARGEST_COUNT = 2**53  # beyond, floats skip whole numbers
 _WHOLE = r"-?\d{1,15}"
 _FLAGS = {"true": True, "false": False}
+
+
+def span_columns(frame: pd.DataFrame) -> list[str]:
+    """The columns that name a span: first and last layer and their number, in several stacks after these."""
+    return [name for name in (*STACK_COLUMN, "first", "last", "n_layers") if name in frame]
 
 
 def read_table(

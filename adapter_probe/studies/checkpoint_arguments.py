@@ -85,8 +85,9 @@ class _Prune(Shown, Prompting, _Labelled):
     error: ClassVar[type[AdapterProbeError]] = ResultsError
 
     span: Span | tuple[int, int] | int | str | None = setting(
-        None, "layers whose adapters are removed, such as 0-4. In Python also a layer, or the first and the "
-        "last one.", metavar="FIRST-LAST", shell=str,
+        None, "layers whose adapters are removed, such as 0-4, in a model with an encoder and a decoder "
+        "'encoder 0-4'. In Python also a layer, or the first and the last one.", metavar="FIRST-LAST",
+        shell=str,
     )  # fmt: skip
     within: float | None = setting(
         None, "remove the longest span whose drop is at most this many percentage points in an ablation.",

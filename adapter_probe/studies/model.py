@@ -17,7 +17,7 @@ from adapter_probe.device import choose_device
 from adapter_probe.errors import DataError, ModelError, must_be, shown
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.probe.texts import OpenModel
-from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
+from adapter_probe.spans import SITES_PER_LAYER, Span, as_span, in_model
 
 from .arguments import Tokenizer
 from .checked import checked
@@ -199,6 +199,8 @@ class Model:
                 raise ModelError(
                     f"off={shown(off)} exceeds the model, whose layers are 0 to {self.n_layers - 1}"
                 )
+            if span.stack:
+                span = in_model(self._running.model.stacks, span)
             mask[SITES_PER_LAYER * span.first : SITES_PER_LAYER * (span.last + 1)] = False
             return mask
         return self._checked(given[None])[0]

@@ -99,7 +99,7 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     said = record.summary
     score = "undefined" if said.intact_score is None else named_score(said.intact_score, said.metric)
     part, how = "cell", ": the row is the first layer, the column the last"
-    if span_order(record.spans) is not None:
+    if span_order(record.in_stacks[0].spans) is not None:
         part, how = "point", ""
     done = "are switched off" if said.study == "ablated" else "are the only ones kept on"
     alt = f"Change of the {metric_name(said.metric)} for every span of layers whose adapters {done}"
@@ -118,10 +118,11 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     if said.warning:
         lines += [f"> {escape_markdown(said.warning)}", ""]
     elif record.removable is not None and said.study == "ablated":
+        lines += ["### What can be removed", ""]
         lines += [
-            "### What can be removed",
-            "",
-            markdown_text(lay_out_removable(record.removable, record)),
+            markdown_text(lay_out_removable(part.removable, part))
+            for part in record.in_stacks
+            if part.removable is not None
         ]
     return "\n".join([*lines, f"Measured with adapter-probe {__version__}.", ""])
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.deltas import row_scores
+from adapter_probe.analysis.deltas import of_stack, row_scores
 from adapter_probe.analysis.removable import (
     Basis,
     longest_removable,
@@ -85,7 +85,9 @@ class Pruning:
     warning: str | None = None
 
 
-_CHOICE_OF_SPANS = frozenset(f"settings.{name}" for name in ("spans", "group", "layers", "precision"))
+_CHOICE_OF_SPANS = frozenset(
+    f"settings.{name}" for name in ("spans", "group", "layers", "stack", "precision")
+)
 """Settings in which the ablation may differ from pruning: its choice of spans and its precision."""
 
 
@@ -146,9 +148,10 @@ def prune(call: Prune) -> Pruning:
 
 def _as_span(span: Span | tuple[int, int] | int | str) -> Span:
     try:
-        if isinstance(span, str):  # 0-4, or 3 for a single layer
-            first, dash, last = span.partition("-")
-            return Span(int(first), int(last if dash else first))
+        if isinstance(span, str):  # 0-4, or 3 for a single layer, or encoder 0-4
+            stack, _, layers = span.rpartition(" ")
+            first, dash, last = layers.partition("-")
+            return Span(int(first), int(last if dash else first), stack)
         return as_span(span)
     except (TypeError, ValueError) as error:
         raise ResultsError(
@@ -202,16 +205,28 @@ def _choose(
         spans, n_examples = span_costs(restrict_to_examples(study.results, chosen), basis), len(chosen)
     else:
         spans, n_examples, measured = _table(study, checkpoint, basis), len(request.examples.labels), None
-    adapted = request.model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)
-    found = longest_removable(spans_with_adapters(spans, np.asarray(adapted)), within, basis)
+    found = longest_removable(_with_adapters(spans, request), within, basis)
     if found is None:
         judged = "by the estimate" if basis == "estimate" else "by the 95% interval"
         raise ResultsError(
             f"{study.folder}: no span can be removed within {within:g} points {judged}, on the "
             f"{n_examples:,} examples that the span is chosen on; give a larger --within"
         )
-    span, warning = Span(int(found["first"]), int(found["last"])), study.summary.warning
+    span = Span(int(found["first"]), int(found["last"]), str(found.get("stack", "")))
+    warning = study.summary.warning
     return _Choice(span, "half" if study.has_predictions else "all", n_examples, measured, warning)
+
+
+def _with_adapters(spans: pd.DataFrame, request: AblationRequest) -> pd.DataFrame:
+    """The distinct spans without bare layers at their ends, in each stack of layers."""
+    adapted = request.model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)
+    if "stack" not in spans:
+        return spans_with_adapters(spans, np.asarray(adapted))
+    ends = np.cumsum([one.n_layers for one in request.model.stacks])[:-1]
+    parts = zip(request.model.stacks, np.split(adapted, ends))
+    return pd.concat(
+        [spans_with_adapters(of_stack(spans, one.name), own) for one, own in parts], ignore_index=True
+    )
 
 
 def _refuse_other(study: Ablation, checkpoint: Path, request: AblationRequest) -> None:

@@ -14,6 +14,7 @@ from adapter_probe.jobs.resources import Resources
 from adapter_probe.records import by_field
 from adapter_probe.results.atomic import make_folder, write_csv
 from adapter_probe.results.schema import PARAMETERS_CSV
+from adapter_probe.spans import Stack
 
 from .ablation import Ablation
 from .arguments import Ablate, RunSuite
@@ -210,7 +211,7 @@ def _refuse_unfit(part: AblationPart, base: str, file: Path) -> None:
 
     n_layers = len(find_base(base).layer_names)
     try:
-        part.variants(n_layers)
+        part.variants((Stack("", n_layers),))
     except ResultsError as error:
         raise ResultsError(f"{file}: [ablation] {by_field(str(error), AblationPart, '')}") from error
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe import wording
+from adapter_probe.metrics import RATIOS
 from adapter_probe.models.peft_method import PeftMethod
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ def _layers_text(first: int, last: int) -> str:
     return _plain(wording.layers_text(first, last))
 
 
+def _of_stack(row: Any, words: str) -> str:
+    """Words on the layers of a table's row, with their stack if it has several."""
+    return f"{words} of the {row['stack']}" if "stack" in row else words
+
+
 def span_drop_text(span: SpanDrop | None, metric: str = "") -> str:
     """A span and its drop, as text."""
     if span is None:
@@ -80,7 +86,7 @@ def span_drop_text(span: SpanDrop | None, metric: str = "") -> str:
 
 def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     """The main results of an ablation as (name, value) pairs of text."""
-    metric, warning, kept = summary.metric, summary.warning, summary.study == "kept"
+    metric, warning = summary.metric, summary.warning
     part = f", {summary.switched} only" if summary.switched else ""
     removed = drop_text(summary.removed_delta_points, metric)
     rows = [
@@ -93,22 +99,18 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         rows.append(("intact", score_text(summary.intact_score, metric)))
         score = score_text(summary.removed_score, metric)
         rows.append(("all switched off", f"{score} ({removed}){part}"))
-    if not (wording.is_loss(metric) or wording.is_distance(metric)):
+    if metric not in RATIOS:
         baseline = "random choice" if summary.kind == "causal" else "majority class"
         rows.append((baseline, score_text(summary.majority_score, metric)))
     if summary.positive_class is not None:
         rows.append(("positive class", summary.positive_class))
-    if (single := summary.single_layer) is not None:
-        unit = "layer" if single.last_layer is None else "group"
-        name = f"best single {unit}" if kept else f"largest single-{unit} {wording.drop_name(metric)}"
-        telling = kept or single.delta_points < 0  # without any drop, there is no largest one
-        layers = _layers_text(single.layer, single.layer if single.last_layer is None else single.last_layer)
-        rows.append((name, f"{layers}, {drop_text(single.delta_points, metric)}" if telling else "none"))
-    if summary.significant_spans is not None:
+    if summary.significant_spans is not None and summary.stacks:
         counted = f"{summary.significant_spans} of {summary.tested_spans} spans (p < 0.05 after Holm)"
         rows.append(("significant changes", counted))
-    if warning is None:
-        rows += _span_rows(summary)
+    for name, own in (summary.stacks or {"": summary}).items():
+        rows += [
+            (f"{name}: {what}" if name else what, said) for what, said in _stack_rows(own, warning, name)
+        ]
     rows += _group_rows(summary)
     lines = summary.peft or {}
     if "layers_to_transform" in lines:
@@ -124,6 +126,25 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     if summary.engine:
         rows.append(("engine", f"{summary.engine['name']}: {summary.engine['reason']}"))
     return rows + (guard_rows(summary.guard) if summary.guard else [])
+
+
+def _stack_rows(summary: AblationSummary, warning: str | None, stack: str) -> list[tuple[str, str]]:
+    """The notable layers and spans of the model, or of one of its stacks."""
+    metric, kept, rows = summary.metric, summary.study == "kept", []
+    if stack:
+        rows.append(("all switched off", drop_text(summary.removed_delta_points, metric)))
+    if (single := summary.single_layer) is not None:
+        unit = "layer" if single.last_layer is None else "group"
+        name = f"best single {unit}" if kept else f"largest single-{unit} {wording.drop_name(metric)}"
+        telling = kept or single.delta_points < 0  # without any drop, there is no largest one
+        layers = _layers_text(single.layer, single.layer if single.last_layer is None else single.last_layer)
+        rows.append((name, f"{layers}, {drop_text(single.delta_points, metric)}" if telling else "none"))
+    if summary.significant_spans is not None and not stack:
+        counted = f"{summary.significant_spans} of {summary.tested_spans} spans (p < 0.05 after Holm)"
+        rows.append(("significant changes", counted))
+    if warning is None:
+        rows += _span_rows(summary)
+    return rows
 
 
 def both_scores(rows: Mapping[str, str]) -> str:
@@ -195,7 +216,7 @@ def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
         row = frame.loc[(sign * frame["difference_points"]).idxmax()]
         ends = (row[f"{name}_points"] for name in ("difference", "ci_low", "ci_high"))
         difference, low, high = (_signed_amount(end, record.metric) for end in ends)
-        layers = _layers_text(int(row["first"]), int(row["last"]))
+        layers = _of_stack(row, _layers_text(int(row["first"]), int(row["last"])))
         text = f"{layers}, difference {difference}, 95% interval {low.split()[0]} to {high}"
         rows.append((what, text if sign * row["difference_points"] > 0 else "none"))
     return rows
@@ -214,7 +235,7 @@ def exchange_rows(record: ExchangeRecord) -> list[tuple[str, str]]:
     best = frame[frame["on_frontier"]].sort_values(["task_points", "n_layers"], ascending=False)
     for (own, others), alike in best.groupby(["task_points", "other_points"], sort=False):
         row = alike.iloc[0]  # the longest of the spans with equal changes
-        layers = _layers_text(row["first"], row["last"])
+        layers = _of_stack(row, _layers_text(row["first"], row["last"]))
         first, second = (drop_text(*pair) for pair in zip((own, others), record.metrics))
         change = f"{first} on {task}, {second} on {other}"
         change += f" ({len(alike) - 1} other spans are equal)" if len(alike) > 1 else ""

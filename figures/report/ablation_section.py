@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,14 @@ class ReportedAblation:
     texts: ExampleTexts | None = None
 
     @property
+    def in_stacks(self) -> list[ReportedAblation]:
+        """An ablation of each stack of layers; of a model with one stack, this ablation itself."""
+        if self.results is None:
+            return [replace(self, record=record) for record in self.record.in_stacks]
+        of = self.results.in_stacks
+        return [replace(self, record=one, results=of[one.stack]) for one in self.record.in_stacks]
+
+    @property
     def interactions(self) -> np.ndarray:
         """Interaction of every span in points of drop, `[spans]`; NaN where unknown."""
         column = self.record.spans.get("interaction_points")
@@ -90,7 +98,8 @@ def ablation_study(
             views.append(interaction_view(record, interaction_scale, told, f"{prefix}i"))
     matrices = confusion(results, frame) if results else None
     examples = examples_content(results, frame, ablation.texts) if results and ablation.texts else None
-    prunable = said.study != "kept" and not said.warning and _switched(record) == ""
+    whole = _switched(replace(record, stack="")) == ""
+    prunable = said.study != "kept" and not said.warning and whole
     steps = slider_steps(
         frame, words, tolerance, view=views[0], reading=readings[0], parameters=said.layer_parameters,
         others=others, prune=prunable,
@@ -100,9 +109,9 @@ def ablation_study(
         count_text(said.n_examples, "example"),
         metric_name(said.metric),
     ]
-    name = study_label(record)
+    name, topic = study_label(record), study_label(replace(record, stack=""))
     return MapStudy(
-        name, name, " · ".join(filter(None, [*about, short_name(record.folder)])), words, frame, views,
+        name, topic, " · ".join(filter(None, [*about, short_name(record.folder)])), words, frame, views,
         readings[: len(views)], _facts(ablation, words, readings, len(views)), _tiles(record, words),
         _legend(frame, words), said.n_layers or int(frame["last"].max() + 1), said.warning,
         steps, tolerance,
@@ -162,7 +171,8 @@ def _switched(record: AblationRecord) -> str:
     chosen = section_of(record.identity, "settings")
     sites = {"attention": "attention ", "ffn": "feed-forward "}.get(str(chosen.get("sites")), "")
     layers = chosen.get("layers")
-    return f"{sites}adapters{f' of layers {layers}' if layers else ''}" if sites or layers else ""
+    own = f"{sites}adapters{f' of layers {layers}' if layers else ''}" if sites or layers else ""
+    return f"{own or 'adapters'} of the {record.stack}" if record.stack else own
 
 
 def _tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:

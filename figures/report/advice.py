@@ -58,6 +58,8 @@ def slider_steps(
         count = f"{within} of {len(frame)} span{'s' * (len(frame) != 1)} {'is' if within == 1 else 'are'}"
         chosen = next((frame.iloc[row] for row in reversed(rows) if row is not None), None)
         span = None if chosen is None or not prune else f"{chosen['first']:.0f}-{chosen['last']:.0f}"
+        if span and "stack" in frame:
+            span = f'"{chosen["stack"]} {span}"'
         steps.append({
             "tolerance": tolerance, "words": limit, "estimate": rows[0],
             "bound": rows[1] if has_intervals else None, "within": within,

@@ -59,6 +59,7 @@ def write_report(
 
 def map_studies(studies: Sequence[Reported], tolerance: float = 1.0) -> list[MapStudy]:
     """The studies of spans, ready for the page; all grids share one scale, and equal spans the tolerances."""
+    studies = [part for one in studies for part in one.in_stacks]
     drops = [_drops(one) for one in studies]
     metrics = [
         one.record.summary.metric if isinstance(one, ReportedAblation) else one.metric for one in studies

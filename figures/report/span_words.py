@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from adapter_probe.analysis.deltas import drop_points
+from adapter_probe.analysis.deltas import drop_points, tested_spans
 from adapter_probe.wording import amount_text, drop_name, drop_text, layers_text
 
 NONE = "—"
@@ -174,7 +174,7 @@ def fact(text: str | None, small: str = "") -> list[str] | None:
 
 def significance(frame: pd.DataFrame) -> list[list[str] | None]:
     """Of each span the corrected p-value and the verdict; None where it was not tested."""
-    tested = int(frame["p_holm"].notna().sum())
+    tested = tested_spans(frame)
     told: list[list[str] | None] = []
     for row in frame[["p_value", "p_holm", "significant"]].itertuples(index=False):
         verdict = "" if row.significant else "not "

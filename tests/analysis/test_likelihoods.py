@@ -52,11 +52,15 @@ def results_of(metric: str, n_examples: int = 40, n_layers: int = 3) -> Ablation
     if metric in ("continuation_perplexity", "greedy_accuracy"):
         labels = np.full(n_examples, int(metric == "continuation_perplexity"))
     greedy = generator.random(sums.shape[:2]) < 0.5 if metric == "greedy_accuracy" else None
+    right = None
+    if metric == "token_accuracy":
+        right = (generator.random(sums.shape[:2]) * (labels + 1)).astype(np.int64)
     spans = [(-1, -1) if s is None else (s.first, s.last) for s in variants.spans]
     return AblationResults(
         variants.masks, np.array(spans, np.int64), variants.names, sums, labels, metric, "causal", (), {},
         {"task": "made up", "split": "validation"},
         counts=counts, groups=np.array([f"part {i % 2}" for i in range(n_examples)]), greedy=greedy,
+        right=right,
     )  # fmt: skip
 
 
@@ -68,6 +72,9 @@ def by_hand(results: AblationResults, row: int, examples: list[int]) -> float:
         sums = [float(results.logits[row, e, k]) for k in range(n)]
         if metric == "greedy_accuracy":
             hits += bool(results.greedy[row, e])
+        elif metric == "token_accuracy":
+            hits += int(results.right[row, e])
+            units.append(int(results.counts[e, 0, 0]))
         elif metric in PROPORTIONS:
             sizes = [1] * n
             if metric in DIVIDED_BY:
@@ -79,6 +86,8 @@ def by_hand(results: AblationResults, row: int, examples: list[int]) -> float:
             units.append(1 if metric == "continuation_perplexity" else int(results.counts[e, 0, per]))
     if metric in PROPORTIONS:
         return hits / len(examples)
+    if metric == "token_accuracy":
+        return hits / sum(units)
     if metric == "nll":
         return sum(n / u for n, u in zip(nats, units)) / len(examples)
     a_unit = sum(nats) / sum(units)

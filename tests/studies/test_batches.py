@@ -17,12 +17,19 @@ import adapter_probe as ap
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
 
+STACKS = {
+    "clip": {"vision": 3, "text": 3},
+    "whisper": {"encoder": 3, "decoder": 3},
+    "t5 (labels)": {"encoder": 3, "decoder": 3},
+    "llava (last layer)": {"vision": 3, "language": 3},
+}
 CASES: dict[str, tuple[str | Callable[[Any], torch.Tensor], str]] = {
     "vit": ("logits", "classification"),
     "wav2vec2": ("logits", "classification"),
     "clip": (lambda out: (out.image_embeds * out.text_embeds).sum(-1), "regression"),
     "whisper": (lambda out: out.logits[:, -1, :3], "classification"),
     "t5 (labels)": (lambda out: out.logits[:, 0, :3], "classification"),
+    "llava (last layer)": (lambda out: out.logits[:, -1, :3], "classification"),
 }
 
 
@@ -74,11 +81,13 @@ def test_every_span_equals_the_loop(name: str):
     assert np.ptp(study.results.logits, axis=0).max() > 1e-4
     assert study.results.kind == kind
     assert model.training
+    assert dict(study.results.settings.get("stacks", [])) == STACKS.get(name, {})
     if kind == "classification":
         score = (expected.argmax(-1) == labels).mean(axis=-1)
-        spans = study.results.spans.tolist()
+        names = list(study.results.row_names)
         for row in study.spans.itertuples():
-            assert row.score == pytest.approx(score[spans.index([row.first, row.last])])
+            span = f"{getattr(row, 'stack', '')} {row.first}-{row.last}".lstrip()
+            assert row.score == pytest.approx(score[names.index(span)])
 
 
 @pytest.mark.slow
