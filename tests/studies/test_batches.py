@@ -21,7 +21,7 @@ STACKS = {
     "clip": {"vision": 3, "text": 3},
     "whisper": {"encoder": 3, "decoder": 3},
     "t5 (labels)": {"encoder": 3, "decoder": 3},
-    "llava (last layer)": {"vision": 3, "language": 3},
+    "llava (last layer)": {"vision": 3, "language": 4},
 }
 CASES: dict[str, tuple[str | Callable[[Any], torch.Tensor], str]] = {
     "vit": ("logits", "classification"),
