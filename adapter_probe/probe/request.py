@@ -24,7 +24,7 @@ from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import Requests, choose_metric
 from adapter_probe.data.requests_encoding import EncodedRequests, Start
 from adapter_probe.data.spec import TaskSpec
-from adapter_probe.errors import CheckpointError, DataError, ResultsError, must_be
+from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
 from adapter_probe.metrics import COMPARISONS, check_metric
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective_variants
@@ -238,6 +238,11 @@ def _start_of(opened: OpenedCheckpoint | OpenedPeft) -> Start | None:
     if getattr(opened, "head", "") != "seq2seq":
         return None
     base: Any = opened.model.get_base_model() if hasattr(opened.model, "get_base_model") else opened.model
+    if base.main_input_name != "input_ids":
+        raise ModelError(
+            f"a {type(base).__name__} reads {base.main_input_name} and no text; give batches= of a model in "
+            "memory"
+        )
 
     def start(tokens: Sequence[int]) -> int:
         labels = torch.tensor([list(tokens)])
