@@ -94,8 +94,8 @@ def main(base: str, data: str, n_rows: int = 100) -> None:
                     )  # fmt: skip
                 samples = sorted(found["samples"][name], key=lambda sample: sample["doc_id"])
                 theirs = np.concatenate([[float(r[0][0]) for r in one["resps"]] for one in samples])
-                ours = study.results.logits[variant][study.results.counts[..., 0] > 0]
-                scores = (study.predictions[variant] == study.results.labels).mean()
+                ours = study.results.outputs[variant][study.results.counts[..., 0] > 0]
+                scores = (study.predictions[variant] == study.results.scored_with).mean()
                 print(json.dumps({
                     "task": name, **prompts, "adapters": "off" if off else "on", "questions": len(samples),
                     "choices": len(theirs), "largest_difference_nats": float(np.abs(ours - theirs).max()),

@@ -60,14 +60,14 @@ def main(checkpoint: str, base: str, rows: str, n_rows: int = 40, group: int = 3
         start = time.process_time()
         found = [sum_ for sum_, _ in harness.loglikelihood(asked, disable_tqdm=True)]
         theirs.append(time.process_time() - start)
-        own = results.logits[row][results.counts[..., 0] > 0]
+        own = results.outputs[row][results.counts[..., 0] > 0]
         gaps.append(float(np.abs(own - np.array(found)).max()))
     whole = float(np.mean(theirs)) * len(results.spans)
     print(json.dumps({
         "rows": len(requests), "continuations": len(pairs), "variants": len(results.spans), "group": group,
         "one_pass_cpu_s": round(ours, 1), "one_variant_cpu_s": [round(t, 2) for t in theirs],
         "all_variants_cpu_s": round(whole, 1), "ratio": round(whole / ours, 2),
-        "largest_difference_nats": max(gaps), "largest_sum_nats": float(np.abs(results.logits).max()),
+        "largest_difference_nats": max(gaps), "largest_sum_nats": float(np.abs(results.outputs).max()),
     }))  # fmt: skip
 
 

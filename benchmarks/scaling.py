@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.study_records import ablation_record
 from adapter_probe.probe.plan import count_work
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import span_variants
 
 

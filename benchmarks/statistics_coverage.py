@@ -21,11 +21,11 @@ from statistics import NormalDist
 
 import numpy as np
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.resampling import bootstrap_scores
 from adapter_probe.analysis.significance import holm, percentile_interval, span_p
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import span_variants
 
 N_SPANS, RIGHT, LOST = 78, 0.8, 0.05

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.attribution import layer_shares, span_interactions
 from adapter_probe.analysis.deltas import (
     drop_points,
@@ -24,7 +25,6 @@ from adapter_probe.analysis.removable import TOLERANCES, non_monotone, removable
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, percentile_interval, span_p
 from adapter_probe.metrics import COMPARISONS, METRICS, PROPORTIONS, to_points
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
 
 _INTERACTION = ("interaction_points", "interaction_low_points", "interaction_high_points")
@@ -168,7 +168,7 @@ def _resampled(
     The chance score of a correlation is 0; it is NaN if the score of guessing is not known.
     """
     if results.kind == "classification" and results.metric not in COMPARISONS:
-        constant = np.full(len(results.labels), np.bincount(results.labels).argmax())
+        constant = np.full(results.n_examples, np.bincount(results.scored_with).argmax())
         sampled = bootstrap_scores(results, n_resamples, seed, more=constant[None])
         return sampled[:, :-1], sampled[:, -1]
     sampled = bootstrap_scores(results, n_resamples, seed)

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import resamples_for
 from adapter_probe.analysis.deltas import (
     StudyKind,
@@ -29,7 +30,6 @@ from adapter_probe.analysis.deltas import (
 from adapter_probe.analysis.resampling import bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, percentile_interval
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import span_columns
 
 _SEED = 0
@@ -236,10 +236,10 @@ def check_comparable(
                 f"{len(other.spans)} up to layer {other.spans.max()}; give ablations of the same spans"
             )
         same_data = one.identity.get("data") == other.identity.get("data")
-        if not np.array_equal(one.labels, other.labels) or not same_data:
+        if not np.array_equal(one.scored_with, other.scored_with) or not same_data:
             raise ResultsError(
-                f"{pair}: they were scored on different examples ({len(one.labels):,} and "
-                f"{len(other.labels):,}); run `adapter-probe ablate` on the same --data for both"
+                f"{pair}: they were scored on different examples ({one.n_examples:,} and "
+                f"{other.n_examples:,}); run `adapter-probe ablate` on the same --data for both"
             )
 
 

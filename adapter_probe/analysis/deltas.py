@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.errors import DataError, ResultsError
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import SPANS_COLUMNS, STACK_COLUMN, span_columns
 from adapter_probe.spans import SITES_PER_LAYER
 
@@ -37,14 +37,16 @@ def row_scores(results: AblationResults) -> np.ndarray:
         DataError: a user's metric gives no finite number for the intact model.
     """
     if isinstance(own := results.metric, metrics.CustomMetric):
-        scores = own.scores(results.predictions, results.labels, results.row_names)
+        scores = own.scores(results.predictions, results.scored_with, results.row_names)
         if np.isnan(scores[intact_row(results)]):
             raise DataError(
                 f"the metric {own.own_name} returned NaN or infinity for the intact model, so there is no "
                 "score to compare the spans with"
             )
         return scores
-    return np.asarray(metrics.score(results.metric, results.predictions, results.labels), dtype=np.float64)
+    return np.asarray(
+        metrics.score(results.metric, results.predictions, results.scored_with), dtype=np.float64
+    )
 
 
 def intact_row(results: AblationResults) -> int:
@@ -58,7 +60,7 @@ def intact_row(results: AblationResults) -> int:
         raise ResultsError("the ablation has no row with every adapter on, so there is no reference score")
     if bad := results.nonfinite[rows[0]]:
         raise ResultsError(
-            f"the intact model's outputs are NaN or infinite for {bad} of {len(results.labels)} examples, so "
+            f"the intact model's outputs are NaN or infinite for {bad} of {results.n_examples} examples, so "
             "there is no score to compare the spans with"
         )
     return int(rows[0])
@@ -110,7 +112,7 @@ def span_scores(results: AblationResults) -> pd.DataFrame:
             "n_layers": last - first + 1,
             "score": scores[rows],
             "delta_points": metrics.to_points(results.metric, scores[rows] - intact),
-            "n_examples": len(results.labels),
+            "n_examples": results.n_examples,
         }
     )
     order = ["first", "last"]

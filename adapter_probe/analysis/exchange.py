@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import StudyKind, intact_score, study_kind
 from adapter_probe.analysis.sweeps import pareto_frontier
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.schema import span_columns
 
@@ -76,7 +76,7 @@ def exchange_of(
     return ExchangeRecord(
         names, (task.metric, other.metric), spans.assign(on_frontier=frontier),
         (intact_score(task), intact_score(other)),
-        (len(task.labels), len(other.labels)), dict(zip(names, (task.identity, other.identity))),
+        (task.n_examples, other.n_examples), dict(zip(names, (task.identity, other.identity))),
         study_kind(task),
     )  # fmt: skip
 

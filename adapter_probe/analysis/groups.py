@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import finite_or_none, intact_row, removed_row
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import GROUPS_COLUMNS, STACK_COLUMN
 
 INTACT, REMOVED = "intact", "all off"
@@ -34,7 +34,7 @@ def group_scores(results: AblationResults) -> pd.DataFrame | None:
     rows = _rows(results)
     frames = []
     for group in sorted(inside):
-        predictions, labels = results.predictions[:, inside[group]], results.labels[inside[group]]
+        predictions, labels = results.predictions[:, inside[group]], results.scored_with[inside[group]]
         scores = np.asarray(metrics.score(results.metric, predictions, labels), dtype=np.float64)
         own = rows.assign(group=group, n_examples=len(labels), score=scores[rows["row"]])
         intact = scores[intact_row(results)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from adapter_probe.results.ablation_files import AblationResults
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER, Span
 
 

@@ -10,6 +10,7 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import (
     drop_points,
     intact_row,
@@ -21,7 +22,6 @@ from adapter_probe.analysis.deltas import (
 from adapter_probe.analysis.resampling import bootstrap_scores
 from adapter_probe.analysis.significance import LEVEL, percentile_interval
 from adapter_probe.metrics import to_points
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import REMOVABLE_COLUMNS
 from adapter_probe.settings import Basis
 
@@ -122,7 +122,7 @@ def random_halves(results: AblationResults) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         int ``[examples in the half]`` each, ascending; the same results give the same halves.
     """
-    clusters = results.labels if results.kind == "extractive" else np.arange(len(results.labels))
+    clusters = results.scored_with if results.kind == "extractive" else np.arange(results.n_examples)
     found, cluster = np.unique(clusters, return_inverse=True)
     first = np.zeros(len(found), dtype=bool)
     first[np.random.default_rng(0).permutation(len(found))[: len(found) // 2]] = True

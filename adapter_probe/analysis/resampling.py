@@ -15,9 +15,9 @@ from functools import partial
 import numpy as np
 
 from adapter_probe import metrics
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.formulas import ClassCounts, loss, loss_terms
 from adapter_probe.metrics import METRICS, PROPORTIONS, RATIOS, CustomMetric
-from adapter_probe.results.ablation_files import AblationResults
 
 N_RESAMPLES = 10_000
 _CHUNK_VALUES = 4_000_000  # numbers in a chunk of counts or of what is counted: some tens of megabytes
@@ -45,7 +45,7 @@ def bootstrap_scores(
         undefined, or where the variant lacks a prediction. All NaN where there is but one example (or
         paragraph) to draw, which says nothing of how others would have come out.
     """
-    labels = results.labels
+    labels = results.scored_with
     rows = results.predictions if more is None else np.concatenate([results.predictions, more])
     complete = metrics.is_complete(rows)  # variants without a prediction have no score
     predictions = rows[complete]

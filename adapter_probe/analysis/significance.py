@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import without_noise
 from adapter_probe.metrics import COMPARISONS, PROPORTIONS
-from adapter_probe.results.ablation_files import AblationResults
 
 LEVEL = 0.95
 ALPHA = 0.05
@@ -112,5 +112,5 @@ def span_p(results: AblationResults, rows: np.ndarray, intact: int, differences:
         return np.full(len(rows), np.nan)
     if results.metric not in PROPORTIONS:
         return bootstrap_p(differences)
-    right = results.predictions == results.labels
+    right = results.predictions == results.scored_with
     return mcnemar_p(right[rows], right[intact])

@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import of_stack
 from adapter_probe.analysis.groups import group_scores
 from adapter_probe.analysis.summary import AblationSummary, summarise
-from adapter_probe.results.ablation_files import AblationResults
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import AblationTables
 from adapter_probe.analysis.deltas import (
     StudyKind,
@@ -29,7 +30,6 @@ from adapter_probe.analysis.removable import spans_with_adapters
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.records import RecordError, from_record, to_record
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER
 from adapter_probe.wording import ALL_OFF
 
@@ -205,7 +205,7 @@ def summarise(
         study=study,
         metric=results.metric,
         kind=results.kind,
-        n_examples=len(results.labels),
+        n_examples=results.n_examples,
         n_layers=results.masks.shape[1] // SITES_PER_LAYER,
         intact_score=finite_or_none(intact),
         removed_score=finite_or_none(removed),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.checkpoints import peft
 from adapter_probe.checkpoints.engines import PACKED
 from adapter_probe.data.answers import Answers, choose_windows, decode_windows, score_answers
@@ -21,7 +22,6 @@ from adapter_probe.metrics import COMPARISONS, RATIOS, continuation_sizes
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import VariantSet
 
 from .likelihoods import request_outputs, summed_windows
@@ -182,8 +182,8 @@ def assemble_results(
         masks=variants.masks,
         spans=np.array(spans, dtype=np.int64),
         row_names=variants.names,
-        logits=logits,
-        labels=labels,
+        outputs=logits,
+        scored_with=labels,
         metric=request.metric,
         kind=task.kind,
         label_names=task.label_names,

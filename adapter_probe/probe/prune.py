@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from adapter_probe import metrics
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.checkpoints.converting import refuse_full, to_peft
 from adapter_probe.checkpoints.description import Description
 from adapter_probe.checkpoints.native import OpenedCheckpoint, save_checkpoint
@@ -31,7 +32,6 @@ from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.layer import ADAPTER
 from adapter_probe.models.methods import Adapters
 from adapter_probe.progress import progress_bar
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import SITES_PER_LAYER, Span, VariantSet, in_model
 
 from .general_model import GeneralModel
@@ -244,7 +244,7 @@ def _results(request: AblationRequest, span: Span, step: Callable[[int], None]) 
 
 
 def _score(results: AblationResults, row: int) -> float | None:
-    score = float(metrics.score(results.metric, results.predictions[row], results.labels))
+    score = float(metrics.score(results.metric, results.predictions[row], results.scored_with))
     return None if np.isnan(score) else score
 
 

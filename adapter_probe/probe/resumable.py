@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from adapter_probe.results.ablation_files import AblationResults
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.results.rundir import RunDirectory
 
 from .engine import Engine, ProgressCallback

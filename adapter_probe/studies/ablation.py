@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pandas as pd
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.analysis.summary import AblationSummary
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.atomic import make_folder
 from adapter_probe.results.schema import PREDICTIONS
 from adapter_probe.settings import Style, as_points

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
 
-    from adapter_probe.results.ablation_files import AblationResults
+    from adapter_probe.ablation_results import AblationResults
 
 
 class SeveralAblations(DrawnStudy):

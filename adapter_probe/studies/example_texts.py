@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.data.given import given_task
 from adapter_probe.data.lm_eval_tasks import is_task
@@ -16,7 +17,6 @@ from adapter_probe.data.tasks import Columns, Split, TaskSpec, load_split
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.metrics import COMPARISONS, PROPORTIONS, check_kind, default_metric
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.sealing import MADE_FROM, read_note
 
 _MOST_VALUES = 60  # of a column that is worth filtering by
@@ -79,7 +79,7 @@ def _candidates(
     results: AblationResults, files: Sequence[Path], encoding: str, task: object, source: str, choices: bool
 ) -> Iterator[tuple[str, ExampleTexts]]:
     """Fingerprint and texts of the given or recorded files, then of the checkpoint's own task."""
-    split, n_examples = _split(results), len(results.labels)
+    split, n_examples = _split(results), results.n_examples
     paths = tuple(str(path.resolve()) for path in files)
     if choices:
         if paths:

@@ -263,7 +263,7 @@ def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path) -> Pruning:
     row = ablation_tables(results).spans.iloc[0]
     before, after = row_scores(results).tolist()
     return Pruning(
-        pruned.span, choice.chosen_on, choice.n_examples, len(results.labels), results.metric, before, after,
+        pruned.span, choice.chosen_on, choice.n_examples, results.n_examples, results.metric, before, after,
         float(row["delta_points"]), (float(row["ci_low_points"]), float(row["ci_high_points"])),
         float(row.get("p_value", np.nan)), pruned.adapters_before, pruned.adapters_after,
         pruned.seconds_before, pruned.seconds_after, out, choice.warning,

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.study_records import AblationRecord, ablation_record
 from adapter_probe.checkpoints.hub import fetch_checkpoint, name_in_cache
 from adapter_probe.data.prompting import Prompting
@@ -19,7 +20,7 @@ from adapter_probe.metrics import COMPARISONS, CustomMetric
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded
 from adapter_probe.results import schema
-from adapter_probe.results.ablation_files import AblationResults, save_predictions, write_spans
+from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.atomic import write_csv, write_json
 from adapter_probe.results.sealing import sealed
 

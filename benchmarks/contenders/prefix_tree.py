@@ -35,7 +35,7 @@ class PrefixTree(Contender):
         with AblationRun(self._request, self._scratch) as ablation:
             ablation.compute(lambda tokens: None)
             results = ablation.results()
-        self._logits = results.logits
+        self._logits = results.outputs
         return {"variants": len(self._logits)}
 
     def save(self, path: Path) -> None:

@@ -58,7 +58,7 @@ def spans_of(checkpoint: str, exact: ap.Ablation) -> pd.DataFrame:
     examples = load_examples(
         opened.tokenizer, about.task, "validation", about.max_length, expect_fingerprint=True
     )
-    if not np.array_equal(examples.labels, exact.results.labels):
+    if not np.array_equal(examples.labels, exact.results.scored_with):
         raise ValueError(f"{exact.folder} is of other examples than the validation split of {checkpoint}")
     start = time.perf_counter()
     scores = site_scores(opened.model, examples)
@@ -81,7 +81,7 @@ def at_random(spans: pd.DataFrame) -> pd.DataFrame:
 def by_halves(exact: ap.Ablation) -> pd.DataFrame:
     """How well the exact grid on a random half of the examples tells that on the other half."""
     results, spans = exact.results, exact.spans.query("first >= 0")
-    hits = results.predictions == results.labels  # [variants, examples]; the first variant is intact
+    hits = results.predictions == results.scored_with  # [variants, examples]; the first variant is intact
     rows = np.array([results.row_names.index(name_of(span)) for span in spans.itertuples()])
     draw, found = np.random.default_rng(0), []
     for _ in range(HALVINGS):

@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import drop_points, span_order
 from adapter_probe.analysis.study_records import AblationRecord, section_of
 from adapter_probe.figures.ablation_words import study_label
@@ -19,7 +20,6 @@ from adapter_probe.figures.layout import one_panel
 from adapter_probe.figures.levels import DivergingScale, Scale
 from adapter_probe.figures.span_grid import grid_of
 from adapter_probe.figures.span_line import line_of_spans
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.wording import count_text, drop_text, is_distance, is_loss, metric_name, score_text
 
 from .advice import percent_text, slider_steps
@@ -142,7 +142,7 @@ def _facts(ablation: ReportedAblation, words: Words, readings: list, n_views: in
         facts["significance"] = significance(frame)
     if results is not None:
         exact = ", by exact match" if results.kind == "extractive" else ""
-        total = f"of {len(results.labels):,}{exact}"
+        total = f"of {results.n_examples:,}{exact}"
         facts["examples"] = [
             None if n is None else fact(f"{n[0]:,} newly wrong, {n[1]:,} newly correct", total)
             for n in flip_counts(results, frame)

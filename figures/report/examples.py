@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from adapter_probe.ablation_results import QUESTION_SCORES, AblationResults
 from adapter_probe.analysis.deltas import intact_row
 from adapter_probe.errors import ResultsError
 from adapter_probe.metrics import COMPARISONS, PROPORTIONS, continuation_sizes
-from adapter_probe.results.ablation_files import QUESTION_SCORES, AblationResults
 
 from .markup import Html, choice, tag
 
@@ -48,10 +48,10 @@ def is_correct(results: AblationResults) -> np.ndarray | None:
     if results.metric in COMPARISONS:
         return None
     if results.kind == "classification" or (results.kind == "causal" and results.metric in PROPORTIONS):
-        labels = 0 if results.greedy is not None else results.labels
+        labels = 0 if results.greedy is not None else results.scored_with
         return results.predictions == labels
     if results.kind == "extractive":
-        return results.logits[..., QUESTION_SCORES.index("exact_match")] > 0.5
+        return results.outputs[..., QUESTION_SCORES.index("exact_match")] > 0.5
     return None
 
 
@@ -85,12 +85,12 @@ def confusion(results: AblationResults, spans: pd.DataFrame) -> dict[str, Any] |
         return None
     names, places = list(results.label_names), np.arange(len(results.label_names))
     if len(names) > _MOST_CLASSES:
-        counts = np.bincount(results.labels, minlength=len(names))
+        counts = np.bincount(results.scored_with, minlength=len(names))
         kept = np.sort(np.argsort(-counts, kind="stable")[: _MOST_CLASSES - 1])
         places = np.full(len(names), len(kept))
         places[kept] = np.arange(len(kept))
         names = [*(names[i] for i in kept), _OTHERS]
-    n, truth = len(names), places[results.labels]
+    n, truth = len(names), places[results.scored_with]
 
     def matrix(row: int) -> list[str]:
         pairs = n * truth + places[results.predictions[row]]
@@ -146,9 +146,9 @@ def examples_content(
     outcomes = is_correct(results)
     if outcomes is None or (results.kind == "extractive" and results.answers is None):
         return None
-    if len(texts.texts) != len(results.labels):
+    if len(texts.texts) != results.n_examples:
         raise ResultsError(
-            f"{len(texts.texts)} texts do not fit predictions of {len(results.labels)} examples"
+            f"{len(texts.texts)} texts do not fit predictions of {results.n_examples} examples"
         )
     intact, rows = intact_row(results), variant_of(results, spans)
     kept = np.flatnonzero((outcomes != outcomes[intact])[results.nonfinite == 0].any(axis=0))
@@ -188,9 +188,9 @@ def _predicted(
         return said, options, [(texts.truths or texts.texts)[i] for i in kept]
     said, names = results.predictions[:, kept], results.label_names
     if results.kind == "classification":
-        return said, list(names), [names[i] for i in results.labels[kept]]
+        return said, list(names), [names[i] for i in results.scored_with[kept]]
     choices = texts.choices or (("right", "wrong"),) * len(texts.texts)
-    gold = np.zeros_like(results.labels) if results.greedy is not None else results.labels
+    gold = np.zeros_like(results.scored_with) if results.greedy is not None else results.scored_with
     return said, [list(choices[i]) for i in kept], [choices[i][gold[i]] for i in kept]
 
 
@@ -215,7 +215,7 @@ def _margins(results: AblationResults, kept: np.ndarray) -> np.ndarray | None:
 
     None for answers, and for choices that are not compared by their probabilities.
     """
-    logits, labels = results.logits[:, kept].astype(np.float64), results.labels[kept]
+    logits, labels = results.outputs[:, kept].astype(np.float64), results.scored_with[kept]
     if results.kind == "causal":
         if results.metric != "accuracy" or results.counts is None:
             return None

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from adapter_probe.results.ablation_files import AblationResults
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.settings import SiteChoice
 from adapter_probe.spans import span_variants
 
@@ -36,8 +36,8 @@ def make_results() -> Callable[..., AblationResults]:
             masks=variants.masks,
             spans=np.array([(s.first, s.last) if s else (-1, -1) for s in variants.spans]),
             row_names=variants.names,
-            logits=generator.normal(size=(len(variants.names), n_examples, n_labels)).astype(np.float32),
-            labels=labels,
+            outputs=generator.normal(size=(len(variants.names), n_examples, n_labels)).astype(np.float32),
+            scored_with=labels,
             metric=metric,
             kind=kind,
             label_names=tuple("abcdef"[:n_labels]) if n_labels > 1 else (),

@@ -28,7 +28,7 @@ def test_spans_keep_their_scores_and_gain_statistics(make_results):
     spans = ablation_tables(results, n_resamples=500).spans
     plain = span_scores(results)
     assert spans[list(plain)].equals(plain)
-    right = results.logits.argmax(-1) == results.labels
+    right = results.outputs.argmax(-1) == results.scored_with
     place = {tuple(span): row for row, span in enumerate(results.spans.tolist())}
     for row in spans.itertuples():
         variant = right[place[row.first, row.last]]
@@ -102,7 +102,7 @@ def test_half_the_sites_make_the_same_tables(make_results, sites):
 def test_a_single_span_has_a_row_and_every_layer_too(make_results):
     results = make_results(4)
     rows = [results.row_names.index(name) for name in ("intact", "1-2")]
-    arrays = {name: getattr(results, name)[rows] for name in ("masks", "spans", "logits")}
+    arrays = {name: getattr(results, name)[rows] for name in ("masks", "spans", "outputs")}
     tables = ablation_tables(
         dataclasses.replace(results, **arrays, row_names=("intact", "1-2")), n_resamples=50
     )
@@ -121,7 +121,7 @@ def test_bounds_of_interactions_and_shares_by_resampling_anew(make_results):
     for count in counts:
         examples = np.repeat(np.arange(60), count.astype(int))
         again = dataclasses.replace(
-            results, logits=results.logits[:, examples], labels=results.labels[examples]
+            results, outputs=results.outputs[:, examples], scored_with=results.scored_with[examples]
         )
         drops = -span_grid(span_scores(again))
         drawn.append((interactions(drops)[0, 2], *shares(drops)))
@@ -135,7 +135,7 @@ def test_bounds_of_interactions_and_shares_by_resampling_anew(make_results):
 
 def test_undefined_scores_pass_through(make_results):
     results = make_results(3, metric="spearman", n_labels=1)
-    results.logits[2] = 0.5  # a constant prediction has no correlation
+    results.outputs[2] = 0.5  # a constant prediction has no correlation
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tables = ablation_tables(results, n_resamples=50)
@@ -168,11 +168,11 @@ def test_enough_resamples_for_holm(make_results):
 @pytest.mark.parametrize(("metric", "n_labels"), [("accuracy", 3), ("mcc", 3), ("spearman", 1)])
 def test_a_variant_that_is_not_finite_has_a_count_and_no_score(make_results, metric, n_labels):
     sound = make_results(3, metric=metric, n_labels=n_labels)
-    logits = sound.logits.copy()
+    logits = sound.outputs.copy()
     row = sound.row_names.index("1-2")
     logits[row, :7, 0] = np.nan
     logits[row, 7, 0] = np.inf
-    spoilt = dataclasses.replace(sound, logits=logits)
+    spoilt = dataclasses.replace(sound, outputs=logits)
     tables = ablation_tables(spoilt, n_resamples=200)
     found = tables.spans.set_index(["first", "last"]).loc[(1, 2)]
     assert found["n_nonfinite"] == 8
@@ -189,10 +189,10 @@ def test_a_variant_that_is_not_finite_has_a_count_and_no_score(make_results, met
 
 
 def test_an_intact_model_that_is_not_finite_is_refused(make_results):
-    logits = make_results(3).logits.copy()
+    logits = make_results(3).outputs.copy()
     logits[0, 4, 1] = np.nan
     with pytest.raises(ResultsError, match="intact model's outputs are NaN or infinite for 1 of 40 examples"):
-        ablation_tables(dataclasses.replace(make_results(3), logits=logits))
+        ablation_tables(dataclasses.replace(make_results(3), outputs=logits))
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def judged(make_results):
             said = labels.copy()
             said[order[n:]] = 1 - labels[order[n:]]
             logits[row, np.arange(60), said] = 1
-        return dataclasses.replace(results, labels=labels, logits=logits)
+        return dataclasses.replace(results, scored_with=labels, outputs=logits)
 
     return make
 
@@ -222,9 +222,9 @@ def test_what_learned_something_has_no_warning(judged):
 @pytest.mark.parametrize("metric", ["accuracy", "f1", "macro_f1", "mcc"])
 def test_a_model_that_says_the_commonest_class_is_told_first(judged, metric):
     results = judged([58, 50, 41, 55], metric)
-    logits = np.zeros_like(results.logits)
+    logits = np.zeros_like(results.outputs)
     logits[:, :, 0] = 1  # whatever is switched off
-    results = dataclasses.replace(results, logits=logits)
+    results = dataclasses.replace(results, outputs=logits)
     found = summarise(results, ablation_tables(results))
     assert found.warning.startswith(
         "The intact model is not better than always answering with the most frequent"
@@ -265,7 +265,7 @@ def test_layers_without_adapters_are_no_spans_and_no_tests(make_results, gone):
         masks=variants.masks,
         spans=whole.spans[rows],
         row_names=variants.names,
-        logits=whole.logits[rows],
+        outputs=whole.outputs[rows],
         settings=settings,
     )
     small = dataclasses.replace(
@@ -299,7 +299,7 @@ def test_a_metric_of_the_users_own(make_results):
         np.testing.assert_allclose(found.spans[column], expected.spans[column], atol=1e-9)
     assert found.chance_p == expected.chance_p
     kappa = dataclasses.replace(results, metric=CustomMetric(cohen_kappa_score))
-    scores = [cohen_kappa_score(results.labels, row) for row in results.predictions]
+    scores = [cohen_kappa_score(results.scored_with, row) for row in results.predictions]
     assert row_scores(kappa).tolist() == scores
     assert (kappa.metric, metric_label(kappa.metric)) == ("custom:cohen_kappa_score", "cohen_kappa_score")
     assert kappa.chance_score == 0.0
@@ -317,6 +317,6 @@ def test_a_metric_of_the_users_own_of_numbers(make_results):
 
     results = dataclasses.replace(make_results(2, n_labels=1), metric=CustomMetric(closeness))
     tables = ablation_tables(results, n_resamples=100)
-    logits, labels = results.logits[1, :, 0], results.labels
+    logits, labels = results.outputs[1, :, 0], results.scored_with
     assert tables.spans["score"][0] == pytest.approx(-np.abs(labels - logits).mean())
     assert np.isnan(tables.chance_p)  # nothing says what guessing would score

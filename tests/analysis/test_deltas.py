@@ -24,12 +24,12 @@ def accuracy_by_loop(logits, labels) -> float:
 
 
 def reference_score(results, variant: int) -> float:
-    logits = results.logits[variant]
+    logits = results.outputs[variant]
     if results.metric == "accuracy":
-        return accuracy_by_loop(logits, results.labels)
+        return accuracy_by_loop(logits, results.scored_with)
     if results.metric == "mcc":
-        return matthews_corrcoef(results.labels, logits.argmax(axis=1))
-    return stats.spearmanr(logits[:, 0], results.labels).statistic
+        return matthews_corrcoef(results.scored_with, logits.argmax(axis=1))
+    return stats.spearmanr(logits[:, 0], results.scored_with).statistic
 
 
 @pytest.mark.parametrize(("metric", "n_labels"), [("accuracy", 3), ("mcc", 2), ("spearman", 1)])
@@ -56,7 +56,7 @@ def test_the_order_of_the_rows_does_not_matter(make_results):
         results,
         masks=results.masks[order],
         spans=results.spans[order],
-        logits=results.logits[order],
+        outputs=results.outputs[order],
         row_names=tuple(results.row_names[i] for i in order),
     )
     pd.testing.assert_frame_equal(deltas.span_scores(shuffled), deltas.span_scores(results))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import row_scores, span_scores
 from adapter_probe.analysis.groups import group_scores
@@ -25,7 +26,7 @@ from adapter_probe.metrics import (
     metric_label,
     to_points,
 )
-from adapter_probe.results.ablation_files import AblationResults, load_ablation, save_predictions
+from adapter_probe.results.ablation_files import load_ablation, save_predictions
 from adapter_probe.spans import span_variants
 
 DIVIDED_BY = dict(zip(PROPORTIONS[1:], COUNTED[1:3]))
@@ -69,7 +70,7 @@ def by_hand(results: AblationResults, row: int, examples: list[int]) -> float:
     metric, hits, nats, units = results.metric, 0, [], []
     for e in examples:
         n = int((results.counts[e, :, 0] > 0).sum())
-        sums = [float(results.logits[row, e, k]) for k in range(n)]
+        sums = [float(results.outputs[row, e, k]) for k in range(n)]
         if metric == "greedy_accuracy":
             hits += bool(results.greedy[row, e])
         elif metric == "token_accuracy":
@@ -79,7 +80,7 @@ def by_hand(results: AblationResults, row: int, examples: list[int]) -> float:
             sizes = [1] * n
             if metric in DIVIDED_BY:
                 sizes = [int(results.counts[e, k, COUNTED.index(DIVIDED_BY[metric])]) for k in range(n)]
-            hits += max(range(n), key=lambda k: sums[k] / sizes[k]) == results.labels[e]
+            hits += max(range(n), key=lambda k: sums[k] / sizes[k]) == results.scored_with[e]
         else:
             nats.append(-sums[0])
             per = COUNTED.index(PER.get(metric, "tokens"))
@@ -116,9 +117,9 @@ def test_each_resample_is_scored_as_if_written_out(metric):
 @pytest.mark.parametrize("metric", [metric for metric in LOSSES if metric not in COMPARISONS])
 def test_a_loss_that_rises_is_a_drop(metric):
     results = results_of(metric)
-    worse = results.logits.copy()
+    worse = results.outputs.copy()
     worse[1:] = worse[0] - 1.0  # every example a nat less likely under every span
-    results = replace(results, logits=worse)
+    results = replace(results, outputs=worse)
     frame = span_scores(results)
     assert (frame["score"] > row_scores(results)[0]).all()
     assert (frame["delta_points"] < 0).all()
@@ -152,9 +153,9 @@ def test_a_single_text_has_no_interval_and_no_p():
 
 def test_a_sum_that_is_not_finite_is_no_choice():
     results = results_of("accuracy")
-    broken = results.logits.copy()
+    broken = results.outputs.copy()
     broken[2, 7, 1] = np.nan
-    results = replace(results, logits=broken)
+    results = replace(results, outputs=broken)
     assert results.predictions[2, 7] == NO_CLASS
     assert np.isnan(row_scores(results)[2])
     assert np.isfinite(np.delete(row_scores(results), 2)).all()
@@ -165,7 +166,7 @@ def test_what_is_stored_comes_back(metric, tmp_path):
     results = results_of(metric)
     save_predictions(tmp_path, results)
     again = load_ablation(tmp_path)
-    for name in ("logits", "counts", "groups", "labels"):
+    for name in ("outputs", "counts", "groups", "scored_with"):
         np.testing.assert_array_equal(getattr(again, name), getattr(results, name))
     np.testing.assert_array_equal(row_scores(again), row_scores(results))
 
@@ -176,13 +177,13 @@ def test_lm_evals_own_aggregation_says_the_same():
     own |= dict.fromkeys(("byte_perplexity", "word_perplexity"), metrics.weighted_perplexity)
     for metric, aggregate in own.items():
         results = results_of(metric)
-        pairs = list(zip(results.logits[0, :, 0].astype(float).tolist(), results.labels.tolist()))
+        pairs = list(zip(results.outputs[0, :, 0].astype(float).tolist(), results.scored_with.tolist()))
         assert row_scores(results)[0] == pytest.approx(aggregate(pairs), rel=1e-12)
 
 
 def test_a_whole_counts_those_of_its_examples_that_are_in_no_part():
     results = results_of("accuracy")
-    names = np.array(["whole", "whole/a", "whole/a", "other"] * 60)[: len(results.labels)]
+    names = np.array(["whole", "whole/a", "whole/a", "other"] * 60)[: results.n_examples]
     groups = group_scores(replace(results, groups=names))
     counted = groups.groupby("group")["n_examples"].first().to_dict()
     assert counted["whole"] == int(np.char.startswith(names, "whole").sum())

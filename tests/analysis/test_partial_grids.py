@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import span_units
 from adapter_probe.analysis.summary import summarise
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.spans import VariantSet, span_variants
 
 NUMBERS = ["score", "delta_points", "ci_low_points", "ci_high_points", "p_value", "p_holm"]
@@ -29,7 +29,7 @@ def with_rows(results: AblationResults, variants: VariantSet, rows: list[int]) -
     spans = [(-1, -1) if span is None else (span.first, span.last) for span in variants.spans]
     return replace(
         results, masks=variants.masks, spans=np.array(spans, np.int64), row_names=variants.names,
-        logits=results.logits[rows],
+        outputs=results.outputs[rows],
     )  # fmt: skip
 
 

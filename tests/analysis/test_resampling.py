@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as hnp
 from scipy.stats import pearsonr, spearmanr
 
 from adapter_probe import metrics
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.resampling import bootstrap_scores, draw_counts, weighted_scorer
-from adapter_probe.results.ablation_files import AblationResults
 
 
 def results_of(metric: str, n_examples: int = 90, n_labels: int = 2) -> AblationResults:
@@ -44,13 +44,13 @@ def results_of(metric: str, n_examples: int = 90, n_labels: int = 2) -> Ablation
 )  # fmt: skip
 def test_each_resample_is_scored_as_if_written_out(metric, n_labels):
     results = results_of(metric, n_labels=n_labels)
-    clusters = results.labels if results.kind == "extractive" else None
+    clusters = results.scored_with if results.kind == "extractive" else None
     scores = bootstrap_scores(results, 40, seed=3)
     [counts] = draw_counts(90, 40, seed=3, clusters=clusters)
     assert scores.shape == (40, 6)
     for count, row in zip(counts, scores):
         drawn = np.repeat(np.arange(90), count.astype(int))
-        expected = metrics.score(metric, results.predictions[:, drawn], results.labels[drawn])
+        expected = metrics.score(metric, results.predictions[:, drawn], results.scored_with[drawn])
         np.testing.assert_allclose(row, expected, atol=1e-6)
 
 
@@ -120,7 +120,7 @@ def test_the_seed_and_nothing_else_decides(monkeypatch, metric):
 
 def test_a_constant_variant_has_no_correlation():
     results = results_of("spearman")
-    results.logits[2] = 1.5
+    results.outputs[2] = 1.5
     for metric in ("spearman", "pearson"):
         object.__setattr__(results, "metric", metric)
         scores = bootstrap_scores(results, 30, seed=0)

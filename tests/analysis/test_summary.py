@@ -88,7 +88,7 @@ def test_scores_of_an_ablation(make_results):
     for row, hits in enumerate([36, 35, 30, 30, 34, 36, 37]):  # intact, 0-0, 0-1, 0-2, 1-1, 1-2, 2-2
         right = np.arange(40) < hits
         logits[row, np.arange(40), np.where(right, labels, 1 - labels)] = 1
-    found = summarise(dataclasses.replace(results, labels=labels, logits=logits))
+    found = summarise(dataclasses.replace(results, scored_with=labels, outputs=logits))
     expected = {
         "task": "made up",
         "split": "validation",
@@ -126,13 +126,13 @@ def test_parameters_of_the_sites_that_are_switched(sites, counts, make_results):
 
 def test_spans_say_nothing_only_where_none_differs_from_the_intact_model(make_results):
     results = dataclasses.replace(
-        make_results(3, n_labels=2), labels=np.ones(40, np.int64), metric="agreement"
+        make_results(3, n_labels=2), scored_with=np.ones(40, np.int64), metric="agreement"
     )
     logits = np.zeros((7, 40, 2), np.float32)
     logits[..., 0] = 1
-    same = dataclasses.replace(results, logits=logits.copy())
+    same = dataclasses.replace(results, outputs=logits.copy())
     logits[results.row_names.index("1-1"), 0] = 0, 1  # of one example
-    single = dataclasses.replace(results, logits=logits)
+    single = dataclasses.replace(results, outputs=logits)
     same, single = (summarise(one, ablation_tables(one, n_resamples=20)) for one in (same, single))
     assert same.removed_score == single.removed_score == 1.0
     assert same.warning
@@ -141,9 +141,9 @@ def test_spans_say_nothing_only_where_none_differs_from_the_intact_model(make_re
 
 def test_undefined_scores_are_null_in_json(make_results):
     results = make_results(2, n_labels=1, metric="pearson")
-    constant = results.logits.copy()
+    constant = results.outputs.copy()
     constant[results.row_names.index("0-1")] = 1.0
-    summary = summarise(dataclasses.replace(results, logits=constant))
+    summary = summarise(dataclasses.replace(results, outputs=constant))
     found = json.loads(json.dumps(summary.to_dict(), allow_nan=False))
     assert found["removed_score"] is None
     assert found["removed_delta_points"] is None

@@ -107,7 +107,7 @@ def test_an_ablation_switches_the_layers_off_one_by_one(base, tmp_path):
         said = merged(base, left, ids=tokens).log_softmax(-1)[0]
         expected.append(float(said[range(2, 6), tokens[0, 3:]].sum()))
     torch.testing.assert_close(
-        torch.tensor(study.results.logits[:, 0, 0]).double(),
+        torch.tensor(study.results.outputs[:, 0, 0]).double(),
         torch.tensor(expected).double(),
         rtol=0,
         atol=1e-5,

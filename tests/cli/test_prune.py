@@ -64,7 +64,7 @@ def test_within_a_tolerance(program, ablated, tmp_path):
 def test_the_span_is_chosen_on_one_half_and_measured_on_the_other(within, program, ablated, tmp_path):
     outcome = program("prune", ablated, "--within", within, "--out", tmp_path / "p", "--json")
     results = load_ablation(ablated / "ablation")
-    right = results.predictions == results.labels
+    right = results.predictions == results.scored_with
     chosen, measured = random_halves(results)
     assert sorted([*chosen, *measured]) == list(range(64))
     hits = right[:, chosen].sum(axis=1)
@@ -102,7 +102,7 @@ def test_a_study_is_as_good_as_its_folder(ablated, tmp_path):
 def test_the_metric_is_that_of_the_ablation(program, ablated, tmp_path):
     study = ap.ablate(ablated, metric="mcc", out=tmp_path / "mcc", progress=False)
     half = random_halves(study.results)[1]
-    truth, intact = study.results.labels[half], study.predictions[0, half]
+    truth, intact = study.results.scored_with[half], study.predictions[0, half]
     outcome = program("prune", ablated, "--within", 100, "--ablation", study.folder, "--out", tmp_path / "p",
                       "--json")  # fmt: skip
     report = json.loads(outcome.stdout)

@@ -18,11 +18,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import span_scores
 from adapter_probe.analysis.summary import summarise
 from adapter_probe.cli.report import report
 from adapter_probe.data.tasks import find_task, load_split
-from adapter_probe.results.ablation_files import AblationResults, save_predictions, write_spans
+from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.atomic import write_json
 from adapter_probe.results.schema import ABLATION_FILES
 from adapter_probe.results.sealing import MADE_FROM, add_note, sealed

@@ -120,5 +120,5 @@ def run(name: str, seed: str) -> None:
         print(f"adapter-probe: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     if isinstance(made, ap.Ablation) and name == "ablate":
-        np.save("intact.npy", made.results.logits[0])
+        np.save("intact.npy", made.results.outputs[0])
     raise SystemExit(0)

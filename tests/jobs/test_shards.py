@@ -89,7 +89,7 @@ def test_shards_give_the_same_parts(most, precision, arguments, tmp_path):
     with AblationRun(request, tmp_path / "cut") as run:
         run.compute(lambda _: pytest.fail("computed again"))
         together = run.results()
-    np.testing.assert_array_equal(together.logits, whole.logits)
+    np.testing.assert_array_equal(together.outputs, whole.outputs)
 
 
 def test_every_part_is_in_one_shard(arguments, tmp_path):

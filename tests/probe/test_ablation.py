@@ -11,6 +11,7 @@ import pytest
 import torch
 from exact import assert_close_in_float32
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.checkpoints.base import load_base, load_tokenizer
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.tasks import find_task, load_split
@@ -20,7 +21,6 @@ from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.plan import nodes_by_site
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.atomic import read_json
 from adapter_probe.spans import span_variants
 from adapter_probe.studies.planning import plan_ablation
@@ -90,7 +90,7 @@ def test_logits_equal_runs_of_their_own(
     masks = span_variants(3, settings.get("sites", "both"), settings.get("complement", False)).masks
     expected = np.stack([reference(some, mask).numpy() for mask in masks])
     assert np.ptp(expected, axis=0).max() > 0.1  # the variants differ
-    assert_close_in_float32(results.logits[:, ::4], expected, layers=3)
+    assert_close_in_float32(results.outputs[:, ::4], expected, layers=3)
 
 
 def test_results_say_what_they_are(prepared: Callable, small_parts: None, tiny_task: Path, tmp_path: Path):
@@ -100,10 +100,10 @@ def test_results_say_what_they_are(prepared: Callable, small_parts: None, tiny_t
     assert results.row_names == ("intact", *(f"{a}-{b}" for a, b in spans))
     assert results.spans.tolist() == [[-1, -1], *map(list, spans)]
     assert np.array_equal(results.masks, span_variants(3).masks)
-    assert results.logits.shape == (7, 64, 2)
-    assert results.logits.dtype == np.float32
+    assert results.outputs.shape == (7, 64, 2)
+    assert results.outputs.dtype == np.float32
     assert results.label_names == ("negative", "positive")
-    assert np.array_equal(results.labels, load_split(find_task(tiny_task), "validation").labels)
+    assert np.array_equal(results.scored_with, load_split(find_task(tiny_task), "validation").labels)
     assert (results.metric, results.kind) == ("accuracy", "classification")
     assert results.identity == request.identity
     assert results.settings["split"] == "validation"
@@ -129,9 +129,9 @@ def test_tokens_per_pass_changes_no_prediction(
 ):
     one = run(prepared(), tmp_path / "one")
     other = run(prepared(tokens_per_pass), tmp_path / "other")
-    assert_close_in_float32(other.logits, one.logits, layers=3)
+    assert_close_in_float32(other.outputs, one.outputs, layers=3)
     assert other.identity == one.identity
-    assert np.array_equal(other.logits.argmax(-1), one.logits.argmax(-1))
+    assert np.array_equal(other.outputs.argmax(-1), one.outputs.argmax(-1))
 
 
 class Interrupted(Exception):
@@ -235,10 +235,10 @@ def test_a_subset_has_the_predictions_of_the_whole(
 ):
     fewer = prepare_ablation(AblationArguments(str(checkpoint), max_examples=20), CPU)
     subset, whole = run(fewer, tmp_path / "subset"), run(prepared(), tmp_path / "whole")
-    assert subset.logits.shape == (7, 20, 2)
+    assert subset.outputs.shape == (7, 20, 2)
     texts = prepared().examples.rows.texts
     places = [texts.index(text) for text in fewer.examples.rows.texts]
-    assert_close_in_float32(subset.logits, whole.logits[:, places], layers=3)
+    assert_close_in_float32(subset.outputs, whole.outputs[:, places], layers=3)
 
 
 def test_other_files_can_be_judged(checkpoint: Path, tiny_task: Path, tmp_path: Path):
@@ -248,7 +248,7 @@ def test_other_files_can_be_judged(checkpoint: Path, tiny_task: Path, tmp_path: 
     results = run(request, tmp_path / "out")
     train = load_split(find_task(tiny_task), "train")
     assert request.examples.rows.texts == train.texts[:10]
-    assert np.array_equal(results.labels, train.labels[:10])
+    assert np.array_equal(results.scored_with, train.labels[:10])
 
 
 def test_an_unfit_metric_is_refused(checkpoint: Path):

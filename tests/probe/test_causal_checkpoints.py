@@ -149,13 +149,13 @@ def ablated(
 )  # fmt: skip
 def test_log_likelihoods_are_pefts(rows, checkpoint, ablated):
     results, reference = ablated(rows).results, Reference(checkpoint)
-    for (first, last), found in zip(results.spans.tolist(), results.logits):
+    for (first, last), found in zip(results.spans.tolist(), results.outputs):
         reference.switch(range(first, last + 1) if first >= 0 else range(0))
         for row, sums in zip(rows, found):
             expected = reference.sums(row)
             assert_close_in_float32(sums[: len(expected)], expected, layers=3)
             assert (sums[len(expected) :] == 0).all()
-    assert np.ptp(results.logits[:, :, 0], axis=0).min() > 0.01  # the LoRA matters
+    assert np.ptp(results.outputs[:, :, 0], axis=0).min() > 0.01  # the LoRA matters
     assert results.kind == "causal"
 
 
@@ -219,16 +219,16 @@ def test_other_metrics_on_the_same_folder_need_no_new_pass(checkpoint, tmp_path)
     parts = {path: path.stat().st_mtime_ns for path in out.rglob("*part*")}
     again = adapter_probe.ablate(checkpoint, data=data, out=out, progress=False, metric="acc_norm")
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*part*")} == parts
-    np.testing.assert_array_equal(first.results.logits, again.results.logits)
+    np.testing.assert_array_equal(first.results.outputs, again.results.outputs)
     assert again.summary.metric == "acc_norm"
 
 
 def test_suffixes_in_bfloat16(checkpoint, ablated):
     study = ablated(CHOICES, spans="suffix", precision="bfloat16")
     assert study.spans[["first", "last"]].to_numpy().tolist() == [[0, 2], [1, 2], [2, 2]]
-    whole = ablated(CHOICES, spans="suffix").results.logits
-    np.testing.assert_allclose(study.results.logits, whole, rtol=0.05, atol=0.3)
-    assert np.abs(study.results.logits - whole).max() > 0
+    whole = ablated(CHOICES, spans="suffix").results.outputs
+    np.testing.assert_allclose(study.results.outputs, whole, rtol=0.05, atol=0.3)
+    assert np.abs(study.results.outputs - whole).max() > 0
 
 
 def test_what_is_not_possible_is_one_line(checkpoint, ablated, tmp_path):

@@ -132,12 +132,12 @@ def test_an_ablation_counts_what_the_library_would_count(tmp_path: Path):
         run.compute(lambda _: None)
         results = run.results()
     intact = made.checkpoint.model
-    assert results.logits.shape == (7, 12, 3)
+    assert results.outputs.shape == (7, 12, 3)
     own = [
         intact.base(input_ids=torch.from_numpy(ids)[None]).logits[0].detach().numpy()
         for ids in made.encoded.input_ids
     ]
-    assert_close_in_float32(results.logits[0], np.stack(own), layers=3)
+    assert_close_in_float32(results.outputs[0], np.stack(own), layers=3)
 
 
 @pytest.mark.parametrize("case", ["adapterhub/union", "peft/lora-everywhere"])
@@ -157,4 +157,4 @@ def test_pruning_leaves_what_the_ablation_says(case: str, tmp_path: Path):
         small.model(input_ids=torch.from_numpy(ids)[None]).logits[0].detach().numpy()
         for ids in made.encoded.input_ids
     ]
-    assert_close_in_float32(pruned.results.logits[1], np.stack(logits), layers=3)
+    assert_close_in_float32(pruned.results.outputs[1], np.stack(logits), layers=3)

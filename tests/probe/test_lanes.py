@@ -14,12 +14,12 @@ import pytest
 import torch
 from exact import assert_close_in_float32
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.probe import lanes
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.lanes import Lanes, Stopped
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
-from adapter_probe.results.ablation_files import AblationResults
 
 FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
 
@@ -80,8 +80,8 @@ def test_lanes_change_no_result(case, precision, texts, threads, tmp_path, monke
     assert sum(reports) == prepare(case, texts).encoded.lengths.sum()
     assert np.array_equal(together.predictions, alone.predictions)
     if precision == "float32":
-        assert_close_in_float32(together.logits, alone.logits, layers=3)
-    assert len({tuple(row) for row in together.logits.round(4).reshape(len(together.logits), -1)}) > 1
+        assert_close_in_float32(together.outputs, alone.outputs, layers=3)
+    assert len({tuple(row) for row in together.outputs.round(4).reshape(len(together.outputs), -1)}) > 1
 
 
 def test_a_twin_has_the_same_weights_and_switches_of_its_own(texts):

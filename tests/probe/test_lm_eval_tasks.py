@@ -182,7 +182,7 @@ def test_prompts_of_a_chat_are_those_of_the_librarys_own_run(prompts, rows, abou
         **prompts,
     )
     samples = sorted(expected["samples"], key=lambda sample: sample["doc_id"])
-    for ours, sample in zip(study.results.logits[0], samples, strict=True):
+    for ours, sample in zip(study.results.outputs[0], samples, strict=True):
         theirs = [float(one[0][0]) for one in sample["resps"]]
         assert ours[: len(theirs)].tolist() == pytest.approx(theirs, rel=1e-5)
     if rows is QUESTIONS:
@@ -190,7 +190,7 @@ def test_prompts_of_a_chat_are_those_of_the_librarys_own_run(prompts, rows, abou
     plain = adapter_probe.ablate(
         checkpoint, task=f"lm-eval:{task}", out=tmp_path / "plain", precision="float64", progress=False
     )
-    assert plain.results.logits[0].tolist() != study.results.logits[0].tolist()
+    assert plain.results.outputs[0].tolist() != study.results.outputs[0].tolist()
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_a_task_that_wants_no_worked_examples_keeps_none(checkpoint, tmp_path):
         adapter_probe.ablate(checkpoint, task=f"lm-eval:{task}", out=tmp_path / name, **options, **more)
         for name, more in (("a", {}), ("b", {"num_fewshot": 2}))
     )
-    assert plain.results.logits.tolist() == asked.results.logits.tolist()
+    assert plain.results.outputs.tolist() == asked.results.outputs.tolist()
 
 
 def test_settings_of_prompts_that_say_nothing_are_one_line(checkpoint, tmp_path):
@@ -263,11 +263,11 @@ def test_the_tasks_own_results_are_ours_row_by_row(checkpoint, tmp_path):
         results = adapter_probe.ablate(
             checkpoint, task=f"lm-eval:{path}", metric=ours, out=tmp_path / "out", progress=False
         ).results
-        for sums, predictions in zip(results.logits, results.predictions):
+        for sums, predictions in zip(results.outputs, results.predictions):
             for row, (doc, found) in enumerate(zip(QUESTIONS, sums.tolist())):
                 pairs = [(value, False) for value in found[: len(doc["options"])]]
                 expected = task.process_results(doc, pairs)[theirs]
-                assert float(predictions[row] == results.labels[row]) == expected
+                assert float(predictions[row] == results.scored_with[row]) == expected
 
 
 @pytest.mark.slow
@@ -304,7 +304,7 @@ def test_a_tasks_own_counts_are_kept(checkpoint, tmp_path):
     sys.modules.pop("own", None)
     expected = harness(checkpoint, task, range(0))
     study = adapter_probe.ablate(checkpoint, task=f"lm-eval:{task}", out=tmp_path / "out", progress=False)
-    assert study.results.labels.tolist() == [3, 3]
+    assert study.results.scored_with.tolist() == [3, 3]
     assert study.summary.intact_score == pytest.approx(expected["word_perplexity,none"], rel=1e-5)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.errors import CheckpointError, ResultsError
 from adapter_probe.probe import engine, guard, pairs, runners, tree
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
@@ -18,7 +19,6 @@ from adapter_probe.probe.forks import Fork
 from adapter_probe.probe.plan import nodes_by_site
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.schema import GUARD
 
 
@@ -68,10 +68,10 @@ def test_predictions_are_those_of_float32(prepared: Callable, few_sampled: None,
     assert 0 <= noted["chance"] <= guard.CHANCE
     assert 0 < noted["threshold"] < noted["band"]
     assert noted["sampled_pairs"] == 60 < noted["pairs"]
-    decided = np.isclose(mixed.logits, exact.logits, rtol=0, atol=2e-6).all(-1)
+    decided = np.isclose(mixed.outputs, exact.outputs, rtol=0, atol=2e-6).all(-1)
     assert decided.mean() >= noted["decided_in_float32"]
     assert not decided.all()  # the fast pass was at work
-    outside = guard.margins(mixed.logits) > noted["band"]
+    outside = guard.margins(mixed.outputs) > noted["band"]
     assert decided[~outside].all()
 
 
@@ -133,7 +133,7 @@ def test_a_resumed_run_keeps_its_guard(prepared: Callable, few_sampled: None, tm
     written = (tmp_path / "half" / GUARD).stat().st_mtime_ns
     resumed = run(request, tmp_path / "half")
     assert (tmp_path / "half" / GUARD).stat().st_mtime_ns == written
-    assert np.array_equal(resumed.logits, whole.logits)
+    assert np.array_equal(resumed.outputs, whole.outputs)
     assert resumed.settings == whole.settings
 
 
@@ -197,7 +197,7 @@ def test_weights_that_bfloat16_does_not_hold_are_refused(prepared: Callable, tmp
     with changed_head(prepared("mixed"), 3.4e38) as request, pytest.raises(CheckpointError, match=words):
         run(request, tmp_path / "mixed")
     with changed_head(prepared("float32"), 3.4e38) as request:
-        assert np.isfinite(run(request, tmp_path / "exact").logits).all()
+        assert np.isfinite(run(request, tmp_path / "exact").outputs).all()
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def test_the_outputs_are_those_with_the_span_off(span, checkpoint, tmp_path):
     expected = plain_outputs(prepared.checkpoint.model.base, prepared.encoded, span)
     opened = open_checkpoint(tmp_path / "p")
     assert_close_in_float32(evaluate(opened.model, prepared.encoded), expected, layers=3)
-    assert_close_in_float32(pruned.results.logits[1], expected, layers=3)
+    assert_close_in_float32(pruned.results.outputs[1], expected, layers=3)
     hits = expected.argmax(1) == prepared.examples.labels
     assert opened.description.scores == {"accuracy": hits.mean()}
 

@@ -124,22 +124,22 @@ def test_scores_are_those_of_the_answers(checkpoint, tmp_path):
             exact = given == [true]
             overlap = int(true in given)
             f1 = 2 * overlap / (len(given) + 1)
-            assert results.logits[row, number].tolist() == pytest.approx([f1, float(exact)])
-    np.testing.assert_allclose(row_scores(results), results.logits[..., 0].mean(axis=1), rtol=1e-6)
+            assert results.outputs[row, number].tolist() == pytest.approx([f1, float(exact)])
+    np.testing.assert_allclose(row_scores(results), results.outputs[..., 0].mean(axis=1), rtol=1e-6)
     described = open_checkpoint(checkpoint).description
     assert row_scores(results)[0] == pytest.approx(described.scores["squad_f1"], abs=1e-6)
 
 
 def test_another_metric_and_the_way_to_disk_and_back(checkpoint, tmp_path):
     _, results = run(checkpoint, tmp_path, metric="exact_match")
-    np.testing.assert_allclose(row_scores(results), results.logits[..., 1].mean(axis=1), rtol=1e-6)
+    np.testing.assert_allclose(row_scores(results), results.outputs[..., 1].mean(axis=1), rtol=1e-6)
     kept = tmp_path / "kept"
     kept.mkdir()
     save_predictions(kept, results)
     again = load_ablation(kept)
     assert np.array_equal(again.answers, results.answers)
     assert np.array_equal(again.predictions, results.predictions)
-    assert again.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert again.scored_with.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
 def test_parts_of_any_size_give_the_same(checkpoint, tmp_path):

@@ -70,7 +70,7 @@ def test_every_example_of_every_span_equals_a_plain_run(checkpoint: Path, reques
     split = load_split(opened.description.task, "validation")
     layers = model.bert.encoder.layer
     n_variants = {"minilm": 22, "gte-small": 79}[request.node.callspec.params["base"]]
-    assert results.logits.shape == (n_variants, 1043, 2)
+    assert results.outputs.shape == (n_variants, 1043, 2)
     for row, (first, last) in enumerate(results.spans.tolist()):
         off = [] if first < 0 else [layers[i] for i in range(first, last + 1)]
         adapters = [a for layer in off for a in (layer.attention.output.adapter, layer.output.adapter)]
@@ -78,10 +78,10 @@ def test_every_example_of_every_span_equals_a_plain_run(checkpoint: Path, reques
         expected = plain_logits(model, tokenizer, list(split.texts))
         for hook in hooks:
             hook.remove()
-        np.testing.assert_allclose(results.logits[row], expected, atol=1e-4)
+        np.testing.assert_allclose(results.outputs[row], expected, atol=1e-4)
         clear = np.abs(expected[:, 0] - expected[:, 1]) > 2e-4
-        assert (results.logits[row].argmax(-1) == expected.argmax(-1))[clear].all()
+        assert (results.outputs[row].argmax(-1) == expected.argmax(-1))[clear].all()
     spans = pd.read_csv(checkpoint / "ablation/spans.csv")
-    accuracy = (results.logits.argmax(-1) == split.labels).mean(axis=1)
+    accuracy = (results.outputs.argmax(-1) == split.labels).mean(axis=1)
     np.testing.assert_allclose(spans["score"], accuracy[1:], atol=1e-12)
     np.testing.assert_allclose(spans["delta_points"], 100 * (accuracy[1:] - accuracy[0]), atol=1e-9)

@@ -13,14 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.results import ablation_files
-from adapter_probe.results.ablation_files import (
-    AblationResults,
-    load_ablation,
-    read_spans,
-    save_predictions,
-    write_spans,
-)
+from adapter_probe.results.ablation_files import load_ablation, read_spans, save_predictions, write_spans
 from adapter_probe.results.atomic import read_arrays, write_arrays
 from adapter_probe.results.schema import SPANS_COLUMNS
 
@@ -42,8 +37,8 @@ def ablations(draw: st.DrawFn) -> AblationResults:
         masks=draw(hnp.arrays(bool, (variants, sites))),
         spans=draw(hnp.arrays(np.int64, (variants, 2))),
         row_names=tuple(draw(st.lists(TEXTS, min_size=variants, max_size=variants))),
-        logits=draw(hnp.arrays(np.float32, (variants, examples, outputs))),
-        labels=draw(labels),
+        outputs=draw(hnp.arrays(np.float32, (variants, examples, outputs))),
+        scored_with=draw(labels),
         metric=draw(TEXTS),
         kind=kind,
         label_names=label_names,
@@ -57,8 +52,8 @@ def small() -> AblationResults:
         masks=np.array([[True, True], [False, False]]),
         spans=np.array([[-1, -1], [0, 0]]),
         row_names=("intact", "0-0"),
-        logits=np.arange(12, dtype=np.float32).reshape(2, 3, 2),
-        labels=np.array([0, 1, 1]),
+        outputs=np.arange(12, dtype=np.float32).reshape(2, 3, 2),
+        scored_with=np.array([0, 1, 1]),
         metric="mcc",
         kind="classification",
         label_names=("unacceptable", "acceptable"),
@@ -90,7 +85,7 @@ def test_predictions_are_plain_numpy(tmp_path: Path):
     save_predictions(tmp_path, small())
     with np.load(tmp_path / "predictions.npz", allow_pickle=False) as archive:
         assert set(archive.files) == {"masks", "spans", "logits", "labels", "about"}
-        assert np.array_equal(archive["logits"], small().logits)
+        assert np.array_equal(archive["logits"], small().outputs)
         assert json.loads(str(archive["about"]))["label_names"] == ["unacceptable", "acceptable"]
 
 
@@ -101,23 +96,23 @@ def test_predictions_are_plain_numpy(tmp_path: Path):
         ({"masks": np.ones((2, 2))}, "masks should be bool"),
         ({"spans": np.zeros((2, 3), dtype=np.int64)}, r"spans should be int64 \[2, 2\]"),
         ({"spans": np.zeros((2, 2))}, "spans should be int64"),
-        ({"logits": np.zeros((2, 3, 2))}, r"logits should be float32 \[2, 3, 2\], got float64"),
+        ({"outputs": np.zeros((2, 3, 2))}, r"outputs should be float32 \[2, 3, 2\], got float64"),
         (
-            {"logits": np.zeros((2, 3, 4), np.float32)},
+            {"outputs": np.zeros((2, 3, 4), np.float32)},
             r"\[2, 3, 2\], got float32 \[2, 3, 4\]",
         ),
-        ({"logits": np.zeros((2, 3), np.float32)}, "logits should be float32"),
-        ({"logits": np.float32(0)}, "logits should be float32"),
+        ({"outputs": np.zeros((2, 3), np.float32)}, "outputs should be float32"),
+        ({"outputs": np.float32(0)}, "outputs should be float32"),
         ({"masks": np.bool_(1)}, "masks should be bool"),
         ({"groups": np.array([1, 2, 3])}, "groups should be str"),
-        ({"labels": np.array([0, 1])}, r"labels should be int64 \[3\]"),
-        ({"labels": np.array([0.0, 1.0, 1.0])}, "labels should be int64"),
-        ({"labels": np.array([0, 2, 1])}, r"labels should lie in 0\.\.1"),
-        ({"labels": np.array([0, -1, 1])}, r"labels should lie in 0\.\.1"),
+        ({"scored_with": np.array([0, 1])}, r"scored_with should be int64 \[3\]"),
+        ({"scored_with": np.array([0.0, 1.0, 1.0])}, "scored_with should be int64"),
+        ({"scored_with": np.array([0, 2, 1])}, r"scored_with should lie in 0\.\.1"),
+        ({"scored_with": np.array([0, -1, 1])}, r"scored_with should lie in 0\.\.1"),
         ({"row_names": ("intact",)}, "2 variants have 1 row names"),
         ({"kind": "ranking"}, "classification, regression, extractive, causal, got 'ranking'"),
-        ({"kind": "regression"}, r"logits should be float32 \[2, 3, 1\]"),
-        ({"kind": "regression", "logits": np.zeros((2, 3, 1), np.float32)}, "labels should be float64"),
+        ({"kind": "regression"}, r"outputs should be float32 \[2, 3, 1\]"),
+        ({"kind": "regression", "outputs": np.zeros((2, 3, 1), np.float32)}, "scored_with should be float64"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(change: dict, words: str):

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from adapter_probe.results.ablation_files import AblationResults, save_predictions, write_spans
+from adapter_probe.ablation_results import AblationResults
+from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.rundir import RunDirectory
 from adapter_probe.results.schema import SPANS_COLUMNS
 
@@ -44,8 +45,8 @@ def results(logits: np.ndarray) -> AblationResults:
         masks=np.tri(4, dtype=bool),
         spans=np.array(SPANS),
         row_names=("intact", "0-0", "0-1", "1-1"),
-        logits=logits,
-        labels=np.arange(logits.shape[1]) % 2,
+        outputs=logits,
+        scored_with=np.arange(logits.shape[1]) % 2,
         metric="accuracy",
         kind="classification",
         label_names=("unacceptable", "acceptable"),

@@ -106,7 +106,7 @@ def test_f1_names_its_positive_class(checkpoint, tmp_path):
     study = ap.ablate(checkpoint, out=tmp_path, metric="f1", progress=False)
     name, results = dict(study.rows())["positive class"], study.results
     assert name in results.label_names
-    truth, said = (np.array(results.label_names)[row] for row in (results.labels, study.predictions[0]))
+    truth, said = (np.array(results.label_names)[row] for row in (results.scored_with, study.predictions[0]))
     assert study.summary.intact_score == pytest.approx(f1_score(truth, said, pos_label=name))
     other = next(other for other in results.label_names if other != name)
     assert study.summary.intact_score != pytest.approx(f1_score(truth, said, pos_label=other))
@@ -175,7 +175,7 @@ def test_a_function_as_the_metric(study, checkpoint, tmp_path):
         return np.mean([(predictions[labels == c] == c).mean() if (labels == c).any() else 0 for c in (0, 1)])
 
     own = ap.ablate(checkpoint, metric=balanced, max_examples=12, out=tmp_path, progress=False)
-    labels, predictions = own.results.labels, own.results.predictions
+    labels, predictions = own.results.scored_with, own.results.predictions
     assert own.summary.metric == "custom:balanced"
     assert own.summary.intact_score == pytest.approx(balanced(labels, predictions[0]))
     assert ap.load(tmp_path).summary.metric == "custom:balanced"

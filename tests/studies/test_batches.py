@@ -77,8 +77,8 @@ def test_every_span_equals_the_loop(name: str):
         model, batches=iter(batches), labels=labels, read=read, precision="float64", progress=False
     )
     expected = loop(model, batches, read, study.results.masks)
-    np.testing.assert_allclose(study.results.logits, expected, atol=1e-6 * np.abs(expected).max())
-    assert np.ptp(study.results.logits, axis=0).max() > 1e-4
+    np.testing.assert_allclose(study.results.outputs, expected, atol=1e-6 * np.abs(expected).max())
+    assert np.ptp(study.results.outputs, axis=0).max() > 1e-4
     assert study.results.kind == kind
     assert model.training
     assert dict(study.results.settings.get("stacks", [])) == STACKS.get(name, {})
@@ -113,7 +113,7 @@ def test_a_metric_of_your_own_and_batches_of_several_shapes():
     )
     plain = [{k: v for k, v in batch.items() if k != "labels"} for batch in batches]
     expected = loop(model, plain, "logits", study.results.masks)
-    np.testing.assert_allclose(study.results.logits, expected, atol=1e-6)
+    np.testing.assert_allclose(study.results.outputs, expected, atol=1e-6)
     assert study.summary.metric == "custom:worst"
 
 

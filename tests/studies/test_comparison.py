@@ -99,8 +99,8 @@ def test_spans_kept_on_are_not_drawn_as_switched_off(other, checkpoint, tiny_tas
 
 def test_the_interval_is_of_paired_resamples(study, other):
     """The bootstrap written out: the same examples drawn for both studies."""
-    right = [one.results.predictions == one.results.labels for one in (study, other)]
-    n, draw = len(study.results.labels), np.random.default_rng(3)
+    right = [one.results.predictions == one.results.scored_with for one in (study, other)]
+    n, draw = len(study.results.scored_with), np.random.default_rng(3)
     values = [one[1].astype(float) - one[0] for one in right]  # span 0-0 against the intact model
     picked = draw.integers(0, n, (4000, n))
     difference = 100 * (values[0][picked].mean(axis=1) - values[1][picked].mean(axis=1))

@@ -32,7 +32,7 @@ def study(frame: pd.DataFrame, tmp_path: Path) -> ap.Ablation:
 
 def changed(study: ap.Ablation) -> list[int]:
     """The examples whose prediction some span makes right or wrong."""
-    right = study.predictions == study.results.labels
+    right = study.predictions == study.results.scored_with
     return np.flatnonzero((right != right[0]).any(axis=0)).tolist()
 
 
@@ -77,7 +77,7 @@ def test_string_labels_with_names_are_the_numbers(study, frame, tmp_path):
     by_category = ap.ablate(checkpoint, data=ordered, out=tmp_path / "b", **options)
     for one in (by_name, by_category):
         assert one.results.label_names == tuple(words)
-        np.testing.assert_array_equal(one.results.labels, study.results.labels)
+        np.testing.assert_array_equal(one.results.scored_with, study.results.scored_with)
         pd.testing.assert_frame_equal(one.spans, study.spans)
     page = ap.report(by_name.folder, tmp_path / "report.html", examples=True)
     assert examples_in(page.path)["texts"] == frame["text"].iloc[changed(study)].tolist()

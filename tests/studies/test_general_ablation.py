@@ -49,7 +49,7 @@ def test_a_language_model_that_the_packed_engine_does_not_know(kind, tmp_path):
     assert study.summary.engine["name"] == "general"
     model, layers = reference(checkpoint, "CAUSAL_LM")
     tokenizer = AutoTokenizer.from_pretrained(checkpoint.parent / "base")
-    for (first, last), found in zip(study.results.spans.tolist(), study.results.logits):
+    for (first, last), found in zip(study.results.spans.tolist(), study.results.outputs):
         span_off(layers, first, last)
         for row, sums in zip(CHOICES, found):
             for choice, ours in zip(row["choices"], sums):
@@ -59,11 +59,11 @@ def test_a_language_model_that_the_packed_engine_does_not_know(kind, tmp_path):
                     logits = model(torch.tensor([ids[:-1]])).logits[0].double().log_softmax(-1)
                 own = sum(float(logits[n - 1, ids[n]]) for n in range(len(context), len(ids)))
                 assert ours == pytest.approx(own, rel=1e-4, abs=1e-4)
-    assert np.ptp(study.results.logits[:, :, 0], axis=0).min() > 1e-3
+    assert np.ptp(study.results.outputs[:, :, 0], axis=0).min() > 1e-3
     parts = {path: path.stat().st_mtime_ns for path in study.folder.rglob("*part*")}
     again = adapter_probe.ablate(checkpoint, data=data, progress=False)
     assert parts == {path: path.stat().st_mtime_ns for path in study.folder.rglob("*part*")}
-    np.testing.assert_array_equal(again.results.logits, study.results.logits)
+    np.testing.assert_array_equal(again.results.outputs, study.results.outputs)
     assert study.heatmap() is not None
     pruned = prune(checkpoint, tmp_path / "lora-1", span=1, data=[data], progress=False)
     assert pruned.adapter_parameters_after * 3 == pruned.adapter_parameters_before * 2
@@ -83,7 +83,7 @@ def test_texts_classified_by_an_encoder_and_a_decoder(tmp_path):
     model, layers = reference(checkpoint, "SEQ_CLS")
     tokenizer = AutoTokenizer.from_pretrained(checkpoint.parent / "base")
     assert len(layers) == 4
-    for (first, last), found in zip(study.results.spans.tolist(), study.results.logits):
+    for (first, last), found in zip(study.results.spans.tolist(), study.results.outputs):
         span_off(layers, first, last)
         for row, logits in zip(LABELLED, found):
             with torch.no_grad():
@@ -111,7 +111,7 @@ def test_a_quantised_base_runs_as_it_is(tmp_path):
         adapter_probe.ablate(checkpoint, data=tmp_path / "rows.jsonl", precision="mixed", progress=False)
     model, tokenizer = peft.PeftModel.from_pretrained(base, checkpoint).eval(), byte_tokenizer(True)
     off = study.results.row_names.index("0-1")
-    for row, intact, bare in zip(CHOICES, study.results.logits[0], study.results.logits[off]):
+    for row, intact, bare in zip(CHOICES, study.results.outputs[0], study.results.outputs[off]):
         context = tokenizer.encode(row["context"])
         ids = tokenizer.encode(row["context"] + " " + row["choices"][0])
         for found, on in ((intact, True), (bare, False)):

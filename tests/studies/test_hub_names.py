@@ -54,7 +54,7 @@ def test_a_name_is_ablated_from_the_cache_and_the_cache_stays_as_it_was(cached, 
     assert study.summary.n_layers == KV["num_hidden_layers"]
     assert (tmp_path / "data").is_dir()
     again = ap.ablate(cached / NEW / "lora", data=TEXTS, metric="kl", spans="single", progress=False)
-    assert np.array_equal(again.results.logits, study.results.logits)
+    assert np.array_equal(again.results.outputs, study.results.outputs)
     older = ap.ablate(
         "user/my-lora", revision="v1", data=TEXTS, metric="kl", out=tmp_path / "old", progress=False
     )

@@ -90,12 +90,12 @@ def test_a_study_of_a_model_after_training_equals_the_loop(model, tokenizer, tmp
     assert state_of(model)[3:] == before[3:]
     for one, other in zip(state_of(model)[2], before[2]):
         assert one is other is True or torch.equal(one, other)
-    np.testing.assert_allclose(study.results.logits, loop(model, tokenizer, study), atol=1e-6)
-    assert np.ptp(study.results.logits, axis=0).max() > 1e-3
+    np.testing.assert_allclose(study.results.outputs, loop(model, tokenizer, study), atol=1e-6)
+    assert np.ptp(study.results.outputs, axis=0).max() > 1e-3
     assert study.folder.is_dir()
     study.save(tmp_path / "kept", only="heatmap", formats="svg")
     read = ap.load(tmp_path / "kept")
-    np.testing.assert_array_equal(read.results.logits, study.results.logits)
+    np.testing.assert_array_equal(read.results.outputs, study.results.outputs)
     assert (tmp_path / "kept" / "heatmap.svg").is_file()
     folder = study.folder
     del study
@@ -122,33 +122,33 @@ def test_tuners_that_were_injected_run_as_well(tokenizer):
     model = inject_adapter_in_model(LoraConfig(**LORA), base_model())
     randomise(model, 0.3)
     study = ap.ablate(model.train(), tokenizer=tokenizer, precision="float64", **QUIET)
-    np.testing.assert_allclose(study.results.logits, loop(model, tokenizer, study), atol=1e-6)
+    np.testing.assert_allclose(study.results.outputs, loop(model, tokenizer, study), atol=1e-6)
     assert model.training
 
 
 @pytest.mark.slow
 def test_the_mixed_precision_of_a_trainer_is_not_the_studys(model, tokenizer):
     """Accelerate, which trains for transformers, replaces the forward of the model itself."""
-    expected = ap.ablate(model, tokenizer=tokenizer, **QUIET).results.logits
+    expected = ap.ablate(model, tokenizer=tokenizer, **QUIET).results.outputs
     accelerate = pytest.importorskip("accelerate")
     prepared = accelerate.Accelerator(mixed_precision="bf16", cpu=True).prepare_model(model)
     assert "_original_forward" in vars(prepared)
     before = state_of(prepared)[:2]
     study = ap.ablate(prepared, tokenizer=tokenizer, **QUIET)
-    np.testing.assert_allclose(study.results.logits, expected, atol=1e-6)
+    np.testing.assert_allclose(study.results.outputs, expected, atol=1e-6)
     assert state_of(prepared)[:2] == before
 
 
 @pytest.mark.slow
 def test_a_model_whose_weights_hooks_move_is_used_itself(model, tokenizer):
     hooks = pytest.importorskip("accelerate.hooks")
-    expected = ap.ablate(model, tokenizer=tokenizer, **QUIET).results.logits
+    expected = ap.ablate(model, tokenizer=tokenizer, **QUIET).results.outputs
     for layer in model.get_base_model().roformer.encoder.layer:
         moving = hooks.AlignDevicesHook(execution_device="cpu", io_same_device=True)
         hooks.add_hook_to_module(layer, moving)
     before = state_of(model)
     study = ap.ablate(model, tokenizer=tokenizer, **QUIET)
-    np.testing.assert_allclose(study.results.logits, expected, atol=1e-5)
+    np.testing.assert_allclose(study.results.outputs, expected, atol=1e-5)
     assert state_of(model) == before
 
 
@@ -174,7 +174,9 @@ def test_a_quantised_model_runs_as_it_is(tmp_path):
     for row, on in ((0, True), (off, False)):
         switched([m for m in made.modules() if isinstance(m, BaseTunerLayer)], on)
         with torch.no_grad():
-            np.testing.assert_array_equal(study.results.logits[row], read(made.eval()(input_ids=ids)).numpy())
+            np.testing.assert_array_equal(
+                study.results.outputs[row], read(made.eval()(input_ids=ids)).numpy()
+            )
 
 
 def test_a_study_is_resumed_with_the_same_model_only(model, tokenizer, tmp_path):
@@ -182,7 +184,7 @@ def test_a_study_is_resumed_with_the_same_model_only(model, tokenizer, tmp_path)
     parts = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("part*")}
     again = ap.ablate(model, tokenizer=tokenizer, out=tmp_path / "out", **QUIET)
     assert parts == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("part*")}
-    np.testing.assert_array_equal(again.results.logits, study.results.logits)
+    np.testing.assert_array_equal(again.results.outputs, study.results.outputs)
     with torch.no_grad():
         next(p for n, p in model.named_parameters() if "lora_B" in n).add_(1e-3)
     with pytest.raises(ap.ResultsError, match="another run"):

@@ -41,7 +41,7 @@ def test_an_older_folder_is_resumed_and_averaged(study, other, copied, checkpoin
     resumed = ap.ablate(checkpoint, out=copied, progress=False)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert parts[0].exists()
-    np.testing.assert_array_equal(resumed.results.logits, study.results.logits)
+    np.testing.assert_array_equal(resumed.results.outputs, study.results.outputs)
     predictions = (copied / schema.PREDICTIONS).read_bytes()
     assert predictions == (study.folder / schema.PREDICTIONS).read_bytes()
     mean = ap.average([resumed, other])  # `other` was made before the setting was there

@@ -120,7 +120,7 @@ def test_completions_equal_the_loop(name: str, tokenizer):
     expected = np.array(
         [[token_scores(whole, tokenizer, *pair)[0].sum() for pair in PAIRS] for whole in wholes]
     )
-    np.testing.assert_allclose(study.results.logits[..., 0], expected, rtol=1e-6)
+    np.testing.assert_allclose(study.results.outputs[..., 0], expected, rtol=1e-6)
     tokens = np.array([len(tokenizer(text_target=completion).input_ids) for _, completion in PAIRS])
     nll = (-expected / tokens).mean(axis=1)
     rows = {f"{row.stack} {row.first}-{row.last}": row for row in study.spans.itertuples()}
@@ -176,7 +176,7 @@ def test_choices_are_compared_by_their_likelihoods(name: str, tokenizer):
             for whole in variants_of(model, study.results.row_names)
         ]
     )
-    np.testing.assert_allclose(study.results.logits, expected, rtol=1e-6)
+    np.testing.assert_allclose(study.results.outputs, expected, rtol=1e-6)
     accuracy = (expected.argmax(-1) == 0).mean(axis=1)
     names = list(study.results.row_names)
     assert study.spans["score"].tolist() == [

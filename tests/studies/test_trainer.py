@@ -54,10 +54,10 @@ def test_the_intact_score_is_that_of_the_trainers_evaluation(tmp_path):
     assert trainer.model.training
     assert study.summary.metric == "custom:hits"
     own = trainer.predict(trainer.eval_dataset)
-    np.testing.assert_allclose(study.results.logits[0], own.predictions, atol=1e-4)
-    assert study.results.labels.tolist() == own.label_ids.tolist()
+    np.testing.assert_allclose(study.results.outputs[0], own.predictions, atol=1e-4)
+    assert study.results.scored_with.tolist() == own.label_ids.tolist()
     intact = study.results.row_names.index("intact")
-    hits = (study.results.predictions[intact] == study.results.labels).mean()
+    hits = (study.results.predictions[intact] == study.results.scored_with).mean()
     assert hits == pytest.approx(own.metrics["test_hits"])
 
 

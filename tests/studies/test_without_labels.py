@@ -108,7 +108,7 @@ def test_divergence_and_agreement_of_a_language_model_are_those_of_a_loop(kind, 
     np.testing.assert_allclose(results.differences[..., 0], wanted[..., 0], atol=1e-7)
     assert np.array_equal(results.differences[..., 1], wanted[..., 1])
     assert 0 < wanted[1:, :, 1].sum() < n.sum() * len(wanted[1:])
-    assert np.array_equal(results.labels, n)
+    assert np.array_equal(results.scored_with, n)
     np.testing.assert_allclose(row_scores(results), wanted[..., 0].sum(axis=1) / n.sum(), atol=1e-7)
     agreement = row_scores(replace(results, metric="agreement"))
     np.testing.assert_allclose(agreement, wanted[..., 1].sum(axis=1) / n.sum(), rtol=1e-12)
@@ -138,7 +138,7 @@ def test_a_classifier_is_compared_on_texts_alone(classifier, tmp_path):
         )
         for metric in COMPARISONS
     }
-    logits = found["kl"].results.logits.astype(float)  # as a test of its own compares with PEFT
+    logits = found["kl"].results.outputs.astype(float)  # as a test of its own compares with PEFT
     own, other = (torch.from_numpy(x).log_softmax(-1) for x in (logits[:1], logits))
     wanted = (own.exp() * (own - other)).sum(-1).numpy()
     assert wanted[1:].max() > 1e-5
@@ -149,7 +149,7 @@ def test_a_classifier_is_compared_on_texts_alone(classifier, tmp_path):
     again = ap.ablate(
         classifier, data=labelled, metric="kl", precision="float64", out=tmp_path / "more", progress=False
     )
-    assert np.array_equal(again.results.logits, found["kl"].results.logits)
+    assert np.array_equal(again.results.outputs, found["kl"].results.outputs)
 
 
 @slow  # every figure, the report and the card

@@ -19,11 +19,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import span_scores
 from adapter_probe.analysis.summary import summarise
 from adapter_probe.figures.report.ablation_section import ReportedAblation
 from adapter_probe.figures.report.examples import ExampleTexts
-from adapter_probe.results.ablation_files import AblationResults, load_ablation, save_predictions, write_spans
+from adapter_probe.results.ablation_files import load_ablation, save_predictions, write_spans
 from adapter_probe.results.atomic import write_json
 from adapter_probe.spans import span_variants
 from adapter_probe.studies.loading import load
@@ -84,8 +85,8 @@ def _results(n_layers, n_examples, complement, sites, task, labels, seed) -> Abl
         masks=variants.masks,
         spans=np.array([(s.first, s.last) if s else (-1, -1) for s in variants.spans]),
         row_names=variants.names,
-        logits=np.eye(len(labels), dtype=np.float32)[said],
-        labels=truth,
+        outputs=np.eye(len(labels), dtype=np.float32)[said],
+        scored_with=truth,
         metric="accuracy",
         kind="classification",
         label_names=labels,
@@ -136,8 +137,8 @@ def questions(make_ablation: Callable[..., Path], tmp_path_factory) -> tuple[Pat
     said, truth = draw.integers(0, 4, (len(base.masks), 30)), draw.integers(0, 3, 30)
     scores = np.stack([np.where(said == truth, 1, 0.25), said == truth], axis=-1).astype(np.float32)
     results = replace(
-        base, kind="extractive", metric="squad_f1", label_names=(), labels=np.arange(30) // 3, logits=scores,
-        answers=places[said],
+        base, kind="extractive", metric="squad_f1", label_names=(), scored_with=np.arange(30) // 3,
+        outputs=scores, answers=places[said],
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("questions")
     write_spans(folder, span_scores(results))
@@ -298,8 +299,8 @@ def make_loss(make_ablation: Callable[..., Path], tmp_path_factory) -> Callable[
         nats = tokens[:, None] * (1 + 0.03 * switched_off + 0.05 * draw.normal(size=(len(base.masks), 80, 1)))
         counts = np.repeat(tokens[:, None, None], 4, axis=2)
         results = replace(
-            base, kind="causal", metric=metric, label_names=(), labels=tokens, counts=counts,
-            logits=-nats.astype(np.float32),
+            base, kind="causal", metric=metric, label_names=(), scored_with=tokens, counts=counts,
+            outputs=-nats.astype(np.float32),
         )  # fmt: skip
         folder = tmp_path_factory.mktemp("loss")
         frame = _with_statistics(span_scores(results), draw)

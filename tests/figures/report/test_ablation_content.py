@@ -72,10 +72,10 @@ def test_every_span_has_its_numbers(study: MapStudy, folder: Path):
     frame, results, found = read_spans(folder), load_ablation(folder), content(study, 0)
     drop, interaction = found["views"]
     assert found["spans"] == [tuple(pair) for pair in frame[["first", "last"]].to_numpy().tolist()]
-    said = results.logits.argmax(-1)
+    said = results.outputs.argmax(-1)
     for row, given in frame.iterrows():
         variant = results.row_names.index(f"{given['first']:.0f}-{given['last']:.0f}")
-        was, now = (said[v] == results.labels for v in (0, variant))
+        was, now = (said[v] == results.scored_with for v in (0, variant))
         number, _, interval, _, places, _ = drop["rows"][row]
         assert number == told(-given["delta_points"])
         assert interval == f"{told(-given['ci_high_points'])} to {told(-given['ci_low_points'])} points"
@@ -298,7 +298,7 @@ def test_a_warning_of_the_summary_comes_along(study_of, make_ablation):
 def test_a_loss_rises_in_its_own_unit(study_of, make_loss: Callable[[str], Path], metric: str, unit: str):
     folder = make_loss(metric)
     study, frame, results = study_of(folder), read_spans(folder), load_ablation(folder)
-    scores = score(metric, results.predictions, results.labels)
+    scores = score(metric, results.predictions, results.scored_with)
     drop = content(study, 0)["views"][0]
     for row, rise in enumerate(scores[1:] - scores[0]):
         assert drop["rows"][row][:2] == [f"{rise:.3f}", unit]

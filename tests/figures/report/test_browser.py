@@ -184,14 +184,14 @@ def test_the_confusion_matrix_is_that_of_the_span(browser: Browser, study: Path,
     results = load_ablation(folder)
     browser.open(study)
     browser.point(*browser.place(".cell", cell_number(1, 4)), press=True)
-    said = results.logits[results.row_names.index("1-4")].argmax(-1)
-    expected = [int(((results.labels == i) & (said == j)).sum()) for i in (0, 1) for j in (0, 1)]
+    said = results.outputs[results.row_names.index("1-4")].argmax(-1)
+    expected = [int(((results.scored_with == i) & (said == j)).sum()) for i in (0, 1) for j in (0, 1)]
     assert [int(text) for text in browser.texts(".of-span .count")] == expected
 
 
 def test_examples_are_those_that_the_span_changes(browser: Browser, study: Path, folder: Path):
     results = load_ablation(folder)
-    right = results.logits.argmax(-1) == results.labels
+    right = results.outputs.argmax(-1) == results.scored_with
     intact, now = right[0], right[results.row_names.index("0-5")]
     browser.open(study)
     browser.point(*browser.place(".cell", cell_number(0, 5)), press=True)
@@ -209,7 +209,7 @@ def test_examples_are_those_that_the_span_changes(browser: Browser, study: Path,
     choose(browser, "text", "")
     choose(browser, "by-kind", "")
     choose(browser, "by-label", "0")
-    own = [i for i in np.flatnonzero(changed["wrong"]) if results.labels[i] == 0]
+    own = [i for i in np.flatnonzero(changed["wrong"]) if results.scored_with[i] == 0]
     assert int(browser.text(".examples-card .count")) == len(own)
 
 
@@ -228,7 +228,7 @@ def test_examples_are_sorted_by_margin(browser: Browser, study: Path):
 
 def test_the_spans_that_change_one_example_are_marked(browser: Browser, study: Path, folder: Path):
     results = load_ablation(folder)
-    right = results.logits.argmax(-1) == results.labels
+    right = results.outputs.argmax(-1) == results.scored_with
     browser.open(study)
     browser.point(*browser.place(".cell", cell_number(0, 5)), press=True)
     number = int(browser.text(".examples button")[1:]) - 1

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import span_scores
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.report.examples import (
@@ -19,7 +20,7 @@ from adapter_probe.figures.report.examples import (
     examples_content,
     flip_counts,
 )
-from adapter_probe.results.ablation_files import AblationResults, load_ablation, read_spans
+from adapter_probe.results.ablation_files import load_ablation, read_spans
 
 TEXTS = ExampleTexts(tuple(f"text {i}" for i in range(80)), tuple(f"second {i}" for i in range(80)))
 
@@ -30,8 +31,8 @@ def results_of(make_ablation: Callable[..., Path]) -> Callable[..., AblationResu
 
     def make(**more: object) -> AblationResults:
         results = load_ablation(make_ablation(n_layers=4, **more))
-        scale = np.random.default_rng(3).gamma(2, 1, (*results.logits.shape[:2], 1)).astype(np.float32)
-        return replace(results, logits=results.logits * scale)
+        scale = np.random.default_rng(3).gamma(2, 1, (*results.outputs.shape[:2], 1)).astype(np.float32)
+        return replace(results, outputs=results.outputs * scale)
 
     return make
 
@@ -49,16 +50,16 @@ def variants(results: AblationResults) -> list[int]:
 def test_confusion_matrices_are_scikit_learns(results_of, n_classes: int):
     labels = tuple(f"class {i}" for i in range(n_classes))
     results = results_of(labels=labels)
-    found, said = confusion(results, span_scores(results)), results.logits.argmax(-1)
+    found, said = confusion(results, span_scores(results)), results.outputs.argmax(-1)
     if n_classes == 15:  # the rarest are one class
         assert len(found["names"]) == 12
         kept = [labels.index(name) for name in found["names"][:-1]]
         place = {old: new for new, old in enumerate(kept)}
-        counts = np.bincount(results.labels, minlength=15)
+        counts = np.bincount(results.scored_with, minlength=15)
         assert counts[kept].min() >= np.delete(counts, kept).max()
-        truth, said = (np.vectorize(lambda i: place.get(i, 11))(one) for one in (results.labels, said))
+        truth, said = (np.vectorize(lambda i: place.get(i, 11))(one) for one in (results.scored_with, said))
     else:
-        truth = results.labels
+        truth = results.scored_with
         assert found["names"] == list(labels)
     n = len(found["names"])
     for got, row in zip([found["intact"], *found["rows"]], [0, *variants(results)]):
@@ -70,22 +71,22 @@ def test_confusion_matrices_are_scikit_learns(results_of, n_classes: int):
 
 def test_examples_come_with_what_was_said_and_how_surely(results_of):
     results = results_of(labels=("a", "b", "c"))
-    found, said = examples_content(results, span_scores(results), TEXTS), results.logits.argmax(-1)
-    right = said == results.labels
+    found, said = examples_content(results, span_scores(results), TEXTS), results.outputs.argmax(-1)
+    right = said == results.scored_with
     flipping = [i for i in range(80) if len(set(right[:, i])) == 2]
     assert [n - 1 for n in found["numbers"]] == flipping
     assert found["texts"] == [f"text {i}" for i in flipping]
     assert found["second"] == [f"second {i}" for i in flipping]
-    assert found["truth"] == ["abc"[results.labels[i]] for i in flipping]
+    assert found["truth"] == ["abc"[results.scored_with[i]] for i in flipping]
     column = found["columns"]["label"]
     assert [column["values"][place] for place in column["places"]] == found["truth"]
-    shares = np.exp(results.logits.astype(float))
+    shares = np.exp(results.outputs.astype(float))
     shares /= shares.sum(-1, keepdims=True)
     for packed, row in zip([found["intact"], *found["rows"]], [0, *variants(results)]):
         assert unpack(packed["said"]) == said[row, flipping].tolist()
         assert unpack(packed["right"]) == right[row, flipping].astype(int).tolist()
         for place, i in enumerate(flipping):
-            share, label = shares[row, i], results.labels[i]
+            share, label = shares[row, i], results.scored_with[i]
             word = found["words"][int(packed["margins"][2 * place : 2 * place + 2], 36)]
             assert float(word.replace("−", "-")) == pytest.approx(
                 share[label] - np.delete(share, label).max(), abs=5.1e-3
@@ -96,7 +97,7 @@ def test_examples_come_with_what_was_said_and_how_surely(results_of):
 
 def test_counts_of_changed_examples(results_of):
     results = results_of()
-    right = results.logits.argmax(-1) == results.labels
+    right = results.outputs.argmax(-1) == results.scored_with
     expected = [(sum(right[0] & ~right[row]), sum(~right[0] & right[row])) for row in variants(results)]
     assert flip_counts(results, span_scores(results)) == expected
 
@@ -115,7 +116,7 @@ def test_more_classes_than_digits(results_of):
     results = results_of(labels=tuple(f"class {i}" for i in range(40)))
     found = examples_content(results, span_scores(results), TEXTS)
     kept = [n - 1 for n in found["numbers"]]
-    assert found["rows"][0]["said"] == results.logits.argmax(-1)[variants(results)[0], kept].tolist()
+    assert found["rows"][0]["said"] == results.outputs.argmax(-1)[variants(results)[0], kept].tolist()
 
 
 def test_texts_of_other_examples_are_refused(results_of):
@@ -127,9 +128,9 @@ def test_texts_of_other_examples_are_refused(results_of):
 def test_a_regression_has_no_outcomes(results_of):
     results = results_of()
     targets = np.linspace(0, 1, 80)
-    outputs = results.logits[..., :1]
+    outputs = results.outputs[..., :1]
     results = replace(
-        results, kind="regression", metric="pearson", label_names=(), labels=targets, logits=outputs
+        results, kind="regression", metric="pearson", label_names=(), scored_with=targets, outputs=outputs
     )
     frame = span_scores(results)
     assert examples_content(results, frame, TEXTS) is None
@@ -139,12 +140,18 @@ def test_a_regression_has_no_outcomes(results_of):
 
 def test_choices_come_with_their_texts_and_margins(results_of):
     base, draw = results_of(), np.random.default_rng(0)
-    logits = draw.normal(size=(*base.logits.shape[:2], 3)).astype(np.float32)
+    logits = draw.normal(size=(*base.outputs.shape[:2], 3)).astype(np.float32)
     counts = np.ones((80, 3, 4), dtype=np.int64)
     counts[0, 2], logits[:, 0, 2] = 0, 0.0  # an example with two choices
     gold = draw.integers(0, 2, 80)
     results = replace(
-        base, kind="causal", metric="accuracy", label_names=(), labels=gold, logits=logits, counts=counts
+        base,
+        kind="causal",
+        metric="accuracy",
+        label_names=(),
+        scored_with=gold,
+        outputs=logits,
+        counts=counts,
     )
     texts = ExampleTexts(TEXTS.texts, choices=tuple((f"{i}a", f"{i}b", f"{i}c") for i in range(80)))
     found = examples_content(results, span_scores(results), texts)
@@ -167,7 +174,7 @@ def test_questions_come_with_the_answers_they_got(questions: tuple[Path, Example
     folder, texts = questions
     results, frame = load_ablation(folder), read_spans(folder)
     found = examples_content(results, frame, texts)
-    match = results.logits[..., 1] == 1
+    match = results.outputs[..., 1] == 1
     assert len(found["numbers"]) > 10
     assert found["words"] is None
     for place, number in enumerate(found["numbers"]):
@@ -183,8 +190,8 @@ def test_questions_come_with_the_answers_they_got(questions: tuple[Path, Example
 def test_a_variant_whose_outputs_are_not_finite_says_nothing(results_of):
     results = results_of()
     row = variants(results)[1]
-    results = replace(results, logits=results.logits.copy())
-    results.logits[row, 0, 0] = np.nan
+    results = replace(results, outputs=results.outputs.copy())
+    results.outputs[row, 0, 0] = np.nan
     frame = span_scores(results)
     assert confusion(results, frame)["rows"][1] is None
     assert examples_content(results, frame, TEXTS)["rows"][1] is None

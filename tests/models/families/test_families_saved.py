@@ -113,7 +113,7 @@ def test_a_checkpoint_is_trained_opened_and_ablated(
     alone = separate(kind, opened.model)
     expected = np.stack([alone.run(some(encoded, which), mask).numpy() for mask in results.masks])
     assert np.ptp(expected, axis=0).max() > 0.003
-    assert_close_in_float32(results.logits[:, ::8], expected, layers=3)
+    assert_close_in_float32(results.outputs[:, ::8], expected, layers=3)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
