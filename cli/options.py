@@ -46,6 +46,7 @@ PLACES = {
     "results": Place("{}: no such folder; give results folders"),
     "ablation": Place("--ablation {}: no such folder; give the results folder of an ablation"),
     "file": Place("{}: cannot be read (no such file)"),
+    "overlay": Place("--overlay {}: no such file or folder"),
 }
 
 

@@ -45,6 +45,7 @@ class ScoreSeries:
         published: the paper's curve of the same task and metric, or None.
         baseline: the score without pretraining, a fraction; NaN where it was not asked for.
         x: what the column `trained_parameters` has: these, or another cost.
+        others: results of other people, columns of `adapter_probe.analysis.overlay.beside`; or None.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ScoreSeries:
     published: pd.DataFrame | None = None
     baseline: float = float("nan")
     x: Axis = "parameters"
+    others: pd.DataFrame | None = None
 
     @property
     def metric(self) -> str:
@@ -154,6 +156,7 @@ def level_line(kind: Literal["baseline", "majority"], ax: Axes | None = None, he
 def numbers_of(series: Sequence[ScoreSeries], others: Sequence[pd.DataFrame] = ()) -> pd.DataFrame:
     """What a figure draws: the means, then other rows, then the paper's."""
     parts = [one.points.assign(source="this run") for one in series]
+    others = [*others, *(one.others for one in series if one.others is not None)]
     published = [
         one.published.assign(task=one.name, metric=one.metric, source="Houlsby et al. 2019")
         for one in series

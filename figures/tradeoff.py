@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adapter_probe.analysis.costs import with_costs
+from adapter_probe.analysis.overlay import beside
 from adapter_probe.analysis.published import published_tradeoff
 from adapter_probe.analysis.study_records import StudyRecord, TradeoffRecord
 from adapter_probe.analysis.sweeps import chosen_trials
@@ -54,19 +55,26 @@ _LITTLE: dict[Axis, str] = {
 }  # fmt: skip
 
 
-def tradeoff_series(record: TradeoffRecord, paper: bool, x: Axis = "parameters") -> list[ScoreSeries]:
-    """The series of a trade-off by task, with the paper's curve for its tasks and metric.
+def tradeoff_series(
+    record: TradeoffRecord, paper: bool, x: Axis = "parameters", overlay: pd.DataFrame | None = None
+) -> list[ScoreSeries]:
+    """The series of a trade-off by task, with the paper's curve for its tasks and metric, and other results.
 
     Raises:
-        ResultsError: the trials did not record this cost.
+        ResultsError: the trials did not record this cost, or the other results do not fit.
     """
     tradeoff, found = record.tradeoff, []
+    others = beside(overlay, dict(zip(tradeoff["task"], tradeoff["metric"])), x)
+    if paper and others:
+        raise ResultsError(
+            "--paper draws percentages of each base, which is not known of --overlay; give one of them"
+        )
     chosen = None if record.trials is None else chosen_trials(record.trials)
     if x != "parameters":
         tradeoff, chosen = with_costs(record, x, UNITS[x])
     for (task, metric), points in tradeoff.groupby(["task", "metric"], sort=False):
         known = known_task(str(task))
-        beside = paper and x == "parameters" and known and metric == known.metric
+        known_there = paper and x == "parameters" and known and metric == known.metric
         own = chosen is not None and (chosen["task"] == task) & (chosen["metric"] == metric)
         alone, points = points[points["method"] == BASELINE], points[points["method"] != BASELINE]
         found.append(
@@ -74,9 +82,10 @@ def tradeoff_series(record: TradeoffRecord, paper: bool, x: Axis = "parameters")
                 task_label(str(task)),
                 points.sort_values("trained_parameters", ignore_index=True),
                 None if chosen is None else chosen[own],
-                published_tradeoff(known.name) if beside else None,
+                published_tradeoff(known.name) if known_there else None,
                 float(alone["mean"].iloc[0]) if len(alone) else float("nan"),
                 x,
+                others.get(str(task)),
             )
         )
     return found
@@ -89,6 +98,7 @@ def tradeoff(
     task: str | None = None,
     x: Axis = "parameters",
     paper: bool = False,
+    overlay: pd.DataFrame | None = None,
 ) -> Axes:
     """Draw one task's score against the number of trained parameters, or another cost.
 
@@ -98,6 +108,7 @@ def tradeoff(
         task: task to draw; required only when the study has several.
         x: the cost.
         paper: whether to overlay the published curve.
+        overlay: results of other people, see `adapter_probe.analysis.overlay.read_overlay`.
 
     Raises:
         ResultsError: there is no such task, or there are several and none is given; or the cost is unknown.
@@ -106,14 +117,14 @@ def tradeoff(
     if (task is None and len(tasks) > 1) or (task is not None and task not in tasks):
         raise ResultsError(f"task {task!r} is not in {record.folder}; give one of {', '.join(tasks)}")
     own = record.tradeoff["task"] == (task or tasks[0])
-    return draw(tradeoff_series(replace(record, tradeoff=record.tradeoff[own]), paper, x)[0], ax)
+    return draw(tradeoff_series(replace(record, tradeoff=record.tradeoff[own]), paper, x, overlay)[0], ax)
 
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
     """The figure of each trade-off, one panel per task, with its CSV and caption."""
     tradeoffs = [study for study in studies if isinstance(study, TradeoffRecord)]
     for study in tradeoffs:
-        curves = tradeoff_series(study, options.paper, options.x)
+        curves = tradeoff_series(study, options.paper, options.x, options.overlay)
         names = " and ".join(dict.fromkeys(curve.name for curve in curves))
         title = f"{names}: score against {AXES[options.x].partition(' per task')[0].partition(' (')[0]}"
         stem = "tradeoff-tasks" if options.x == "parameters" else f"tradeoff-{options.x}"
@@ -154,6 +165,18 @@ def _baselines(curves: Sequence[ScoreSeries]) -> list[pd.DataFrame]:
     ]  # fmt: skip
 
 
+def _others_text(curves: Sequence[ScoreSeries]) -> str:
+    """Where the results of other people are from; empty if there are none."""
+    found = [curve.others["source"] for curve in curves if curve.others is not None]
+    sources = list(dict.fromkeys(name for one in found for name in one))
+    if not sources:
+        return ""
+    return (
+        f"Hollow marks without a line: results of other people, as given, from {'; '.join(sources)}. Base, "
+        "data and training may differ from those of this study."
+    )
+
+
 def _caption(curves: Sequence[ScoreSeries]) -> str:
     points = pd.concat([curve.points for curve in curves], ignore_index=True)
     metric, shares = common_value(curve.metric for curve in curves), in_shares(curves)
@@ -189,6 +212,7 @@ def _caption(curves: Sequence[ScoreSeries]) -> str:
             " numbers of parameters plotted there."
             if any(curve.published is not None for curve in curves)
             else "",
+            _others_text(curves),
             undefined_text(int(points["mean"].isna().sum()), "Means left out"),
         ]
     )

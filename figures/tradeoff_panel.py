@@ -77,7 +77,7 @@ def draw(
         legend: whether to draw a legend, headed by the task's name and scores; otherwise these stand above.
     """
     ax, beside = plt.gca() if ax is None else ax, beside or [curve]
-    marks = marks_of(name for one in beside for name in one.points["method"])
+    marks = marks_of(name for one in beside for name in _methods_of(one))
     factor, label = score_axis(curve.metric)
     shares, base = in_shares(beside), curve.base_parameters
     tidy_axes(ax)
@@ -92,6 +92,7 @@ def draw(
     _draw_full(ax, curve, factor)
     _draw_frontier(ax, curve, factor)
     _draw_published(ax, curve, factor)
+    _draw_others(ax, curve, factor, marks)
     _draw_trials(ax, curve, factor, marks)
     for method, mark in marks.items():
         rows = curve.points[curve.points["method"] == method]
@@ -136,6 +137,7 @@ def limits_of(curves: Sequence[ScoreSeries]) -> tuple[float, float]:
         curves = [curve.in_percent() for curve in curves]
     counts = [curve.points["trained_parameters"].to_numpy(float) for curve in curves]
     counts += [c.published["trained_parameters"].to_numpy(float) for c in curves if c.published is not None]
+    counts += [c.others["trained_parameters"].to_numpy(float) for c in curves if c.others is not None]
     known = np.concatenate(counts)
     known = known[known > 0]
     if not len(known):
@@ -185,6 +187,23 @@ def _draw_published(ax: Axes, curve: ScoreSeries, factor: float) -> None:
         ax.plot(rows["trained_parameters"], factor * rows["mean"], zorder=2, label="published", **props)
 
 
+def _methods_of(curve: ScoreSeries) -> list[str]:
+    """The methods of a task, those of other people's results included."""
+    theirs = [] if curve.others is None else curve.others["method"].tolist()
+    return [*curve.points["method"], *theirs]
+
+
+def _draw_others(ax: Axes, curve: ScoreSeries, factor: float, marks: Mapping[str, MarkerStyle]) -> None:
+    """Results of other people as hollow marks."""
+    unit = style.scale_factor()
+    for method, rows in () if curve.others is None else curve.others.groupby("method"):
+        props = line_props(marks[str(method)]) | {
+            "linestyle": "", "markerfacecolor": style.WHITE, "markeredgewidth": 0.7 * unit,
+        }  # fmt: skip
+        x, y, bars = rows["trained_parameters"], factor * rows["mean"], factor * rows["sem"]
+        ax.errorbar(x, y, bars, elinewidth=0.6 * unit, zorder=2.8, label="others", **props)
+
+
 def _draw_trials(ax: Axes, curve: ScoreSeries, factor: float, marks: Mapping[str, MarkerStyle]) -> None:
     trials = pd.DataFrame(columns=["method"]) if curve.trials is None else curve.trials
     for method, mark in marks.items():
@@ -198,7 +217,7 @@ def _set_height(ax: Axes, curve: ScoreSeries, factor: float) -> None:
     points = curve.points[~far_below(curve.points, "mean")]
     shown = [points[name].to_numpy(float) for name in ("mean", "min", "max")]
     shown += [(points["mean"] + side * points["sem"]).to_numpy(float) for side in (-1, 1)]
-    shown += [curve.published["mean"].to_numpy(float)] if curve.published is not None else []
+    shown += [one["mean"].to_numpy(float) for one in (curve.published, curve.others) if one is not None]
     values = factor * np.concatenate(shown)
     values = values[np.isfinite(values)]
     low, high = (values.min(), values.max()) if values.size else (0.0, factor)
@@ -264,7 +283,8 @@ def _labels(curve: ScoreSeries, factor: float, marks: Mapping[str, MarkerStyle])
 def legend_entries(curves: Sequence[ScoreSeries]) -> list[LegendEntry]:
     """Legend handles and labels: methods, then everything else that is drawn."""
     points = pd.concat([curve.points for curve in curves], ignore_index=True)
-    unit, entries = style.scale_factor(), method_entries(points)
+    every = pd.DataFrame({"method": [name for curve in curves for name in _methods_of(curve)]})
+    unit, entries = style.scale_factor(), method_entries(every)
     if any(np.isfinite(curve.baseline) for curve in curves):
         entries.append((level_line("baseline"), METHOD_LABELS[BASELINE]))
     if any(np.isfinite(curve.majority) for curve in curves):
@@ -278,6 +298,11 @@ def legend_entries(curves: Sequence[ScoreSeries]) -> list[LegendEntry]:
         entries.append((Line2D([], [], linestyle="", marker="x", **props), "trials diverged"))
     if any(curve.published is not None for curve in curves):
         entries.append((published_handle(), "Houlsby et al. 2019"))
+    theirs = [curve.others["source"] for curve in curves if curve.others is not None]
+    for source in dict.fromkeys(name for one in theirs for name in one):
+        hollow = {"markerfacecolor": style.WHITE, "markeredgewidth": 0.7 * unit, "markersize": 4.0 * unit}
+        handle = Line2D([], [], linestyle="", marker="o", color=style.FAINT, **hollow)
+        entries.append((handle, f"hollow: {escape_mathtext(str(source))}"))
     return entries
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import pandas as pd
 from tueplots import figsizes, fontsizes
 
 from adapter_probe.settings import DEFAULT_FORMATS, Axis, Column
@@ -54,6 +55,8 @@ class FigureOptions:
         paper: whether to overlay the paper's published values.
         labels: panel labels of the ablations, in order; empty for their tasks.
         only: names of the figures and tables to write; empty for all.
+        x: what a trade-off's score is drawn against.
+        overlay: results of other people, see `adapter_probe.analysis.overlay.read_overlay`; or None.
     """
 
     venue: Venue
@@ -64,6 +67,7 @@ class FigureOptions:
     labels: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     x: Axis = "parameters"
+    overlay: pd.DataFrame | None = field(default=None, compare=False)
 
     def width(self, preferred: Column) -> float:
         """Width in inches: of the requested column, or else of the one that the figure prefers."""

@@ -23,6 +23,7 @@ from .rows import as_tuple
 from .summaries import aligned_columns
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
     from adapter_probe.analysis.study_records import StudyRecord
@@ -38,6 +39,15 @@ BYTES_OF_DRAWING = 125_000_000  # libraries of statistics and figures, and what 
 SECONDS_OF_DRAWING = 3.0  # per study, including its statistics; measured on two cores, used in estimates
 
 
+def overlay_of(paths: str | Path | Sequence[str | Path]) -> pd.DataFrame | None:
+    """The results of other people in some files; None without any."""
+    if not (given := as_tuple(paths)):
+        return None
+    from adapter_probe.analysis.overlay import read_overlay
+
+    return read_overlay(given)
+
+
 def _written(studies: Sequence[DrawnStudy], folder: str | Path, look: Look) -> list[GalleryItem]:
     """Write all figures and tables of some studies into one folder."""
     from adapter_probe.figures.gallery import write_gallery
@@ -50,7 +60,7 @@ def _written(studies: Sequence[DrawnStudy], folder: str | Path, look: Look) -> l
         raise ResultsError(must_be("--format", f"among {', '.join(FIGURE_FORMATS)}", given))
     options = FigureOptions(
         VENUES[look.style], look.column, wanted, tolerance, look.paper, as_tuple(look.labels),
-        as_tuple(look.only), look.x,
+        as_tuple(look.only), look.x, overlay_of(look.overlay),
     )  # fmt: skip
     with stage("drawing figures"):
         return write_gallery([study.record for study in studies], folder, options)
@@ -96,6 +106,7 @@ class DrawnStudy:
         labels: Sequence[str] = (),
         only: Sequence[str] = (),
         x: Axis = "parameters",
+        overlay: str | Path | Sequence[str | Path] = (),
     ) -> list[Path]:
         """Write the figures with their numbers and captions, and the tables; return the paths written.
 
@@ -112,12 +123,13 @@ class DrawnStudy:
             labels: panel labels, one per ablation; by default the tasks, and the settings where they differ.
             only: names of the figures and tables to write, such as ``heatmap``; by default all.
             x: what a trade-off's score is drawn against; see `Tradeoff.plot`.
+            overlay: results of other people to draw beside a trade-off's; see `Tradeoff.plot`.
 
         Raises:
             ResultsError: an argument is not allowed, or a file cannot be written.
         """
         look = Look(style=style, column=column, formats=formats, tolerance=tolerance, paper=paper,
-                    labels=labels, only=only, x=x)  # fmt: skip
+                    labels=labels, only=only, x=x, overlay=overlay)  # fmt: skip
         items = _written([self], folder, look)
         self._keep(folder)
         return [path for item in items for path in item.files]

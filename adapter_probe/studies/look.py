@@ -40,6 +40,11 @@ class Look(Settings):
         (), "figures and tables to write, such as heatmap,table-removable; by default all."
     )
     paper: bool = setting(False, "overlay the values published by Houlsby et al. (2019).")
+    overlay: str | Path | Sequence[str | Path] = setting(
+        (), "results of other people to draw beside a trade-off's: a CSV with the columns method, size, "
+        "parameters, score (a fraction), task and seed, or a JSON file of PEFT's method comparison, or a "
+        "folder of them.", metavar="FILE", shell=list[Path], place="overlay",
+    )  # fmt: skip
     x: Axis = setting(
         "parameters", "what a trade-off's score is drawn against: trained parameters, the peak of memory in "
         "training, seconds per step, or bytes of a checkpoint.",

@@ -20,7 +20,7 @@ from adapter_probe.settings import Axis, Style
 
 from .arguments import TOP_K, OnTrial, RunTradeoff, TradeoffSettings
 from .checked import checked, planned_by, taking
-from .gallery import axes_for
+from .gallery import axes_for, overlay_of
 from .planning import SweepPlan, plan_sweep
 from .rows import as_tuple
 from .sweeps import Sweep, find_trials, majority_rows, plain_rows, run_trials, spread_text
@@ -105,6 +105,7 @@ class Tradeoff(Sweep):
         task: str | None = None,
         x: Axis = "parameters",
         paper: bool = False,
+        overlay: str | Path | Sequence[str | Path] = (),
         style: Style | None = None,
     ) -> Axes:
         """Draw the score against the number of trained parameters, or another cost.
@@ -116,15 +117,18 @@ class Tradeoff(Sweep):
             x: what the score is drawn against: the number of trained parameters, the peak of memory in
                 training, the seconds per step, or the bytes of a checkpoint.
             paper: overlay the values that Houlsby et al. (2019) published.
+            overlay: files with results of other people, drawn as hollow marks: CSV with the columns `method`,
+                `size`, `parameters`, `score` (a fraction), `task` and `seed`, JSON of PEFT's method
+                comparison, or folders of such JSON.
 
         Raises:
             ResultsError: there is no such task, or there are several and none is given; or the trials did not
-                record this cost.
+                record this cost; or a file of the overlay cannot be used.
         """
         from adapter_probe.figures.tradeoff import tradeoff
 
         with axes_for(ax, style) as place:
-            return tradeoff(self.record, place, task=task, x=x, paper=paper)
+            return tradeoff(self.record, place, task=task, x=x, paper=paper, overlay=overlay_of(overlay))
 
     def rows(self) -> list[tuple[str, str]]:
         """The table as (point, score) pairs of text."""
