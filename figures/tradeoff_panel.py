@@ -217,7 +217,10 @@ def _set_height(ax: Axes, curve: ScoreSeries, factor: float) -> None:
     points = curve.points[~far_below(curve.points, "mean")]
     shown = [points[name].to_numpy(float) for name in ("mean", "min", "max")]
     shown += [(points["mean"] + side * points["sem"]).to_numpy(float) for side in (-1, 1)]
-    shown += [one["mean"].to_numpy(float) for one in (curve.published, curve.others) if one is not None]
+    shown += [curve.published["mean"].to_numpy(float)] if curve.published is not None else []
+    if curve.others is not None:
+        theirs, bars = curve.others["mean"].to_numpy(float), curve.others["sem"].fillna(0).to_numpy(float)
+        shown += [theirs - bars, theirs + bars]
     values = factor * np.concatenate(shown)
     values = values[np.isfinite(values)]
     low, high = (values.min(), values.max()) if values.size else (0.0, factor)

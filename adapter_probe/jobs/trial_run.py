@@ -25,6 +25,7 @@ from adapter_probe.models.evaluation import Saving, Trainable
 from adapter_probe.models.methods import TfidfLinear
 from adapter_probe.results.atomic import read_json, remove_leftovers, write_json
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
+from adapter_probe.results.schema import CUT, REACHED
 from adapter_probe.results.trial_files import (
     Cost,
     ParameterCounts,
@@ -34,7 +35,7 @@ from adapter_probe.results.trial_files import (
 )
 from adapter_probe.training.baseline import baseline_of
 from adapter_probe.training.checkpoint import STATE_FOLDER
-from adapter_probe.training.loop import OnProgress, Trainer
+from adapter_probe.training.loop import OnProgress, Paused, Trainer
 from adapter_probe.training.request import (
     TrainingInputs,
     TrainingRequest,
@@ -48,8 +49,10 @@ from .memory import PeakMemory
 from .trials import REQUEST, trial_id
 
 
-def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: int = 1) -> TrialRecord:
+def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: int = 1) -> TrialRecord | None:
     """Run or resume one trial; the record of a finished one is returned unchanged.
+
+    A trial that is to be compared with others after some of its steps pauses there, without a record.
 
     Args:
         folder: folder with ``request.json``.
@@ -62,6 +65,10 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: i
     """
     if (record := read_trial(folder)) is not None:
         return record
+    cut = folder / CUT
+    pause = int(read_json(cut)["step"]) if cut.exists() else None
+    if pause is not None and (folder / REACHED).exists():
+        return None
     request = read_request(folder / REQUEST)
     task, inputs, state = request.task, load_inputs(request), folder / STATE_FOLDER
     identity = identity_of(request, inputs.fingerprints)
@@ -78,10 +85,17 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: i
         else:
             model = build_model(request, inputs.base, device)
             trainer = Trainer(
-                model, inputs.objective, settings=request.settings, run=run, report=report, workers=workers
-            )
-            with PeakMemory(device) as memory:
-                result = _train(trainer, clock)
+                model, inputs.objective, settings=request.settings, run=run, report=report, workers=workers,
+                pause=pause,
+            )  # fmt: skip
+            try:
+                with PeakMemory(device) as memory:
+                    result = _train(trainer, clock)
+            except Paused as paused:
+                _note_reached(folder, pause, paused.score, inputs)
+                return None
+            if pause is not None:  # it diverged before
+                _note_reached(folder, pause, math.nan, inputs)
             result["counts"] = count_parameters(model, inputs.base.missing)
             result["cost"] = Cost(trainer.seconds_per_step, memory.n_bytes, bytes_of_checkpoint(model))
         common = {
@@ -98,6 +112,13 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: i
         write_trial(folder, record)
         shutil.rmtree(run.path / PARTS, ignore_errors=True)
     return record
+
+
+def _note_reached(folder: Path, step: int | None, score: float, inputs: TrainingInputs) -> None:
+    """Write the score after the step at which the trial is compared with others."""
+    n_examples = len(inputs.splits["validation"])
+    told = {"step": step, "score": None if math.isnan(score) else score, "n_examples": n_examples}
+    write_json(folder / REACHED, told)
 
 
 def _train(trainer: Trainer, clock: _Clock) -> dict[str, Any]:

@@ -170,6 +170,11 @@ class SweepSettings(StepSettings):
     )  # fmt: skip
     epochs: Sequence[int] = setting((3,), "numbers of epochs to try, chosen in the same way.")
     seeds: int = setting(3, "number of runs per setting, with seeds 0, 1, ...", least=1)
+    halving: bool = setting(
+        False, "stop learning rates that are out of reach: after a third of the steps of the first seed, the "
+        "better half of them goes on, and those as good as the best within the standard error of the "
+        "validation score.",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

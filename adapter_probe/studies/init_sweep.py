@@ -22,6 +22,7 @@ from adapter_probe.settings import Style
 from .arguments import InitSweepSettings, OnTrial, RunInitSweep
 from .checked import checked, planned_by, taking
 from .gallery import axes_for
+from .halving import in_reach
 from .planning import SweepPlan, plan_sweep
 from .sweeps import Sweep, find_trials, majority_rows, plain_rows, run_trials, spread_text
 
@@ -143,7 +144,11 @@ def init_sweep(call: RunInitSweep) -> InitSweep:
         ResultsError: the folder is in use, contains another study, or cannot be written.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    return run_init_sweep(_trials(call), Path(call.out), Resources.of(call), call.progress, call.on_trial)
+    out, resources = Path(call.out), Resources.of(call)
+    trials = _trials(call)
+    if call.halving:
+        trials = in_reach(INIT_SWEEP, trials, out, resources, call.progress)
+    return run_init_sweep(trials, out, resources, call.progress, call.on_trial)
 
 
 def run_init_sweep(

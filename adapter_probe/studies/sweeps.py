@@ -166,9 +166,12 @@ def run_trials(
     from adapter_probe.results.atomic import claim_folder
     from adapter_probe.results.trial_files import claim_study, read_trials, trial_frame, write_trials
 
+    from .halving import release_cuts
+
     with claim_folder(out):
         claim_study(out, study, *shared_settings(trials))
         write_requests(out, trials)
+        release_cuts(trial.folder(out) for trial in trials)
         done = finished_trials(out, trials)
         left = {trial.folder(out): trial.n_steps for trial in trials if trial.id not in done}
         jobs = Jobs(out, left, len(trials), "trials", "steps")

@@ -21,6 +21,7 @@ from adapter_probe.settings import Axis, Style
 from .arguments import TOP_K, OnTrial, RunTradeoff, TradeoffSettings
 from .checked import checked, planned_by, taking
 from .gallery import axes_for, overlay_of
+from .halving import in_reach
 from .planning import SweepPlan, plan_sweep
 from .rows import as_tuple
 from .sweeps import Sweep, find_trials, majority_rows, plain_rows, run_trials, spread_text
@@ -177,7 +178,11 @@ def tradeoff(call: RunTradeoff) -> Tradeoff:
         ResultsError: the folder is in use, contains another study, or cannot be written.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    return run_tradeoff(_trials(call), Path(call.out), Resources.of(call), call.progress, call.on_trial)
+    out, resources = Path(call.out), Resources.of(call)
+    trials = _trials(call)
+    if call.halving:
+        trials = in_reach(TRADEOFF, trials, out, resources, call.progress)
+    return run_tradeoff(trials, out, resources, call.progress, call.on_trial)
 
 
 def methods_of(base: str | Path, chosen: TradeoffSettings) -> list[Method]:

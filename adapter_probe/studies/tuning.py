@@ -12,6 +12,7 @@ import pandas as pd
 from adapter_probe.analysis.sweeps import TRADEOFF_POINT, chosen_trials
 from adapter_probe.results.trial_files import read_trials, trial_frame
 
+from .halving import in_reach
 from .suite_file import SweepPart
 from .sweeps import run_trials
 
@@ -33,6 +34,8 @@ def tuned_trials(
     from adapter_probe.jobs.trials import plan_trials
 
     trials, tuning = plan_trials(requests), part.tuning_seeds or part.seeds
+    if part.halving:
+        trials = in_reach(study, trials, out, resources, progress)
     first = _first(trials, tuning)
     if len(first) == len(trials):
         return trials

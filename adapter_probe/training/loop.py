@@ -64,6 +64,18 @@ class _State:
     best: dict[str, Tensor] = field(default_factory=dict)
 
 
+class Paused(Exception):
+    """A training has reached the step after which it was to pause; its state is saved.
+
+    Attributes:
+        score: the validation score there, a fraction; NaN where undefined.
+    """
+
+    def __init__(self, score: float):
+        super().__init__(score)
+        self.score = score
+
+
 class Trainer:
     """Trains the chosen parameters of one model on one task.
 
@@ -74,6 +86,7 @@ class Trainer:
         run: entered folder in which the state is saved.
         report: called after every step and every evaluation.
         workers: number of parallel trainings on this machine, which share the memory for cached features.
+        pause: the step after which to pause; None for none.
     """
 
     def __init__(
@@ -85,7 +98,9 @@ class Trainer:
         run: RunDirectory,
         report: OnProgress,
         workers: int = 1,
+        pause: int | None = None,
     ):
+        self._pause = pause
         self._model, self._objective, self._settings = model, objective, settings
         self._run, self._report = run, report
         self._feature_bytes = feature_bytes(workers)
@@ -114,6 +129,7 @@ class Trainer:
 
         Raises:
             Diverged: the loss became NaN or infinite.
+            Paused: the step to pause after is reached.
         """
         self._restore()
         saved = time.monotonic()
@@ -140,6 +156,9 @@ class Trainer:
                         self._save()
                         saved = time.monotonic()
                     self._report(Progress(self._state.step, self._n_steps, loss, tuple(self._state.scores)))
+                    if self._state.step == self._pause:
+                        self._save()
+                        raise Paused(self._objective.score(self._model, self._validation_features))
         except KeyboardInterrupt:
             if whole:  # in the middle of a step, the last saved state is valid
                 self._save()

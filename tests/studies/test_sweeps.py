@@ -107,6 +107,40 @@ def test_a_sweep_of_a_lora_has_initialisations_by_name(tiny_base, two_tasks, tmp
     plt.close("all")
 
 
+def test_learning_rates_out_of_reach_stop_and_the_others_are_as_in_a_full_search(
+    tiny_base, two_tasks, tmp_path, capfd, monkeypatch
+):
+    compared = []
+
+    def go_on(scores, metric, n_examples):
+        compared.append((scores, metric, n_examples))
+        return np.array([False, True])
+
+    monkeypatch.setattr("adapter_probe.studies.halving.go_on", go_on)
+    arguments = {
+        "sizes": (2,), "top_k": (), "layernorm": False, "full": False, "seeds": 1, "batch_size": 16,
+        "learning_rates": (1e-12, 1e-2), "epochs": (1,), "threads": 1, "init_std": 0.1,
+    }  # fmt: skip
+    place = tiny_base("bert"), two_tasks[0]
+    full = tradeoff(*place, tmp_path / "full", progress=False, **arguments)
+    halved = tradeoff(*place, tmp_path / "halved", halving=True, **arguments)
+    said = "halving: 1 of 2 learning rates stopped after a third of their steps, which saves 25% of the steps"
+    assert said in capfd.readouterr().err
+    ((scores, metric, n_examples),) = compared
+    assert (metric, n_examples) == ("accuracy", 64)
+    cuts = pd.read_csv(tmp_path / "halved" / "halving.csv").set_index("learning_rate")
+    assert cuts["stopped"].to_dict() == {1e-12: True, 1e-2: False}
+    assert (cuts["step"] == 2).all()  # of 4
+    assert list(cuts["score"]) == scores
+    assert not (tmp_path / "halved" / "trials" / cuts["trial"][1e-12] / "trial.json").exists()
+    both = full.trials.merge(halved.trials, on="trial")
+    assert list(both["learning_rate_x"]) == [1e-2]
+    assert (both["score_x"] == both["score_y"]).all()
+    same_frames(halved, tradeoff(*place, tmp_path / "halved", halving=True, progress=False, **arguments))
+    whole = tradeoff(*place, tmp_path / "halved", progress=False, **arguments)
+    pd.testing.assert_frame_equal(whole.trials, full.trials)
+
+
 def test_an_edited_table_is_refused(sweep, tmp_path):
     folder = shutil.copytree(sweep.folder, tmp_path / "copy")
     assert load(folder).table.equals(load(sweep.folder).table)
