@@ -15,7 +15,7 @@ import pandas as pd
 
 from adapter_probe.errors import ResultsError, one_line, shown
 from adapter_probe.metrics import LOSSES
-from adapter_probe.results.schema import read_table
+from adapter_probe.results.schema import read_columns
 from adapter_probe.settings import Axis
 from adapter_probe.wording import task_label
 
@@ -53,7 +53,7 @@ def read_overlay(paths: Iterable[str | Path]) -> pd.DataFrame:
         if not files:
             raise ResultsError(f"--overlay {path}: the folder contains no *.json of PEFT's method comparison")
         if path.is_file() and path.suffix.lower() != ".json":
-            tables.append(read_table(path, _REQUIRED, _OPTIONAL).assign(source=path.stem))
+            tables.append(read_columns(path, _REQUIRED, _OPTIONAL).assign(source=path.stem))
             continue
         found = [row for file in files if (row := _experiment(file)) is not None]
         if not found:

@@ -129,6 +129,17 @@ def read_table(
         ResultsError: it cannot be read, is empty, lacks a column, or a field has the wrong type.
     """
     check_sealed(path)
+    return read_columns(path, columns, optional)
+
+
+def read_columns(
+    path: Path, columns: Mapping[str, ColumnKind], optional: Mapping[str, ColumnKind] | None = None
+) -> pd.DataFrame:
+    """A CSV table of anybody's; see `read_table`.
+
+    Raises:
+        ResultsError: it cannot be read, is empty, lacks a column, or a field has the wrong type.
+    """
     text = _read_fields(path)
     if missing := [name for name in columns if name not in text]:
         found = ", ".join(map(str, text.columns)) or "none"
