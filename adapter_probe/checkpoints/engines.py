@@ -103,7 +103,10 @@ def _with_defaults(fields: Mapping[str, Any]) -> object:
     """The configuration of a base, or its plain fields where transformers cannot read them."""
     from transformers import CONFIG_MAPPING
 
+    from .base_config import silent_transformers
+
     try:
-        return CONFIG_MAPPING[fields["model_type"]].from_dict(dict(fields))
+        with silent_transformers():
+            return CONFIG_MAPPING[fields["model_type"]].from_dict(dict(fields))
     except Exception:  # an invalid configuration, for which transformers may raise anything
         return SimpleNamespace(**{"model_type": None, **fields})

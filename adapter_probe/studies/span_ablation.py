@@ -42,19 +42,19 @@ AGAINST_PREFIX = "against-"
 """Prefix of the subfolder that holds the same variants scored on other data."""
 
 
-def _asked(call: Ablate, kept: Path, place: Path) -> list[tuple[AblationArguments, Path]]:
+def _asked(call: Ablate, rows: Path, place: Path) -> list[tuple[AblationArguments, Path]]:
     """The arguments of an ablation with its results folder, and then those on the data of `against`, if any.
 
     Args:
         call: what the user gave.
-        kept: where examples in memory are saved.
+        rows: where examples in memory are saved.
         place: the checkpoint's folder, or another one for a model in memory.
     """
     from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 
     checkpoint = Path(str(call.checkpoint))
-    files = as_files(call.data, kept, place, texts=call.metric in COMPARISONS)
-    others = as_files(call.against, kept, place)
+    files = as_files(call.data, rows, place, texts=call.metric in COMPARISONS)
+    others = as_files(call.against, rows, place)
     metric = CustomMetric(call.metric) if callable(call.metric) else call.metric
     arguments = AblationArguments.of(
         call, checkpoint=str(checkpoint), settings=AblationSettings.of(call), metric=metric,
@@ -79,8 +79,9 @@ def plan(call: Ablate) -> AblationPlan:
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.probe.request import prepare_ablation
 
-    with TemporaryDirectory() as kept, _opened(call) as (call, opened, _):
-        arguments, folder = _asked(call, Path(kept), Path(kept if opened else str(call.checkpoint)))[0]
+    with TemporaryDirectory() as folder_of_rows, _opened(call) as (call, opened, _):
+        rows = Path(folder_of_rows)
+        arguments, folder = _asked(call, rows, rows if opened else Path(str(call.checkpoint)))[0]
         use_threads(call.threads)
         request = prepare_ablation(arguments, choose_device(call.device), *(opened or ()))
         with activity("ablate: measuring the speed on a small batch", call.progress):
@@ -108,8 +109,8 @@ def ablate(call: Ablate) -> Ablation:
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
     with _opened(call) as (call, opened, temporary):
-        kept = _usual_folder(str(call.checkpoint)).parent if call.out is None else Path(call.out)
-        asked = _asked(call, kept, kept if opened else Path(str(call.checkpoint)))
+        rows = _usual_folder(str(call.checkpoint)).parent if call.out is None else Path(call.out)
+        asked = _asked(call, rows, rows if opened else Path(str(call.checkpoint)))
         if opened is None and (finished := _finished(asked, call)) is not None:
             return finished
         from adapter_probe.device import choose_device, use_threads
@@ -121,8 +122,6 @@ def ablate(call: Ablate) -> Ablation:
                 use_threads(call.threads)
             device = choose_device(call.device if call.cluster is None else "auto")
             request = prepare_ablation(arguments, device, *(opened or ()))
-        if request.remark:
-            print_message(request.remark, call.progress)
         if call.cluster is not None:
             from adapter_probe.jobs.running import Resources
             from adapter_probe.jobs.shards import compute_in_shards
@@ -240,6 +239,8 @@ def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = Tru
     from adapter_probe.probe.resumable import AblationRun
 
     with AblationRun(request, folder) as run:
+        if request.remark:  # not before a refusal
+            print_message(request.remark, progress)
         for damaged in run.damaged:
             print_message(f"{damaged} is damaged or belongs to another run; computing it again", progress)
         with _bar(run, request, progress) as report:
