@@ -11,6 +11,8 @@ import numpy as np
 from adapter_probe import metrics
 from adapter_probe.predictions import (
     differences_from_logits,
+    entity_types,
+    labels_from_logits,
     predictions_from_likelihoods,
     predictions_from_logits,
 )
@@ -33,14 +35,18 @@ class AblationResults:
         outputs: float32 ``[variants, examples, labels]``: logits, or of a regression one column of values. Of
             question answering, what each question scores, ``[variants, questions, 2]``: answer F1 and exact
             match, NaN where a logit was not finite. Of a language model, summed log-likelihoods in nats,
-            ``[variants, examples, continuations]``, 0 where an example has fewer.
+            ``[variants, examples, continuations]``, 0 where an example has fewer. Of tags, how many entities
+            of each type (or words of each tag) of a sentence were found, and how many were predicted,
+            ``[variants, sentences, 2 classes]``, NaN where a logit was not finite.
         scored_with: ``[examples]``, what the metric takes besides the predictions: int64 labels, indices into
             `label_names`; float64 targets of a regression; int64 numbers of the questions' paragraphs; of a
             language model int64 right choices, or for its losses the int64 number of tokens, bytes or words
             by which the metric divides. For a comparison with the intact model the int64 number of
-            predictions compared: of tokens, or 1 of a classifier.
+            predictions compared: of tokens, or 1 of a classifier. Of several labels int64
+            ``[examples, labels]``, 0 or 1; of several targets float64 ``[examples, targets]``; of tags int64
+            ``[sentences, classes]``, how many entities or words.
         metric: name of the metric.
-        kind: ``classification``, ``regression``, ``extractive`` or ``causal``.
+        kind: ``classification``, ``regression``, ``extractive``, ``causal``, ``tokens`` or ``multilabel``.
         label_names: names in the order of the outputs; empty for a regression.
         identity: everything that determines the numbers, as plain JSON.
         settings: settings of the ablation, as plain JSON.
@@ -94,11 +100,16 @@ class AblationResults:
         n_variants, n_examples, n_outputs = (*self.outputs.shape, 0, 0, 0)[:3]
         if self.kind != "causal":
             n_outputs = {"regression": 1, "extractive": 2}.get(self.kind, len(self.label_names))
+        if self.scored_with.ndim == 2:
+            n_outputs = self.scored_with.shape[1] * (2 if self.kind == "tokens" else 1)
         expected = {
             "outputs": (np.float32, (n_variants, n_examples, n_outputs)),
             "masks": (np.bool_, (n_variants, *self.masks.shape[-1:])),
             "spans": (np.int64, (n_variants, 2)),
-            "scored_with": (np.float64 if self.kind == "regression" else np.int64, (n_examples,)),
+            "scored_with": (
+                np.float64 if self.kind == "regression" else np.int64,
+                (n_examples, *self.scored_with.shape[1:]),
+            ),
             "answers": (np.int32, (n_variants, n_examples, 2)),
             "counts": (np.int64, (n_examples, n_outputs, len(metrics.COUNTED))),
             "groups": (np.str_, (n_examples,)),
@@ -118,6 +129,13 @@ class AblationResults:
         classes = self.kind == "classification" and self.metric not in metrics.COMPARISONS
         if classes and not np.all((self.scored_with >= 0) & (self.scored_with < n_outputs)):
             raise ValueError(f"labels should lie in 0..{n_outputs - 1}")
+
+    @property
+    def classes_of_labels(self) -> tuple[str, ...]:
+        """What the columns of ``[examples, labels]`` are: labels, tags or types of entities; else empty."""
+        if self.kind == "tokens" and self.metric == "entity_f1":
+            return entity_types(self.label_names)
+        return self.label_names if self.kind in ("tokens", "multilabel") else ()
 
     @cached_property
     def in_stacks(self) -> dict[str, AblationResults]:
@@ -170,7 +188,8 @@ class AblationResults:
         nats; for ``greedy_accuracy`` 0 where the model's greedy output is the continuation, else 1; for
         ``token_accuracy`` each example's number of right tokens; compared
         with the intact model, each example's summed divergence in nats, or its number of predictions that
-        agree. -1 or NaN where an output is not finite.
+        agree. Of several labels, 1 where the sigmoid of the logit is above 0.5 and else 0; of tags, what is
+        counted, ``[variants, sentences, classes, 2]``. -1 or NaN where an output is not finite.
         """
         if self.differences is not None:
             return np.where(np.isfinite(self.differences), self.differences, np.nan)[
@@ -188,6 +207,12 @@ class AblationResults:
             return predictions_from_likelihoods(
                 self.metric, self.outputs, metrics.continuation_sizes(self.metric, self.counts)
             )
+        if self.kind == "tokens":
+            return self.outputs.reshape(*self.outputs.shape[:2], -1, 2).astype(np.float64)
+        if self.kind == "multilabel":
+            return labels_from_logits(self.outputs)
+        if self.kind == "regression" and self.scored_with.ndim == 2:
+            return np.where(np.isfinite(self.outputs), self.outputs.astype(np.float64), np.nan)
         if self.kind == "extractive":
             return self.outputs[..., QUESTION_SCORES.index(self.metric)]
         return predictions_from_logits(self.outputs, self.kind)

@@ -21,6 +21,27 @@ class ClassCounts:
     predicted: np.ndarray
     actual: np.ndarray
 
+    def over_examples(self) -> ClassCounts:
+        """The sums over examples, of counts ``[..., examples, labels]``."""
+        return ClassCounts(*(part.sum(axis=-2) for part in (self.hits, self.predicted, self.actual)))
+
+
+def counts_by_example(predictions: np.ndarray, labels: np.ndarray, counted: bool) -> ClassCounts:
+    """The counts of every example, from several labels or from entities or words that are counted already.
+
+    Args:
+        predictions: ``[..., examples, labels]``, 0 or 1; or ``[..., examples, labels, 2]``, hits and
+            predictions.
+        labels: ``[examples, labels]``, 0 or 1; or how many there are.
+        counted: whether they are counted already.
+
+    Returns:
+        `hits` and `predicted` ``[..., examples, labels]``, `actual` ``[examples, labels]``.
+    """
+    if counted:
+        return ClassCounts(predictions[..., 0], predictions[..., 1], labels)
+    return ClassCounts(predictions * labels, predictions, labels)
+
 
 def class_counts(predictions: np.ndarray, labels: np.ndarray) -> ClassCounts:
     """Count hits, predictions and examples of every class.
@@ -51,6 +72,13 @@ def class_f1(counts: ClassCounts) -> tuple[np.ndarray, np.ndarray]:
     doubled = 2.0 * counts.hits
     mass = counts.predicted + counts.actual
     return np.divide(doubled, mass, out=np.zeros_like(doubled), where=mass > 0), mass > 0
+
+
+def micro_f1(counts: ClassCounts) -> np.ndarray:
+    """F1 of all classes together ``[...]``, 0 where nothing is present or predicted."""
+    doubled = 2.0 * counts.hits.sum(axis=-1)
+    mass = counts.predicted.sum(axis=-1) + counts.actual.sum(axis=-1)
+    return np.divide(doubled, mass, out=np.zeros_like(doubled), where=mass > 0)
 
 
 def matthews(counts: ClassCounts) -> np.ndarray:

@@ -1,10 +1,10 @@
 """Scores of predictions against labels, for any number of variants at once.
 
-Scores are fractions in [-1, 1]; a figure's "points" are 100 times these. Classification scores are functions
-of three counts a class, regression scores of sums over examples, and scores of extractive question answering
-plain means over questions. Reweighting examples therefore reweights the counts or sums and leaves the
-formulas unchanged. Losses of language models are ratios of sums in nats or bits, or perplexities; so are the
-comparisons with the intact model's outputs, which need no labels.
+Scores are fractions in [-1, 1]; a figure's "points" are 100 times these. Classification scores, also of tags
+and of several labels, are functions of three counts a class, regression scores of sums over examples, and
+scores of extractive question answering plain means over questions. Reweighting examples therefore reweights
+the counts or sums and leaves the formulas unchanged. Losses of language models are ratios of sums in nats or
+bits, or perplexities; so are the comparisons with the intact model's outputs, which need no labels.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from adapter_probe.formulas import (
     ClassCounts,
     class_counts,
     class_f1,
+    counts_by_example,
     loss,
     loss_terms,
     matthews,
+    micro_f1,
     pearson,
     spearman,
 )
 
-Kind = Literal["classification", "regression", "extractive", "causal"]
+Kind = Literal["classification", "regression", "extractive", "causal", "tokens", "multilabel"]
 NO_CLASS = -1
 """The prediction of an example whose logits are not all finite: no class, and no score."""
 
@@ -76,7 +78,11 @@ METRICS: dict[str, tuple[str, ...]] = {
     "regression": ("pearson", "spearman"),
     "extractive": ("squad_f1", "exact_match"),
     "causal": tuple(name for name in LANGUAGE_METRICS if name not in COMPARISONS),
+    "tokens": ("entity_f1", "tag_accuracy"),
+    "multilabel": ("micro_f1", "macro_f1"),
 }
+OF_CLASSES = ("classification", "tokens", "multilabel")
+"""Kinds of tasks whose head has an output per class."""
 LOSSES = tuple(name for name, one in LANGUAGE_METRICS.items() if one.loss_unit is not None)
 """Metrics in nats or bits, or perplexities, of which less is closer."""
 RATIOS = (*LOSSES, "agreement", "token_accuracy")
@@ -89,7 +95,11 @@ LOSS_UNITS = {name: LANGUAGE_METRICS[name].loss_unit for name in LOSSES}
 COUNTED = ("tokens", "characters", "bytes", "words")
 """What is counted of every continuation of a language model's example."""
 
-IN_PERCENT = ("f1", "macro_f1", *METRICS["extractive"], *PROPORTIONS, "agreement", "token_accuracy")
+_COUNTED = ("macro_f1", "micro_f1", *METRICS["tokens"])
+"""Metrics of labels ``[examples, labels]``; the first is also one of classes."""
+IN_PERCENT = (
+    "f1", *_COUNTED, *METRICS["extractive"], *PROPORTIONS, "agreement", "token_accuracy",
+)  # fmt: skip
 """Metrics that are printed as percentages; the others are correlations and losses."""
 
 _WORDS = {
@@ -97,6 +107,9 @@ _WORDS = {
     "mcc": "Matthews correlation",
     "f1": "F1",
     "macro_f1": "macro F1",
+    "micro_f1": "micro F1",
+    "entity_f1": "entity F1",
+    "tag_accuracy": "tag accuracy",
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",
     "squad_f1": "answer F1",
@@ -154,14 +167,15 @@ class CustomMetric(str):
         An exception of the function passes as it is, with a line on what was scored.
 
         Args:
-            predictions: ``[rows, examples]``; a row that lacks a prediction has no score.
-            labels: ``[examples]``.
+            predictions: ``[rows, examples]``, or ``[rows, examples, labels]`` if an example has several
+                labels or targets; a row that lacks a prediction has no score.
+            labels: ``[examples]``, or ``[examples, labels]``.
             names: what each row is called in that line; by default its number.
             what: what comes before the name, such as ``a resample of``.
         """
         found = np.full(len(predictions), np.nan)
         for row, own in enumerate(predictions):
-            if is_complete(own):
+            if is_complete(own, own.ndim):
                 try:
                     found[row] = self.score(labels, own)
                 except Exception as error:
@@ -250,7 +264,7 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None, *, compare
 
     Args:
         metric: the metric's name.
-        kind: classification, regression, extractive or causal.
+        kind: the kind of task.
         n_labels: number of classes, where known.
         compared: whether there is an intact model to compare with.
 
@@ -258,7 +272,7 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None, *, compare
         DataError: the metric is unknown, belongs to the other kind, or is F1 with other than two classes.
     """
     allowed = METRICS[check_kind(kind)] + (COMPARISONS if compared and kind in COMPARABLE else ())
-    if isinstance(metric, CustomMetric) and kind in ("classification", "regression"):
+    if isinstance(metric, CustomMetric) and kind in ("classification", "regression", "multilabel"):
         return
     if metric.startswith(CUSTOM):
         raise _only_the_name(metric)
@@ -285,13 +299,19 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
     Args:
         metric: a `CustomMetric`, or accuracy, mcc, f1 (of two classes; the last is the positive one:
             ``equivalent`` in MRPC, ``duplicate`` in QQP, ``1`` of 0 and 1), macro_f1, pearson, spearman,
-            squad_f1, exact_match, kl, agreement, or one of a language model's.
+            squad_f1, exact_match, micro_f1, entity_f1, tag_accuracy, kl, agreement, or one of a language
+            model's.
         predictions: ``[..., examples]``: class indices, or those of the most likely choices; numbers for
             the correlations; for squad_f1 and exact_match the score of each question, in [0, 1]; for losses
             the negative log-likelihood of each example, in nats; for kl its summed divergences in nats, for
             agreement how many of its predictions agree, for token_accuracy how many of its tokens are right.
-        labels: ``[examples]``, of the same kind; for squad_f1 and exact_match any array of that length (such
-            as the questions' paragraphs), since the questions' scores already account for the true answers;
+            Of several labels or targets ``[..., examples, labels]``, 0 or 1 for each label. For
+            entity_f1 and tag_accuracy ``[..., sentences, classes, 2]``: how many of the entities of a type,
+            or words of a tag, were predicted rightly, and how many were predicted.
+        labels: ``[examples]``, of the same kind; ``[examples, labels]`` of several labels or targets;
+            ``[sentences, classes]``, numbers of entities or words; for squad_f1 and exact_match any array of
+            that length (such as the questions' paragraphs), since the questions' scores already account for
+            the true answers;
             for losses and comparisons the number of tokens, bytes or words in each example.
 
     Returns:
@@ -305,30 +325,39 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
     """
     metric_label(metric)
     predictions, labels = np.asarray(predictions), np.asarray(labels)
-    if labels.ndim != 1 or predictions.shape[-1:] != labels.shape or not labels.size:
+    n_axes = labels.ndim + (metric in METRICS["tokens"])
+    there = predictions.shape[predictions.ndim - n_axes :][: labels.ndim]
+    if not 1 <= labels.ndim <= 2 or there != labels.shape or not labels.size:
         raise ValueError(
             f"scoring needs labels [examples] and predictions [..., examples], at least one example; "
             f"got {labels.shape} and {predictions.shape}"
         )
-    complete = is_complete(predictions)
-    scores = np.full(predictions.shape[:-1], np.nan)
+    of_rows = labels.ndim == 2 and not isinstance(metric, CustomMetric)
+    if (of_rows and metric not in _COUNTED) or (labels.ndim == 1 and metric in _COUNTED[1:]):
+        raise ValueError(f"metric {metric!r} does not score labels of {labels.ndim} axes")
+    complete = is_complete(predictions, n_axes)
+    scores = np.full(complete.shape, np.nan)
     if complete.any():
         scores[complete] = _score_complete(metric, predictions[complete], labels)
     return scores
 
 
-def is_complete(predictions: np.ndarray) -> np.ndarray:
-    """Bool ``[...]``: whether rows of predictions ``[..., examples]`` are complete."""
+def is_complete(predictions: np.ndarray, n_axes: int = 1) -> np.ndarray:
+    """Bool ``[...]``: whether predictions ``[..., examples]`` are complete, over so many last axes."""
+    axes = tuple(range(-n_axes, 0))
     if predictions.dtype.kind == "i":
-        return (predictions != NO_CLASS).all(axis=-1)
-    return np.isfinite(predictions).all(axis=-1)
+        return np.asarray((predictions != NO_CLASS).all(axis=axes))
+    return np.asarray(np.isfinite(predictions).all(axis=axes))
 
 
 def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     if isinstance(metric, CustomMetric):
-        return metric.scores(predictions.reshape(-1, labels.size), labels)
+        return metric.scores(predictions.reshape(-1, *labels.shape), labels)
     if metric.startswith(CUSTOM):
         raise _only_the_name(metric)
+    if labels.ndim == 2:
+        counted = counts_by_example(predictions, labels, metric in METRICS["tokens"])
+        return score_counts(metric, counted.over_examples())
     if metric in PROPORTIONS:
         metric = "accuracy"
     if metric in RATIOS:
@@ -340,18 +369,29 @@ def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
     return (pearson if metric == "pearson" else spearman)(predictions, labels)
 
 
-def majority_score(metric: str, labels: np.ndarray) -> float:
-    """The score of always predicting the most frequent label (the first among equals).
+def constant_prediction(metric: str, labels: np.ndarray) -> np.ndarray | None:
+    """What `score` takes for always answering with the most frequent class (the first among equals).
 
-    nan for regression, where the correlation with a constant is undefined, for question answering, and for
-    language models, whose choices are no classes.
+    None for regression, where the correlation with a constant is undefined, for question answering and
+    language models, whose labels are no classes, and where several labels or entities are looked for.
     """
-    metric_label(metric)
     labels = np.asarray(labels)
+    if metric == "tag_accuracy":  # labels count every sentence's words of each tag
+        most = labels.sum(axis=0).argmax()
+        found = np.zeros((*labels.shape, 2), dtype=np.int64)
+        found[:, most] = np.stack([labels[:, most], labels.sum(axis=1)], axis=-1)
+        return found
     of_classes = isinstance(metric, CustomMetric) and labels.dtype.kind == "i"
-    if metric not in METRICS["classification"] and not of_classes:
-        return float("nan")
-    return float(score(metric, np.full_like(labels, np.bincount(labels).argmax()), labels))
+    if labels.ndim != 1 or (metric not in METRICS["classification"] and not of_classes):
+        return None
+    return np.full_like(labels, np.bincount(labels).argmax())
+
+
+def majority_score(metric: str, labels: np.ndarray) -> float:
+    """The score of `constant_prediction`; NaN where there is none."""
+    metric_label(metric)
+    constant = constant_prediction(metric, labels)
+    return float("nan") if constant is None else float(score(metric, constant, np.asarray(labels)))
 
 
 def score_counts(metric: str, counts: ClassCounts) -> np.ndarray:
@@ -360,8 +400,10 @@ def score_counts(metric: str, counts: ClassCounts) -> np.ndarray:
     Raises:
         DataError: F1 with more than two classes.
     """
-    if metric == "accuracy":
+    if metric in ("accuracy", "tag_accuracy"):
         return counts.hits.sum(axis=-1) / counts.actual.sum(axis=-1)
+    if metric in ("micro_f1", "entity_f1"):
+        return micro_f1(counts)
     if metric == "mcc":
         return matthews(counts)
     f1, there = class_f1(counts)

@@ -6,9 +6,14 @@ decoded in `adapter_probe.data.answers`.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 import numpy as np
 
 from adapter_probe.metrics import LOSSES, NO_CLASS, check_kind
+
+_ENTITY = re.compile(r"[BIES](?:-(?P<type>.+))?")
 
 
 def predictions_from_logits(logits: np.ndarray, kind: str) -> np.ndarray:
@@ -16,8 +21,8 @@ def predictions_from_logits(logits: np.ndarray, kind: str) -> np.ndarray:
 
     Args:
         logits: ``[..., examples, labels]``; a regression head has a single output.
-        kind: classification or regression. A question's answer is no function of one row of logits; see
-            `adapter_probe.data.answers`.
+        kind: classification or regression, each of one label. A question's answer is no function of one row
+            of logits; see `adapter_probe.data.answers`.
 
     Returns:
         int64 ``[..., examples]``, the index of the largest logit (the first of equals), or `NO_CLASS` where a
@@ -33,6 +38,24 @@ def predictions_from_logits(logits: np.ndarray, kind: str) -> np.ndarray:
         raise ValueError(f"a regression head has 1 output, got {logits.shape[-1]}")
     values = logits[..., 0].astype(np.float64)
     return np.where(np.isfinite(values), values, np.nan)
+
+
+def labels_from_logits(logits: np.ndarray) -> np.ndarray:
+    """Which of several labels hold: 1 where the sigmoid of a logit is above 0.5, else 0; int64, as given.
+
+    `NO_CLASS` where the logit is NaN or infinite.
+    """
+    return np.where(np.isfinite(logits), logits > 0, NO_CLASS).astype(np.int64, copy=False)
+
+
+def entity_types(tags: Sequence[str]) -> tuple[str, ...]:
+    """The types of entities in tags such as ``B-PER``, sorted; empty unless all tags are of this form.
+
+    They are what the package seqeval reads: ``O``, or ``B-``, ``I-``, ``E-`` or ``S-`` before the type, which
+    is ``_`` where there is none.
+    """
+    found = [_ENTITY.fullmatch(tag) for tag in tags if tag != "O"]
+    return () if None in found else tuple(sorted({one["type"] or "_" for one in found if one}))
 
 
 def differences_from_logits(metric: str, logits: np.ndarray, intact: np.ndarray) -> np.ndarray:

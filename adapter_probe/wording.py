@@ -254,6 +254,21 @@ def count_text(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
+def examples_text(n: int, metric: str | None) -> str:
+    """A number of examples: `9,815 examples`; of tagged words `3,250 sentences`."""
+    from adapter_probe.metrics import METRICS
+
+    return count_text(n, "sentence" if metric in METRICS["tokens"] else "example")
+
+
+def drawn_units(metric: str | None) -> str:
+    """What the bootstrap draws; questions on one paragraph, or words of one sentence, are not independent."""
+    from adapter_probe.metrics import METRICS
+
+    units = {"extractive": "paragraphs", "tokens": "sentences"}
+    return next((unit for kind, unit in units.items() if metric in METRICS[kind]), "examples")
+
+
 def range_text(values: list[int], noun: str) -> str:
     """A range of counts with its noun: `3 seeds`, `2–3 seeds`."""
     low, high = min(values), max(values)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from adapter_probe import metrics, wording
+from adapter_probe import wording
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import StudyKind, tested_spans
@@ -16,8 +16,8 @@ from adapter_probe.analysis.summary import NOT_DIFFERENT, NOT_WORSE, AblationSum
 from adapter_probe.settings import texts_of
 from adapter_probe.wording import (
     common_value,
-    count_text,
     drop_text,
+    examples_text,
     metric_name,
     named_score,
     printable,
@@ -145,7 +145,7 @@ def checkpoint_sentence(record: AblationRecord) -> str:
     what = f"intact {metric_name(found.metric)} {intact}"
     if wording.is_distance(found.metric):
         what = "compared with its own intact outputs"
-    said = [count_text(found.n_examples, "example"), what]
+    said = [examples_text(found.n_examples, found.metric), what]
     if found.majority_score is not None:
         said.append(f"{found.baseline} {score_text(found.majority_score, found.metric)}")
     return f"{study_label(replace(record, stack=''))}: one trained checkpoint, {', '.join(said)}."
@@ -175,9 +175,7 @@ def tests_of(records: Iterable[AblationRecord]) -> str:
 
 def units_of(records: Iterable[AblationRecord]) -> str:
     """Units that the bootstrap resamples; questions on one paragraph are not independent."""
-    extractive = metrics.METRICS["extractive"]
-    units = ("paragraphs" if one.summary.metric in extractive else "examples" for one in records)
-    return " or ".join(dict.fromkeys(units))
+    return " or ".join(dict.fromkeys(wording.drawn_units(one.summary.metric) for one in records))
 
 
 def over_spans(frames: Iterable[pd.DataFrame]) -> str:

@@ -9,7 +9,15 @@ from matplotlib.figure import Figure
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.study_records import StudyRecord
-from adapter_probe.wording import count_text, drop_label, drop_name, is_distance, score_text, tolerance_text
+from adapter_probe.wording import (
+    drawn_units,
+    drop_label,
+    drop_name,
+    examples_text,
+    is_distance,
+    score_text,
+    tolerance_text,
+)
 
 from . import style
 from .ablation_words import DONE, over_spans
@@ -80,15 +88,15 @@ def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], to
     is_grid = span_order(frame) is None
     drop = drop_label(metric)
     scores = ", ".join(score_text(score, metric) for score in record.intact_scores)
-    about = count_text(record.n_examples, "example")
+    about = examples_text(record.n_examples, metric)
     about += "" if is_distance(metric) else f", intact {scores}"
     done = DONE[record.study] if is_grid else of_lines([frame], record.study)
     mark = "A ring" if is_grid else "A hollow dot"
     if isinstance(record, ComparisonRecord):
-        what, test = "difference", "a two-sided paired bootstrap test over examples"
+        what, test = "difference", f"a two-sided paired bootstrap test over {drawn_units(metric)}"
         drawn = f"Difference of the {drop} when {done}: {names[1]} minus {names[0]} ({about})."
     else:
-        what, test = "mean", "a two-sided bootstrap test over studies and examples"
+        what, test = "mean", f"a two-sided bootstrap test over studies and {drawn_units(metric)}"
         drawn = f"Mean {drop} over {len(names)} studies ({', '.join(names)}; {about}) when {done}."
     return caption_of(
         [

@@ -99,6 +99,10 @@ def test_any_leading_axes(kind):
     rng = np.random.default_rng(1)
     labels, predictions = rng.integers(0, 2, 30), rng.integers(0, 2, (2, 3, 30))
     labels += kind == "causal"  # a loss is divided by them
+    if kind in ("tokens", "multilabel"):
+        labels, predictions = labels.reshape(10, 3), predictions.reshape(2, 3, 10, 3)
+    if kind == "tokens":
+        predictions = np.stack([predictions * labels, predictions], axis=-1)
     for metric in METRICS[kind]:
         grid = score(metric, predictions, labels)
         assert grid.shape == (2, 3)
@@ -107,6 +111,20 @@ def test_any_leading_axes(kind):
             [[float(score(metric, predictions[i, j], labels)) for j in range(3)] for i in range(2)]
         )
         np.testing.assert_array_equal(grid, single)  # to the last bit: results must not depend on the company
+
+
+def test_labels_of_other_axes_are_no_score():
+    """Else a metric of single labels would count rows of them, and the other way round."""
+    one, several = np.array([0, 1, 1]), np.array([[0, 1], [1, 1], [1, 0]])
+    for metric, labels in [
+        ("accuracy", several),
+        ("spearman", several),
+        ("micro_f1", one),
+        ("entity_f1", one),
+    ]:
+        given = np.stack([labels, labels], -1) if metric == "entity_f1" else labels
+        with pytest.raises(ValueError, match=f"'{metric}' does not score labels of {labels.ndim} axes"):
+            score(metric, given, labels)
 
 
 def test_perfect_and_inverted_predictions_are_exactly_one_and_minus_one():
@@ -224,7 +242,7 @@ def test_names():
     assert default_metric("extractive") == "squad_f1"
     assert labels["mcc"] == "Matthews correlation"
     assert (labels["squad_f1"], labels["exact_match"]) == ("answer F1", "exact match")
-    assert len(set(labels.values())) == len(labels) == len(SKLEARN) + len(SCIPY) + 2 + 9
+    assert len(set(labels.values())) == len(labels) == len(SKLEARN) + len(SCIPY) + 2 + 9 + 3
 
 
 @pytest.mark.parametrize(
@@ -232,7 +250,7 @@ def test_names():
     [
         (
             lambda: metric_label("auc"),
-            "unknown metric 'auc'; allowed: accuracy, mcc, f1, macro_f1, pearson, ",
+            "unknown metric 'auc'; allowed: accuracy, mcc, f1, macro_f1, micro_f1, entity_f1, ",
         ),
         (lambda: score("auc", np.zeros(2, int), np.zeros(2, int)), "unknown metric 'auc'; allowed: accuracy"),
         (lambda: majority_score("auc", np.zeros(2, int)), "unknown metric 'auc'"),

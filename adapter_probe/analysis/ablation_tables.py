@@ -24,7 +24,14 @@ from adapter_probe.analysis.deltas import (
 from adapter_probe.analysis.removable import TOLERANCES, non_monotone, removable_table, spans_with_adapters
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, percentile_interval, span_p
-from adapter_probe.metrics import COMPARISONS, METRICS, PROPORTIONS, to_points
+from adapter_probe.metrics import (
+    COMPARISONS,
+    METRICS,
+    OF_CLASSES,
+    PROPORTIONS,
+    constant_prediction,
+    to_points,
+)
 from adapter_probe.spans import SITES_PER_LAYER
 
 _INTERACTION = ("interaction_points", "interaction_low_points", "interaction_high_points")
@@ -167,8 +174,10 @@ def _resampled(
 
     The chance score of a correlation is 0; it is NaN if the score of guessing is not known.
     """
-    if results.kind == "classification" and results.metric not in COMPARISONS:
-        constant = np.full(results.n_examples, np.bincount(results.scored_with).argmax())
+    constant = None
+    if results.kind in OF_CLASSES and results.metric not in COMPARISONS:
+        constant = constant_prediction(results.metric, results.scored_with)
+    if constant is not None:
         sampled = bootstrap_scores(results, n_resamples, seed, more=constant[None])
         return sampled[:, :-1], sampled[:, -1]
     sampled = bootstrap_scores(results, n_resamples, seed)

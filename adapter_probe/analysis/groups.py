@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,34 +14,54 @@ from adapter_probe.analysis.deltas import finite_or_none, intact_row, removed_ro
 from adapter_probe.results.schema import GROUPS_COLUMNS, STACK_COLUMN
 
 INTACT, REMOVED = "intact", "all off"
+_Part = tuple[str, int, np.ndarray, np.ndarray]
+"""A name, a number of examples, and the predictions and labels that are scored."""
 
 
 def group_scores(results: AblationResults) -> pd.DataFrame | None:
     """A row a part of the data and variant; None where the examples say of no part.
 
-    Parts within a part, such as ``syntax/island_effects``, are listed after the whole, ``syntax``.
+    Parts within a part, such as ``syntax/island_effects``, are listed after the whole, ``syntax``. Tags and
+    several labels are parts themselves: every type of entity, tag or label that occurs.
 
     Returns:
         Columns `group`; `n_examples` in it; `variant`, the first ones being ``intact`` and ``all off``;
         `first` and `last` layer that are off, empty where the variant is no span; `score`; `delta_points`
         against the intact model.
     """
-    if results.groups is None:
+    if (classes := results.classes_of_labels) and not isinstance(results.metric, metrics.CustomMetric):
+        parts = _by_class(results, classes)
+    elif results.groups is not None:
+        parts = _by_group(results, results.groups)
+    else:
         return None
-    names = results.groups.astype(str)
-    wholes = np.array([name.rpartition("/")[0] for name in names.tolist()])
-    inside = {name: names == name for name in np.unique(names).tolist() if name}
-    inside |= {whole: (wholes == whole) | (names == whole) for whole in np.unique(wholes).tolist() if whole}
     rows = _rows(results)
     frames = []
-    for group in sorted(inside):
-        predictions, labels = results.predictions[:, inside[group]], results.scored_with[inside[group]]
+    for group, n_examples, predictions, labels in parts:
         scores = np.asarray(metrics.score(results.metric, predictions, labels), dtype=np.float64)
-        own = rows.assign(group=group, n_examples=len(labels), score=scores[rows["row"]])
+        own = rows.assign(group=group, n_examples=n_examples, score=scores[rows["row"]])
         intact = scores[intact_row(results)]
         frames.append(own.assign(delta_points=metrics.to_points(results.metric, own["score"] - intact)))
     columns = [*([] if results.stacks is None else STACK_COLUMN), *GROUPS_COLUMNS]
     return pd.concat(frames, ignore_index=True)[columns] if frames else None
+
+
+def _by_class(results: AblationResults, classes: Sequence[str]) -> Iterator[_Part]:
+    """Every type, tag or label that occurs; of its examples, those that have it are counted."""
+    for number, name in enumerate(classes):
+        labels = results.scored_with[:, [number]]
+        if labels.any():
+            yield name, int((labels > 0).sum()), results.predictions[:, :, [number]], labels
+
+
+def _by_group(results: AblationResults, groups: np.ndarray) -> Iterator[_Part]:
+    names = groups.astype(str)
+    wholes = np.array([name.rpartition("/")[0] for name in names.tolist()])
+    inside = {name: names == name for name in np.unique(names).tolist() if name}
+    inside |= {whole: (wholes == whole) | (names == whole) for whole in np.unique(wholes).tolist() if whole}
+    for group in sorted(inside):
+        labels = results.scored_with[inside[group]]
+        yield group, len(labels), results.predictions[:, inside[group]], labels
 
 
 def _rows(results: AblationResults) -> pd.DataFrame:

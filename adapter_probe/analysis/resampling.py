@@ -16,7 +16,7 @@ import numpy as np
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.formulas import ClassCounts, loss, loss_terms
+from adapter_probe.formulas import ClassCounts, counts_by_example, loss, loss_terms
 from adapter_probe.metrics import METRICS, PROPORTIONS, RATIOS, CustomMetric
 
 N_RESAMPLES = 10_000
@@ -47,7 +47,7 @@ def bootstrap_scores(
     """
     labels = results.scored_with
     rows = results.predictions if more is None else np.concatenate([results.predictions, more])
-    complete = metrics.is_complete(rows)  # variants without a prediction have no score
+    complete = metrics.is_complete(rows, rows.ndim - 1)  # variants without a prediction have no score
     predictions = rows[complete]
     clusters = labels if results.kind == "extractive" else None
     score = weighted_scorer(results.metric, predictions, labels)
@@ -92,10 +92,12 @@ def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
     Args:
         metric: any of `adapter_probe.metrics`.
         predictions: ``[variants, examples]``, as `metrics.score` takes them.
-        labels: ``[examples]``.
+        labels: ``[examples]``, or ``[examples, labels]``.
     """
     if isinstance(metric, CustomMetric):
         return _custom_scores(metric, predictions, labels)
+    if labels.ndim == 2:
+        return _of_counted(metric, predictions, labels)
     if metric in PROPORTIONS:
         return _means((predictions == labels).astype(np.float32))  # whole numbers: exact
     if metric in RATIOS:
@@ -158,6 +160,23 @@ def _of_counts(metric: str, predictions: np.ndarray, labels: np.ndarray) -> Scor
         # Every example is predicted as something, so the last class gets what is left.
         predicted[..., -1] = actual.sum(axis=-1)[:, None] - predicted[..., :-1].sum(axis=-1)
         return metrics.score_counts(metric, ClassCounts(hits, predicted, actual[:, None]))
+
+    return score
+
+
+def _of_counted(metric: str, predictions: np.ndarray, labels: np.ndarray) -> Scorer:
+    """Scores of several labels or of tags, from the hits, predictions and labels of every example."""
+    found = counts_by_example(predictions, labels, metric in METRICS["tokens"])
+    parts = [found.hits, found.predicted, np.broadcast_to(found.actual, found.hits.shape)]
+    if metric != "macro_f1":  # the others need the sums over classes only
+        parts = [part.sum(axis=-1, keepdims=True) for part in parts]
+    n_variants, n_examples, n_classes = parts[0].shape
+    columns = [part.swapaxes(0, 1).reshape(n_examples, -1).astype(np.float64) for part in parts]
+
+    def score(counts: np.ndarray) -> np.ndarray:
+        weights = counts.astype(np.float64)
+        sums = ((weights @ column).reshape(-1, n_variants, n_classes) for column in columns)
+        return metrics.score_counts(metric, ClassCounts(*sums))
 
     return score
 

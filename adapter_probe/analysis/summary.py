@@ -37,6 +37,7 @@ _GUESSES = {
     "classification": "always answering with the most frequent class",
     "regression": "a constant answer",
     "causal": "a choice at random",
+    "tokens": "always answering with the most frequent tag",
 }
 NOT_DIFFERENT = "The model's outputs do not differ with all of these adapters off"
 _ROUNDING = 1e-6  # nats
@@ -61,7 +62,8 @@ class AblationSummary:
         warning: why the differences between spans mean nothing; None where they mean something.
         study: whether the spans were ``ablated`` or ``kept`` on.
         metric: metric of the scores.
-        kind: kind of the task: ``classification``, ``regression``, ``extractive`` or ``causal``.
+        kind: kind of the task: ``classification``, ``regression``, ``extractive``, ``causal``, ``tokens`` or
+            ``multilabel``.
         n_examples: number of evaluated examples.
         n_layers: number of layers of the model; None in a folder that was made by hand without it.
         intact_score: score with every adapter on.
@@ -86,7 +88,7 @@ class AblationSummary:
         engine: `name` of the engine, and the `reason` for it, where it is the general one.
         guard: statistics of rounding errors in mixed precision.
         peft: suggestions for the next LoRA, as arguments of PEFT's `LoraConfig`.
-        groups: scores by group of the data, by name.
+        groups: scores by group of the data, or by label or type of entity, by name.
         stacks: of a model with several stacks of layers, the summary of each studied one, by name; what names
             spans or layers is there alone.
     """
@@ -162,7 +164,8 @@ class AblationSummary:
     @property
     def baseline(self) -> str:
         """The name of the baseline whose score is `majority_score`."""
-        return {"causal": "random choice", "regression": "constant answer"}.get(self.kind, "majority class")
+        named = {"causal": "random choice", "regression": "constant answer", "tokens": "most frequent tag"}
+        return named.get(self.kind, "majority class")
 
     @property
     def evaluated(self) -> str:

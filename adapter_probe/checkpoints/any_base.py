@@ -28,6 +28,7 @@ _MAPPINGS: dict[Head, Any] = {
     "classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     "regression": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     "extractive": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING,
+    "tokens": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING,
     "seq2seq": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
 }

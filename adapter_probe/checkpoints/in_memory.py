@@ -17,7 +17,7 @@ from torch import nn
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.tasks import Kind
 from adapter_probe.errors import CheckpointError, ModelError
-from adapter_probe.metrics import default_metric
+from adapter_probe.metrics import OF_CLASSES, default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.replay.sharing import can_share
 from adapter_probe.replay.switches import Switches
@@ -95,10 +95,11 @@ def open_in_memory(model: nn.Module, tokenizer: Any) -> OpenedPeft:
     name = f"{type(base).__name__} in memory"
     config = getattr(base, "config", None)
     head = head_of_class(type(base).__name__, bool(getattr(config, "is_encoder_decoder", False)))
-    if config is None or head not in ("classification", "extractive", "causal", "seq2seq"):
+    if config is None or head not in ("classification", "extractive", "causal", "seq2seq", "tokens"):
         raise ModelError(
             f"a {type(base).__name__} has no outputs that adapter-probe knows; give a model of transformers "
-            "whose class ends in ForSequenceClassification, ForQuestionAnswering or ForCausalLM"
+            "whose class ends in ForSequenceClassification, ForTokenClassification, ForQuestionAnswering or "
+            "ForCausalLM"
         )
     used = _copied(model)
     refuse_unready(used, f"the {type(base).__name__}")
@@ -107,8 +108,10 @@ def open_in_memory(model: nn.Module, tokenizer: Any) -> OpenedPeft:
     n_outputs = int(getattr(config, "num_labels", 0) or 0)
     if kind == "classification" and (n_outputs == 1 or config.problem_type == "regression"):
         kind = head = "regression"
+    elif kind == "classification" and config.problem_type == "multi_label_classification":
+        kind = "multilabel"
     labels = names_of_outputs(n_outputs, Path("config.json", "none"), fields)
-    names = labels if kind == "classification" else ()
+    names = labels if kind in OF_CLASSES else ()
     task = TaskSpec(type(base).__name__, kind, default_metric(kind), names, Columns("", None, ""), {}, {})
     description = _description(
         used, name, fields, _identity(base, name, fields), task, tokenizer=tokenizer_parts(tokenizer),

@@ -13,6 +13,7 @@ from adapter_probe.data.readers import read_text
 from .base import load_tokenizer
 from .identity import encoding_changes
 
+_BLANKS_BEFORE = ("bloom", "deberta", "gpt2", "roberta")  # as in run_ner.py of transformers
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json")
 _TEMPLATE = "chat_template.jinja"
 
@@ -43,6 +44,25 @@ def own_tokenizer(
             changed = encoding_changes(tokenizer, own)
             return (own, changed) if changed else (tokenizer, [])
     return tokenizer, []
+
+
+def with_blanks(
+    folders: Iterable[Path], config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedTokenizerBase | None:
+    """A base's tokenizer that puts a blank before every word of a list, where transformers' training does.
+
+    Its script for tags does so for some families. None for the others, and where a checkpoint was saved with
+    a tokenizer, which is taken as it is.
+    """
+    saved = any((folder / name).is_file() for folder in folders for name in _TOKENIZERS)
+    parts = tokenizer.backend_tokenizer.pre_tokenizer if tokenizer.is_fast else None
+    if saved or config.model_type not in _BLANKS_BEFORE or not hasattr(parts, "add_prefix_space"):
+        return None
+    found = copy.deepcopy(tokenizer)
+    parts = found.backend_tokenizer.pre_tokenizer
+    found.add_prefix_space = parts.add_prefix_space = True
+    found.backend_tokenizer.pre_tokenizer = parts
+    return found
 
 
 def use_padding(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:

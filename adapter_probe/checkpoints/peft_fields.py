@@ -45,7 +45,7 @@ REFUSED_SETTINGS = {
 }
 # Initialisations that take a part out of the base's weights, which is missing where the adapter is off.
 _CHANGE_THE_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
-_WITHOUT_DATA = ("TOKEN_CLS", "FEATURE_EXTRACTION")
+_WITHOUT_DATA = ("FEATURE_EXTRACTION",)
 # Of other tools and versions, and without effect on a number.
 _NO_EFFECT = ("unsloth_fixed", "merge_weights", "runtime_config", "megatron_core", "peft_version")
 _PATTERNS = (

@@ -15,7 +15,7 @@ from torch import Tensor
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.tasks import Kind
 from adapter_probe.errors import CheckpointError, ModelError
-from adapter_probe.metrics import default_metric
+from adapter_probe.metrics import OF_CLASSES, default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
 
 from .any_base import AnyLoaded, Load, choose_class, head_of_base, limit_length, load_any_base
@@ -29,7 +29,7 @@ from .identity import tokenizer_parts
 from .kinds import HEADS, Head, head_of_class
 from .native import library_versions
 from .opened_peft import OpenedPeft
-from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding
+from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding, with_blanks
 from .peft import LIBRARY, WEIGHTS
 from .peft_fields import note_on_fields, read_fields, refuse_slow_patterns
 from .peft_loading import HEADS as HEAD_MODULES
@@ -84,6 +84,8 @@ def open_with_peft(
     tokenizer, changed = own_tokenizer((folder, given or folder), found.config, base_tokenizer)
     if changed:
         use_padding(loaded.model.config, tokenizer)
+    after = with_blanks((folder, given or folder), found.config, tokenizer) if head == "tokens" else None
+    tokenizer = after or tokenizer
     tuned = tuned_modules(model)
     method = ImportedMethod(LIBRARY, (_kind(config),), inner=tuned.inside + tuned.outside)
     description = Description(
@@ -103,9 +105,13 @@ def open_with_peft(
         notes.append(f"Changes to {said_of}{more} are outside the layers and always stay on.")
     if getattr(config, "bias", "none") != "none":
         notes.append("Trained biases of the base always stay on.")
-    if head in ("classification", "regression", "extractive") and not outputs:
+    if head not in ("causal", "seq2seq") and not outputs:
         notes.append("The checkpoint contains no head, so the head of the base is used.")
     notes += [note_on_tokenizer(changed)] * bool(changed)
+    if after is not None:
+        notes.append(
+            "Words are read with a blank before them (add_prefix_space), as in transformers' training."
+        )
     if stored := method_of(found.fields):
         runs = "runs as it is stored" if loaded.quantised else "was dequantised while it was loaded"
         notes.append(f"The base is quantised with {stored} and {runs}.")
@@ -153,7 +159,7 @@ def _save_heads(config: PeftConfig, loaded: AnyLoaded, tensors: Iterable[str]) -
     """Name the trained head, which PEFT's classes for tasks with one add without writing it down."""
     plain = {name.removeprefix("base_model.model.").partition(".")[0] for name in tensors}
     there = {name for name, _ in loaded.model.named_children()} & plain & set(HEAD_MODULES)
-    if there and config.task_type in ("SEQ_CLS", "QUESTION_ANS"):
+    if there and config.task_type in ("SEQ_CLS", "QUESTION_ANS", "TOKEN_CLS"):
         config.modules_to_save = sorted({*(getattr(config, "modules_to_save", None) or ()), *there})
 
 
@@ -168,7 +174,7 @@ def _kind(config: PeftConfig) -> str:
 def _task(folder: Path, head: Head, loaded: AnyLoaded, fields: Mapping[str, Any]) -> TaskSpec:
     kind: Kind = "causal" if head == "seq2seq" else head  # type: ignore[assignment]  # others are refused before
     names: tuple[str, ...] = ()
-    if kind == "classification":
+    if kind in OF_CLASSES:
         names = names_of_outputs(loaded.model.config.num_labels, folder / "config.json", fields)
     columns = Columns("", None, "")  # of a file; inferred without a recorded task
     return TaskSpec(name_of_checkpoint(folder), kind, default_metric(kind), names, columns, {}, {})

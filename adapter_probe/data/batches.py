@@ -14,6 +14,8 @@ from torch import Tensor
 from adapter_probe.errors import DataError, listed, must_be, shown
 
 LABELS = ("labels", "label")
+NO_TAG = -100
+"""The label of positions that transformers and PyTorch leave out of the loss."""
 Read = Callable[[Any], Tensor]
 """What is wanted of a model's output, ``[examples, outputs]``."""
 
@@ -72,7 +74,7 @@ def encode_batches(
 
     Args:
         batches: an iterable of mappings, which is read once, or a table of `datasets` with a format.
-        labels: one label per example, or None for those in the batches.
+        labels: one label per example, or a row of them; None for those in the batches.
         read: see `EncodedBatches`.
         taken: the names of the model's arguments; None if it takes any.
         keep_labels: whether the model needs the labels to compute its outputs, as encoder-decoders do.
@@ -139,15 +141,29 @@ def _n_examples(number: int, batch: Mapping[str, Any]) -> int:
 
 
 def _labels(given: Any, own: Sequence[Any], n: int) -> np.ndarray:
-    """``[examples]``, as given or as the batches have them."""
+    """``[examples]`` or ``[examples, columns]``, as given or as the batches have them."""
     if given is None and not own:
         raise DataError("there are no labels; give labels=, or batches with 'labels'")
-    labels = np.concatenate([np.asarray(one) for one in own]) if given is None else np.asarray(given)
-    if labels.ndim != 1:
-        raise DataError(f"labels must be one number or name per example, not {list(labels.shape)}")
+    labels = _in_one([np.asarray(one) for one in own]) if given is None else _in_one([np.asarray(given)])
+    if not 1 <= labels.ndim <= 2 or labels.dtype.kind not in "iufbUS":
+        raise DataError(
+            "labels must be one number or name per example, or a row of numbers of one length, not "
+            f"{labels.dtype} {list(labels.shape)}"
+        )
     if len(labels) != n:
         raise DataError(f"labels must be {n}, one per example of the batches, not {len(labels)}")
     return labels
+
+
+def _in_one(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The labels of all batches; rows of whole numbers are padded at their ends with `NO_TAG`."""
+    if all(part.ndim == 2 and part.dtype.kind in "iu" for part in parts):
+        width = max(part.shape[1] for part in parts)
+        parts = [np.pad(p, [(0, 0), (0, width - p.shape[1])], constant_values=NO_TAG) for p in parts]
+    elif len({part.shape[1:] for part in parts}) > 1:
+        shapes = ", ".join(dict.fromkeys(str(list(part.shape)) for part in parts))
+        raise DataError(f"the labels of the batches must be alike, not {shapes}")
+    return np.concatenate(parts)
 
 
 def _fingerprint(batches: Iterable[Mapping[str, Any]]) -> str:

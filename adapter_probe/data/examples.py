@@ -18,6 +18,7 @@ from adapter_probe.data.requests_encoding import EncodedRequests, Start, encode_
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.splits import Split
 from adapter_probe.data.squad import Windows, WindowSettings, encode_windows
+from adapter_probe.data.tagged import Tagged, Words, encode_words
 from adapter_probe.data.tasks import load_split
 from adapter_probe.data.training_texts import encode_training
 
@@ -30,18 +31,23 @@ class Examples:
         rows: the rows: labelled texts, questions, or requests for a language model.
         encoded: token ids, one item per text or request; for questions and long texts, one per window.
         windows: the relation of items to questions or requests; None for labelled texts.
+        words: where the tags of words are read; None without tags.
     """
 
-    rows: Split | Questions | Requests
+    rows: Split | Questions | Requests | Tagged
     encoded: Encoded | EncodedRequests | EncodedBatches
     windows: Windows | None = None
+    words: Words | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def labels(self) -> np.ndarray:
-        """``[examples]``: class indices, regression targets, paragraph indices, or right choices."""
+        """``[examples]``: class indices, regression targets, paragraph indices, or right choices.
+
+        Of several labels or targets ``[examples, labels]``; of tags the numbers of words.
+        """
         if isinstance(self.rows, Requests):
             return np.array([request.gold for request in self.rows.rows], dtype=np.int64)
         return self.rows.paragraph if isinstance(self.rows, Questions) else self.rows.labels
@@ -81,6 +87,9 @@ def load_examples(
             requests = requests_of(tokenizer, tables, split, max_examples)
         return Examples(requests, encode_requests(tokenizer, requests, max_length, start))
     rows = load_split(task, split, max_examples, expect_fingerprint)
+    if isinstance(rows, Tagged):
+        encoded, words = encode_words(tokenizer, rows, max_length)
+        return Examples(rows, encoded, words=words)
     if isinstance(rows, Questions):
         windows = encode_windows(tokenizer, rows, WindowSettings.within(max_length))
         return Examples(rows, windows.encoded, windows)

@@ -2,7 +2,8 @@
 
 A ``.tsv`` file has no quoting, as in GLUE, where quotes are part of the text; a ``.csv`` file quotes as
 RFC 4180 does; a ``.json`` file is a list of objects (or, as some tools write it, one object a line), or has
-SQuAD's layout.
+SQuAD's layout. A ``.conll`` or ``.txt`` file has a line per word, its columns separated by blanks or tabs,
+and an empty line after each sentence.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from adapter_probe.errors import DataError, install_extra, listed, one_line, sho
 _QQP_HEADER = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
 
 QUESTION_COLUMNS = ("id", "question", "context", "answers")
+TAG_COLUMNS = ("tokens", "tags")
+_NEW_DOCUMENT = "-DOCSTART-"  # in CoNLL 2003, between documents
 
 Located = tuple[int, object]  # a row with its line (or item), counted from 1
 
@@ -205,6 +208,42 @@ def _held_list(holder: object, key: str, where: str) -> list:
     return holder[key]
 
 
+def read_conll(path: Path, text: str, columns: Sequence[str]) -> Rows:
+    """Sentences: the first column has the words, the last one the tags."""
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1)]
+    first = next((line for _, line in lines if line.strip() and not line.startswith("#")), "")
+    separator = "\t" if "\t" in first else None
+    n_columns = len(first.split(separator))
+    if n_columns < 2:
+        raise DataError(f"{path} line 1: expected a word and its tag in each line, got {shown(first)}")
+    records: list[dict[str, object]] = []
+    places: list[str] = []
+    words: list[str] = []
+    tags: list[str] = []
+    begin = 0
+    for number, line in [*lines, (len(lines) + 1, "")]:
+        fields = line.split(separator) if line.strip() else []
+        if fields and line.startswith("#") and len(fields) != n_columns:
+            continue  # a comment
+        if fields and len(fields) != n_columns:
+            raise DataError(f"{path} line {number}: expected {n_columns} columns, got {len(fields)}")
+        if fields and fields[0].strip() != _NEW_DOCUMENT:
+            begin = begin or number
+            words.append(fields[0].strip())
+            tags.append(fields[-1].strip())
+        elif not fields and words:
+            records.append(dict(zip(TAG_COLUMNS, (words, tags))))
+            places.append(f"{path} line {begin}")
+            words, tags, begin = [], [], 0
+    return Rows(path, TAG_COLUMNS, records, places)
+
+
+def looks_like_conll(text: str) -> bool:
+    """Whether all lines have as many columns as the first, at least two, and some sentence ends."""
+    sizes = {len(line.split()) for line in text.splitlines() if line.strip()}
+    return len(sizes) == 1 and min(sizes) > 1 and "\n\n" in text.replace("\r\n", "\n").replace("\t\n", "\n")
+
+
 def _parse(path: Path, text: str, line: int | None = None) -> object:
     try:
         return json.loads(text)
@@ -255,4 +294,5 @@ READERS: dict[str, Callable[[Path, str, Sequence[str]], Rows]] = {
     ".tsv": _read_tsv,
     ".jsonl": _read_jsonl,
     ".json": _read_json,
+    ".conll": read_conll,
 }

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from adapter_probe.data.columns import text_columns
+from adapter_probe.data.columns import choose_columns, text_columns
+from adapter_probe.data.labels import holds_lists
 from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.sources import read_source
 from adapter_probe.data.spec import TaskSpec
+from adapter_probe.data.tagged import tag_columns, tag_metric
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.known_tasks import KNOWN_TASKS
+from adapter_probe.metrics import OF_CLASSES, default_metric
 
 _FROM_MEMORY = re.compile(r"rows-[0-9a-f]{12}\.jsonl")  # as `adapter_probe.studies.rows` writes them
 GIVEN_BATCHES = "given batches"
@@ -68,6 +71,15 @@ def given_task(
         raise records_no_data(checkpoint, task.kind == "causal")
     if task.kind == "causal":  # whose rows determine how they are scored
         return task
+    if task.kind in OF_CLASSES:
+        rows = read_source(files[0], (), encoding)
+        if task.kind == "tokens":
+            metric = tag_metric(task.label_names)
+            return replace(task, metric=metric, columns=tag_columns(rows), encoding=encoding)
+        columns = choose_columns(rows, None, None, None)
+        if task.kind == "multilabel" or holds_lists(rows, columns.label):
+            metric = default_metric("multilabel")
+            return replace(task, kind="multilabel", metric=metric, columns=columns, encoding=encoding)
     found = find_task(**{split: files}, kind=task.kind, name=task.name, encoding=encoding)  # type: ignore[arg-type]
     if task.kind == "classification":
         found = replace(found, label_names=_names(task, found, files, checkpoint))
@@ -104,7 +116,7 @@ def _named(task: TaskSpec, names: tuple[str, ...], checkpoint: str | Path) -> Ta
         DataError: the head has no classes, another number of them, or names of its own.
     """
     own, given = task.label_names, ", ".join(names)
-    if task.kind != "classification":
+    if task.kind not in OF_CLASSES:
         raise DataError(
             f"--label-names {given}: the task of checkpoint {checkpoint} is {task.kind}, without labels"
         )

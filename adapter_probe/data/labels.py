@@ -10,7 +10,7 @@ import numpy as np
 
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.readers import is_raw_cola
-from adapter_probe.errors import DataError, listed, shown
+from adapter_probe.errors import DataError, listed, must_be, shown
 from adapter_probe.metrics import Kind
 
 _COLA_NAMES = ("unacceptable", "acceptable")
@@ -84,6 +84,60 @@ def _is_class(marker: str, distinct: set[str]) -> bool:
         return "+" in distinct
     numbers = [_number(value) for value in distinct]
     return None not in numbers and min(numbers) == -max(numbers)
+
+
+def class_number(value: object, names: Sequence[str], place: str, what: str) -> int:
+    """The place of a label or tag among the head's outputs, from its name or number.
+
+    Raises:
+        DataError: there is no such output.
+    """
+    text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+    if text in names:
+        return names.index(text)
+    if isinstance(value, int) and text is not None and 0 <= value < len(names):
+        return value
+    numbers = tuple(names) == tuple(map(str, range(len(names))))
+    hint = "; name the head's outputs in their order with --label-names" if numbers else ""
+    raise DataError(f"{place}: unknown {what} {shown(value)}; allowed: {listed(names)}{hint}")
+
+
+def holds_lists(rows: Rows, column: str) -> bool:
+    """Whether a column has lists of labels."""
+    return any(isinstance(value, list) for value in rows.column(column))
+
+
+def label_sets(rows: Rows, column: str, names: Sequence[str]) -> np.ndarray:
+    """Which labels every row has, int64 ``[examples, labels]``, 0 or 1.
+
+    A row has a list of names or numbers of labels, or 0 or 1 for each label: such lists are told by floating-
+    point numbers or truth values, or by all having an entry per label and some a repeated one.
+
+    Raises:
+        DataError: a value is no list, has an unknown label, or both forms are possible.
+    """
+    values = rows.column(column)
+    for value, place in zip(values, rows.places):
+        if not isinstance(value, list):
+            raise DataError(must_be(f"{place}: {column}", "a list of labels", value))
+    full = all(len(value) == len(names) and set(value) <= {0, 1} for value in values if not _has_list(value))
+    full = full and not any(map(_has_list, values))
+    plain = full and all(type(one) is int for value in values for one in value)
+    if plain and all(len(set(value)) == len(value) for value in values):
+        raise DataError(
+            f"{rows.path}: the labels {shown(values[0])} may be numbers of labels or 0 and 1 for each label; "
+            "give the names of the labels, or 0.0 and 1.0 for each"
+        )
+    if full:
+        return np.array(values, dtype=np.int64)
+    found = np.zeros((len(values), len(names)), dtype=np.int64)
+    for row, value, place in zip(found, values, rows.places):
+        row[[class_number(one, names, place, "label") for one in value]] = 1
+    return found
+
+
+def _has_list(values: list) -> bool:
+    return any(isinstance(one, list | dict) for one in values)
 
 
 def target_numbers(rows: Rows, values: Sequence[str]) -> np.ndarray:

@@ -12,7 +12,15 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from adapter_probe.data.formats import PARQUET, READERS, Rows, looks_like_cola, read_parquet
+from adapter_probe.data.formats import (
+    PARQUET,
+    READERS,
+    Rows,
+    looks_like_cola,
+    looks_like_conll,
+    read_conll,
+    read_parquet,
+)
 from adapter_probe.errors import DataError, listed, reason_of, shown
 from adapter_probe.reads import report
 
@@ -33,7 +41,9 @@ _NOT_ROWS = ("dev_ids.tsv",)  # which pairs of MRPC's training file GLUE validat
 
 
 def read_rows(path: str | Path, columns: Sequence[str] = (), encoding: str = "utf-8") -> Rows:
-    """Read a CSV, TSV, JSON Lines, JSON or Parquet file, or one of MRPC's ``msr_paraphrase_*.txt``.
+    """Read a CSV, TSV, JSON Lines, JSON, Parquet or CoNLL file, or one of MRPC's ``msr_paraphrase_*.txt``.
+
+    CoNLL columns (``.conll``, or ``.txt`` of that form) yield one row per sentence: tokens and tags.
 
     SQuAD's JSON layout yields one row per question, with columns id, question, context and answers.
 
@@ -53,6 +63,8 @@ def read_rows(path: str | Path, columns: Sequence[str] = (), encoding: str = "ut
     path = Path(path)
     refuse_unreadable(path)
     reader = READERS.get(".tsv" if _is_raw_mrpc(path.name) else path.suffix.lower())
+    if reader is None and path.suffix.lower() == ".txt" and looks_like_conll(read_text(path, encoding)):
+        reader = read_conll
     if path.suffix.lower() == PARQUET:
         return read_parquet(path)
     if reader is None:

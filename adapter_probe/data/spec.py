@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from adapter_probe.data.formats import is_text
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.errors import AdapterProbeError, DataError, shown
-from adapter_probe.metrics import Kind, check_metric
+from adapter_probe.metrics import OF_CLASSES, Kind, check_metric
 from adapter_probe.records import from_record, to_record
 
 _LONGEST_NAME = 255  # bytes of a folder's name, on every common file system
@@ -36,7 +36,8 @@ class TaskSpec:
 
     Attributes:
         name: display name; nothing depends on it.
-        kind: classification, regression, or extractive question answering.
+        kind: classification, also of tokens or with several labels, regression, or extractive question
+            answering.
         metric: the task's score, see `adapter_probe.metrics`.
         label_names: the classes, in the order of the head's outputs; empty for the other kinds.
         columns: columns of texts and labels in the files.
@@ -100,7 +101,7 @@ def _check(spec: TaskSpec) -> None:
     check_name(spec.name)
     check_metric(spec.metric, spec.kind, len(spec.label_names) or None)
     names = spec.label_names
-    classes = spec.kind == "classification"
+    classes = spec.kind in OF_CLASSES
     fits = len(names) >= 2 and len(set(names)) == len(names) if classes else not names
     wanted = "two or more different names, or none for regression and question answering"
     _expect(fits, "label_names", list(names), wanted)

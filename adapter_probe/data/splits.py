@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from adapter_probe.data.formats import Rows
-from adapter_probe.data.labels import class_indices, label_texts, target_numbers
+from adapter_probe.data.labels import class_indices, label_sets, label_texts, target_numbers
 from adapter_probe.data.spec import TaskSpec
 
 
@@ -20,7 +20,8 @@ class Split:
     Attributes:
         texts: the first or only text of every example.
         texts_b: the second text of every example, or None for single sentences.
-        labels: ``[examples]``, int64 indices into the task's `label_names`, or float64 for regression.
+        labels: ``[examples]``, int64 indices into the task's `label_names`, or float64 for regression; of
+            several labels int64 ``[examples, labels]``, 0 or 1.
         name: the split: train, validation or test.
         fingerprint: SHA-256 of texts and labels in order.
     """
@@ -51,7 +52,13 @@ def assemble_split(spec: TaskSpec, split: str, rows: Rows) -> Split:
         content = json.dumps([texts, texts_b]).encode()
         nothing = np.zeros(len(rows.records), dtype=np.int64)
         return Split(texts, texts_b, nothing, split, hashlib.sha256(content).hexdigest())
-    values, names = label_texts(rows, spec.columns.label), spec.label_names
+    names = spec.label_names
+    if spec.kind == "multilabel":
+        several = label_sets(rows, spec.columns.label, names)
+        sets = [[name for name, on in zip(names, row) if on] for row in several.tolist()]
+        content = json.dumps([texts, texts_b, sets]).encode()
+        return Split(texts, texts_b, several, split, hashlib.sha256(content).hexdigest())
+    values = label_texts(rows, spec.columns.label)
     if spec.kind == "regression":
         labels = target_numbers(rows, values)
         readable = labels.tolist()

@@ -33,6 +33,7 @@ from adapter_probe.data.sources import (
 )
 from adapter_probe.data.spec import Columns, TaskSpec, check_name
 from adapter_probe.data.splits import Split, assemble_split
+from adapter_probe.data.tagged import Tagged, assemble_tagged
 from adapter_probe.errors import DataError, must_be
 from adapter_probe.metrics import Kind, check_kind, check_metric, default_metric
 
@@ -156,8 +157,8 @@ def find_task(
 
 def load_split(
     spec: TaskSpec, split: str, max_examples: int | None = None, expect_fingerprint: bool = False
-) -> Split | Questions:
-    """Read one split of a task; questions if the task is extractive, else labelled texts.
+) -> Split | Questions | Tagged:
+    """Read one split of a task; questions if the task is extractive, tagged words, or labelled texts.
 
     Args:
         spec: the task.
@@ -177,14 +178,16 @@ def load_split(
     return loaded if keep is None else _assembled(spec, split, rows.kept(keep))
 
 
-def _assembled(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions:
+def _assembled(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions | Tagged:
+    if spec.kind == "tokens":
+        return assemble_tagged(spec, split, rows)
     return (assemble_questions if spec.kind == "extractive" else assemble_split)(spec, split, rows)
 
 
-def _all_rows(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions:
+def _all_rows(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions | Tagged:
     """All rows of a split; refused if their labels are all equal, which is possible only in a test split."""
     loaded = _assembled(spec, split, rows)
-    labelled = split != "test" and spec.columns.label
+    labelled = split != "test" and spec.columns.label and spec.kind != "multilabel"
     if isinstance(loaded, Split) and labelled and (loaded.labels == loaded.labels[0]).all():
         value = label_texts(rows, spec.columns.label)[0]
         raise DataError(f"{rows.path}: every {split} label is {value!r}; expected two or more labels")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from adapter_probe.checkpoints.in_memory import base_of
-from adapter_probe.data.batches import Read, encode_batches
+from adapter_probe.data.batches import NO_TAG, EncodedBatches, Read, encode_batches
 from adapter_probe.data.examples import Examples
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.splits import Split
+from adapter_probe.data.tagged import Tagged, Words, tag_metric, words_with_fingerprint
 from adapter_probe.errors import DataError, ModelError, must_be, one_line
-from adapter_probe.metrics import default_metric
+from adapter_probe.metrics import Kind, default_metric
 from adapter_probe.replay.recording import Inputs, Runner
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
@@ -26,12 +28,15 @@ from adapter_probe.replay.switches import Switches
 def examples_of(
     model: nn.Module, batches: Any, labels: Any, read: str | Callable[[Any], Tensor]
 ) -> tuple[Examples, TaskSpec]:
-    """Batches as labelled examples, and their task: classes if the labels are whole numbers or names.
+    """Batches as labelled examples, and their task, as outputs and labels say.
+
+    Whole numbers or names are classes, and numbers of a single output a regression. Rows of labels are
+    several labels (0 or 1 each), several targets, or tags of positions if the outputs have positions.
 
     Args:
         model: in evaluation mode.
         batches: see `encode_batches`.
-        labels: one per example, or None for those in the batches.
+        labels: one per example, or a row of them; None for those in the batches.
         read: name of the output that is scored, or a function from the output to ``[examples, outputs]``.
 
     Raises:
@@ -55,32 +60,69 @@ def examples_of(
             encoded = encoded.with_lengths(lambda item: _positions(model, inputs(item)))
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ModelError(f"the model does not run on the batches: {one_line(error)}") from error
-    values, names = _classes(given, outputs.shape[-1], base)
-    kind = "classification" if names else "regression"
+    if outputs.dim() == 3:
+        return _tagged(encoded, given, outputs.shape, base)
+    kind, values, names = _labelled(given, outputs.shape[-1], base)
     rows = Split(tuple(map(str, range(len(encoded)))), None, values, "given", encoded.fingerprint)
-    task = TaskSpec(type(base).__name__, kind, default_metric(kind), names, Columns("", None, ""), {}, {})
-    return Examples(rows, encoded), task
+    return Examples(rows, encoded), _task(base, kind, default_metric(kind), names)
+
+
+def _task(base: nn.Module, kind: Kind, metric: str, names: tuple[str, ...]) -> TaskSpec:
+    return TaskSpec(type(base).__name__, kind, metric, names, Columns("", None, ""), {}, {})
+
+
+def _tagged(
+    encoded: EncodedBatches, labels: np.ndarray, shape: Sequence[int], base: nn.Module
+) -> tuple[Examples, TaskSpec]:
+    """Examples with a tag per position, of which `NO_TAG` leaves some out.
+
+    Raises:
+        DataError: the labels are no tags of the model, or of other positions.
+    """
+    names = _names(base, shape[-1])
+    if labels.ndim != 2 or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"the output has {shape[-1]} numbers for each of {shape[1]} positions, so labels must be a row "
+            f"of class numbers per example, with {NO_TAG} for positions without one; or give read=, a "
+            "function from the model's output to [examples, outputs]"
+        )
+    there = labels != NO_TAG
+    _refuse_other_classes(labels[there], len(names))
+    if not there.any(axis=1).all():
+        raise DataError(f"labels of example {int(there.any(axis=1).argmin())} are all {NO_TAG}; leave it out")
+    positions = tuple(np.flatnonzero(row) for row in there)
+    words = Words(positions, tuple(row[own].astype(np.int64) for row, own in zip(labels, positions)))
+    for (batch, _), own in zip(encoded.places.tolist(), positions):
+        widths = [
+            x.shape[1] for x in encoded.batches[batch].values() if isinstance(x, Tensor) and x.dim() > 1
+        ]
+        if widths and own[-1] >= max(widths):
+            raise DataError(f"labels of batch {batch} have more positions than its tensors, {max(widths)}")
+    encoded = words_with_fingerprint(encoded, words)
+    rows = Tagged(tuple(("",) * len(own) for own in positions), words.tags, "given", encoded.fingerprint)
+    return Examples(rows, encoded, words=words), _task(base, "tokens", tag_metric(names), names)
 
 
 def _reading(read: str | Callable[[Any], Tensor]) -> Read:
-    """A function from a model's output to ``[examples, outputs]``.
+    """A function from a model's output to ``[examples, outputs]``, or ``[examples, positions, outputs]``.
 
     Raises:
         ModelError: there is no such output, or it has other axes; when it is called.
     """
 
     def found(out: Any) -> Tensor:
-        value = read(out) if callable(read) else getattr(out, read, None)
+        named = out.get if isinstance(out, Mapping) else partial(getattr, out)
+        value = read(out) if callable(read) else named(read, None)
         if not isinstance(value, Tensor):
             there = ", ".join(out.keys()) if hasattr(out, "keys") else type(out).__name__
             name = "read" if callable(read) else f"read={read!r}"
             raise ModelError(f"{name} gives no tensor of the model's output, which has {there}")
         if value.dim() == 1:
             value = value[:, None]
-        if value.dim() != 2:
+        if value.dim() not in (2, 3):
             raise ModelError(
                 f"read must give one row of numbers per example, not {list(value.shape)}; give a function "
-                "from the model's output to [examples, outputs]"
+                "from the model's output to [examples, outputs], or of tags to [examples, positions, tags]"
             )
         return value
 
@@ -102,26 +144,51 @@ def _positions(model: nn.Module, inputs: Inputs) -> int:
     return max(sizes)
 
 
-def _classes(labels: np.ndarray, n_outputs: int, base: nn.Module) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Labels as class numbers with the names of the classes, or as targets of a regression without any.
+def _labelled(
+    labels: np.ndarray, n_outputs: int, base: nn.Module
+) -> tuple[Kind, np.ndarray, tuple[str, ...]]:
+    """The kind of task, the labels as its scores take them, and the names of its classes.
 
     Raises:
-        DataError: a label is no class of the model.
+        DataError: a label is no class of the model, or a row has not one number per output.
     """
+    problem = getattr(getattr(base, "config", None), "problem_type", None)
+    if labels.ndim == 2:
+        if labels.shape[1] != n_outputs or labels.dtype.kind not in "iufb":
+            raise DataError(
+                f"labels must be one per example, or a row of {n_outputs} numbers as the model has outputs, "
+                f"not {labels.dtype} {list(labels.shape)}"
+            )
+        if problem == "regression" or not np.isin(labels, (0, 1)).all():
+            return "regression", labels.astype(np.float64), ()
+        return "multilabel", labels.astype(np.int64), _names(base, n_outputs)
     if n_outputs == 1:
         if labels.dtype.kind not in "iuf":
             raise DataError(must_be("labels of a single output", "numbers", labels[0]))
-        return labels.astype(np.float64), ()
-    named = getattr(getattr(base, "config", None), "id2label", None) or {}
-    names = tuple(str(named.get(number, number)) for number in range(n_outputs))
-    if len(set(names)) < n_outputs:
-        names = tuple(map(str, range(n_outputs)))
+        return "regression", labels.astype(np.float64), ()
+    names = _names(base, n_outputs)
     if labels.dtype.kind in "US":
         unknown = sorted(set(labels.tolist()) - set(names))
         if unknown:
             raise DataError(must_be("labels", f"among {', '.join(names)}", unknown[0]))
-        return np.array([names.index(label) for label in labels.tolist()], dtype=np.int64), names
+        return "classification", np.array([names.index(label) for label in labels.tolist()]), names
+    _refuse_other_classes(labels, n_outputs)
+    return "classification", labels.astype(np.int64), names
+
+
+def _names(base: nn.Module, n_outputs: int) -> tuple[str, ...]:
+    """The names of a model's outputs; their numbers where it has not as many different names."""
+    named = getattr(getattr(base, "config", None), "id2label", None) or {}
+    names = tuple(str(named.get(number, number)) for number in range(n_outputs))
+    return names if len(set(names)) == n_outputs else tuple(map(str, range(n_outputs)))
+
+
+def _refuse_other_classes(labels: np.ndarray, n_outputs: int) -> None:
+    """Refuse labels that are no class numbers.
+
+    Raises:
+        DataError: there are some; the message has the first.
+    """
     if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= n_outputs:
         wrong = labels.max() if labels.dtype.kind in "iu" and labels.min() >= 0 else labels.min()
         raise DataError(must_be("labels", f"whole numbers from 0 to {n_outputs - 1}", wrong.item()))
-    return labels.astype(np.int64), names

@@ -124,6 +124,8 @@ class GeneralRunner:
     def _read(self, items: np.ndarray, out: Tensor) -> Arrays:
         """Outputs of items of one length ``[variants, items, ...]``."""
         values, windows = out.float().cpu().numpy(), self._request.examples.windows
+        if (words := self._request.examples.words) is not None:
+            return {"tags": words.predicted(items, values)}
         if windows is None:
             return {"logits": values}
         size = values.shape[2]
@@ -171,7 +173,8 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
     if not isinstance(encoded, EncodedRequests):
         items = example_of(encoded)[: 1 if alone else None]
         inputs = inputs_of(module, encoded, items, device)
-        one = request.examples.windows is None and isinstance(encoded, Encoded)
+        others = request.examples.windows or request.examples.words  # which read several positions
+        one = others is None and isinstance(encoded, Encoded)
         return Replay(module, inputs, read=reader(request), alone=alone, one_position=one), None
     share = dtype.itemsize > 2 or _may_share(request, module)
     layout = choose_layout(module, encoded, dtype, device, alone, share)

@@ -125,7 +125,7 @@ class GeneralModel:
     @property
     def config(self) -> object:
         """The configuration of the model of transformers, or of the part of it that reads text."""
-        config = self.module.config
+        config = getattr(self.module, "config", None)
         return config.get_text_config() if hasattr(config, "get_text_config") else config
 
     @property
@@ -180,8 +180,9 @@ def model_of(opened: OpenedCheckpoint, encoded: Encoded | EncodedRequests | Enco
             "the other texts and variants of its batch, in PEFT too; ablate it with --dequantise, or give "
             "a base in 4 bits, with llm_int8_threshold 0, or in full with --base"
         )
-    config = module.config
-    if getattr(config, "pad_token_id", None) is None:  # heads that read the last token look for padding
+    config = getattr(module, "config", None)  # which only a model of transformers has
+    if config is not None and getattr(config, "pad_token_id", None) is None:
+        # Heads that read the last token look for padding.
         config.pad_token_id = -1
     device = next(t.device for t in module.parameters() if t.device.type != "meta")
     if isinstance(encoded, EncodedRequests):

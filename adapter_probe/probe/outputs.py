@@ -1,4 +1,4 @@
-"""From the variants' logits to what is kept of them: logits of labelled texts, answers to questions."""
+"""From the variants' logits to what is kept of them: logits of labelled texts, answers, tags."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import EncodedRequests, count_texts
+from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
-from adapter_probe.metrics import COMPARISONS, RATIOS, continuation_sizes
+from adapter_probe.metrics import COMPARISONS, NO_CLASS, RATIOS, continuation_sizes
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method
@@ -82,6 +83,8 @@ def nonfinite(arrays: Arrays) -> np.ndarray:
         if "differences" in arrays:
             finite &= np.isfinite(arrays["differences"]).all(axis=-1)
         return ~finite
+    if "tags" in arrays:
+        return (arrays["tags"] == NO_CLASS).any(axis=-1)
     return np.isnan(arrays["score"])  # of a window, see `Answers`
 
 
@@ -172,6 +175,8 @@ def assemble_results(
         exact, f1 = score_answers(rows, chosen)
         logits = np.stack([f1, exact], axis=-1).astype(np.float32)  # as `QUESTION_SCORES` says
         answers = np.stack([chosen.start, chosen.end], axis=-1)
+    elif request.examples.words is not None:
+        logits, labels = count_tags(request.metric, request.examples.words, task.label_names, arrays["tags"])
     else:
         logits = arrays["logits"]
     stacks = None

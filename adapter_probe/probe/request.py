@@ -24,8 +24,9 @@ from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import Requests, choose_metric
 from adapter_probe.data.requests_encoding import EncodedRequests, Start
 from adapter_probe.data.spec import TaskSpec
+from adapter_probe.data.tagged import refuse_unscorable
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
-from adapter_probe.metrics import COMPARISONS, check_metric
+from adapter_probe.metrics import COMPARISONS, CustomMetric, check_metric
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective_variants
 
@@ -157,6 +158,12 @@ def prepare_ablation(
         task = opened.description.task
         metric = arguments.metric or task.metric
         check_metric(metric, task.kind, len(task.label_names) or None, compared=True)
+        refuse_unscorable(metric, task.label_names)
+        if task.kind == "regression" and examples.labels.ndim == 2 and not isinstance(metric, CustomMetric):
+            raise DataError(
+                f"{examples.labels.shape[1]} targets per example have no score of their own; give metric=, a "
+                "function of labels and predictions, [examples, targets] each"
+            )
     request = AblationRequest(opened, examples, metric, settings, device, arguments.tokens_per_pass, named)
     if isinstance(request.model, GeneralModel):
         request.model.check_sites(settings.sites)
@@ -215,6 +222,7 @@ def _scored_examples(
             "--precision mixed is not possible with --metric kl: only predicted classes are checked against "
             "rounding, and not their probabilities; give float32, float64 or bfloat16, or --metric agreement"
         )
+    refuse_unscorable(metric, task.label_names)
     if split not in SPLITS:
         raise DataError(must_be("--split", f"one of {', '.join(SPLITS)}", split))
     source = task

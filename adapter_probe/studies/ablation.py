@@ -84,9 +84,9 @@ class Ablation(StoredStudy):
     def groups(self) -> pd.DataFrame | None:
         """One row per variant and group of examples, ``groups.csv``; None when the data has no groups.
 
-        Groups are the values of `field` and `UID` in data with minimal pairs, or the tasks of
-        lm-evaluation-harness. Columns: `group`, `n_examples`, `variant` (``intact``, ``all off`` or a span),
-        `first`, `last`, `score`, `delta_points`.
+        Groups are the values of `field` and `UID` in data with minimal pairs, the tasks of
+        lm-evaluation-harness, the types of entities in tags, or several labels. Columns: `group`,
+        `n_examples`, `variant` (``intact``, ``all off`` or a span), `first`, `last`, `score`, `delta_points`.
         """
         return self.record.groups
 
@@ -124,6 +124,8 @@ class Ablation(StoredStudy):
     @property
     def predictions(self) -> np.ndarray:
         """Predicted classes or regression values, ``[variants, examples]``; see `results` for the outputs.
+
+        Of several labels 0 or 1, ``[variants, examples, labels]``; of tags, counts of entities or words.
 
         The first variant is the intact model; `results.row_names` lists the names of all variants.
         """

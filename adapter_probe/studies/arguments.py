@@ -121,11 +121,12 @@ class _Given(Shown, Machine, Evaluation, AblationSettings):
     )  # fmt: skip
     labels: Any = setting(
         None, "labels of the examples in batches, one per example: class numbers or names, or numbers of a "
-        "regression; by default the ``labels`` in them.", shell=NoneType,
+        "regression; or a row per example: 0 or 1 for each label, targets, or tags of positions (-100 for "
+        "none); by default the ``labels`` in them.", shell=NoneType,
     )  # fmt: skip
     read: str | Callable[[Any], Any] = setting(
         "logits", "with batches, the output of the model that is scored: its name, or a function from all "
-        "outputs to ``[examples, outputs]``.", shell=NoneType,
+        "outputs to ``[examples, outputs]``, or of tags to ``[examples, positions, tags]``.", shell=NoneType,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 from adapter_probe.settings import as_points
 from adapter_probe.version import __version__
-from adapter_probe.wording import count_text, is_distance, metric_name, named_score, task_label
+from adapter_probe.wording import examples_text, is_distance, metric_name, named_score, task_label
 
 from .ablation import Ablation
 from .checked import checked
@@ -43,9 +43,10 @@ _TASK_TYPES = {
     "regression": "text-classification",
     "extractive": "question-answering",
     "causal": "text-generation",
+    "tokens": "token-classification",
 }
 _METRIC_TYPES = {"mcc": "matthews_correlation", "macro_f1": "f1", "squad_f1": "f1", "pearson": "pearsonr"}
-_METRIC_TYPES |= {"spearman": "spearmanr"}
+_METRIC_TYPES |= {"spearman": "spearmanr", "micro_f1": "f1", "entity_f1": "f1", "tag_accuracy": "accuracy"}
 """Hub names of metrics, where they differ from the names in this project."""
 _NO_DATASET = "unknown"
 """Hubs require a data set's id; for data that they do not have, model cards write this."""
@@ -106,7 +107,7 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     lines = [
         f"## Which adapters the model needs: {escape_markdown(study_label(record))}",
         "",
-        f"{_compared(said, score)} on {count_text(said.n_examples, 'example')}. Each "
+        f"{_compared(said, score)} on {examples_text(said.n_examples, said.metric)}. Each "
         f"{part} of the figure is one contiguous span of layers whose adapters {done}, without "
         f"retraining{how}.",
         "",

@@ -33,9 +33,9 @@ def _plain(text: str) -> str:
     return text.replace("−", "-").replace("–", "-")
 
 
-def _examples(n: int) -> str:
+def _examples(n: int, metric: str) -> str:
     """A number of examples as text."""
-    return wording.count_text(n, "example")
+    return wording.examples_text(n, metric)
 
 
 def score_text(score: float | None, metric: str) -> str:
@@ -91,7 +91,7 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     removed = drop_text(summary.removed_delta_points, metric)
     rows = [
         *([] if warning is None else [("note", warning)]),
-        ("task", f"{summary.task}, {summary.evaluated}, {_examples(summary.n_examples)}, {metric}"),
+        ("task", f"{summary.task}, {summary.evaluated}, {_examples(summary.n_examples, metric)}, {metric}"),
     ]
     if wording.is_distance(metric):
         rows += [("compared with", "the intact model's outputs"), ("all switched off", f"{removed}{part}")]
@@ -99,8 +99,10 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         rows.append(("intact", score_text(summary.intact_score, metric)))
         score = score_text(summary.removed_score, metric)
         rows.append(("all switched off", f"{score} ({removed}){part}"))
-    if metric not in RATIOS:
-        baseline = "random choice" if summary.kind == "causal" else "majority class"
+    guesses = summary.majority_score is not None or summary.kind not in ("tokens", "multilabel")
+    if guesses and metric not in RATIOS:
+        named = {"causal": "random choice", "tokens": "most frequent tag"}
+        baseline = named.get(summary.kind, "majority class")
         rows.append((baseline, score_text(summary.majority_score, metric)))
     if summary.positive_class is not None:
         rows.append(("positive class", summary.positive_class))
@@ -159,7 +161,7 @@ def _group_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     rows = [
         (
             f"on {name}",
-            f"{_intact_of(own, metric)}{_examples(own.n_examples)}, all switched off "
+            f"{_intact_of(own, metric)}{_examples(own.n_examples, metric)}, all switched off "
             f"{drop_text(own.removed_delta_points, metric)}",
         )
         for name, own in list(wholes.items())[:_MOST_GROUPS]
@@ -207,8 +209,12 @@ def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
     a, b = record.names
     scores = [score_text(score, record.metric) for score in record.intact_scores]
     frame, counted = record.spans, int(record.spans["significant"].sum())
+    told = _examples(record.n_examples, record.metric)
     rows = [
-        ("comparison", f"{a} (a) with {b} (b), {record.metric} on the same {_examples(record.n_examples)}"),
+        (
+            "comparison",
+            f"{a} (a) with {b} (b), {record.metric} on the same {told}",
+        ),
         *([] if wording.is_distance(record.metric) else [("intact", f"{scores[0]} (a), {scores[1]} (b)")]),
         ("significant differences", f"{counted} of {len(frame)} spans (p < 0.05 after Holm)"),
     ]
@@ -226,7 +232,7 @@ def exchange_rows(record: ExchangeRecord) -> list[tuple[str, str]]:
     """The main results of an exchange as (name, value) pairs of text."""
     (task, other), frame = record.names, record.spans
     told = [
-        f"{name}: {score_text(score, metric)} {metric}, {_examples(n)}"
+        f"{name}: {score_text(score, metric)} {metric}, {_examples(n, metric)}"
         for name, score, metric, n in zip(
             record.names, record.intact_scores, record.metrics, record.n_examples
         )
@@ -247,13 +253,14 @@ def exchange_rows(record: ExchangeRecord) -> list[tuple[str, str]]:
 def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
     """The main results of an average of ablations as (name, value) pairs of text."""
     scores, frame = record.intact_scores, record.spans
+    told = _examples(record.n_examples, record.metric)
     low, high = (score_text(score, record.metric) for score in (min(scores), max(scores)))
     removed, apart = statistics.fmean(record.removed_points), statistics.stdev(record.removed_points)
     spread = _amount_text(frame["sd_points"].median(), record.metric)
     rows = [
         (
             "average",
-            f"{len(record.names)} studies, {record.metric} on the same {_examples(record.n_examples)}",
+            f"{len(record.names)} studies, {record.metric} on the same {told}",
         ),
         *([] if wording.is_distance(record.metric) else [("intact", f"{low} to {high}")]),
         (

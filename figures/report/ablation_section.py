@@ -20,7 +20,7 @@ from adapter_probe.figures.layout import one_panel
 from adapter_probe.figures.levels import DivergingScale, Scale
 from adapter_probe.figures.span_grid import grid_of
 from adapter_probe.figures.span_line import line_of_spans
-from adapter_probe.wording import count_text, drop_text, is_distance, is_loss, metric_name, score_text
+from adapter_probe.wording import drop_text, examples_text, is_distance, is_loss, metric_name, score_text
 
 from .advice import percent_text, slider_steps
 from .examples import ExampleTexts, confusion, confusion_card, examples_card, examples_content, flip_counts
@@ -106,7 +106,7 @@ def ablation_study(
     )  # fmt: skip
     about = [
         said.evaluated,
-        count_text(said.n_examples, "example"),
+        examples_text(said.n_examples, said.metric),
         metric_name(said.metric),
     ]
     name, topic = study_label(record), study_label(replace(record, stack=""))

@@ -12,7 +12,7 @@ from adapter_probe.analysis.deltas import drop_points, span_order
 from adapter_probe.figures.levels import Scale
 from adapter_probe.figures.span_grid import grid_of, scale_of, spread_grid
 from adapter_probe.figures.span_line import line_of_spans
-from adapter_probe.wording import is_distance, metric_name, score_text, task_label
+from adapter_probe.wording import examples_text, is_distance, metric_name, score_text, task_label
 
 from .advice import slider_steps
 from .map_section import MapStudy
@@ -113,4 +113,7 @@ def _scores(record: AverageRecord, words: Words) -> str:
 
 
 def _about(record: AverageRecord | ComparisonRecord) -> str:
-    return f"{record.n_examples:,} examples · {metric_name(record.metric)} · {', '.join(record.names)}"
+    return (
+        f"{examples_text(record.n_examples, record.metric)} · {metric_name(record.metric)} · "
+        f"{', '.join(record.names)}"
+    )

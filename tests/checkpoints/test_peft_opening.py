@@ -159,7 +159,7 @@ def test_tensors_that_do_not_fit(copied, change, words):
         ({"peft_type": "PREFIX_TUNING"}, "PREFIX_TUNING"),
         ({"peft_type": "XLORA"}, "XLORA"),
         ({"peft_type": "HYPERLORA"}, "HYPERLORA"),
-        ({"task_type": "TOKEN_CLS"}, "TOKEN_CLS"),
+        ({"task_type": "FEATURE_EXTRACTION"}, "FEATURE_EXTRACTION"),
         ({"future_switch": 3}, "future_switch"),
         ({"use_rslora": "yes"}, "true or false"),
         ({"r": "8"}, "r is"),

@@ -121,7 +121,11 @@ def test_a_header_may_consist_of_numbers(write):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.xlsx", b"PK", "a.xlsx: unknown file type '.xlsx'; allowed: .csv, .tsv, .jsonl, .json, .parquet"),
+        (
+            "a.xlsx",
+            b"PK",
+            "a.xlsx: unknown file type '.xlsx'; allowed: .csv, .tsv, .jsonl, .json, .conll, .parquet",
+        ),
         ("a.csv", "", "a.csv: the file is empty"),
         ("a.jsonl", "\n  \n", "a.jsonl: the file is empty"),
         ("a.csv", "text,label\n", "a.csv contains no rows; columns found: 'text', 'label'"),
@@ -357,7 +361,9 @@ def test_colas_two_dev_files_are_one_split(tmp_path):
 
 
 def test_folders_that_do_not_say_their_splits(tmp_path):
-    assert refused(find_files, tmp_path).endswith("(.csv, .tsv, .jsonl, .json, .parquet); found: nothing")
+    assert refused(find_files, tmp_path).endswith(
+        "(.csv, .tsv, .jsonl, .json, .conll, .parquet); found: nothing"
+    )
     (tmp_path / "train.xlsx").write_text("x")
     (tmp_path / "train").mkdir()
     message = f"{tmp_path} contains no data files; expected train.*, validation.* or dev.*, test.* "

@@ -110,7 +110,10 @@ def test_predictions_are_plain_numpy(tmp_path: Path):
         ({"scored_with": np.array([0, 2, 1])}, r"labels should lie in 0\.\.1"),
         ({"scored_with": np.array([0, -1, 1])}, r"labels should lie in 0\.\.1"),
         ({"row_names": ("intact",)}, "2 variants have 1 row names"),
-        ({"kind": "ranking"}, "classification, regression, extractive, causal, got 'ranking'"),
+        (
+            {"kind": "ranking"},
+            "classification, regression, extractive, causal, tokens, multilabel, got 'ranking'",
+        ),
         ({"kind": "regression"}, r"outputs should be float32 \[2, 3, 1\]"),
         ({"kind": "regression", "outputs": np.zeros((2, 3, 1), np.float32)}, "scored_with should be float64"),
     ],

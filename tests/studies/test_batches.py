@@ -130,7 +130,7 @@ def test_a_metric_of_your_own_and_batches_of_several_shapes():
         ({"batches": 3}, "batches must be a list of mappings"),
         ({"batches": [{"pixel_values": torch.zeros(2, 3)}], "labels": [0, 1]}, "does not run on the batches"),
         ({"read": "embeddings"}, "read='embeddings' gives no tensor of the model's output, which has logits"),
-        ({"read": lambda out: out.logits[:, None]}, "read must give one row of numbers per example"),
+        ({"read": lambda out: out.logits[:, None, None]}, "read must give one row of numbers per example"),
         ({"data": [{"text": "a", "label": 0}]}, "both data and batches"),
         ({"precision": "mixed"}, "'mixed' needs texts"),
         ({"against": [{"text": "a", "label": 0}]}, "against needs texts"),

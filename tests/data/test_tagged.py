@@ -1,0 +1,161 @@
+"""Words with tags and lists of labels: how they are read, counted and scored."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import adapter_probe as ap
+from adapter_probe.analysis.resampling import draw_counts, weighted_scorer
+from adapter_probe.data.formats import Rows
+from adapter_probe.data.labels import label_sets
+from adapter_probe.data.readers import read_rows
+from adapter_probe.data.spec import Columns, TaskSpec
+from adapter_probe.data.tagged import Words, assemble_tagged, count_tags, refuse_unscorable
+from adapter_probe.metrics import score
+
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+LABELS = ("kind", "long", "old")
+SPEC = TaskSpec("ner", "tokens", "entity_f1", TAGS, Columns("tokens", None, "tags"), {}, {})
+ROW = {"tokens": ["a", "dog"], "tags": ["O", "B-PER"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.conll", "a\tO\ndog\tB-PER\n\n\nfine\tO\n", [["a", "dog"], ["fine"]]),
+        ("a.txt", "a NN O\ndog NN B-PER\n\nfine JJ O", [["a", "dog"], ["fine"]]),
+        ("a.conll", "-DOCSTART- -X- O\n\n# a comment with words\n# X O\ndog X B-PER\n", [["#", "dog"]]),
+        ("a.conll", "\ufeffa O\r\ndog B-PER\r\n\r\nfine O\r\n", [["a", "dog"], ["fine"]]),
+    ],
+)
+def test_columns_of_words_and_tags(name, text, expected, tmp_path):
+    (tmp_path / name).write_text(text, encoding="utf-8", newline="")
+    rows = read_rows(tmp_path / name)
+    assert [record["tokens"] for record in rows.records] == expected
+    assert all(len(record["tags"]) == len(record["tokens"]) for record in rows.records)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.conll", "a O\ndog B-PER X\n", "a.conll line 2: expected 2 columns, got 3"),
+        ("a.conll", "dog\n", "line 1: expected a word and its tag in each line, got 'dog'"),
+        ("a.txt", "good:a film\nbad:a long film\n", "unknown file type '.txt'"),
+        ("a.conll", "\n\n", "the file is empty"),
+    ],
+)
+def test_what_is_no_columns_is_one_line(name, text, words, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ap.DataError, match=words) as caught:
+        read_rows(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (
+            {"tags": ["O", "B-DOG"]},
+            "row 1: unknown tag 'B-DOG'; allowed: 'O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC'",
+        ),
+        ({"tags": ["O"]}, "row 1: 2 tokens have 1 tags; give one tag per token"),
+        ({"tags": "O O"}, "row 1: 2 tokens have 'O O'; give one tag per token"),
+        ({"tags": ["O", 5]}, "row 1: unknown tag 5"),
+        ({"tags": ["O", None]}, "row 1: unknown tag None"),
+        ({"tokens": []}, r"row 1: tokens must be a list of words, not \[\]"),
+        ({"tokens": "a dog"}, "row 1: tokens must be a list of words, not 'a dog'"),
+    ],
+)
+def test_tags_that_do_not_fit_are_one_line(row, words):
+    rows = Rows("rows", ("tokens", "tags"), [ROW | row], ["row 1"])
+    with pytest.raises(ap.DataError, match=words) as caught:
+        assemble_tagged(SPEC, "validation", rows)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([["old", "kind"], []], [[1, 0, 1], [0, 0, 0]]),
+        ([[2, 0], [1]], [[1, 0, 1], [0, 1, 0]]),
+        ([[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]], [[1, 0, 1], [0, 1, 0]]),
+        ([[True, False, True], [False, False, False]], [[1, 0, 1], [0, 0, 0]]),
+        ([[1, 0, 1], [0, 1, 0]], [[1, 0, 1], [0, 1, 0]]),
+    ],
+)
+def test_lists_of_labels(values, expected):
+    rows = Rows("rows", ("labels",), [{"labels": value} for value in values], ["row 1", "row 2"])
+    assert label_sets(rows, "labels", LABELS).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "names", "words"),
+    [
+        ([["old"], ["new"]], LABELS, "row 2: unknown label 'new'; allowed: 'kind', 'long', 'old'"),
+        ([["old"], "kind"], LABELS, "row 2: labels must be a list of labels, not 'kind'"),
+        ([[0, 3], [1]], LABELS, "row 1: unknown label 3"),
+        ([[["old"]], [1]], LABELS, r"row 1: unknown label \['old'\]"),
+        ([[0, 1], [1, 0]], LABELS[:2], "may be numbers of labels or 0 and 1 for each label; give the names"),
+        ([["old"], ["a"]], ("0", "1"), "name the head's outputs in their order with --label-names"),
+    ],
+)
+def test_labels_that_do_not_fit_are_one_line(values, names, words):
+    rows = Rows("rows", ("labels",), [{"labels": value} for value in values], ["row 1", "row 2"])
+    with pytest.raises(ap.DataError, match=words) as caught:
+        label_sets(rows, "labels", names)
+    assert "\n" not in str(caught.value)
+
+
+def test_entity_f1_needs_entities_and_seqeval(monkeypatch):
+    with pytest.raises(
+        ap.DataError, match="entity_f1 needs tags such as O, B-PER and I-PER, and the head's are 'NN'"
+    ):
+        refuse_unscorable("entity_f1", ("NN", "VB"))
+    monkeypatch.setitem(sys.modules, "seqeval", None)
+    monkeypatch.setitem(sys.modules, "seqeval.metrics", None)
+    with pytest.raises(
+        ap.DataError, match=r"needs seqeval; install the extra 'tags' .* or give --metric token_acc"
+    ):
+        refuse_unscorable("entity_f1", TAGS)
+    refuse_unscorable("tag_accuracy", TAGS)
+
+
+def test_counts_of_random_tags_are_those_of_seqeval():
+    """Also of tags that begin in the middle of an entity; a tag that is not there leaves no score."""
+    seqeval = pytest.importorskip("seqeval.metrics")
+    generator = np.random.default_rng(0)
+    gold = [generator.integers(0, 5, generator.integers(1, 9)) for _ in range(60)]
+    words = Words(tuple(np.arange(len(one)) for one in gold), tuple(gold))
+    logits = np.zeros((3, 60, 8, 5))
+    logits[
+        np.arange(3)[:, None, None],
+        np.arange(60)[:, None],
+        np.arange(8),
+        generator.integers(0, 5, (3, 60, 8)),
+    ] = 1
+    logits[2, 7, 0, 1] = np.nan
+    tags = words.predicted(np.arange(60), logits)
+    counted, labels = count_tags("entity_f1", words, TAGS, tags)
+    scores = score("entity_f1", counted.reshape(3, 60, 2, 2).astype(float), labels)
+    true = [[TAGS[tag] for tag in one.tolist()] for one in gold]
+    for number in range(2):
+        said = [[TAGS[tag] for tag in row[: len(one)].tolist()] for row, one in zip(tags[number], gold)]
+        assert scores[number] == pytest.approx(seqeval.f1_score(true, said), abs=1e-12)
+    assert np.isnan(scores[2])
+    assert np.isnan(counted[2]).any(axis=-1).nonzero()[0].tolist() == [7]
+
+
+def test_the_bootstrap_draws_sentences_and_texts_as_if_written_out():
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 2, (9, 3))
+    predictions = generator.integers(0, 2, (4, 9, 3))
+    counted = np.stack([predictions * labels, predictions], axis=-1)
+    for metric, given in (("micro_f1", predictions), ("macro_f1", predictions), ("entity_f1", counted)):
+        (counts,) = draw_counts(9, 20, seed=1)
+        found = weighted_scorer(metric, given, labels)(counts)
+        for row, drawn in zip(found, counts.astype(int)):
+            examples = np.repeat(np.arange(9), drawn)
+            np.testing.assert_allclose(row, score(metric, given[:, examples], labels[examples]), atol=1e-12)

@@ -1,0 +1,350 @@
+"""Tags, several labels and several targets: scores of every span equal to loops with PEFT's own switches."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import peft
+import pytest
+import torch
+from mask_loop import randomise, switched
+from peft import LoraConfig, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
+from sklearn.metrics import f1_score
+from tiers import slow_unless
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
+
+import adapter_probe as ap
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
+from byte_tokenizer import byte_tokenizer
+from peft_cases import WORDS
+
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+LABELS = ("kind", "long", "old")
+SENTENCES = ["the cat saw a dog", "fine", "the house was big", "a cruel bird saw the unseen cat"] * 2
+SIZES = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24}
+FAMILIES = {
+    "bert": (SIZES, ["query", "value"]),
+    "roberta": (SIZES, ["query", "value"]),
+    "distilbert": ({"dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 24}, ["q_lin", "v_lin"]),
+    "electra": ({**SIZES, "embedding_size": 16}, ["query", "value"]),
+    "deberta-v2": (SIZES, ["query_proj", "value_proj"]),
+    "modernbert": ({**SIZES, "pad_token_id": 0}, ["Wqkv"]),
+    "qwen2": ({**SIZES, "num_key_value_heads": 2}, ["q_proj", "v_proj"]),
+}
+QUIET = {"precision": "float64", "progress": False}
+
+
+def tokenizer_of(kind: str) -> PreTrainedTokenizerFast:
+    """Words, or bytes where the beginning of a word depends on the blank before it."""
+    return byte_tokenizer(True) if kind in ("roberta", "qwen2") else AutoTokenizer.from_pretrained(WORDS)
+
+
+def made(kind: str, auto: type, names: tuple[str, ...], task: str, **more) -> peft.PeftModel:
+    settings, targets = FAMILIES[kind]
+    tokenizer = tokenizer_of(kind)
+    config = AutoConfig.for_model(
+        kind, **settings, vocab_size=max(64, len(tokenizer)), max_position_embeddings=64,
+        id2label=dict(enumerate(names)), label2id={name: n for n, name in enumerate(names)},
+        initializer_range=0.3, **more,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = get_peft_model(
+        auto.from_config(config),
+        LoraConfig(task_type=task, r=4, target_modules=targets, init_lora_weights=True),
+    )
+    randomise(model, 1.0)
+    return model
+
+
+def tagged(model: torch.nn.Module, tokenizer, seed: int = 0) -> list[dict]:
+    """Sentences with the model's own tags, of which some are replaced."""
+    generator, rows = np.random.default_rng(seed), [{"tokens": text.split()} for text in SENTENCES]
+    model.eval()
+    for row, tags in zip(rows, predicted_tags(model, tokenizer, rows)):
+        row["tags"] = [tag if generator.random() < 0.6 else str(generator.choice(TAGS)) for tag in tags]
+    return rows
+
+
+def layers_of(model: torch.nn.Module) -> list[list[BaseTunerLayer]]:
+    """The tuners of every layer, by the number in their names."""
+    found: dict[int, list[BaseTunerLayer]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, BaseTunerLayer):
+            found.setdefault(int(next(part for part in name.split(".") if part.isdigit())), []).append(module)
+    return [found[number] for number in sorted(found)]
+
+
+def each_span(model: torch.nn.Module, spans: np.ndarray):
+    """The model in float64 with every span off in turn, all on again at the end."""
+    layers = layers_of(model)
+    for first, last in spans.tolist():
+        for number, modules in enumerate(layers):
+            switched(modules, not first <= number <= last)
+        yield first, last
+    for modules in layers:
+        switched(modules, True)
+
+
+def predicted_tags(model, tokenizer, rows) -> list[list[str]]:
+    """By whole forwards, as transformers' own example of token classification reads them."""
+    found = []
+    for row in rows:
+        given = tokenizer(row["tokens"], is_split_into_words=True, return_tensors="pt")
+        with torch.no_grad():
+            best = model(**{k: v for k, v in given.items() if k != "token_type_ids"}).logits[0].argmax(-1)
+        of_word, tags = given.word_ids(0), []
+        for place, word in enumerate(of_word):
+            if word is not None and (place == 0 or of_word[place - 1] != word):
+                tags.append(TAGS[best[place]])
+        found.append(tags)
+    return found
+
+
+@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "bert", FAMILIES))
+def test_entity_f1_of_every_span_is_that_of_seqeval_with_pefts_switches(kind):
+    seqeval = pytest.importorskip("seqeval.metrics")
+    model, tokenizer = made(kind, AutoModelForTokenClassification, TAGS, "TOKEN_CLS"), tokenizer_of(kind)
+    rows = tagged(model, tokenizer)
+    study = ap.ablate(model, data=rows, tokenizer=tokenizer, **QUIET)
+    accuracy = ap.ablate(model, data=rows, tokenizer=tokenizer, metric="tag_accuracy", **QUIET)
+    gold = [row["tags"] for row in rows]
+    whole, seen = model.double().eval(), set()
+    for first, last in each_span(whole, study.results.spans):
+        said = predicted_tags(whole, tokenizer, rows)
+        score, hits = seqeval.f1_score(gold, said), seqeval.accuracy_score(gold, said)
+        row = study.results.spans.tolist().index([first, last])
+        own = study.results.predictions[row].sum(axis=0)  # [types, 2]
+        assert 2 * own[:, 0].sum() / (own[:, 1].sum() + study.results.scored_with.sum()) == pytest.approx(
+            score, abs=1e-6
+        )
+        if first >= 0:
+            for table, expected in ((study.spans, score), (accuracy.spans, hits)):
+                found = table[(table["first"] == first) & (table["last"] == last)]["score"].item()
+                assert found == pytest.approx(expected, abs=1e-6)
+            by_type = seqeval.classification_report(gold, said, output_dict=True, zero_division=0)
+            for group in study.groups[
+                (study.groups["first"] == first) & (study.groups["last"] == last)
+            ].itertuples():
+                assert group.score == pytest.approx(by_type[group.group]["f1-score"], abs=1e-6)
+        seen.add(round(score, 6))
+    assert len(seen) > 2
+    assert study.summary.metric == "entity_f1"
+    assert "sentences" in dict(study.rows())["task"]
+
+
+def folder_of(folder: Path, scale: float = 1.0) -> tuple[Path, list[dict]]:
+    """A checkpoint of PEFT for tags, beside its base, with rows."""
+    model, tokenizer = made("bert", AutoModelForTokenClassification, TAGS, "TOKEN_CLS"), tokenizer_of("bert")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.mul_(scale if "lora_B" in name else 1.0)
+    rows = tagged(model, tokenizer)
+    model.peft_config["default"].base_model_name_or_path = str(folder / "base")
+    model.save_pretrained(folder / "lora")
+    model.unload().save_pretrained(folder / "base")
+    tokenizer.save_pretrained(folder / "base")
+    return folder / "lora", rows
+
+
+def conll_of(rows: list[dict]) -> str:
+    """Columns as in CoNLL 2003, with a document's beginning."""
+    lines = ["-DOCSTART- -X- O", ""]
+    for row in rows:
+        lines += [f"{word} NN {tag}" for word, tag in zip(row["tokens"], row["tags"])] + [""]
+    return "\n".join(lines) + "\n"
+
+
+def test_a_checkpoint_of_peft_on_columns_or_rows_is_one_study(tmp_path):
+    checkpoint, rows = folder_of(tmp_path)
+    (tmp_path / "rows.conll").write_text(conll_of(rows))
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    quiet = {"progress": False, "spans": "single"}
+    studies = [
+        ap.ablate(checkpoint, data=tmp_path / name, out=tmp_path / name.replace(".", "-"), **quiet)
+        for name in ("rows.conll", "rows.jsonl")
+    ]
+    for study in studies[1:]:
+        pd.testing.assert_frame_equal(study.spans, studies[0].spans)
+        pd.testing.assert_frame_equal(study.groups, studies[0].groups)
+    read = ap.load(studies[0].folder)
+    pd.testing.assert_frame_equal(read.spans, studies[0].spans)
+    np.testing.assert_array_equal(read.results.predictions, studies[0].results.predictions)
+
+
+@pytest.mark.slow
+def test_tags_are_pruned_compared_averaged_and_reported(tmp_path):
+    checkpoint, rows = folder_of(tmp_path)
+    data = tmp_path / "rows.conll"
+    data.write_text(conll_of(rows))
+    study = ap.ablate(checkpoint, data=data, progress=False)
+    pruned = ap.prune(checkpoint, tmp_path / "smaller", span="1", data=data, progress=False)
+    one = study.spans[(study.spans["first"] == 1) & (study.spans["last"] == 1)]
+    assert pruned.score_after == pytest.approx(one["score"].item())
+    other = ap.ablate(checkpoint, data=data, metric="tag_accuracy", out=tmp_path / "other", progress=False)
+    with pytest.raises(ap.ResultsError, match="different metrics"):
+        ap.compare(study, other)
+    seed = folder_of(tmp_path / "seed", 0.5)[0]
+    second = ap.ablate(seed, base=tmp_path / "base", data=data, progress=False)
+    both = np.array([study.spans["delta_points"], second.spans["delta_points"]])
+    difference = ap.compare(study, second)
+    np.testing.assert_allclose(difference.spans["difference_points"], both[0] - both[1], atol=1e-9)
+    mean = ap.average([study, second])
+    np.testing.assert_allclose(mean.spans["delta_points"], both.mean(axis=0), atol=1e-9)
+    ap.report([study], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"{len(rows)} sentences" in page
+    study.save(tmp_path / "figure", only="heatmap", formats="svg")
+    captions = [path.read_text(encoding="utf-8") for path in (tmp_path / "figure").glob("*.txt")]
+    assert any("bootstrap test over sentences" in caption for caption in captions)
+
+
+def several(kind: str = "bert") -> tuple[peft.PeftModel, PreTrainedTokenizerFast, list[dict]]:
+    """A model of several labels, and texts with its own labels, of which some are replaced."""
+    model = made(
+        kind, AutoModelForSequenceClassification, LABELS, "SEQ_CLS", problem_type="multi_label_classification"
+    )
+    tokenizer, generator = tokenizer_of(kind), np.random.default_rng(0)
+    model.eval()
+    rows = []
+    for text in SENTENCES:
+        with torch.no_grad():
+            own = model(**tokenizer(text, return_tensors="pt", return_token_type_ids=False)).logits[0] > 0
+        on = [bool(one) ^ (generator.random() < 0.3) for one in own]
+        rows.append({"text": text, "labels": [name for name, there in zip(LABELS, on) if there]})
+    return model, tokenizer, rows
+
+
+def sets_of(rows: list[dict]) -> np.ndarray:
+    return np.array([[name in row["labels"] for name in LABELS] for row in rows]).astype(int)
+
+
+def test_micro_and_macro_f1_are_those_of_scikit_learn_with_pefts_switches():
+    model, tokenizer, rows = several()
+    micro = ap.ablate(model, data=rows, tokenizer=tokenizer, **QUIET)
+    macro = ap.ablate(model, data=rows, tokenizer=tokenizer, metric="macro_f1", **QUIET)
+    assert micro.summary.metric == "micro_f1"
+    true, whole, seen = sets_of(rows), model.double().eval(), set()
+    for first, last in each_span(whole, micro.results.spans):
+        logits = []
+        for row in rows:
+            with torch.no_grad():
+                given = tokenizer(row["text"], return_tensors="pt", return_token_type_ids=False)
+                logits.append(whole(**given).logits[0])
+        said = (torch.stack(logits).sigmoid() > 0.5).int().numpy()
+        number = micro.results.spans.tolist().index([first, last])
+        np.testing.assert_array_equal(micro.results.predictions[number], said)
+        for study, kind in ((micro, "micro"), (macro, "macro")):
+            expected = f1_score(true, said, average=kind, zero_division=np.nan)
+            found = study.spans[(study.spans["first"] == first) & (study.spans["last"] == last)]["score"]
+            assert first < 0 or found.item() == pytest.approx(expected, abs=1e-6)
+            seen.add(round(expected, 6))
+        own = f1_score(true, said, average=None, zero_division=0)
+        table = micro.groups[(micro.groups["first"] == first) & (micro.groups["last"] == last)]
+        for group in table.itertuples():
+            assert group.score == pytest.approx(own[LABELS.index(group.group)], abs=1e-6)
+    assert len(seen) > 3
+
+
+@pytest.mark.slow
+def test_several_labels_are_read_as_names_numbers_or_a_row_of_truth_values():
+    model, tokenizer, rows = several()
+    quiet = {"tokenizer": tokenizer, "spans": "single", "progress": False}
+    expected = ap.ablate(model, data=rows, **quiet).spans
+    for values in (
+        [[LABELS.index(name) for name in row["labels"]] for row in rows],
+        sets_of(rows).astype(float).tolist(),
+        sets_of(rows).tolist(),
+    ):
+        given = [{"text": row["text"], "labels": value} for row, value in zip(rows, values)]
+        pd.testing.assert_frame_equal(ap.ablate(model, data=given, **quiet).spans, expected)
+    tokens = tokenizer([row["text"] for row in rows], padding=True, return_tensors="pt")
+    batches = [{k: v for k, v in tokens.items() if k != "token_type_ids"}]
+    again = ap.ablate(model, batches=batches, labels=sets_of(rows), spans="single", progress=False)
+    np.testing.assert_allclose(again.spans["score"], expected["score"])
+
+
+def test_tags_of_positions_come_in_batches_as_a_collator_pads_them():
+    model, tokenizer = made("bert", AutoModelForTokenClassification, TAGS, "TOKEN_CLS"), tokenizer_of("bert")
+    rows = tagged(model, tokenizer)
+    quiet = {"spans": "single", "progress": False}
+    expected = ap.ablate(model, data=rows, tokenizer=tokenizer, **quiet)
+    batches = []
+    for some in (rows[:5], rows[5:]):
+        given = tokenizer([row["tokens"] for row in some], is_split_into_words=True, padding=True)
+        labels = []
+        for number, row in enumerate(some):
+            words = given.word_ids(number)
+            first = [place for place, word in enumerate(words) if word not in (None, *words[:place])]
+            labels.append([-100] * len(words))
+            for place in first:
+                labels[-1][place] = TAGS.index(row["tags"][words[place]])
+        batches.append({**{k: torch.tensor(v) for k, v in given.items()}, "labels": torch.tensor(labels)})
+    study = ap.ablate(model, batches=batches, **quiet)
+    assert study.summary.metric == "entity_f1"
+    np.testing.assert_array_equal(study.results.scored_with, expected.results.scored_with)
+    np.testing.assert_array_equal(study.results.predictions, expected.results.predictions)
+
+
+@pytest.mark.slow
+def test_several_targets_are_scored_by_a_function():
+    model = made("bert", AutoModelForSequenceClassification, LABELS, "SEQ_CLS", problem_type="regression")
+    tokens = tokenizer_of("bert")(SENTENCES, padding=True, return_tensors="pt")
+    targets = np.random.default_rng(0).normal(size=(len(SENTENCES), 3))
+
+    def closeness(labels: np.ndarray, predictions: np.ndarray) -> float:
+        return -float(np.abs(labels - predictions).mean())
+
+    study = ap.ablate(model, batches=[dict(tokens)], labels=targets, metric=closeness, **QUIET)
+    whole = model.double().eval()
+    for first, last in each_span(whole, study.results.spans):
+        with torch.no_grad():
+            said = whole(**tokens).logits.numpy()
+        found = study.spans[(study.spans["first"] == first) & (study.spans["last"] == last)]["score"]
+        assert first < 0 or found.item() == pytest.approx(closeness(targets, said), abs=1e-6)
+    with pytest.raises(ap.DataError, match="3 targets per example have no score of their own; give metric="):
+        ap.ablate(model, batches=[dict(tokens)], labels=targets, **QUIET)
+
+
+class Similarity(torch.nn.Module):
+    """The guide's: cosines of the pooled outputs of two sentences, ``[pairs, 2, tokens]``."""
+
+    def __init__(self, encoder: torch.nn.Module):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)
+        states = self.encoder(ids, mask).last_hidden_state * mask[..., None]
+        first, second = (states.sum(1) / mask.sum(1, keepdim=True)).unflatten(0, (-1, 2)).unbind(1)
+        return {"similarity": torch.nn.functional.cosine_similarity(first, second)}
+
+
+def test_the_similarity_of_pooled_outputs_equals_the_loop():
+    """The module around the encoder is none of transformers and has no configuration."""
+    model = Similarity(made("bert", AutoModel, LABELS, "FEATURE_EXTRACTION"))
+    texts = [text for pair in zip(SENTENCES, SENTENCES[1:] + SENTENCES[:1]) for text in pair]
+    tokens = tokenizer_of("bert")(texts, padding=True, return_tensors="pt")
+    batch = {name: tokens[name].unflatten(0, (-1, 2)) for name in ("input_ids", "attention_mask")}
+    labels = np.random.default_rng(0).random(len(SENTENCES))
+    study = ap.ablate(model, batches=[batch], labels=labels, read="similarity", **QUIET)
+    whole = model.double().eval()
+    for first, last in each_span(whole, study.results.spans):
+        with torch.no_grad():
+            own = whole(**batch)["similarity"].numpy()
+        number = study.results.spans.tolist().index([first, last])
+        np.testing.assert_allclose(study.results.outputs[number][:, 0], own, atol=1e-6)
+    assert np.ptp(study.results.outputs, axis=0).max() > 1e-3
+    assert study.summary.metric == "spearman"
