@@ -128,7 +128,7 @@ class AblationResults:
             raise ValueError(f"{n_variants} variants have {len(self.row_names)} row names")
         classes = self.kind == "classification" and self.metric not in metrics.COMPARISONS
         if classes and not np.all((self.scored_with >= 0) & (self.scored_with < n_outputs)):
-            raise ValueError(f"labels should lie in 0..{n_outputs - 1}")
+            raise ValueError(f"scored_with should lie in 0..{n_outputs - 1}")
 
     @property
     def classes_of_labels(self) -> tuple[str, ...]:

@@ -242,7 +242,7 @@ def test_names():
     assert default_metric("extractive") == "squad_f1"
     assert labels["mcc"] == "Matthews correlation"
     assert (labels["squad_f1"], labels["exact_match"]) == ("answer F1", "exact match")
-    assert len(set(labels.values())) == len(labels) == len(SKLEARN) + len(SCIPY) + 2 + 9 + 3
+    assert len(set(labels.values())) == len(labels) == len(SKLEARN) + len(SCIPY) + 2 + 10 + 3
 
 
 @pytest.mark.parametrize(

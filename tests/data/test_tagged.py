@@ -117,7 +117,7 @@ def test_entity_f1_needs_entities_and_seqeval(monkeypatch):
     monkeypatch.setitem(sys.modules, "seqeval", None)
     monkeypatch.setitem(sys.modules, "seqeval.metrics", None)
     with pytest.raises(
-        ap.DataError, match=r"needs seqeval; install the extra 'tags' .* or give --metric token_acc"
+        ap.DataError, match=r"needs seqeval; install the extra 'tags' .* or give --metric tag_acc"
     ):
         refuse_unscorable("entity_f1", TAGS)
     refuse_unscorable("tag_accuracy", TAGS)
