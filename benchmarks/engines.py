@@ -4,7 +4,8 @@
         [--rounds N] [--profile]
 
 DATA is the folder with arc_easy, blimp and sst2. Without SMOLLM2 a random model of its shape is made. The
-last two cases, a T5 and a mixture of experts, run in the general engine only. Times are processor seconds;
+last two cases, a T5 and a mixture of experts, run in the general engine and in a loop over the variants with
+PEFT's switches, on the same texts, those of a length in one batch. Times are processor seconds;
 preparing (the forwards that describe and check a model) is timed apart. `--profile` prints where the general
 engine's time goes, by PyTorch's operations and by Python's functions.
 """
@@ -31,6 +32,7 @@ from adapter_probe.checkpoints.peft_opening import open_with_peft
 from adapter_probe.probe import request as requests
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.engine import Engine
+from adapter_probe.probe.general import general_forward
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 
 SHAPE = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
@@ -43,6 +45,7 @@ MADE = {
     "t5": ("AutoModelForSequenceClassification", transformers.T5Config(
         d_model=256, d_kv=32, d_ff=512, num_layers=4, num_heads=8, num_labels=2, vocab_size=32128)),
 }  # fmt: skip
+_COMPARED = 64  # numbers of each variant that a loop keeps
 CASES = {  # base, file, examples, spans
     "choices": ("llama", "arc_easy/test.jsonl", 6, {"spans": "single"}),
     "pairs": ("llama", "blimp/pairs.jsonl", 16, {"spans": "single"}),
@@ -130,19 +133,36 @@ def timed(request: AblationRequest) -> tuple[float, float, np.ndarray]:
     return ready - start, time.process_time() - ready, arrays["logits"]
 
 
+def looped(request: AblationRequest) -> tuple[float, float, np.ndarray]:
+    """The same of the model's own forward for every variant."""
+    forward = general_forward(request, request.model, np.arange(len(request.encoded)))
+    start, out = time.process_time(), []
+    with torch.inference_mode():
+        for mask in request.variants.masks:
+            with request.model.switched_off(mask):
+                out.append(forward())
+                out[-1] = out[-1][:_COMPARED].clone()  # of a language model they would fill the memory
+    return 0.0, time.process_time() - start, torch.stack(out).numpy()
+
+
 def compared(by_engine: dict[str, AblationRequest], rounds: int) -> dict[str, object]:
-    found = {name: [] for name in by_engine}
+    contenders = {name: (timed, request) for name, request in by_engine.items()}
+    if "packed" not in by_engine:
+        contenders["loop"] = (looped, by_engine["general"])
+    found = {name: [] for name in contenders}
     for number in range(rounds):
-        order = list(by_engine) if number % 2 == 0 else list(by_engine)[::-1]
+        order = list(contenders) if number % 2 == 0 else list(contenders)[::-1]
         for name in order:
-            found[name].append(timed(by_engine[name]))
+            run, request = contenders[name]
+            found[name].append(run(request))
     out: dict[str, object] = {"tokens": int(by_engine["general"].encoded.lengths.sum())}
     for name, runs in found.items():
         out |= {name: [round(run[1], 2) for run in runs], f"{name}_ready": [round(run[0], 2) for run in runs]}
-    if "packed" in found:
-        ratios = [a[1] / b[1] for a, b in zip(found["general"], found["packed"])]
-        gap = np.abs(found["general"][0][2] - found["packed"][0][2]).max()
-        out |= {"ratio": round(statistics.median(ratios), 3), "gap": float(gap)}
+    other = "packed" if "packed" in found else "loop"
+    ratios = [a[1] / b[1] for a, b in zip(found["general"], found[other])]
+    out |= {"ratio": round(statistics.median(ratios), 3)}
+    if other == "packed":
+        out |= {"gap": float(np.abs(found["general"][0][2] - found["packed"][0][2]).max())}
     return out
 
 

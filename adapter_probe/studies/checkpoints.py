@@ -146,7 +146,8 @@ def convert(call: Convert) -> list[str]:
     from adapter_probe.checkpoints.converting import refuse_full, to_adapterhub, to_native
     from adapter_probe.checkpoints.mlx import as_peft
     from adapter_probe.checkpoints.mlx_writing import write_mlx
-    from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
+    from adapter_probe.checkpoints.native import OpenedCheckpoint
+    from adapter_probe.checkpoints.opened_peft import OpenedPlaced
     from adapter_probe.checkpoints.opening import open_any
     from adapter_probe.data.given import given_task
 
@@ -162,7 +163,7 @@ def convert(call: Convert) -> list[str]:
     if to == "peft":
         _write_peft(opened, out, source)
         return []
-    if isinstance(opened, OpenedPeft) and not isinstance(opened, OpenedPlaced):
+    if not isinstance(opened, OpenedCheckpoint | OpenedPlaced):
         raise CheckpointError(
             f"checkpoint {call.source} can be written in PEFT's or MLX-LM's format only (--to peft, mlx), "
             f"because {opened.reason}"
