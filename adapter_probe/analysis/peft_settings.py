@@ -34,8 +34,11 @@ def rank_pattern(layers: Sequence[int], shares: Sequence[float], rank: int) -> s
 
 
 def pattern_of(layer: int) -> str:
-    """The key of a layer in PEFT's patterns, which match the end of a module's name, from a dot on."""
-    return rf"{layer}\..*"
+    """The key of a layer in PEFT's patterns: the layer's is the first number in a module's name.
+
+    Others may follow, such as an expert's.
+    """
+    return rf"^\D*\.{layer}\..*"
 
 
 def ranks_by_share(shares: Sequence[float], rank: int) -> list[int]:

@@ -17,9 +17,12 @@ def sharing(model: nn.Module) -> nn.Module:
 def cast_copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """A copy that shares its tensors, but for those that are stored in another floating-point precision.
 
-    Quantised weights are kept, and buffers that are computed and not stored, such as rotary frequencies.
+    Quantised weights are kept, and buffers of the model that are computed and not stored, such as rotary
+    frequencies; but not those of tuners, such as the projections of a VeRA that were drawn again.
     """
     stored = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
+    tuners = (module for module in model.modules() if type(module).__module__.startswith("peft."))
+    stored |= {id(buffer) for module in tuners for buffer in module.buffers(recurse=False)}
 
     def cast(tensor: Tensor) -> Tensor:
         plain = type(tensor) in (Tensor, nn.Parameter) and tensor.is_floating_point()

@@ -13,6 +13,7 @@ import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
 from exact import assert_close_in_float32
+from mask_loop import randomise
 from peft_folders import save_lora
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, LlamaConfig
 
@@ -133,6 +134,25 @@ def test_other_precisions(precision, classifier, causal, tmp_path):
             np.testing.assert_allclose(found, wanted, rtol=0.05, atol=0.3)
         else:
             assert_close_in_float32(found, wanted, layers=3)
+
+
+def test_projections_that_are_drawn_and_not_stored_take_the_precision_of_the_run(causal, tmp_path):
+    kind = HEAD["CAUSAL_LM"]
+    config = peft.VeraConfig(r=4, task_type="CAUSAL_LM", target_modules=["v_proj"], save_projection=False)
+    model = peft.get_peft_model(kind.from_pretrained(causal.parent / "base"), config)
+    randomise(model, 0.5)
+    model.save_pretrained(tmp_path / "v")
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS["texts"]), encoding="utf-8")
+    found = []
+    for precision in ("float32", "float64"):
+        settings = AblationSettings(precision=precision)
+        arguments = AblationArguments(
+            str(tmp_path / "v"), settings, base=str(causal.parent / "base"), data=(str(data),)
+        )
+        found.append(outputs(prepare_ablation(arguments, torch.device("cpu")))["logits"])
+    assert_close_in_float32(*found, layers=3)
+    assert np.ptp(found[0][:, :, 0], axis=0).min() > 1e-4
 
 
 def test_mixed_precision_gives_the_predictions_of_float32(classifier, tmp_path):
