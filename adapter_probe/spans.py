@@ -188,8 +188,13 @@ def effective_variants(variants: VariantSet, has_adapter: np.ndarray) -> Variant
     return replace(variants, masks=masks).rows(kept)
 
 
-def in_model(stacks: Sequence[Stack], span: Span) -> Span:
+def in_model(stacks: Sequence[Stack], span: Span, what: str = "span") -> Span:
     """A span by the numbers of its layers in the whole model, where those of earlier stacks come first.
+
+    Args:
+        stacks: the stacks of the model.
+        span: the span.
+        what: what a message calls it.
 
     Raises:
         ResultsError: the span names no stack in a model with several, an unknown one, or layers that are not
@@ -203,13 +208,13 @@ def in_model(stacks: Sequence[Stack], span: Span) -> Span:
             if listed
             else f"layers alone, {span.first}-{span.last}"
         )
-        raise ResultsError(f"span {shown(str(span))} does not name layers of the model; give {told}")
+        raise ResultsError(f"{what} {shown(str(span))} does not name layers of the model; give {told}")
     begin = sum(one.n_layers for one in stacks[: names.index(span.stack)])
     n_layers = stacks[names.index(span.stack)].n_layers
     if span.last >= n_layers:
         of = f" of the {span.stack}" if span.stack else ""
         raise ResultsError(
-            f"span {shown(str(span))} exceeds the model, whose layers{of} are 0 to {n_layers - 1}"
+            f"{what} {shown(str(span))} exceeds the model, whose layers{of} are 0 to {n_layers - 1}"
         )
     return Span(begin + span.first, begin + span.last)
 

@@ -75,6 +75,8 @@ def suffix_of(study: StudyRecord, studies: Sequence[StudyRecord]) -> str:
     """Suffix that distinguishes a study's files from others of its kind: empty, task, folder or number."""
     if len(studies) == 1:
         return ""
+    if isinstance(study, AblationRecord) and study.stack and len({one.folder for one in studies}) == 1:
+        return f"-{study.stack}"
     for names in ([_task_slug(one) for one in studies], [one.folder.resolve().name for one in studies]):
         name = names[studies.index(study)]
         if name and names.count(name) == 1:

@@ -81,7 +81,7 @@ def prune_checkpoint(
         ResultsError: `out` cannot be written.
     """
     opened, model = request.checkpoint, request.model
-    layers = in_model(model.stacks, span) if span.stack or len(model.stacks) > 1 else span
+    layers = in_model(model.stacks, span, "--span") if span.stack or len(model.stacks) > 1 else span
     _refuse_unfit(model, span, layers, source, out)
     items = _timed_items(request)
     n_tokens = int(request.encoded.lengths[items].sum())

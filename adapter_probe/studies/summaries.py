@@ -110,9 +110,7 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         counted = f"{summary.significant_spans} of {summary.tested_spans} spans (p < 0.05 after Holm)"
         rows.append(("significant changes", counted))
     for name, own in (summary.stacks or {"": summary}).items():
-        rows += [
-            (f"{name}: {what}" if name else what, said) for what, said in _stack_rows(own, warning, name)
-        ]
+        rows += _stack_rows(own, warning, name)
     rows += _group_rows(summary)
     lines = summary.peft or {}
     if "layers_to_transform" in lines:
@@ -146,7 +144,9 @@ def _stack_rows(summary: AblationSummary, warning: str | None, stack: str) -> li
         rows.append(("significant changes", counted))
     if warning is None:
         rows += _span_rows(summary)
-    return rows
+    if not stack:
+        return rows
+    return [(f"{'  ' * what.startswith('  ')}{stack}: {what.strip()}", said) for what, said in rows]
 
 
 def both_scores(rows: Mapping[str, str]) -> str:
