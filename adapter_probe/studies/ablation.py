@@ -55,7 +55,8 @@ class Ablation(StoredStudy):
         units); `delta_points` = 100 (score - intact score), so that a loss is negative, with its 95% paired
         bootstrap interval `ci_low_points`, `ci_high_points`; `p_value` against the intact model, `p_holm`
         and `significant` (below 0.05 after Holm's correction over all spans); `interaction_points` with its
-        interval.
+        interval. Of a model with several stacks of layers, such as an encoder and a decoder, this table and
+        the others begin with `stack`, in which the layers are numbered.
         """
         return self.record.spans
 
@@ -145,6 +146,8 @@ class Ablation(StoredStudy):
         style: Style | None = None,
     ) -> Axes:
         """Draw the heatmap of the first and last layer switched off; see `plot` for spans that form a line.
+
+        Of a model with several stacks of layers, the grids stand side by side.
 
         Args:
             ax: Axes to draw on; by default the current Axes. The current rcParams apply.
