@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe import wording
-from adapter_probe.metrics import RATIOS
 from adapter_probe.models.peft_method import PeftMethod
 
 if TYPE_CHECKING:
@@ -86,6 +85,8 @@ def span_drop_text(span: SpanDrop | None, metric: str = "") -> str:
 
 def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     """The main results of an ablation as (name, value) pairs of text."""
+    from adapter_probe.metrics import RATIOS  # which needs NumPy
+
     metric, warning = summary.metric, summary.warning
     part = f", {summary.switched} only" if summary.switched else ""
     removed = drop_text(summary.removed_delta_points, metric)
