@@ -40,10 +40,10 @@ def report(
     if model_card:
         from adapter_probe.studies.model_card import model_card as card_of
 
-        if asked.examples or asked.checkpoints or asked.data or asked.average or asked.compare:
+        if asked.examples or asked.checkpoints or asked.data or asked.average or asked.compare or asked.space:
             raise ResultsError(
-                "--model-card cannot be combined with --examples, --checkpoint, --data, --average or "
-                "--compare"
+                "--model-card cannot be combined with --examples, --checkpoint, --data, --average, "
+                "--compare or --space"
             )
         text = card_of(asked.folders, asked.out, tolerance=asked.tolerance)
         show(text if asked.out is None else str(asked.out))

@@ -7,6 +7,7 @@ that differ are not offered.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ import numpy as np
 from adapter_probe.data.prompting import Prompting, chat_writer
 from adapter_probe.data.requests import Form, Request, Requests, requests_with_fingerprint
 from adapter_probe.data.requests_encoding import measure_text
+from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, install_extra, listed, one_line
 from adapter_probe.metrics import LOSSES, PROPORTIONS, score
 from adapter_probe.predictions import predictions_from_likelihoods
@@ -29,12 +31,12 @@ _FEWSHOT_SEED = 1234  # the library's own default
 _FORMS: dict[str, Form] = {
     "multiple_choice": "choice", "loglikelihood": "completion", "loglikelihood_rolling": "text",
 }  # fmt: skip
-_OURS: dict[Form, dict[str, str]] = {
+THEIR_NAMES: dict[Form, dict[str, str]] = {
     "choice": {"acc": "accuracy", "acc_norm": "acc_norm", "acc_bytes": "acc_bytes"},
     "completion": {"acc": "greedy_accuracy", "perplexity": "continuation_perplexity"},
     "text": {name: name for name in ("word_perplexity", "byte_perplexity", "bits_per_byte")},
 }
-"""The library's metrics by their names in this project."""
+"""Names in this project of the library's metrics, by the form of the rows."""
 _MEASURES = {"acc_norm": 0, "acc_bytes": 1, "byte_perplexity": 1, "bits_per_byte": 1, "word_perplexity": 2}
 _DRAWS = 4
 
@@ -86,22 +88,27 @@ def load_tasks(
                 raise DataError(f"{entry}: lm-eval task {min(twice)!r} is given twice; give every task once")
             tasks |= found
     read = {task_name: _read(task_name, task, asked) for task_name, task in tasks.items()}
-    forms = {form: task_name for task_name, (form, _, _) in read.items()}
+    forms = {form: task_name for task_name, (form, *_) in read.items()}
     if len(forms) > 1:
         raise DataError(
             f"lm-eval tasks {listed(forms.values())} have rows of form {listed(forms)}; give one at a time"
         )
     ((form, first),) = forms.items()
-    metrics = [m for m in read[first][2] if all(m in offered for _, _, offered in read.values())]
+    metrics = [m for m in read[first][3] if all(m in offered for *_, offered in read.values())]
     if not metrics:
         raise DataError(f"lm-eval tasks {listed(read)} have no metric in common; give one at a time")
     rows = [
         replace(row, group=task_name if len(read) > 1 else "")
-        for task_name, (_, own, _) in read.items()
+        for task_name, (_, own, *_) in read.items()
         for row in own
     ]
+    documents = [one for _, _, of_task, _ in read.values() for one in of_task]
+    if (keep := subset(len(rows), max_examples)) is not None:
+        documents = [documents[number] for number in keep]
     made = requests_with_fingerprint(form, rows, name, max_examples)
-    return replace(made, metrics=tuple(metrics), templated=prompting.apply_chat_template)
+    return replace(
+        made, metrics=tuple(metrics), templated=prompting.apply_chat_template, documents=tuple(documents)
+    )
 
 
 def _asked_of_tasks(prompting: Prompting, tokenizer: Any, name: str) -> dict[str, Any]:
@@ -148,8 +155,10 @@ def _open(wanted: str, num_fewshot: int | None = None) -> dict[str, Any]:
     return found
 
 
-def _read(name: str, task: Any, asked: Mapping[str, Any]) -> tuple[Form, list[Request], list[str]]:
-    """A task's form, its rows, and the metrics on which this project and the library agree."""
+def _read(
+    name: str, task: Any, asked: Mapping[str, Any]
+) -> tuple[Form, list[Request], list[_Document], list[str]]:
+    """A task's form, its rows and their documents, and the metrics on which this project and it agree."""
     form = _FORMS.get(task.OUTPUT_TYPE)
     if form is None:
         raise DataError(
@@ -163,9 +172,9 @@ def _read(name: str, task: Any, asked: Mapping[str, Any]) -> tuple[Form, list[Re
             _Document(name, task, form, number + 1, list(of_doc))
             for number, (_, of_doc) in enumerate(groupby(task.instances, key=lambda one: one.doc_id))
         ]
-        offered = [theirs for theirs in _OURS[form] if theirs in rows[0].scored(rows[0].drawn(0))]
+        offered = [theirs for theirs in THEIR_NAMES[form] if theirs in rows[0].scored(rows[0].drawn(0))]
         requests = [row.request(offered) for row in rows] if offered else []
-        metrics = [_OURS[form][m] for m in offered if _scores_agree(rows, m, requests)]
+        metrics = [THEIR_NAMES[form][m] for m in offered if _scores_agree(rows, m, requests)]
     except DataError:
         raise
     except Exception as error:  # of lm-eval, datasets, or a task's own code
@@ -173,9 +182,9 @@ def _read(name: str, task: Any, asked: Mapping[str, Any]) -> tuple[Form, list[Re
     if not metrics:
         raise DataError(
             f"lm-eval task {name!r} uses the metrics {listed(task.aggregation())}, none supported; for "
-            f"output type {task.OUTPUT_TYPE!r}, the library's {', '.join(_OURS[form])} are allowed"
+            f"output type {task.OUTPUT_TYPE!r}, the library's {', '.join(THEIR_NAMES[form])} are allowed"
         )
-    return form, requests, metrics
+    return form, requests, rows, metrics
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,6 +214,32 @@ class _Document:
             delimiter = ""
         choices = tuple(text[len(delimiter) :] for text in continuations)
         return Request(context, choices, delimiter, self._gold(offered[0]))
+
+    @property
+    def doc(self) -> Any:
+        """The document itself."""
+        return self.instances[0].doc
+
+    @property
+    def target(self) -> Any:
+        """The right answer, as the task gives it."""
+        return self.task.doc_to_target(self.doc)
+
+    @property
+    def num_fewshot(self) -> int:
+        """Number of worked examples before it."""
+        return int(self.task.get_config("num_fewshot") or 0)
+
+    @property
+    def version(self) -> Any:
+        """The task's version."""
+        return self.task.VERSION
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The task's configuration as plain JSON."""
+        plain: dict[str, Any] = json.loads(json.dumps(self.task.dump_config(), default=str))
+        return plain
 
     def error(self, what: str) -> DataError:
         return DataError(f"lm-eval task {self.name!r} row {self.number}: {what}")
@@ -246,7 +281,7 @@ class _Document:
 
 def _scores_agree(rows: Sequence[_Document], theirs: str, requests: Sequence[Request]) -> bool:
     """Whether task and project score rows, individually and aggregated, equally on random log-likelihoods."""
-    ours, aggregate = _OURS[rows[0].form][theirs], rows[0].task.aggregation()[theirs]
+    ours, aggregate = THEIR_NAMES[rows[0].form][theirs], rows[0].task.aggregation()[theirs]
     for draw in range(_DRAWS):
         items = [row.scored(row.drawn(draw), row.greedy(draw))[theirs] for row in rows]
         said = [_prediction_and_label(ours, row, request, draw) for row, request in zip(rows, requests)]

@@ -64,6 +64,7 @@ class Requests:
         fingerprint: SHA-256 of the rows in order.
         metrics: metrics that fit the rows, the default first; empty for all metrics of the form.
         templated: whether all rows went through a chat template.
+        documents: of tasks of lm-evaluation-harness, the document of each row; else empty.
     """
 
     form: Form
@@ -72,6 +73,7 @@ class Requests:
     fingerprint: str
     metrics: tuple[str, ...] = ()
     templated: bool = False
+    documents: tuple[Any, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)

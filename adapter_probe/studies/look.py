@@ -82,7 +82,11 @@ class _Report(Settings):
     error: ClassVar[type[AdapterProbeError]] = ResultsError
 
     out: str | Path | None = setting(
-        None, "output file; by default report.html.", metavar="FILE", flags=("--out", "-o"), positional=True
+        None,
+        "output file, by default report.html; with space a folder.",
+        metavar="FILE",
+        flags=("--out", "-o"),
+        positional=True,
     )
     examples: bool = setting(
         False,
@@ -103,6 +107,10 @@ class _Report(Settings):
     tolerance: float = setting(
         1.0, "initial position of the tolerance slider, in percentage points.", metavar="POINTS"
     )
+    space: bool = setting(
+        False, "write a folder that is a static Space of the Hugging Face Hub, a README.md and the page as "
+        "index.html, by default report-space.",
+    )  # fmt: skip
     average: bool = setting(False, "begin with the mean over ablations that differ in the training seed.")
     compare: bool = setting(False, "begin with the difference of two ablations, second minus first.")
 

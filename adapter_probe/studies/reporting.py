@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,11 @@ from adapter_probe.checkpoints.identity import checkpoint_identity
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.report.ablation_section import ReportedAblation
 from adapter_probe.figures.report.page import Reported, write_report
-from adapter_probe.results.atomic import read_json
+from adapter_probe.results.atomic import make_folder, read_json, write_text
 from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.schema import PREDICTIONS
 from adapter_probe.settings import as_points
+from adapter_probe.version import __version__
 
 from .ablation import Ablation
 from .checked import taking
@@ -74,7 +76,34 @@ def report(call: Report) -> ReportPage:
         elif isinstance(study, (Average, Comparison)):
             parts.append(study.record)
     sweeps = [study.record for study in studies if isinstance(study, Sweep)]
-    return ReportPage(write_report(call.out or "report.html", parts, sweeps, tolerance=tolerance), n_texts)
+    out = Path(call.out or ("report-space" if call.space else "report.html"))
+    if call.space:
+        _write_space(out, [study.record.folder.resolve().parent.name for study in ablations])
+        out /= "index.html"
+    return ReportPage(write_report(out, parts, sweeps, tolerance=tolerance), n_texts)
+
+
+def _write_space(folder: Path, names: Sequence[str]) -> None:
+    """Write the README.md by which the Hugging Face Hub serves a folder as a static Space.
+
+    Raises:
+        ResultsError: there is a README.md that is not of a static Space, or it cannot be written.
+    """
+    path, title = make_folder(folder) / "README.md", " and ".join(dict.fromkeys(names)) or "Adapters"
+    if path.is_file() and "sdk: static" not in path.read_text(encoding="utf-8", errors="replace"):
+        raise ResultsError(
+            f"--space: {path} exists and is not of a static Space; give another folder with --out"
+        )
+    about = {
+        "title": f"Adapters of {title}" if names else title, "colorFrom": "indigo", "colorTo": "gray",
+        "sdk": "static", "app_file": "index.html", "pinned": False, "tags": ["adapter-probe"],
+    }  # fmt: skip
+    said = "\n".join(
+        f"{name}: {value if name == 'sdk' else json.dumps(value)}" for name, value in about.items()
+    )
+    text = "The page `index.html` shows which layers' adapters the model needs"
+    made = f"It was written by adapter-probe {__version__} and loads nothing from elsewhere"
+    write_text(path, f"---\n{said}\n---\n\n{text}. {made}.\n")
 
 
 def _joint(ablations: Sequence[Ablation], mean: bool, difference: bool) -> list[Reported]:

@@ -111,7 +111,8 @@ def ablate(call: Ablate) -> Ablation:
     with _opened(call) as (call, opened, temporary):
         rows = _usual_folder(str(call.checkpoint)).parent if call.out is None else Path(call.out)
         asked = _asked(call, rows, rows if opened else Path(str(call.checkpoint)))
-        if opened is None and (finished := _finished(asked, call)) is not None:
+        harness = call.lm_eval_json is not None or call.lm_eval_samples is not None
+        if opened is None and not harness and (finished := _finished(asked, call)) is not None:
             return finished
         from adapter_probe.device import choose_device, use_threads
         from adapter_probe.probe.request import on_other_data, prepare_ablation
@@ -128,7 +129,7 @@ def ablate(call: Ablate) -> Ablation:
 
             resources = Resources(threads=call.threads, device=call.device, cluster=call.cluster)
             compute_in_shards(arguments, request, folder, resources, call.cluster, call.progress)
-        studies = []
+        studies, first = [], request
         for one, place in asked:
             if one is not arguments:
                 with recorded(reads.of_model()) as reads:
@@ -136,8 +137,37 @@ def ablate(call: Ablate) -> Ablation:
             studies.append(run_ablation(request, place, progress=call.progress))
             if opened is None:
                 record_reads(one, reads, place)
+        if harness:
+            _for_harness(studies[0], first, call)
         study = _with_against(studies)
     return study if temporary is None else replace(study, _temporary=temporary)
+
+
+def _for_harness(study: Ablation, request: AblationRequest, call: Ablate) -> None:
+    """Write the files of lm-evaluation-harness, and compare the study with some.
+
+    Raises:
+        DataError: the data is not of a language model, or see `write_lm_eval` and `compare_samples`.
+    """
+    from adapter_probe.data.requests import Requests
+
+    from .lm_eval_files import compare_samples, write_lm_eval
+
+    rows, prompting = request.examples.rows, Prompting.of(call)
+    if not isinstance(rows, Requests):
+        raise DataError(
+            "--lm-eval-json and --lm-eval-samples require the rows of a language model; the task of "
+            f"{call.checkpoint} is {request.checkpoint.description.task.kind}"
+        )
+    if call.lm_eval_samples is not None:
+        print_message(f"lm-eval samples: {compare_samples(study, rows, call.lm_eval_samples)}", call.progress)
+    if call.lm_eval_json is not None:
+        used = prompting.apply_chat_template
+        template = getattr(request.checkpoint.tokenizer, "chat_template", None) if used else None
+        name = (
+            Path(str(call.checkpoint)).name if isinstance(call.checkpoint, (str, Path)) else study.folder.name
+        )
+        write_lm_eval(study, rows, name, prompting, template, call.lm_eval_json)
 
 
 _IN_MEMORY = ("tokenizer", "batches", "labels", "read")

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner
 
 from adapter_probe.ablation_results import AblationResults
@@ -39,7 +40,8 @@ def run(tmp_path: Path) -> Callable[..., Any]:
     app.command()(report)
 
     def call(*arguments: object) -> Any:
-        return CliRunner().invoke(app, [*map(str, arguments), "-o", str(tmp_path / "report.html")])
+        out = [] if "-o" in arguments else ["-o", str(tmp_path / "report.html")]
+        return CliRunner().invoke(app, [*map(str, arguments), *out])
 
     return call
 
@@ -115,6 +117,26 @@ def test_a_checkpoint_is_enough(run, checkpoint: Path, tmp_path: Path):
     assert study["name"] == "tiny"
     removed = study["facts"]["rows"][study["spans"].index([0, 2])][study["facts"]["heads"].index("removed")]
     assert removed[0].startswith(f"{5 * PER_ADAPTER} ")
+
+
+def test_a_folder_is_a_static_space_of_the_hub_as_it_stands(run, checkpoint: Path, tmp_path: Path):
+    folder = tmp_path / "space"
+    outcome = run(checkpoint, "--space", "-o", folder)
+    assert outcome.stdout == f"{folder / 'index.html'}\n"
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "index.html"]
+    run(checkpoint)
+    assert (folder / "index.html").read_bytes() == (tmp_path / "report.html").read_bytes()
+    front = (folder / "README.md").read_text("utf-8").split("---\n")[1]
+    assert yaml.safe_load(front) == {
+        "title": "Adapters of checkpoint", "colorFrom": "indigo", "colorTo": "gray", "sdk": "static",
+        "app_file": "index.html", "pinned": False, "tags": ["adapter-probe"],
+    }  # fmt: skip
+    assert run(checkpoint, "--space", "-o", folder).exit_code == 0  # again
+    (folder / "README.md").write_text("My own.")
+    assert "README.md exists and is not of a static Space" in refusal(
+        run(checkpoint, "--space", "-o", folder)
+    )
+    assert (folder / "README.md").read_text() == "My own."
 
 
 def test_texts_are_left_out_unless_asked_for(run, checkpoint: Path, tmp_path: Path, tiny_task: Path):

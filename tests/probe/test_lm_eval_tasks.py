@@ -10,49 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
-from byte_tokenizer import TEMPLATE, byte_tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
+from byte_tokenizer import TEMPLATE
+from lm_eval_cases import CHOICE, LAST, LASTS, MOST, PAGE, PAGES, QUESTIONS, opened, write_lora, write_task
 
 import adapter_probe
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.errors import DataError
 
-LAYERS, MOST = 2, 60
-QUESTIONS = [
-    {"q": "ab ab", "options": ["ab", "c", "abab ab"], "right": 1},
-    {"q": "one two", "options": ["three", "a", "aé"], "right": 2},
-    {"q": "cab", "options": ["taxi ab", "no"], "right": 0},
-    {"q": "b", "options": ["c", "ab b"], "right": 1},
-    {"q": "abba", "options": ["b", "a a a"], "right": 0},
-]
-LASTS = [{"text": "ab ab a", "last": " b"}, {"text": "c", "last": " ab ab"}, {"text": "abab", "last": " a"}]
-PAGES = [{"page": "a text  that is longer than what the model reads at once, and ab ab"}, {"page": "é ab"}]
-CHOICE = {
-    "output_type": "multiple_choice", "doc_to_text": "Q: {{q}}\nA:", "doc_to_target": "right",
-    "doc_to_choice": "{{options}}", "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
-}  # fmt: skip
-LAST = {
-    "output_type": "loglikelihood", "doc_to_text": "{{text}}", "doc_to_target": "{{last}}",
-    "metric_list": [{"metric": "perplexity"}, {"metric": "acc"}],
-}  # fmt: skip
-PAGE = {
-    "output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{page}}",
-    "metric_list": [{"metric": m} for m in ("word_perplexity", "byte_perplexity", "bits_per_byte")],
-}  # fmt: skip
 OURS = {"acc": "accuracy", "perplexity": "continuation_perplexity"}
-
-
-def write_task(folder: Path, name: str, rows: list[dict], task: dict) -> str:
-    folder.mkdir(exist_ok=True)
-    data = folder / f"{name}.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    about = {
-        "task": name, "dataset_path": "json", "test_split": "test",
-        "dataset_kwargs": {"data_files": {"test": str(data)}}, **task,
-    }  # fmt: skip
-    (folder / f"{name}.yaml").write_text(yaml.safe_dump(about), encoding="utf-8")
-    return str(folder / f"{name}.yaml")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,35 +30,8 @@ def _offline(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A LoRA far from the identity on a tiny random GPT-2."""
-    peft = pytest.importorskip("peft")
-    folder, tokenizer = tmp_path_factory.mktemp("gpt2"), byte_tokenizer(False)
-    torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=len(tokenizer), n_embd=16, n_layer=LAYERS, n_head=2, n_positions=MOST,
-        bos_token_id=tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id,
-    )  # fmt: skip
-    base = AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():
-        for parameter in base.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    base.save_pretrained(folder / "base")
-    tokenizer.save_pretrained(folder / "base")
-    made = peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8, target_modules=["c_attn"])
-    model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder / "base"), made)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lora_" in name:
-                parameter.copy_(0.6 * torch.randn_like(parameter))
-    model.save_pretrained(folder / "lora")
-    return folder / "lora"
-
-
-def opened(checkpoint: Path) -> tuple[torch.nn.Module, AutoTokenizer]:
-    peft = pytest.importorskip("peft")
-    base = AutoModelForCausalLM.from_pretrained(checkpoint.parent / "base", dtype=torch.float32)
-    model = peft.PeftModel.from_pretrained(base, checkpoint).eval()
-    return model, AutoTokenizer.from_pretrained(checkpoint.parent / "base")
+    pytest.importorskip("peft")
+    return write_lora(tmp_path_factory.mktemp("gpt2"))
 
 
 def likeliest(checkpoint: Path) -> dict[str, str]:
