@@ -123,7 +123,7 @@ def compare_samples(study: Ablation, rows: Requests, path: str | Path) -> Sample
     """
     theirs = dict(_read_samples(Path(path)))
     results, largest, found, scores = study.results, 0.0, 0, []
-    sums, name = results.logits[_intact(results)], _names(rows).get(results.metric, "")
+    sums, name = results.outputs[_intact(results)], _names(rows).get(results.metric, "")
     items = _items(results, rows, _intact(results)).get(results.metric)
     for number, row in enumerate(rows.rows):
         if (sample := theirs.get(_texts(rows, row))) is None:
@@ -216,7 +216,7 @@ def _items(results: AblationResults, rows: Requests, variant: int) -> dict[str, 
                 found[ours] = results.greedy[variant].astype(np.float64)
             continue
         sizes = continuation_sizes(ours, results.counts)
-        predictions = predictions_from_likelihoods(ours, results.logits[variant], sizes)
+        predictions = predictions_from_likelihoods(ours, results.outputs[variant], sizes)
         found[ours] = -predictions if ours in LOSSES else (predictions == gold).astype(np.float64)
     return found
 
@@ -228,7 +228,7 @@ def _samples(
     greedy = results.greedy
     for number in kept.tolist():
         row = rows.rows[number]
-        texts, sums = _texts(rows, row), results.logits[variant, number, : len(row.choices)].tolist()
+        texts, sums = _texts(rows, row), results.outputs[variant, number, : len(row.choices)].tolist()
         said = "None" if greedy is None else str(bool(greedy[variant, number]))
         resps = [[str(one)] if rows.form == "text" else [[str(one), said]] for one in sums]
         doc: Any = {"context": row.context, "choices": list(row.choices), "gold": row.gold}

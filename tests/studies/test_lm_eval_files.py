@@ -58,7 +58,7 @@ def test_scores_and_samples_are_those_of_the_study(checkpoint, tmp_path):
     ]
     assert samples[1]["arguments"]["gen_args_2"] == {"arg_0": ROWS[1]["context"], "arg_1": " aé"}
     values = [float(resp[0][0]) for resp in samples[1]["resps"]]
-    assert values == pytest.approx(study.results.logits[0, 1].tolist(), rel=1e-6)
+    assert values == pytest.approx(study.results.outputs[0, 1].tolist(), rel=1e-6)
     assert results["n-samples"]["rows"] == {"original": 5, "effective": 5}
 
 
