@@ -101,8 +101,6 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         score = score_text(summary.removed_score, metric)
         rows.append(("all switched off", f"{score} ({removed}){part}"))
     guesses = summary.majority_score is not None or summary.kind not in ("tokens", "multilabel")
-    from adapter_probe.metrics import RATIOS  # which needs NumPy
-
     if guesses and metric not in RATIOS:
         named = {"causal": "random choice", "tokens": "most frequent tag"}
         baseline = named.get(summary.kind, "majority class")
