@@ -45,6 +45,7 @@ class ScoreSeries:
         published: the paper's curve of the same task and metric, or None.
         baseline: the score without pretraining, a fraction; NaN where it was not asked for.
         x: what the column `trained_parameters` has: these, or another cost.
+        tried: the most learning rates that were tried for a point.
         others: results of other people, columns of `adapter_probe.analysis.overlay.beside`; or None.
     """
 
@@ -55,6 +56,7 @@ class ScoreSeries:
     baseline: float = float("nan")
     x: Axis = "parameters"
     others: pd.DataFrame | None = None
+    tried: int = 1
 
     @property
     def metric(self) -> str:

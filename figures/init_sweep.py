@@ -44,7 +44,7 @@ from .curves import (
 from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
 from .layout import before_drawing, one_panel, size_in_points
 from .style import escape_mathtext
-from .sweep_words import MEANS, diverged_text, dots_text, runs_text
+from .sweep_words import MEANS, diverged_text, dots_text, rates_tried, runs_text
 from .venues import FigureOptions
 
 _ADAPTERS = "adapters"
@@ -61,6 +61,7 @@ def sweep_series(sweep: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) 
     older = {"size": 0, "method": _ADAPTERS, "init": ""}  # columns that older tables lack
     sweep = sweep.assign(**{name: value for name, value in older.items() if name not in sweep})
     chosen = None if trials is None else chosen_trials(with_inits(trials), SWEEP_POINT)
+    tried = 1 if trials is None else rates_tried(with_inits(trials), SWEEP_POINT)
     keys, found = ["task", "metric", "method", "size"], []
     several = {name: sweep[name].nunique() > 1 for name in ("method", "size")}
     for (task, metric, method, size), points in sweep.groupby(keys, sort=False, dropna=False):
@@ -76,6 +77,7 @@ def sweep_series(sweep: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) 
                 points.sort_values("init_std", ignore_index=True),
                 None if chosen is None else _trials_of(points, chosen),
                 published_init_sweep(known.name) if beside else None,
+                tried=tried,
             )
         )
     return found
@@ -165,9 +167,14 @@ class _Decades(LogLocator):
         return ticks[(ticks >= self._limits[0]) & (ticks <= self._limits[1])]
 
 
+def _column(one: ScoreSeries, name: str, default: str) -> pd.Series:
+    """A column of the points that older tables lack."""
+    return one.points[name] if name in one.points else pd.Series(default, index=one.points.index)
+
+
 def _places(series: Sequence[ScoreSeries]) -> dict[str, float]:
     """Where named initialisations stand, to the right of all standard deviations."""
-    names = dict.fromkeys(name for one in series for name in one.points["init"] if name)
+    names = dict.fromkeys(name for one in series for name in _column(one, "init", "") if name)
     end = np.log10(_std_limits(series)[1])
     return {name: float(10 ** (end + _BETWEEN * (index + 0.7))) for index, name in enumerate(names)}
 
@@ -274,7 +281,7 @@ def _draw_diverged(ax: Axes, series: Sequence[ScoreSeries]) -> None:
 
 def _std_limits(series: Sequence[ScoreSeries]) -> tuple[float, float]:
     """Limits of the axis of standard deviations."""
-    stds = np.concatenate([one.points.loc[one.points["init"] == "", "init_std"] for one in series])
+    stds = np.concatenate([one.points.loc[_column(one, "init", "") == "", "init_std"] for one in series])
     if not stds.size:  # only named ones, which stand to the right of an empty range
         return DEFAULT_STD / 1.1, DEFAULT_STD
     return float(stds.min()) / 2.2, float(stds.max()) * 2.2
@@ -282,7 +289,9 @@ def _std_limits(series: Sequence[ScoreSeries]) -> tuple[float, float]:
 
 def _shows_default(series: Sequence[ScoreSeries]) -> bool:
     low, high = _std_limits(series)
-    return low < DEFAULT_STD < high and any((one.points["method"] == _ADAPTERS).any() for one in series)
+    return low < DEFAULT_STD < high and any(
+        (_column(one, "method", _ADAPTERS) == _ADAPTERS).any() for one in series
+    )
 
 
 def _default_line() -> dict[str, object]:
@@ -318,7 +327,7 @@ def legend_entries(series: Sequence[ScoreSeries]) -> list[LegendEntry]:
 
 def _drawn_text(series: Sequence[ScoreSeries]) -> str:
     """What is drawn with that standard deviation, by which distribution."""
-    adapters = [bool((one.points["method"] == _ADAPTERS).all()) for one in series]
+    adapters = [bool((_column(one, "method", _ADAPTERS) == _ADAPTERS).all()) for one in series]
     texts = ["the adapters' initialisation (normal distribution truncated at two σ)"] * any(adapters)
     texts += ["the matrix A of LoRA (normal distribution), while B is zero"] * (not all(adapters))
     return " or of ".join(texts)
@@ -337,7 +346,7 @@ def _caption(series: Sequence[ScoreSeries]) -> str:
             "To the right of the line: initialisations of PEFT by name." if _places(series) else "",
             f"{MEANS}.",
             *(
-                f"{one.name}: {runs_text(one.points, [one.trials])}{majority}."
+                f"{one.name}: {runs_text(one.points, [one.trials], one.tried)}{majority}."
                 for one, majority in zip(series, majorities)
             ),
             dots_text(series),

@@ -18,10 +18,23 @@ BASELINE_WORDS = (
 )
 
 
-def runs_text(points: pd.DataFrame, tables: Iterable[pd.DataFrame | None]) -> str:
-    """How many seeds a point has, which ones, and their settings."""
+def runs_text(points: pd.DataFrame, tables: Iterable[pd.DataFrame | None], tried: int = 1) -> str:
+    """How many seeds a point has, which ones, and their settings.
+
+    Args:
+        points: the points.
+        tables: their trials.
+        tried: the most learning rates that were tried for a point.
+    """
     counted = range_text((points["n"] + points["diverged"]).astype(int).tolist(), "seed")
-    return f"{counted} per point{_seeds(tables)}{_settings(points)}"
+    return f"{counted} per point{_seeds(tables)}{_settings(points, tried)}"
+
+
+def rates_tried(trials: pd.DataFrame | None, point: Sequence[str]) -> int:
+    """The most learning rates that all trials of a point have."""
+    if trials is None or trials.empty:
+        return 1
+    return int(trials.groupby(list(point), dropna=False)["learning_rate"].nunique().max())
 
 
 def _seeds(tables: Iterable[pd.DataFrame | None]) -> str:
@@ -37,17 +50,19 @@ def dots_text(series: Sequence[ScoreSeries]) -> str:
     return "Small dots are single trials, each at its best epoch." if has_dots(series) else ""
 
 
-def _settings(points: pd.DataFrame) -> str:
-    """The chosen learning rate and epochs, if the table has them."""
+def _settings(points: pd.DataFrame, tried: int) -> str:
+    """The chosen learning rate and epochs, and how they were chosen, if the table has them."""
     if not {"learning_rate", "epochs"} <= set(points.columns):
         return ""
     rates = points["learning_rate"].dropna().unique()
     epochs = points["epochs"].dropna().unique()
+    of = f" out of up to {tried} learning rates" if tried > 1 else ""
     if len(rates) == 1 and len(epochs) == 1:
-        return f", learning rate {rates[0]:g}, {count_text(int(epochs[0]), 'epoch')}"
+        chosen = f" (chosen per point on validation data{of}, and the same for all)" if of else ""
+        return f", learning rate {rates[0]:g}{chosen}, {count_text(int(epochs[0]), 'epoch')}"
     return (
-        ", learning rate and number of epochs chosen per point (largest share of seeds that did not diverge,"
-        " then best mean)"
+        f", learning rate and number of epochs chosen per point{of} (largest share of seeds that did not"
+        " diverge, then best mean)"
     )
 
 

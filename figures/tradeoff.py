@@ -14,7 +14,7 @@ from adapter_probe.analysis.costs import with_costs
 from adapter_probe.analysis.overlay import beside
 from adapter_probe.analysis.published import published_tradeoff
 from adapter_probe.analysis.study_records import StudyRecord, TradeoffRecord
-from adapter_probe.analysis.sweeps import chosen_trials
+from adapter_probe.analysis.sweeps import TRADEOFF_POINT, chosen_trials
 from adapter_probe.errors import ResultsError
 from adapter_probe.known_tasks import known_task
 from adapter_probe.settings import Axis
@@ -32,7 +32,7 @@ from .curves import ScoreSeries, far_below, numbers_of
 from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
 from .layout import WIDE, fit_height, legend_below, new_figure
 from .naming import suffix_of
-from .sweep_words import ARROWS, BASELINE_WORDS, MEANS, diverged_text, dots_text, runs_text
+from .sweep_words import ARROWS, BASELINE_WORDS, MEANS, diverged_text, dots_text, rates_tried, runs_text
 from .tradeoff_panel import AXES, UNITS, draw, in_shares, legend_entries, parameter_axis
 from .venues import FigureOptions
 
@@ -64,6 +64,7 @@ def tradeoff_series(
         ResultsError: the trials did not record this cost, or the other results do not fit.
     """
     tradeoff, found = record.tradeoff, []
+    tried = rates_tried(record.trials, TRADEOFF_POINT)
     others = beside(overlay, dict(zip(tradeoff["task"], tradeoff["metric"])), x)
     if paper and others:
         raise ResultsError(
@@ -86,6 +87,7 @@ def tradeoff_series(
                 float(alone["mean"].iloc[0]) if len(alone) else float("nan"),
                 x,
                 others.get(str(task)),
+                tried,
             )
         )
     return found
@@ -194,7 +196,7 @@ def _caption(curves: Sequence[ScoreSeries]) -> str:
             f"Validation {metric_name(metric)} against {_COSTS[curves[0].x].format(axis=axis)}.",
             f"{MEANS}; labels give the size of the adapters, the rank of LoRA and the like, or the number"
             " k of fine-tuned top layers.",
-            f"{runs_text(points, [curve.trials for curve in curves])}.",
+            f"{runs_text(points, [curve.trials for curve in curves], max(curve.tried for curve in curves))}.",
             f"Scores: {named}." if metric is None else "",
             dots_text(curves),
             "Dotted line and band: mean and standard error of full fine-tuning."

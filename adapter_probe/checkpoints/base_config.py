@@ -211,6 +211,18 @@ def find_base(name: str, revision: str | None = None, anatomy: Anatomy | None = 
     return FoundBase(name, revision, fields, config, anatomy or anatomy_for(config))
 
 
+def layers_of(name: str) -> tuple[str, ...]:
+    """A name for every layer of a base, the same for layers that share their weights.
+
+    Raises:
+        CheckpointError: see `find_any_base`.
+    """
+    found = find_any_base(name)
+    with contextlib.suppress(AdapterProbeError):  # a family that is not known part by part
+        return find_base(name).layer_names
+    return tuple(map(str, range(int(getattr(found.config.get_text_config(), "num_hidden_layers", 0)))))
+
+
 def find_any_base(name: str, revision: str | None = None) -> AnyBase:
     """Find a base of any kind that transformers has a class for, quantised or not.
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from pathlib import Path
 
 import torch
+
+from adapter_probe.probe.heap import return_all_free_memory
 
 _PROCESS = Path("/proc/self")
 _RESET_PEAK = "5"  # see clear_refs in proc(5)
@@ -27,6 +30,8 @@ class PeakMemory:
         self.n_bytes: int | None = None
 
     def __enter__(self) -> PeakMemory:
+        gc.collect()
+        return_all_free_memory()  # what an earlier trial of the same process left to the allocator
         self._known = self._device.type == "cuda"
         if self._known:
             torch.cuda.reset_peak_memory_stats(self._device)

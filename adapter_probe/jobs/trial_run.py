@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import tempfile
 import time
 from dataclasses import asdict, replace
 from importlib.metadata import version
@@ -97,7 +98,8 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: i
             if pause is not None:  # it diverged before
                 _note_reached(folder, pause, math.nan, inputs)
             result["counts"] = count_parameters(model, inputs.base.missing)
-            result["cost"] = Cost(trainer.seconds_per_step, memory.n_bytes, bytes_of_checkpoint(model))
+            size, loading = cost_of_checkpoint(model, folder)
+            result["cost"] = Cost(trainer.seconds_per_step, memory.n_bytes, size, loading)
         common = {
             "trial": folder.name,
             "task": task.name,
@@ -170,11 +172,28 @@ def count_parameters(model: Trainable, missing: frozenset[str]) -> ParameterCoun
     return ParameterCounts(trained, without_head, base, model.n_layers)
 
 
-def bytes_of_checkpoint(model: Trainable) -> int:
-    """Size of the file with the model's trained tensors, as `adapter_probe.train` writes it."""
+def cost_of_checkpoint(model: Trainable, folder: Path) -> tuple[int, float]:
+    """Size of the file with the trained tensors, as `adapter_probe.train` writes it, and seconds to load it.
+
+    Args:
+        model: the model, which is given back its own tensors.
+        folder: an existing folder for the file, which is removed again.
+    """
+    saving = isinstance(model, Saving)
     tensors = model.saved() if isinstance(model, Saving) else model.named_delta()
     cpu = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    return len(safetensors.torch.save(cpu, metadata={"format": "pt"}))
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        file = Path(place) / "tensors.safetensors"
+        safetensors.torch.save_file(cpu, file, metadata={"format": "pt"})
+        start = time.perf_counter()
+        read = safetensors.torch.load_file(file)
+        if saving:
+            model.load(read)
+        else:
+            with torch.no_grad():
+                for name, tensor in model.named_delta().items():
+                    tensor.copy_(read[name])
+        return file.stat().st_size, time.perf_counter() - start
 
 
 class _Clock:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import subprocess
 import sys
 import time
@@ -14,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 
 from adapter_probe.checkpoints.base import LoadedBase, has_untrained_pooler
+from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.checkpoints.identity import BaseIdentity
-from adapter_probe.errors import TrainingError
+from adapter_probe.errors import CheckpointError, TrainingError
 from adapter_probe.models.methods import PeftMethod, TfidfLinear, check_depth
+from adapter_probe.probe.heap import available_memory
 from adapter_probe.results.atomic import make_folder, write_json
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.trial_files import (
@@ -40,6 +45,7 @@ from adapter_probe.training.request import (
 )
 
 REQUEST = "request.json"
+_FLOAT32 = 4  # bytes
 _IMPORTED_BY_WORKERS = "adapter_probe.jobs.trial_run"
 
 
@@ -90,6 +96,7 @@ def identify_trials(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
     last: tuple[str, TrainingInputs] | None = None
     for request in requests:
         if (key := hash_json(_shared(request))) not in known:
+            refuse_too_large(request)
             inputs = load_inputs(request)
             last = key, inputs
             untrained = isinstance(inputs.base, LoadedBase) and has_untrained_pooler(inputs.base)
@@ -109,6 +116,33 @@ def identify_trials(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
         identity = identity_of(request, fingerprints)
         settled = replace(request, base=base.name, revision=base.revision)
         yield Trial(trial_id(identity), settled, _n_steps(request, n_train), identity)
+
+
+def refuse_too_large(request: TrainingRequest) -> None:
+    """Refuse a base whose weights alone do not fit into memory, before they are read.
+
+    Raises:
+        CheckpointError: they do not.
+    """
+    found = find_any_base(request.base, request.revision)
+    folder = Path(found.name)
+    files = (
+        sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    )  # those of the Hub are loaded later
+    needed, free = 0, available_memory(torch.device("cpu"))
+    for file in files:
+        with contextlib.suppress(Exception):  # a damaged file, which is told of when it is read
+            needed += _FLOAT32 * _numbers_in(file)
+    if free and needed > free:
+        raise CheckpointError(
+            f"base {request.base} takes {needed / 1e9:.1f} GB in float32, and {free / 1e9:.1f} GB of memory "
+            "are free; train it on a larger machine (--slurm), or take a smaller base"
+        )
+
+
+def _numbers_in(file: Path) -> int:
+    with safe_open(file, "pt") as opened:
+        return sum(math.prod(opened.get_slice(name).get_shape()) for name in opened.keys())  # noqa: SIM118
 
 
 def trial_id(identity: dict[str, Any]) -> str:

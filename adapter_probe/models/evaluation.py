@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -74,6 +74,9 @@ class Saving(Protocol):
 
     def saved(self) -> dict[str, Tensor]:
         """The tensors of its file, by their names there."""
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put tensors of such a file into the model."""
 
 
 def evaluate(

@@ -56,6 +56,12 @@ def return_free_memory(state: int) -> None:
             _resident.least = _resident_memory()
 
 
+def return_all_free_memory() -> None:
+    """Return all free memory of the heap to the operating system."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def _resident_memory() -> int:
     """Bytes of the process in memory, on Linux."""
     return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")

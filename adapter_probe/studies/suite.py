@@ -170,6 +170,7 @@ def _run(file: Path, out: Path, resources: Resources, progress: bool) -> Suite:
 def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
     """The file's contents, and the training requests of each of its studies."""
     from adapter_probe.models.methods import Adapters
+    from adapter_probe.training.peft_methods import peft_method
     from adapter_probe.training.request import TrainingRequest
 
     about = read_suite(file)
@@ -194,7 +195,9 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
         requests[INIT_SWEEP] = of(sweep, "init_sweep", initialised_methods(sweep))
     if one := about.ablation:
         _refuse_unfit(one, base, file)
-        method = Adapters(one.size, one.init_std)
+        method: Method = Adapters(one.size, one.init_std)
+        if one.method != Adapters.name:
+            method = peft_method(one.method, "[ablation] method")
         requests[_CHECKPOINTS] = [
             TrainingRequest(
                 base, spec, method, one.training(task, seed), task.max_length, max_train=task.max_train
@@ -207,9 +210,9 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
 
 def _refuse_unfit(part: AblationPart, base: str, file: Path) -> None:
     """Refuse spans that the base does not have, before a checkpoint is trained."""
-    from adapter_probe.checkpoints.base_config import find_base
+    from adapter_probe.checkpoints.base_config import layers_of
 
-    n_layers = len(find_base(base).layer_names)
+    n_layers = len(layers_of(base))
     try:
         part.variants((Stack("", n_layers),))
     except ResultsError as error:
@@ -225,9 +228,10 @@ def _checkpoints(
         settings, name = request.settings, request.task.name
         if trade is not None:
             table = trade.table
-            row = table[
-                (table["task"] == name) & (table["method"] == "adapters") & (table["size"] == part.size)
-            ]
+            own = request.method.to_json()
+            of_method = table["method"] == own.get("family", own["name"])
+            sized = table["size"].isna() if own.get("size") is None else table["size"] == own["size"]
+            row = table[(table["task"] == name) & of_method & sized.fillna(False)]
             if len(row):
                 rate, epochs = float(row["learning_rate"].iloc[0]), int(row["epochs"].iloc[0])
                 settings = replace(
@@ -241,16 +245,22 @@ def _trained(
     out: Path, folders: Mapping[Path, TrainingRequest], resources: Resources, progress: bool
 ) -> pd.DataFrame:
     """Train what is missing, and count the parameters of the first seed of each task from the files."""
+    import torch
+
     from adapter_probe.checkpoints.headers import DELTA
-    from adapter_probe.checkpoints.opening import open_checkpoint
+    from adapter_probe.checkpoints.peft_headers import WEIGHTS
     from adapter_probe.jobs.checkpoint_jobs import train_checkpoints
     from adapter_probe.jobs.trial_run import count_parameters
+    from adapter_probe.models.methods import PeftMethod
+    from adapter_probe.training.request import build_model, load_inputs
 
     train_checkpoints(make_folder(out / _CHECKPOINTS), folders, resources, progress)
     first = {request.task.name: folder for folder, request in reversed(folders.items())}
-    opened = open_checkpoint(next(iter(folders)))
-    base = count_parameters(opened.model, opened.missing).base
-    rows = [{"task": name, "in_file": _numbers_in(first[name] / DELTA)} for name in reversed(first)]
+    one = next(iter(folders.values()))
+    loaded = load_inputs(one).base
+    base = count_parameters(build_model(one, loaded, torch.device("cpu")), loaded.missing).base
+    file = WEIGHTS[0] if isinstance(one.method, PeftMethod) else DELTA
+    rows = [{"task": name, "in_file": _numbers_in(first[name] / file)} for name in reversed(first)]
     table = pd.DataFrame(rows)
     table["percent_of_base"] = 100 * table["in_file"] / base
     total = base + int(table["in_file"].sum())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adapter_probe.errors import AdapterProbeError, DataError
+from adapter_probe.models.methods import Adapters
 from adapter_probe.probe.arguments import AblationSettings
 from adapter_probe.records import RecordError, by_field, from_record
 from adapter_probe.settings import setting
@@ -88,14 +89,16 @@ class AblationPart(AblationSettings, StepSettings):
 
     Attributes:
         tasks: names of tasks of the suite; empty for all tasks.
+        method: adapters, of which `size` and `init_std` are, or a method of PEFT, such as ``lora:r=8``.
         seeds: number of checkpoints per task.
-        learning_rate: by default the one that the trade-off chose for adapters of this size, or 3e-4.
-        epochs: by default the number that the trade-off chose for adapters of this size, or else the largest
+        learning_rate: by default the one that the trade-off chose for this method and size, or 3e-4.
+        epochs: by default the number that the trade-off chose for this method and size, or else the largest
             of the task, or 3.
         max_examples: evaluate on a fixed random subset of this many examples.
     """
 
     tasks: tuple[str, ...] = ()
+    method: str = Adapters.name
     size: int = 64
     init_std: float = 1e-2
     seeds: int = 1

@@ -73,7 +73,7 @@ class Tradeoff(Sweep):
 
         `seconds_per_step`: mean time of an optimiser step, without evaluation; `peak_memory_bytes`: tensors
         on an accelerator, else the memory of the whole process; `checkpoint_bytes`: size of the file with the
-        trained tensors.
+        trained tensors; `seconds_to_load`: time to read such a file into a model that is in memory.
         """
         return self.record.costs
 
@@ -187,7 +187,7 @@ def tradeoff(call: RunTradeoff) -> Tradeoff:
 
 def methods_of(base: str | Path, chosen: TradeoffSettings) -> list[Method]:
     """The methods of a trade-off, in order of parameters within each kind."""
-    from adapter_probe.checkpoints.base_config import find_base
+    from adapter_probe.checkpoints.base_config import layers_of
     from adapter_probe.models.methods import (
         Adapters,
         FullFineTuning,
@@ -199,7 +199,7 @@ def methods_of(base: str | Path, chosen: TradeoffSettings) -> list[Method]:
     )
     from adapter_probe.training.peft_methods import method_of
 
-    possible = possible_top_k(find_base(str(base)).layer_names)
+    possible = possible_top_k(layers_of(str(base)))
     # The default is the paper's list for 12 layers; only a k that the user gave is refused.
     layers = [k for k in TOP_K if k in possible] if chosen.top_k is None else chosen.top_k
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import peft
 import safetensors.torch
 import torch
-from peft import PeftConfig, PeftModel, get_peft_model
+from peft import PeftConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
@@ -76,6 +76,10 @@ class TunedModel(PaddedModel):
             name: t.detach().cpu().float().contiguous().clone() if t.is_floating_point() else t.cpu().clone()
             for name, t in sorted(found.items())
         }
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put tensors of a file of PEFT into the model, as PEFT does."""
+        set_peft_model_state_dict(self.base, dict(tensors), adapter_name=ADAPTER)
 
     def save(self, folder: Path, base: BaseIdentity) -> None:
         """Write the folder as PEFT does.

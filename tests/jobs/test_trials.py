@@ -13,7 +13,7 @@ import torch
 
 from adapter_probe.checkpoints.description import read_description
 from adapter_probe.data.tasks import find_task
-from adapter_probe.errors import ModelError, ResultsError, TrainingError
+from adapter_probe.errors import CheckpointError, ModelError, ResultsError, TrainingError
 from adapter_probe.jobs.trial_run import run_trial
 from adapter_probe.jobs.trials import (
     finished_trials,
@@ -253,6 +253,7 @@ def test_costs_and_counts_are_those_of_the_files(text, request_for, tmp_path):
     assert record.cost.checkpoint_bytes == file.stat().st_size
     assert record.counts.trained == sum(t.numel() for t in load_file(file).values())
     assert 0 < record.cost.seconds_per_step < record.seconds
+    assert 0 < record.cost.seconds_to_load < 10
     assert read_trial(next((tmp_path / "trials" / "trials").iterdir())).cost == record.cost
 
 
@@ -270,3 +271,44 @@ def test_the_peak_is_of_the_block(tmp_path):
     before, large, after = peak(8), peak(size), peak(8)
     assert large - before > 0.9 * size
     assert large - after > 0.9 * size
+
+
+def test_what_an_earlier_trial_left_is_not_counted():
+    from adapter_probe.jobs.memory import PeakMemory
+
+    def peak() -> int:
+        with PeakMemory(CPU) as memory:
+            pass
+        if memory.n_bytes is None:
+            pytest.skip("this system does not tell")
+        return memory.n_bytes
+
+    before = peak()
+    blocks = [torch.ones(1_000) for _ in range(20_000)]  # too small to be given back by themselves
+    del blocks[::2]
+    blocks.clear()
+    assert peak() - before < 30_000_000
+
+
+def test_a_checkpoint_that_was_loaded_to_measure_it_leaves_the_model_as_it_was(request_for, tmp_path):
+    from adapter_probe.jobs.trial_run import cost_of_checkpoint
+    from adapter_probe.training.peft_methods import method_of
+    from adapter_probe.training.request import build_model, load_inputs
+
+    for text in ("lora:r=2", "full"):
+        request = request_for(method_of(text))
+        model = build_model(request, load_inputs(request).base, CPU)
+        before = {name: t.clone() for name, t in model.base.state_dict().items()}
+        n_bytes, seconds = cost_of_checkpoint(model, tmp_path)
+        assert n_bytes > 0
+        assert seconds > 0
+        assert all(torch.equal(t, before[name]) for name, t in model.base.state_dict().items())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_base_that_does_not_fit_is_refused_before_it_is_read(request_for, monkeypatch):
+    request = request_for()
+    monkeypatch.setattr("adapter_probe.jobs.trials.available_memory", lambda device: 10_000)
+    monkeypatch.setattr("adapter_probe.jobs.trials.load_inputs", lambda request: pytest.fail("it was read"))
+    with pytest.raises(CheckpointError, match=r"takes 0\.0 GB in float32, and 0\.0 GB of memory are free"):
+        plan_trials([request])

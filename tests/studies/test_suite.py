@@ -122,6 +122,34 @@ def test_a_suite_is_its_studies(file, tiny_base, short_task, tmp_path, monkeypat
         ap.suite(other, tmp_path / "out", progress=False)
 
 
+def test_an_ablation_may_be_of_a_method_of_peft(file, tmp_path):
+    from adapter_probe.studies.suite import _read
+
+    own = tmp_path / "own.toml"
+    own.write_text(file.read_text().replace("size = 2\nseeds = 2", 'method = "lora:r=2"\nseeds = 2'))
+    requests = _read(own)[1]["checkpoints"]
+    assert [(one.method.text, one.settings.seed) for one in requests] == [("lora:r=2", 0), ("lora:r=2", 1)]
+
+
+@pytest.mark.slow
+def test_checkpoints_of_peft_are_trained_as_the_trade_off_chose_and_ablated(file, tmp_path):
+    text = file.read_text().replace("size = 2\nseeds = 2", 'method = "lora:r=2"\nseeds = 1')
+    text = text.replace("sizes = [2]", "sizes = []\nlora_ranks = [2]").replace(
+        "baseline = true", "full = false"
+    )
+    text = text.replace("rates = { full = [1e-3, 1e-2] }", "rates = { lora = [1e-5, 1e-2] }")
+    (tmp_path / "own.toml").write_text(text[: text.index("[init-sweep]")] + text[text.index("[ablation]") :])
+    study = ap.suite(tmp_path / "own.toml", tmp_path / "out", progress=False)
+    folder = tmp_path / "out/checkpoints/first/seed-0"
+    training = json.loads((folder / "adapter_probe.json").read_text())["training"]
+    (chosen,) = study.tradeoff.table.query("task == 'first'")["learning_rate"]
+    assert training["learning_rate"] == chosen
+    own = ap.ablate(folder, out=tmp_path / "ablation", progress=False)
+    pd.testing.assert_frame_equal(own.spans, study.ablations["first"][0].spans)
+    in_file = sum(t.numel() for t in load_file(folder / "adapter_model.safetensors").values())
+    assert study.parameters.set_index("task").loc["first", "in_file"] == in_file
+
+
 @pytest.mark.slow
 def test_the_documented_file_by_the_command(tiny_base, short_task, tmp_path, capsys):
     (tmp_path / "base").symlink_to(tiny_base("bert"))
