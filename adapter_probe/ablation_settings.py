@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from .errors import AdapterProbeError, ResultsError
+from .errors import AdapterProbeError, ResultsError, must_be
 from .settings import NormChoice, Precision, Settings, SiteChoice, setting
 
 if TYPE_CHECKING:
     from .spans import Stack, VariantSet
+
+_LARGEST = 3.4e38  # float32 holds no more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,12 @@ class AblationSettings(Settings):
         "trained", "LayerNorm weights to use after an adapter that is switched off.",
         slug="{}-layernorm", note="{} LayerNorms",
     )  # fmt: skip
+    strength: float = setting(
+        0.0, "what the change of the chosen adapters is multiplied by: 0 switches them off, 0.5 halves them, "
+        "1.5 and -1 go beyond; the same of both ends of an (IA)³ factor and of tuned LayerNorms, and of a "
+        "method that is not linear, of the outputs of its modules.",
+        metavar="S", slug="strength{:g}", note="scaled by {:g}",
+    )  # fmt: skip
     precision: Precision = setting(
         "float32",
         "precision of weights and arithmetic; mixed computes in bfloat16 and recomputes near-ties "
@@ -64,6 +73,9 @@ class AblationSettings(Settings):
         from adapter_probe.spans import check_choice  # which needs NumPy
 
         check_choice(self.spans)
+        check_strength(self.strength)
+        if self.strength == 1:
+            raise ResultsError("--strength 1 is the intact model; give another strength, such as 0.5")
 
     def variants(self, stacks: Sequence[Stack]) -> VariantSet:
         """The variants of the study on a model with these stacks of layers, the intact model first.
@@ -80,3 +92,13 @@ class AblationSettings(Settings):
             for one in choose_stacks(stacks, self.stack)
         }
         return found[stacks[0].name] if len(stacks) == 1 else join_stacks(stacks, found)
+
+
+def check_strength(strength: float, name: str = "--strength") -> None:
+    """Refuse a strength that is no number of float32.
+
+    Raises:
+        ResultsError: it is not finite, or too large.
+    """
+    if not math.isfinite(strength) or abs(strength) > _LARGEST:
+        raise ResultsError(must_be(name, "a finite number that float32 holds", strength))

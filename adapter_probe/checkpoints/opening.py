@@ -49,6 +49,7 @@ def open_any(
     dtype: torch.dtype = torch.float32,
     shared: SharedBase | None = None,
     dequantise: bool = False,
+    scaled: bool = False,
 ) -> OpenedCheckpoint | OpenedPeft:
     """Open a checkpoint for the engine that runs it; see `choose_engine`.
 
@@ -59,6 +60,7 @@ def open_any(
         dtype: precision of the model in memory.
         shared: see `open_checkpoint`.
         dequantise: whether the weights of a quantised base are dequantised while they are loaded.
+        scaled: whether adapters will be scaled, which of PEFT's the general engine does.
 
     Raises:
         CheckpointError: see `open_checkpoint` and `open_with_peft`; or there is nothing to dequantise.
@@ -81,12 +83,12 @@ def open_any(
         return placed
     if anatomy is None and folder.is_dir() and not is_own(folder):
         inside, library = _recognise(folder)
-        if library is peft and (engine := engine_of(inside, base)).name == "general":
+        if library is peft and ((engine := engine_of(inside, base)).name == "general" or scaled):
             with quiet_quantisers():
                 from .peft_opening import open_with_peft
 
             load = load_any_base if shared is None else shared.load_any
-            reason = engine.reason
+            reason = engine.reason if engine.name == "general" else "adapters of PEFT are scaled"
             if dequantise and engine.quantised:
                 load = partial(load_any_base, dequantise=True)
                 reason += " and was dequantised while it was loaded"

@@ -144,6 +144,21 @@ class AdaptedModel(nn.Module):
                 stack.enter_context(self.sites[site].switched(False))
             yield
 
+    def scale_off(self, strength: float) -> None:
+        """Multiply the change of adapters that are off by a number, instead of leaving it out.
+
+        Raises:
+            ModelError: adapters act inside a sublayer, where this engine switches them but does not scale.
+        """
+        if strength and any(site.has_inner for site in self.sites):
+            raise ModelError(
+                f"--strength {strength:g} is not possible with this checkpoint: the engine that runs it scales "
+                "bottlenecks only, and its adapters act inside the attention or the feed-forward network; "
+                "convert it with --to peft if that is possible"
+            )
+        for site in self.sites:
+            site.strength = strength
+
     @property
     def numbers_layers_as_peft(self) -> bool:
         """Whether a layer has the number that PEFT's ``layers_to_transform`` gives it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from adapter_probe.models.bases.parts import Dropout, LayerParts
 
 if TYPE_CHECKING:
     from adapter_probe.data.packing import Group
+    from adapter_probe.settings import NormChoice
 
 ADAPTER = "adapter"
 
@@ -42,6 +43,7 @@ class Site:
             sublayers, the states after the first are ``[nodes, tokens, 2 * hidden]``, the sum and that input.
         reads_sum: whether the residual sum differs from the sublayer's input: the second site of such a
             layer.
+        strength: what the adapter's change is multiplied by while the site is off.
     """
 
     def __init__(self, holder: nn.Module, norm: nn.Module, number: int | None = None):
@@ -55,6 +57,7 @@ class Site:
         self.forks_early = self.keeps_input = self.reads_sum = False
         self._inner: list[Inner] = []
         self._on = True
+        self.strength = 0.0
 
     @property
     def adapter(self) -> Bottleneck | ConfiguredBottleneck | None:
@@ -105,16 +108,38 @@ class Site:
         for inner in self._inner:
             inner.on = on
 
+    @property
+    def has_inner(self) -> bool:
+        """Whether adapters act inside the sublayer."""
+        return bool(self._inner)
+
+    @property
+    def _factor(self) -> float:
+        return 1.0 if self._on else self.strength
+
+    def norm_off(self, norms: NormChoice) -> Callable[[Tensor], Tensor]:
+        """The norm while the site is off: between the base's and the tuned one if its adapter is scaled."""
+        if norms == "trained":
+            return self.norm
+        return self._between if self.strength else self.pretrained_norm
+
+    def _between(self, x: Tensor) -> Tensor:
+        # Equal to a norm with interpolated factors and biases, in which its output is linear.
+        off = self.pretrained_norm(x)
+        return off + self.strength * (self.norm(x) - off)
+
     def adapt(self, x: Tensor, residual: Tensor) -> Tensor:
         """The sublayer's output after the adapter's change; `x` itself without an adapter."""
-        return x if self.adapter is None or not self._on else self.adapter.adapt(x, residual, self.norm)
+        if self.adapter is None or not self._factor:
+            return x
+        return self.adapter.adapt(x, residual, self.norm, self._factor)
 
     def finish(
         self,
         x: Tensor,
         residual: Tensor,
         groups: tuple[Group, ...] | None = None,
-        norm: nn.Module | None = None,
+        norm: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
         """The states after the site: the norm of adapter(x) + residual.
 
@@ -125,10 +150,10 @@ class Site:
             norm: norm to use instead of the site's.
         """
         norm = norm or self.norm
-        if self.adapter is None or not self._on:
+        if self.adapter is None or not self._factor:
             states = norm(x + residual)
         else:
-            states = self.adapter.finish(x, residual, norm, groups)
+            states = self.adapter.finish(x, residual, norm, groups, self._factor)
         return torch.cat([states, residual], dim=-1) if self.keeps_input else states
 
 

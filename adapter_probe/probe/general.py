@@ -18,6 +18,7 @@ from adapter_probe.models.adapters.in_place import PackedMap
 from adapter_probe.models.packed import can_pack_weight
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
+from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.tensors import split
 from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, finish_maps
 
@@ -155,8 +156,10 @@ def general_runners(request: AblationRequest, dtype: torch.dtype, lanes: int) ->
     assert isinstance(model, GeneralModel), "the other engine runs this model"
     fixed = model.fixed or not can_share(model.module)
     module = model.module if fixed else cast_copy(model.module.to(request.device), dtype)
-    if not fixed and bytes_of_finished(module) < _SHARE_OF_FREE * available_memory(request.device):
-        finish_maps(module)
+    strength = request.settings.strength
+    added = bytes_of_finished(module) * (2 if strength else 1)
+    if not fixed and added < _SHARE_OF_FREE * available_memory(request.device):
+        finish_maps(module, strength)
     replay, layout = _prepared(request, module)
     pack(replay)
     first = GeneralRunner(request, replay, layout)
@@ -170,19 +173,24 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
     """A model prepared on short examples, and the layout of a language model's rows."""
     encoded, alone = request.encoded, getattr(request.checkpoint, "alone", False)
     device, dtype = _place(module)
+    switches = Switches(request.settings.strength)
     if not isinstance(encoded, EncodedRequests):
         items = example_of(encoded)[: 1 if alone else None]
         inputs = inputs_of(module, encoded, items, device)
         others = request.examples.windows or request.examples.words  # which read several positions
         one = others is None and isinstance(encoded, Encoded)
-        return Replay(module, inputs, read=reader(request), alone=alone, one_position=one), None
+        return Replay(
+            module, inputs, read=reader(request), switches=switches, alone=alone, one_position=one
+        ), None
     share = dtype.itemsize > 2 or _may_share(request, module)
     layout = choose_layout(module, encoded, dtype, device, alone, share)
     read = np.array([len(tree.read) for tree in encoded.trees])
     few = 2 * read <= encoded.lengths  # so that positions that are not read can be told
     items = np.lexsort((encoded.lengths, ~few))[:1]
     rows = rows_of(encoded, items, layout[0], dtype, device)[0]
-    return Replay(module, rows.inputs, read=Scorer(rows, layout[1]), alone=alone), layout
+    return Replay(
+        module, rows.inputs, read=Scorer(rows, layout[1]), switches=switches, alone=alone
+    ), layout
 
 
 def _may_share(request: AblationRequest, module: nn.Module) -> bool:

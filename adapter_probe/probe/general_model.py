@@ -63,8 +63,12 @@ class GeneralModel:
         return sum(_added(tuple(Switches().inside(self.module).values())).values())
 
     @contextmanager
-    def switched_off(self, mask: np.ndarray) -> Iterator[None]:
+    def switched_off(self, mask: np.ndarray, strength: float = 0.0) -> Iterator[None]:
         """Inside, the adapters of some sites are off: those where the mask, bool ``[sites]``, is false.
+
+        Args:
+            mask: see above.
+            strength: what their change is multiplied by.
 
         Raises:
             ModelError: a layer that is called several times would be on in one call and off in another.
@@ -79,14 +83,15 @@ class GeneralModel:
                 "of these layers"
             )
         needed = [(parameter, parameter.requires_grad) for parameter in self.module.parameters()]
-        was = [(module, module.disable_adapters) for module in off]
+        was, switches = [(module, module.disable_adapters) for module in off], Switches(strength)
         try:
             for module in off:
-                Switches().set(module, False)
+                switches.set(module, False)
             yield
         finally:
             for module, disabled in was:
-                Switches().set(module, not disabled)
+                switches.set(module, True)
+                switches.switch(module, not disabled)
             for parameter, grad in needed:  # which PEFT changes with its switches
                 parameter.requires_grad_(grad)
 

@@ -162,7 +162,7 @@ class PairWalk(Walk):
             if not len(children):
                 continue
             nodes = fork.nodes[children]
-            norm = site.norm if on or self.norms == "trained" else site.pretrained_norm
+            norm = site.norm if on else site.norm_off(self.norms)
             with site.switched(on):
                 if entering is None:
                     x, residual, n_rows = self._sublayer(branch.of(nodes))

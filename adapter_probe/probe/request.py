@@ -141,8 +141,9 @@ def prepare_ablation(
     choose_tokens_per_pass(arguments.tokens_per_pass, device.type, 1)  # refuse a bad value first
     dtype = torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
     opened: OpenedCheckpoint | OpenedPeft = given or open_any(
-        arguments.checkpoint, arguments.base, dtype=dtype, dequantise=arguments.dequantise
-    )
+        arguments.checkpoint, arguments.base, dtype=dtype, dequantise=arguments.dequantise,
+        scaled=settings.strength != 0,
+    )  # fmt: skip
     if settings.precision == "mixed" and getattr(opened, "quantised", None) is not None:
         raise ResultsError(
             "--precision mixed is not possible with a quantised base, which has one precision; give "
@@ -181,6 +182,8 @@ def _refuse_unfit(
     """
     settings = arguments.settings
     model.check_norms(settings.layernorm)
+    if isinstance(model, AdaptedModel):
+        model.scale_off(settings.strength)
     has_adapter = model.has_adapter  # [sites]
     never_off = settings.variants(model.stacks).masks.all(axis=0)  # [sites]
     if not (has_adapter & ~never_off).any():

@@ -68,6 +68,7 @@ def make_runners(request: AblationRequest, dtype: torch.dtype, lanes: int) -> li
     """
     model = request.model
     if isinstance(model, AdaptedModel):
+        model.scale_off(request.settings.strength)
         prepared = _prepared(model, request.device, dtype)
         return [PackedRunner(request, twin(prepared) if lane else prepared) for lane in range(lanes)]
     from .general import general_runners

@@ -206,17 +206,21 @@ def fork_sum(site: Site, x: Tensor, residual: Tensor, fork: Fork, norms: NormCho
     parent, on, off = fork.parent, fork.on, fork.off
     # A node has at most one child with the adapter on, so no change is computed twice.
     assert site.adapter is not None, "a sum forks only at an adapter"
-    rows = None if len(on) == len(x) else parent[on]  # in the first case every node has one such child
-    change = site.adapter.change(x, residual, rows) if len(on) else None
+    # In the first case every node has such a child, or needs its change scaled.
+    rows = None if len(on) == len(x) or site.strength else parent[on]
+    change = site.adapter.change(x, residual, rows) if len(on) or site.strength else None
     states = x.add_(residual)
     if len(parent) > len(x):
         states = states.index_select(0, parent)
-    if change is not None:
+    if change is not None and site.strength:
+        states.index_add_(0, on, change.index_select(0, parent[on]))
+        states.index_add_(0, off, change.index_select(0, parent[off]), alpha=site.strength)
+    elif change is not None:
         states.index_add_(0, on, change)
     if norms == "trained":
         return site.norm(states)
     states[on] = site.norm(states[on])
-    states[off] = site.pretrained_norm(states[off])
+    states[off] = site.norm_off(norms)(states[off])
     return states
 
 
@@ -239,7 +243,7 @@ def _fork_each_way(
         if not len(children):
             continue
         parent = fork.parent[children]
-        norm = site.norm if on or norms == "trained" else site.pretrained_norm
+        norm = site.norm if on else site.norm_off(norms)
         with site.switched(on):
             if entering is None:
                 x, residual = sublayer(hidden.index_select(0, parent))

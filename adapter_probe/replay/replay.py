@@ -294,7 +294,10 @@ class Replay:
         self._set(self._found[layer], (True, True))
 
     def _off_from(self, start: int, call: int, layer: int) -> None:
-        self._set(self._found[layer], (call < start, call < start))
+        # Off, and not scaled: with a strength near 1 nothing would be seen to vary.
+        self._all_on(call, layer)
+        for module in (module for part in self._found[layer].parts for module in part):
+            self._switches.switch(module, call < start)
 
     def _switch(self, call: int, on: Sequence[bool]) -> None:
         self._set(self._found[self._structure.layers[call]], on)

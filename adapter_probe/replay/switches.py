@@ -1,10 +1,19 @@
-"""How adapters are switched on and off: by the tuner library's own switch."""
+"""How adapters are switched on and off, by the tuner library's own switch, or scaled in place of off."""
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Callable
+from typing import Any
 
-from .two_weights import TwoWeights
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from adapter_probe.errors import ModelError
+
+from .two_weights import TwoWeights, is_plain_lora
+
+_SCALING, _FORWARD = "_own_scaling", "_own_forward"
 
 
 class Switchable(nn.Module):
@@ -18,7 +27,14 @@ class Switchable(nn.Module):
 
 
 class Switches:
-    """The switches of PEFT, and of modules that have the same one. A subclass serves another library."""
+    """The switches of PEFT, and of modules that have the same one. A subclass serves another library.
+
+    Args:
+        strength: what the adapters' change is multiplied by where a module is switched off.
+    """
+
+    def __init__(self, strength: float = 0.0):
+        self.strength = strength
 
     def holds(self, module: nn.Module) -> bool:
         """Whether the module can be switched."""
@@ -29,14 +45,85 @@ class Switches:
         return isinstance(module, (Switchable, TwoWeights, BaseTunerLayer, AuxiliaryTrainingWrapper))
 
     def set(self, module: nn.Module, on: bool) -> None:
-        """Switch one module."""
+        """Switch one module on or, as far as the strength says, off."""
+        self.switch(module, on or bool(self.strength))
+        if self.strength:
+            scale(module, 1.0 if on else self.strength)
+
+    def switch(self, module: nn.Module, on: bool) -> None:
+        """Switch one module on or off, whatever the strength; where it is scaled, this changes nothing."""
         if module.disable_adapters == on:
             module.enable_adapters(on)
 
     def refusal(self, module: nn.Module) -> str:
         """Why a module's switch would not give the base model; empty if it does."""
-        return "its adapters are merged into the weights" if getattr(module, "merged", False) else ""
+        if getattr(module, "merged", False):
+            return "its adapters are merged into the weights"
+        if self.strength and not is_plain_lora(module):
+            inner = next((name for name, found in self.inside(module).items() if found is not module), None)
+            if inner is not None:
+                return f"its outputs have no single change to scale, because it holds {inner} (--strength)"
+        return ""
 
     def inside(self, module: nn.Module) -> dict[str, nn.Module]:
         """All modules that can be switched, by their names inside `module`."""
         return {name: found for name, found in module.named_modules() if self.holds(found)}
+
+
+def scale(module: Any, strength: float) -> None:
+    """Multiply what a module's adapters change by a number; 1 leaves the module as PEFT made it.
+
+    The change of a LoRA is multiplied in PEFT's own factors. Of every other tuner, the outputs are those
+    between the module without and with its adapters: ``off + strength (on - off)``. That is the same where
+    the outputs are linear in the change, and interpolates (IA)3's factors and LayerNorms.
+    """
+    if isinstance(module, TwoWeights):
+        module.scale(strength)
+    elif is_plain_lora(module):
+        own = vars(module).setdefault(_SCALING, module.scaling)
+        module.scaling = {name: strength * value for name, value in own.items()}
+        if strength == 1:
+            module.scaling = vars(module).pop(_SCALING)
+    else:
+        before = vars(module).pop(_FORWARD, None)
+        if before is not None:
+            restore = before[0]
+            vars(module).pop("forward")
+            if restore is not None:
+                module.forward = restore
+        if strength != 1:
+            vars(module)[_FORWARD] = (vars(module).get("forward"),)
+            module.forward = _between(module, module.forward, strength)
+
+
+def _between(module: Any, forward: Callable[..., Any], strength: float) -> Callable[..., Any]:
+    """The forward of a module between that without and that with its adapters."""
+
+    def scaled(*args: Any, **kwargs: Any) -> Any:
+        on = forward(*args, **kwargs)
+        module.enable_adapters(False)
+        try:
+            off = forward(*args, **kwargs)
+        finally:
+            module.enable_adapters(True)
+        return tree_map(lambda one, other: blend(one, other, strength), off, on)
+
+    return scaled
+
+
+def blend(off: Any, on: Any, strength: float) -> Any:
+    """``off + strength (on - off)`` of two outputs.
+
+    Raises:
+        ModelError: they differ, and are no numbers between which something lies.
+    """
+    if isinstance(off, Tensor) and isinstance(on, Tensor) and off.is_floating_point():
+        wide = off.to(torch.promote_types(off.dtype, torch.float32))
+        return (wide + strength * (on - wide)).to(off.dtype)
+    same = torch.equal(off, on) if isinstance(off, Tensor) and isinstance(on, Tensor) else off == on
+    if not same:
+        raise ModelError(
+            f"--strength {strength:g} has no meaning for a module that returns {type(on).__name__} "
+            "which differs without its adapters"
+        )
+    return on

@@ -1,4 +1,4 @@
-"""LoRA on a plain linear map as two finished weights, between which the switch chooses."""
+"""LoRA on a plain linear map as finished weights, between which the switch chooses."""
 
 from __future__ import annotations
 
@@ -13,53 +13,84 @@ if TYPE_CHECKING:
     from peft.tuners.lora.layer import Linear
 
 
+_ON, _OFF, _SCALED = "on", "off", "scaled"
+
+
 class TwoWeights(nn.Module):
-    """A linear map, and the same map with its low-rank change added.
+    """A linear map, the same map with its low-rank change added, and that with the change scaled.
 
     The change is added in at least float32 and rounded once; PEFT rounds the map and the change separately.
 
     Args:
         tuned: a module of PEFT for which `can_finish` is true.
+        strength: what the change is multiplied by in the third weight; 0 for none.
     """
 
-    def __init__(self, tuned: Linear):
+    def __init__(self, tuned: Linear, strength: float = 0.0):
         super().__init__()
         base = tuned.get_base_layer()
         self.off = base.weight
         self.bias = base.bias
-        wide = torch.promote_types(base.weight.dtype, torch.float32)
-        on = base.weight.detach().to(wide)
-        for name in _active(tuned):
-            a, b = (of[name].weight.detach().to(wide) for of in (tuned.lora_A, tuned.lora_B))
-            on = on.addmm(b, a, alpha=tuned.scaling[name])
-        self.on = nn.Parameter(on.to(base.weight.dtype), requires_grad=False)
-        self.disable_adapters = False
-        self._packed: tuple[Callable[[Tensor], Tensor], ...] = ()
+        self.on = _finished(tuned, 1.0)
+        self.scaled = _finished(tuned, strength) if strength else None
+        self._in_use = _ON
+        self._packed: dict[str, Callable[[Tensor], Tensor]] = {}
 
     def pack(self, packed: Callable[[nn.Linear], Callable[[Tensor], Tensor]]) -> None:
-        """Apply both weights by functions of the whole map; the added weight itself is freed."""
-        maps = []
-        for weight in (self.on, self.off):
-            linear = nn.Linear(1, 1, bias=False, device="meta")
-            linear.weight, linear.bias = nn.Parameter(weight, requires_grad=False), self.bias
-            maps.append(packed(linear))
-        self._packed = tuple(maps)
-        self.on = nn.Parameter(self.on.new_empty(0), requires_grad=False)
+        """Apply the weights by functions of the whole map; the added weights themselves are freed."""
+        for name in (_ON, _OFF, _SCALED):
+            weight = getattr(self, name)
+            if weight is not None:
+                linear = nn.Linear(1, 1, bias=False, device="meta")
+                linear.weight, linear.bias = nn.Parameter(weight, requires_grad=False), self.bias
+                self._packed[name] = packed(linear)
+                if name != _OFF:
+                    setattr(self, name, nn.Parameter(weight.new_empty(0), requires_grad=False))
 
     @property
     def weight(self) -> Tensor:
         """The weight in use, which some models look at."""
-        return self.off if self.disable_adapters else self.on
+        weight: Tensor = getattr(self, self._in_use)
+        return weight
+
+    @property
+    def disable_adapters(self) -> bool:
+        """Whether the change is left out, as PEFT's modules say it."""
+        return self._in_use == _OFF
 
     def enable_adapters(self, on: bool) -> None:
-        """Choose the weight."""
-        self.disable_adapters = not on
+        """Choose the weight with or without the change."""
+        self._in_use = _ON if on else _OFF
+
+    def scale(self, strength: float) -> None:
+        """Choose the weight with the change or, unless `strength` is 1, with the scaled change."""
+        assert strength == 1 or self.scaled is not None, "it was made with a strength"
+        self._in_use = _ON if strength == 1 else _SCALED
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., inputs]`` to ``[..., outputs]``."""
         if self._packed:
-            return self._packed[self.disable_adapters](x)
+            return self._packed[self._in_use](x)
         return F.linear(x, self.weight, self.bias)
+
+
+def _finished(tuned: Linear, strength: float) -> nn.Parameter:
+    base = tuned.get_base_layer()
+    wide = torch.promote_types(base.weight.dtype, torch.float32)
+    weight = base.weight.detach().to(wide)
+    for name in _active(tuned):
+        a, b = (of[name].weight.detach().to(wide) for of in (tuned.lora_A, tuned.lora_B))
+        weight = weight.addmm(b, a, alpha=strength * tuned.scaling[name])
+    return nn.Parameter(weight.to(base.weight.dtype), requires_grad=False)
+
+
+def is_plain_lora(module: nn.Module) -> bool:
+    """Whether a module adds a low-rank change, which PEFT multiplies by its `scaling`: no DoRA."""
+    from peft.tuners.lora.layer import LoraLayer
+
+    if not isinstance(module, LoraLayer):
+        return False
+    return not any(name in getattr(module, "lora_variant", {}) for name in module.active_adapters)
 
 
 def can_finish(module: nn.Module) -> bool:
@@ -73,14 +104,14 @@ def can_finish(module: nn.Module) -> bool:
     return plain and base.weight.device.type != "meta" and not _hooked(module)
 
 
-def finish_maps(model: nn.Module) -> int:
+def finish_maps(model: nn.Module, strength: float = 0.0) -> int:
     """Replace, in place, every map that can be finished; returns the bytes of the added weights."""
     added = 0
     for parent, name, module in list(_children(model)):
         if can_finish(module):
-            finished = TwoWeights(module)
+            finished = TwoWeights(module, strength)
             setattr(parent, name, finished)
-            added += finished.on.numel() * finished.on.element_size()
+            added += sum(w.nbytes for w in (finished.on, finished.scaled) if w is not None)
     return added
 
 

@@ -1,8 +1,8 @@
-"""Train a LoRA of PEFT on ARC-Easy's train rows: the checkpoint of docs/studies/smollm2.md.
+"""Train a LoRA of PEFT on ARC-Easy's train rows: the checkpoints of docs/studies/smollm2*.md.
 
-    python -m benchmarks.preparing.smollm2_lora BASE ARC_EASY_FOLDER OUT
+    python -m benchmarks.preparing.smollm2_lora BASE ARC_EASY_FOLDER OUT [STEPS]
 
-Wants torch, transformers and peft. The loss is that of the right answer's tokens after
+On a base that is stored in 4 bits this is a QLoRA. Wants torch, transformers and peft. The loss is that of the right answer's tokens after
 ``Question: ... Answer:``, which is how `ablate` asks the question.
 """
 
@@ -47,7 +47,8 @@ def loss_of(model, batch: list[tuple[list[int], int]]) -> torch.Tensor:
     return F.cross_entropy(logits, targets[:, 1:][scored])
 
 
-def main(base: str, data: str, out: str) -> None:
+def main(base: str, data: str, out: str, steps: str = str(STEPS)) -> None:
+    n_steps = int(steps)
     torch.manual_seed(SEED)
     tokenizer = AutoTokenizer.from_pretrained(base)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
@@ -55,10 +56,10 @@ def main(base: str, data: str, out: str) -> None:
     model = get_peft_model(model, config, autocast_adapter_dtype=True)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.0)
-    schedule = get_linear_schedule_with_warmup(optimiser, STEPS // 10, STEPS)
+    schedule = get_linear_schedule_with_warmup(optimiser, n_steps // 10, n_steps)
     rows, order = encoded_rows(tokenizer, Path(data)), []
     draw = random.Random(SEED)
-    for step in range(STEPS):
+    for step in range(n_steps):
         if len(order) < BATCH:
             order = draw.sample(range(len(rows)), len(rows))
         batch = [rows[order.pop()] for _ in range(BATCH)]

@@ -30,8 +30,12 @@ def states(*shape: int, seed: int = 1) -> torch.Tensor:
     return torch.randn(*shape, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def by_hand(adapter: ConfiguredBottleneck, x, h, norm) -> torch.Tensor:
-    """One example ``[tokens, d]``; the order of the library's own steps."""
+def by_hand(adapter: ConfiguredBottleneck, x, h, norm, strength: float = 1.0) -> torch.Tensor:
+    """One example ``[tokens, d]``; the order of the library's own steps.
+
+    With a strength: the sublayer's output, or without a norm after it the states, between those without and
+    with the adapter.
+    """
     spec, p = adapter.spec, dict(adapter.named_parameters())
     read, skip = x, x
     if spec.parallel:
@@ -53,6 +57,8 @@ def by_hand(adapter: ConfiguredBottleneck, x, h, norm) -> torch.Tensor:
         out = out + skip
     if spec.parallel:
         out = out + x
+    off = x if spec.norm_after else norm(x + h)
+    out = (1 - strength) * off + strength * out
     return norm(out + h) if spec.norm_after else out
 
 
@@ -76,16 +82,17 @@ SPECS = [
 ]
 
 
+@pytest.mark.parametrize("strength", [1.0, 0.5, -2.0])
 @pytest.mark.parametrize("spec", SPECS, ids=str)
-def test_every_setting(spec: BottleneckSpec):
+def test_every_setting(spec: BottleneckSpec, strength: float):
     adapter, norm = filled(ConfiguredBottleneck(D, spec)), filled(nn.LayerNorm(D), seed=5)
     groups = (Group(0, 2, 3), Group(6, 1, 4))
     x, h = states(2, 10), states(2, 10, seed=2)
     with torch.no_grad():
-        out = adapter.finish(x, h, norm, groups)
+        out = adapter.finish(x, h, norm, groups, strength)
         for node, (first, last) in itertools.product(range(2), ((0, 3), (3, 6), (6, 10))):
             span = (node, slice(first, last))
-            torch.testing.assert_close(out[span], by_hand(adapter, x[span], h[span], norm))
+            torch.testing.assert_close(out[span], by_hand(adapter, x[span], h[span], norm, strength))
 
 
 @pytest.mark.parametrize("name", sorted({*ACT2FN} - {"prelu", "xielu"}))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from tiers import slow_unless
 from transformers import BertConfig, BertForSequenceClassification
 
 from adapter_probe.data.encoding import Encoded
@@ -15,6 +17,8 @@ from adapter_probe.data.packing import pack
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.bottleneck import Bottleneck
 from adapter_probe.models.methods import Adapters
+from adapter_probe.probe.pairs import forward_pairs
+from adapter_probe.probe.tree import forward_variants
 
 LENGTHS = (5, 12, 1, 5, 12, 3)
 VARIANTS = (
@@ -259,3 +263,43 @@ def test_added_rows_change_nothing_but_rounding(
     assert seen == [n if norm == "batchnorm" else -(-n // 32) * 32, n]
     for raised, plain in zip(*found):
         assert (raised - plain).abs().max() < 2.0**-6 * plain.abs().max()
+
+
+def scaled_weights(model: AdaptedModel, mask: np.ndarray, strength: float, norms: str) -> AdaptedModel:
+    """A copy whose weights are what scaling the adapters that are off comes to."""
+    scaled = deepcopy(model)
+    for site, own, on in zip(scaled.sites, model.sites, mask):
+        if on or site.adapter is None:
+            continue
+        for parameter in site.adapter.up.parameters():
+            parameter.mul_(strength)
+        for name, parameter in site.norm.named_parameters() if norms == "pretrained" else ():
+            base = own.pretrained_norm.get_parameter(name)
+            parameter.copy_(base + strength * (own.norm.get_parameter(name) - base))
+    return scaled
+
+
+@pytest.mark.parametrize("norms", ["trained", "pretrained"])
+@pytest.mark.parametrize("strength", [0.5, -1.5])
+@pytest.mark.parametrize("method", slow_unless(lambda method: method in SMALL[:2], SMALL), ids=label)
+def test_scaled_adapters_are_those_with_scaled_weights(
+    method: Adapters, strength: float, norms: str, make_model: Callable, tiny_examples: Callable
+):
+    model, encoded = make_model("bert", method), tiny_examples("bert", LENGTHS)
+    batch, n = pack(encoded, range(len(encoded))), len(LENGTHS)
+    masks = np.ones((4, 6), dtype=bool)
+    masks[1], masks[2, :2], masks[3, 3:5] = False, False, False
+    with torch.no_grad():
+        wanted = torch.stack([scaled_weights(model, mask, strength, norms)(batch) for mask in masks])
+        model.scale_off(strength)
+        tree = forward_variants(model, batch, masks, tokens_per_pass=100, norms=norms)
+        examples = np.tile(np.arange(n), 4)
+        pairs = forward_pairs(
+            model, batch, examples, masks.repeat(n, axis=0), tokens_per_pass=100, norms=norms
+        )
+        torch.testing.assert_close(tree, wanted, rtol=0, atol=1e-10)
+        torch.testing.assert_close(pairs.reshape(wanted.shape), wanted, rtol=0, atol=1e-10)
+        assert (wanted[1] - wanted[0]).abs().max() > 1e-3
+        if norms == "trained":
+            with model.switched_off(masks[2]):
+                torch.testing.assert_close(model(batch), wanted[2], rtol=0, atol=1e-10)

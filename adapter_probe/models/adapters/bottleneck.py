@@ -120,17 +120,23 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """The sublayer's output after the change; shapes as in `change`."""
-        return added(self.change(x, residual), x)
+        return self.adapt(x, residual)  # type: ignore[arg-type]
 
     def finish(
-        self, x: Tensor, residual: Tensor, norm: Callable[[Tensor], Tensor], groups: object = None
+        self,
+        x: Tensor,
+        residual: Tensor,
+        norm: Callable[[Tensor], Tensor],
+        groups: object = None,
+        strength: float = 1.0,
     ) -> Tensor:
-        """The states after the site, with `norm` after the residual sum; shapes as in `change`."""
-        return norm(added(self(x, residual), residual))
+        """The states after the site, with `norm` after the residual sum; see `adapt`."""
+        return norm(added(self.adapt(x, residual, strength=strength), residual))
 
-    def adapt(self, x: Tensor, residual: Tensor, norm: object = None) -> Tensor:
-        """The sublayer's output that replaces `x`."""
-        return self(x, residual)
+    def adapt(self, x: Tensor, residual: Tensor, norm: object = None, strength: float = 1.0) -> Tensor:
+        """The sublayer's output that replaces `x`, with `strength` times the change; shapes as there."""
+        change = self.change(x, residual)
+        return added(change if strength == 1 else strength * change, x)
 
     @torch.no_grad()
     def initialise(self, std: float, generator: torch.Generator) -> None:

@@ -76,7 +76,12 @@ class ConfiguredBottleneck(nn.Module):
         return self._branch(source if rows is None else source.index_select(0, rows), None, None)
 
     def finish(
-        self, x: Tensor, residual: Tensor, norm: Norm, groups: Sequence[Group] | None = None
+        self,
+        x: Tensor,
+        residual: Tensor,
+        norm: Norm,
+        groups: Sequence[Group] | None = None,
+        strength: float = 1.0,
     ) -> Tensor:
         """The states after the site.
 
@@ -85,24 +90,37 @@ class ConfiguredBottleneck(nn.Module):
             residual: the sublayer's input, of the same shape.
             norm: module after the residual sum.
             groups: the examples along the token axis; None if they are along axis 0. Used only by gates.
+            strength: what the difference that the adapter makes is multiplied by: in the sublayer's output,
+                or without `norm_after` in the states.
 
         Returns:
             ``[nodes, tokens, hidden]``.
         """
+        if self.spec.norm_after:
+            return norm(added(self.adapt(x, residual, norm, strength, groups), residual))
         out = self._replaced(x, residual, norm, groups)
-        return norm(added(out, residual)) if self.spec.norm_after else out
+        return out if strength == 1 else torch.lerp(norm(x + residual), out, strength)
 
-    def adapt(self, x: Tensor, residual: Tensor, norm: Norm) -> Tensor:
+    def adapt(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        norm: Norm,
+        strength: float = 1.0,
+        groups: Sequence[Group] | None = None,
+    ) -> Tensor:
         """The sublayer output y for which ``norm(y + residual)`` equals the result of `finish`.
 
         Raises:
             ModelError: there is no such output, because the adapter's output is not normalised.
         """
-        out = self._replaced(x, residual, norm, None)
-        if self.spec.norm_after:
-            return out
-        if isinstance(norm, nn.Identity):
-            return out - residual
+        if strength != 1 and self.only_adds:
+            return added(strength * self.change(x, residual), x)
+        out = self._replaced(x, residual, norm, groups)
+        if not self.spec.norm_after and isinstance(norm, nn.Identity):
+            out = out - residual
+        if self.spec.norm_after or isinstance(norm, nn.Identity):
+            return out if strength == 1 else x + strength * (out - x)
         raise ModelError(
             "the forward of the transformers model always ends a sublayer with its LayerNorm, which this "
             "adapter omits; call the opened model's own methods, such as logits, instead of its base"

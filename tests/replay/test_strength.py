@@ -1,0 +1,125 @@
+"""Adapters scaled in place of off: against PEFT's own factors and against interpolated weights, in float64."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+
+import numpy as np
+import peft
+import pytest
+import torch
+from mask_loop import output, read, spans
+from tiers import slow_unless
+from torch import nn
+
+from adapter_probe.errors import ModelError
+from adapter_probe.replay.replay import Replay
+from adapter_probe.replay.switches import Switches, blend
+from adapter_probe.replay.two_weights import finish_maps
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from test_tuners import IN_FLOAT32, TUNERS, tuned
+
+STRENGTHS = (0.5, -1.0, 1.0000001)
+SCALED_BY_PEFT = ("lora", "rslora", "rank_pattern", "biases", "some layers")
+# PEFT cannot merge them, or merges what is outside the layers too.
+UNMERGED = (
+    "layer_replication", "embeddings", "tokens", "modules_to_save", "vera", "peanut", "hira", "biases", "beft",
+)  # fmt: skip
+MERGED_IN_FLOAT32 = ("c3a", "deft")  # by PEFT itself, whatever the model's precision
+
+
+def masks_of(model: nn.Module, strength: float, x: dict) -> tuple[Replay, np.ndarray, torch.Tensor]:
+    replay = Replay(model, x, switches=Switches(strength))
+    masks = spans(len(replay.layers))[[0, 1, 3, len(replay.layers)]]
+    return replay, masks, replay.outputs(x, masks.repeat(2, axis=1), rows=200, read=read)
+
+
+def assert_close(
+    ours: torch.Tensor, wanted: list[torch.Tensor], changes: bool = True, tolerance: float = 1e-10
+) -> None:
+    own = torch.stack(wanted)
+    assert (ours - own).abs().max() < tolerance * max(1, float(own.abs().max()))
+    assert not changes or (own - own[0]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("name", slow_unless(lambda name: name == "lora", SCALED_BY_PEFT))
+def test_a_lora_is_scaled_as_by_pefts_own_factors(name, finished):
+    model, x = tuned(TUNERS[name])
+    layers = model.get_base_model().model.layers
+    for strength in STRENGTHS:
+        own = copy.deepcopy(model)
+        if finished:
+            finish_maps(own, strength)
+        _, masks, ours = masks_of(own, strength, x)
+        wanted = []
+        for mask in masks:
+            scaled = copy.deepcopy(model)
+            for on, layer in zip(mask, scaled.get_base_model().model.layers):
+                for module in layer.modules():
+                    if not on and isinstance(module, peft.tuners.lora.LoraLayer):
+                        module.set_scale("default", strength)
+            with torch.no_grad():
+                wanted.append(output(scaled(**x)))
+        assert len(layers) == masks.shape[1]
+        assert_close(ours, wanted, strength != STRENGTHS[-1])
+
+
+@pytest.mark.parametrize(
+    "name", slow_unless(lambda name: name in ("ia3", "dora"), [n for n in TUNERS if n not in UNMERGED])
+)
+def test_every_tuner_lies_between_its_weights_without_and_with_it(name):
+    dtype = torch.float32 if name in IN_FLOAT32 else None
+    model, x = tuned(TUNERS[name], dtype=dtype)
+    merged = copy.deepcopy(model).merge_and_unload().state_dict()
+    plain = copy.deepcopy(model).unload()
+    base = {key: value.clone() for key, value in plain.state_dict().items()}
+    for strength in STRENGTHS[:2]:
+        _, masks, ours = masks_of(model, strength, x)
+        wanted = []
+        for mask in masks:
+            for key, value in plain.state_dict().items():
+                layer = next((int(part) for part in key.split(".") if part.isdigit()), None)
+                share = 1.0 if layer is None or mask[layer] else strength
+                value.copy_(base[key] + share * (merged[key] - base[key]))
+            with torch.no_grad():
+                wanted.append(output(plain(**x)))
+        assert_close(ours, wanted, tolerance=1e-6 if name in MERGED_IN_FLOAT32 else 1e-10)
+
+
+def test_a_model_is_left_as_it_was():
+    for name in ("lora", "dora", "ia3"):
+        model, x = tuned(TUNERS[name])
+        before = {key: dict(vars(module)) for key, module in model.named_modules()}
+        with torch.no_grad():
+            intact = model(**x).logits
+        masks_of(model, 0.5, x)
+        after = {key: vars(module) for key, module in model.named_modules()}
+        assert {k: {*v} for k, v in after.items()} == {k: {*v} for k, v in before.items()}
+        assert all(after[key].get("scaling") == own.get("scaling") for key, own in before.items())
+        with torch.no_grad():
+            assert torch.equal(model(**x).logits, intact)
+
+
+def test_experts_are_scaled_and_outputs_that_are_no_numbers_refused():
+    targets = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+    config = peft.LoraConfig(r=4, target_modules=["q_proj"], target_parameters=targets)
+    model, x = tuned(config, 0.1, "mixtral")
+    _, masks, ours = masks_of(model, 0.5, x)
+    wanted = []
+    for mask in masks:
+        scaled = copy.deepcopy(model)
+        for on, layer in zip(mask, scaled.get_base_model().model.layers):
+            for module in layer.modules():
+                if not on and isinstance(module, peft.tuners.lora.LoraLayer):
+                    module.set_scale("default", 0.5)
+        with torch.no_grad():
+            wanted.append(output(scaled(**x)))
+    assert_close(ours, wanted)
+    whole = torch.zeros(1, dtype=torch.long)
+    assert blend(whole, whole, 0.5) is whole
+    with pytest.raises(ModelError, match="--strength 0.5 has no meaning for a module that returns Tensor"):
+        blend(whole, whole + 1, 0.5)
