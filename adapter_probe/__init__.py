@@ -50,6 +50,8 @@ if TYPE_CHECKING:  # the one list of public names, which `_public_names` reads
     from .studies.pruning import prune as prune
     from .studies.reporting import report as report
     from .studies.span_ablation import ablate as ablate
+    from .studies.strengths import Strengths as Strengths
+    from .studies.strengths import strength as strength
     from .studies.suite import Suite as Suite
     from .studies.suite import suite as suite
     from .studies.tradeoff import Tradeoff as Tradeoff

@@ -34,7 +34,8 @@ class AblationSettings(Settings):
     spans: str = setting(
         "all",
         "spans to switch off: all (every contiguous span), single (single layers), prefix (from the lowest "
-        "layer), suffix (up to the highest), or a range of lengths such as 1..4.",
+        "layer), suffix (up to the highest), whole (all layers together), or a range of lengths such as "
+        "1..4.",
         metavar="SET", slug="{}", note="spans {}",
     )  # fmt: skip
     group: int = setting(

@@ -163,6 +163,16 @@ def texts_of(kind: type[Settings], values: Mapping[str, Any], how: str) -> dict[
     return {f.name: f.metadata[how].format(value) for f, value in chosen}
 
 
+def fields_of(kind: type) -> list[Field[Any]]:
+    """The fields of a dataclass that a user may set: not those that it takes over with a fixed value."""
+    return [one for one in fields(kind) if one.init]
+
+
+def fixed(value: Any) -> Any:
+    """A field that a dataclass has from another one, and that nobody sets in this one."""
+    return field(default=value, init=False, metadata={"help": ""})
+
+
 def flag_of(name: str) -> str:
     """The command's option of a keyword."""
     return f"--{name.replace('_', '-')}"

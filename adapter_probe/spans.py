@@ -19,7 +19,7 @@ from adapter_probe.settings import NormChoice as NormChoice
 from adapter_probe.settings import SiteChoice as SiteChoice
 
 SITES_PER_LAYER = 2
-SPAN_SETS = ("all", "single", "prefix", "suffix")
+SPAN_SETS = ("all", "single", "prefix", "suffix", "whole")
 _LENGTHS = re.compile(r"([0-9]{1,6})\.\.([0-9]{1,6})")
 _RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
 _SITE_OFFSETS: dict[str, tuple[int, ...]] = {"both": (0, 1), "attention": (0,), "ffn": (1,)}
@@ -111,7 +111,8 @@ def choose_spans(
     Args:
         n_layers: layers of the model.
         spans: ``all`` contiguous ones, every ``single`` layer, those that begin at the lowest layer
-            (``prefix``), those that end at the highest (``suffix``), or ``1..4``, all of these lengths.
+            (``prefix``), those that end at the highest (``suffix``), the one of all layers (``whole``), or
+            ``1..4``, all of these lengths.
         group: this many layers are switched together, counted from the lowest; what is left over at the top
             makes a smaller group. Lengths of spans count groups.
         layers: see `studied_layers`. Other layers always stay on.
@@ -126,7 +127,7 @@ def choose_spans(
     begins = list(range(part.first, part.last + 1, group))
     ends = [min(begin + group - 1, part.last) for begin in begins]
     lengths = _LENGTHS.fullmatch(spans)
-    every = (1, 1 if spans == "single" else len(begins))
+    every = (len(begins) if spans == "whole" else 1, 1 if spans == "single" else len(begins))
     fewest, most = map(int, lengths.groups()) if lengths else every
     chosen = [
         Span(begins[unit.first], ends[unit.last])

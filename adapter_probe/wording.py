@@ -53,6 +53,31 @@ def method_label(method: str) -> str:
 ALL_OFF = "all switched off"
 """What a study with every adapter switched off is called."""
 
+
+def strength_text(strength: float) -> str:
+    """What adapters are multiplied by: `0.5`, `−1`."""
+    return f"{strength:g}".replace("-", "−")
+
+
+def done_text(study: str, strength: float = 0.0) -> str:
+    """What was done to the adapters of a span: `switched off`, `scaled by 0.5`, `kept on`.
+
+    Args:
+        study: whether the spans were ``ablated`` or ``kept``.
+        strength: what the adapters were multiplied by.
+    """
+    if study == "kept":
+        return "kept on"
+    return f"scaled by {strength_text(strength)}" if strength else "switched off"
+
+
+def best_span_text(study: str, strength: float = 0.0) -> str:
+    """What the longest or shortest span within a tolerance is called; see `done_text`."""
+    if study == "kept":
+        return "shortest sufficient span"
+    return f"longest span {done_text(study, strength)}" if strength else "longest removable span"
+
+
 # Names that papers print otherwise than data sets and harnesses write them; GLUE and SQuAD are known tasks.
 _PRINTED = {
     "ag news": "AG News", "arc": "ARC", "arc challenge": "ARC-Challenge", "arc easy": "ARC-Easy",

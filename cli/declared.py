@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from types import NoneType
@@ -17,6 +17,7 @@ from adapter_probe.settings import (
     annotations_of,
     choices_of,
     declared_with,
+    fields_of,
     flag_of,
     is_list,
     is_required,
@@ -67,19 +68,19 @@ class Declared:
                 chosen[name] = option.read(value)
         if self._takes_cluster:
             chosen["cluster"] = _cluster({name: given.pop(name) for name in _slurm()})
-        for one in fields(self._kind):
+        for one in fields_of(self._kind):
             if one.name in chosen and (place := one.metadata.get("place")):
                 options.PLACES[place].check(chosen[one.name])
         return self._kind(**chosen)
 
     @property
     def _takes_cluster(self) -> bool:
-        return "cluster" in annotations_of(self._kind)
+        return any(one.name == "cluster" for one in fields_of(self._kind))
 
     @cached_property
     def _own(self) -> dict[str, _Option]:
         kinds = annotations_of(self._kind)
-        declared = sorted(fields(self._kind), key=lambda one: not is_required(one))
+        declared = sorted(fields_of(self._kind), key=lambda one: not is_required(one))
         made = {
             one.name: _option(one, kinds[one.name], declared_with(self._kind, one.name, "panel"))
             for one in declared

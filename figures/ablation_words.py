@@ -28,10 +28,6 @@ from adapter_probe.wording import (
 
 from .style import escape_mathtext
 
-DONE = {
-    "ablated": "the adapters in a contiguous span of layers are switched off, without retraining",
-    "kept": "only the adapters in a contiguous span of layers are kept on, without retraining",
-}
 _MCNEMAR = "an exact two-sided McNemar test of its predictions against the intact model's"
 
 
@@ -41,9 +37,13 @@ def study_label(record: AblationRecord) -> str:
     return f"{name}, {record.stack}" if record.stack else name
 
 
-def axis_words(study: StudyKind) -> str:
-    """What was done to a span, as axis labels say it."""
-    return "switched off" if study == "ablated" else "kept on"
+def done_to_span(study: StudyKind, strength: float = 0.0) -> str:
+    """What was done to the adapters of a span, as a clause."""
+    if study == "ablated":
+        done = wording.done_text(study, strength)
+        return f"the adapters in a contiguous span of layers are {done}, without retraining"
+    others = f" and the others {wording.done_text('ablated', strength)}" if strength else ""
+    return f"only the adapters in a contiguous span of layers are kept on{others}, without retraining"
 
 
 def common_metric(records: Iterable[AblationRecord]) -> str | None:

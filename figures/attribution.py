@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
-from adapter_probe.wording import ALL_OFF, drop_name, is_distance, number_text, unit_name
+from adapter_probe.wording import drop_name, is_distance, number_text, unit_name
 
 from . import style
 from .ablation_words import (
@@ -207,7 +207,7 @@ def _caption(records: Sequence[AblationRecord]) -> str:
     metric = common_metric(records)
     drop, loss = drop_name(metric), "" if is_distance(metric) else " loss"
     told = dict.fromkeys(record.summary.removed for record in records)
-    whole = " or ".join("all adapters switched off" if one == ALL_OFF else one for one in told)
+    whole = " or ".join(one.replace("all s", "all adapters s", 1) for one in told)
     parts = [
         *warnings_of(records),
         f"Attribution to layers of the {drop_label(records, metric)} with {whole}.",

@@ -15,6 +15,7 @@ from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.wording import (
     change_of,
     count_text,
+    done_text,
     drop_name,
     is_distance,
     span_text,
@@ -23,7 +24,6 @@ from adapter_probe.wording import (
 )
 
 from . import style
-from .ablation_words import axis_words
 from .curves import LegendEntry, add_legend
 from .drawing import Drawing
 from .layout import one_panel
@@ -113,7 +113,7 @@ def _entries(record: ExchangeRecord) -> list[LegendEntry]:
 
 
 def _state(record: ExchangeRecord) -> str:
-    return axis_words(record.study)
+    return done_text(record.study, record.strength)
 
 
 def _directions(first: str, second: str) -> str:
@@ -179,7 +179,7 @@ def _caption(record: ExchangeRecord) -> str:
     (first, second), (n, m) = record.metrics, record.n_examples
     task, other = map(task_label, record.names)
     off = record.study == "ablated"
-    done = "the span's adapters are switched off" if off else "only the span's adapters are kept on"
+    done = f"the span's adapters are {_state(record)}" if off else "only the span's adapters are kept on"
     return (
         f"Each point is a contiguous span of layers: the {change_of(first)} on"
         f" {task} ({unit_name(first)}, n = {n:,}) against the {change_of(second)} on"

@@ -22,6 +22,7 @@ from . import (
     paper_tables,
     size_robustness,
     span_curve,
+    strengths,
     table_layouts,
     tradeoff,
 )
@@ -33,6 +34,7 @@ from .venues import FigureOptions
 FIGURES: tuple[Callable[[Sequence[StudyRecord], FigureOptions], Iterator[Drawing]], ...] = (
     heatmap.drawings,
     span_curve.drawings,
+    strengths.drawings,
     attribution.drawings,
     joint.drawings,
     exchange.drawings,

@@ -21,10 +21,9 @@ from adapter_probe.wording import common_value, drop_name, is_distance, metric_n
 
 from . import style
 from .ablation_words import (
-    DONE,
-    axis_words,
     checkpoint_sentences,
     common_metric,
+    done_to_span,
     drop_label,
     over_spans,
     study_label,
@@ -161,7 +160,7 @@ def _drawing(records: Sequence[AblationRecord], options: FigureOptions) -> Drawi
     beside = records[0] if len(grids) == 1 and records[0].shares is not None else None
     figure = heatmap_figure(grids, options, drop_label(records, metric), metric, beside)
     names = " and ".join(dict.fromkeys(study_label(record) for record in records))
-    title = f"{names}: {drop_name(metric)} by span of layers {axis_words(records[0].summary.study)}"
+    title = f"{names}: {drop_name(metric)} by span of layers {records[0].summary.done}"
     caption = _caption(records, grids, options.tolerance, bool(beside and len(figure.axes) > 2))
     return Drawing("heatmap", title, figure, _spans_drawn(grids), caption, identity_of(records))
 
@@ -229,6 +228,7 @@ def _caption(
 ) -> str:
     frame = pd.concat([grid.frame for grid in grids], ignore_index=True)
     metric, study = common_metric(records), records[0].summary.study
+    strength = records[0].summary.strength or 0.0
     drop, marked = drop_name(metric), []
     line, gains = drawn_tolerance(grids, tolerance), (drop_points(frame["delta_points"]) < 0).any()
     units = [one for one in (span_units(record.spans) for record in records) if one is not None]
@@ -247,8 +247,8 @@ def _caption(
     return caption_of(
         [
             *warnings_of(records),
-            f"{sentence(drop_label(records, metric))} when {DONE[study]}.",
-            f"Rows: the first layer {axis_words(study)}, columns: the last; green frames mark "
+            f"{sentence(drop_label(records, metric))} when {done_to_span(study, strength)}.",
+            f"Rows: the first layer {records[0].summary.done}, columns: the last; green frames mark "
             f"{'single groups of layers' if grouped else 'single layers'}.",
             f"The black line separates spans with a {drop} of at most"
             f" {tolerance_text(tolerance, metric)} from the others."

@@ -14,7 +14,7 @@ from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.wording import cell_text, drop_text, unit_name
 
-from .ablation_words import axis_words, study_label
+from .ablation_words import study_label
 from .grid import Cells, draw_cells
 from .levels import DIVERGING_EDGES, DivergingScale, draw_colorbar
 from .marks import write_notes
@@ -66,7 +66,7 @@ def interaction_map(
     scale = DivergingScale.spanning(values) if scale is None else scale
     clear = is_clear(frame)
     texts = [cell_text(value, record.summary.metric) if sure else "" for value, sure in zip(values, clear)]
-    draw_cells(cells, values, ax, scale=scale, texts=texts, studied=axis_words(about.study), small=~clear)
+    draw_cells(cells, values, ax, scale=scale, texts=texts, studied=about.done, small=~clear)
     said = [escape_mathtext(study_label(record))]
     if record.shares is not None:
         said.append(f"{about.removed}: {drop_text(total_drop(record), about.metric)}")

@@ -20,7 +20,7 @@ from adapter_probe.wording import (
 )
 
 from . import style
-from .ablation_words import DONE, over_spans
+from .ablation_words import done_to_span, over_spans
 from .drawing import Drawing, caption_of
 from .heatmap import PUBLISHED, heatmap_figure, spread_fits
 from .span_curve import curve_figure, of_lines
@@ -90,7 +90,8 @@ def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], to
     scores = ", ".join(score_text(score, metric) for score in record.intact_scores)
     about = examples_text(record.n_examples, metric)
     about += "" if is_distance(metric) else f", intact {scores}"
-    done = DONE[record.study] if is_grid else of_lines([frame], record.study)
+    how = (record.study, record.strength)
+    done = done_to_span(*how) if is_grid else of_lines([frame], *how)
     mark = "A ring" if is_grid else "A hollow dot"
     if isinstance(record, ComparisonRecord):
         what, test = "difference", f"a two-sided paired bootstrap test over {drawn_units(metric)}"

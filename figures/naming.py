@@ -66,9 +66,13 @@ def _distinguishing_texts(studies: Sequence[AblationRecord]) -> list[str]:
 
 def alike_ablations(studies: Sequence[StudyRecord]) -> Iterator[tuple[str, list[AblationRecord]]]:
     """The ablations that belong into one figure, by what was done to the spans, with the file's ending."""
+    ablations = [one for one in studies if isinstance(one, AblationRecord)]
     for kind, suffix in (("ablated", ""), ("kept", "-kept")):
-        ablations = [one for one in studies if isinstance(one, AblationRecord)]
-        yield suffix, [one for one in ablations if one.summary.study == kind]
+        alike = [one for one in ablations if one.summary.study == kind]
+        strengths = dict.fromkeys(one.summary.strength or 0.0 for one in alike)
+        for strength in sorted(strengths):
+            own = f"-strength{strength:g}" if strength and len(strengths) > 1 else ""
+            yield f"{suffix}{own}", [one for one in alike if (one.summary.strength or 0.0) == strength]
 
 
 def suffix_of(study: StudyRecord, studies: Sequence[StudyRecord]) -> str:

@@ -17,11 +17,10 @@ from matplotlib.figure import Figure
 
 from adapter_probe.analysis.deltas import StudyKind, span_order
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
-from adapter_probe.wording import drop_name, sentence, tolerance_text
+from adapter_probe.wording import done_text, drop_name, sentence, tolerance_text
 
 from . import style
 from .ablation_words import (
-    axis_words,
     checkpoint_sentences,
     common_metric,
     drop_label,
@@ -113,7 +112,7 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
 def _drawing(records: Sequence[AblationRecord], options: FigureOptions) -> Drawing:
     lines = [line_of_spans(record, paper=options.paper) for record in records]
     names = [study_label(record) for record in records]
-    dropped, done = drop_name(common_metric(records)), axis_words(records[0].summary.study)
+    dropped, done = drop_name(common_metric(records)), records[0].summary.done
     title = f"{' and '.join(dict.fromkeys(names))}: {dropped} by span of layers {done}"
     paper = any(line.published is not None for line in lines)
     figure, caption = curve_figure(lines, options), _caption(records, options.tolerance, paper)
@@ -153,7 +152,7 @@ def curve_figure(lines: Sequence[SpanLine], options: FigureOptions) -> Figure:
 def _caption(records: Sequence[AblationRecord], tolerance: float, paper: bool) -> str:
     frames = [record.spans for record in records]
     frame = pd.concat(frames, ignore_index=True)
-    metric = common_metric(records)
+    metric, said = common_metric(records), records[0].summary
     drop, marked = drop_name(metric), []
     if "ci_low_points" in frame:
         mark, plural = ("Bars are", "s") if span_order(frames[0]) == "apart" else ("The band is the", "")
@@ -166,7 +165,8 @@ def _caption(records: Sequence[AblationRecord], tolerance: float, paper: bool) -
     return caption_of(
         [
             *warnings_of(records),
-            f"{sentence(drop_label(records, metric))} when {of_lines(frames, records[0].summary.study)}.",
+            f"{sentence(drop_label(records, metric))} when "
+            f"{of_lines(frames, said.study, said.strength or 0.0)}.",
             f"The dashed line is a {drop} of {tolerance_text(tolerance, metric)}.",
             *checkpoint_sentences(records),
             *marked,
@@ -178,9 +178,9 @@ def _caption(records: Sequence[AblationRecord], tolerance: float, paper: bool) -
     )
 
 
-def of_lines(frames: Sequence[pd.DataFrame], study: StudyKind) -> str:
+def of_lines(frames: Sequence[pd.DataFrame], study: StudyKind, strength: float = 0.0) -> str:
     """What was done to the adapters in the spans of curves, as a clause."""
-    what = {"ablated": "are switched off", "kept": "are the only ones kept on"}[study]
+    what = "are the only ones kept on" if study == "kept" else f"are {done_text(study, strength)}"
     return f"the adapters {_which_layers(frames)} {what}, without retraining"
 
 

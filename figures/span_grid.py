@@ -27,6 +27,7 @@ from adapter_probe.known_tasks import known_task
 from adapter_probe.wording import (
     ALL_OFF,
     cell_text,
+    done_text,
     drop_name,
     rounded,
     significance_test,
@@ -35,7 +36,7 @@ from adapter_probe.wording import (
 )
 
 from . import style
-from .ablation_words import ablation_notes, axis_words, drop_label, joint_notes, study_label
+from .ablation_words import ablation_notes, drop_label, joint_notes, study_label
 from .grid import Cells, draw_cells
 from .levels import DivergingScale, DropScale, Scale
 from .marks import draw_rings, draw_tolerance_border, draw_triangles, write_notes
@@ -60,6 +61,7 @@ class Grid:
         gains: whether drops can be negative.
         joint_study: without a record, what was done to the spans.
         joint_metric: without a record, what was measured; None for what the paper published.
+        joint_strength: likewise, what their adapters were multiplied by.
     """
 
     frame: pd.DataFrame
@@ -70,6 +72,7 @@ class Grid:
     joint_study: StudyKind = "ablated"
     joint_metric: str | None = None
     gains: bool = True
+    joint_strength: float = 0.0
 
     @property
     def name(self) -> str:
@@ -80,6 +83,11 @@ class Grid:
     def study(self) -> StudyKind:
         """What was done to the spans."""
         return self.record.summary.study if self.record else self.joint_study
+
+    @property
+    def done(self) -> str:
+        """What was done to the spans, as axis labels say it."""
+        return self.record.summary.done if self.record else done_text(self.study, self.joint_strength)
 
     @property
     def metric(self) -> str | None:
@@ -104,13 +112,15 @@ def grid_of(record: SpanRecord) -> Grid:
     if isinstance(record, AverageRecord):
         label, gains = f"mean {wording.drop_label(record.metric)}", not wording.is_distance(record.metric)
         return Grid(
-            frame, notes, label=label, joint_study=record.study, joint_metric=record.metric, gains=gains
+            frame, notes, label=label, joint_study=record.study, joint_metric=record.metric, gains=gains,
+            joint_strength=record.strength,
         )
     frame = frame.assign(delta_points=-frame["difference_points"])
     label = f"difference of {drop_name(record.metric)}s ({unit_name(record.metric)})"
     return Grid(
-        frame, notes, label=label, shows="differences", joint_study=record.study, joint_metric=record.metric
-    )
+        frame, notes, label=label, shows="differences", joint_study=record.study, joint_metric=record.metric,
+        joint_strength=record.strength,
+    )  # fmt: skip
 
 
 def spread_grid(record: AverageRecord) -> Grid:
@@ -121,7 +131,7 @@ def spread_grid(record: AverageRecord) -> Grid:
     gains = not wording.is_distance(record.metric)
     return Grid(
         frame, notes, label=label, shows="spread", joint_study=record.study, joint_metric=record.metric,
-        gains=gains,
+        gains=gains, joint_strength=record.strength,
     )  # fmt: skip
 
 
@@ -165,7 +175,7 @@ def draw(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Scale, n
         texts = [f"{text}\n± {cell_text(sd, grid.metric)}" for text, sd in zip(texts, frame["sd_points"])]
     if not numbers:
         texts = [""] * len(texts)
-    draw_cells(cells, drops, ax, scale=scale, texts=texts, studied=axis_words(grid.study))
+    draw_cells(cells, drops, ax, scale=scale, texts=texts, studied=grid.done)
     if border := grid.border(tolerance):
         draw_tolerance_border(ax, border)
     if (marked := marked_cells(frame, "non_monotone", True)).any():

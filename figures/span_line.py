@@ -19,7 +19,6 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.wording import significance_test, span_text, tolerance_text
 
 from . import style
-from .ablation_words import axis_words
 from .curves import FOOT, LegendEntry, tidy_axes
 from .grid import number_layers
 from .layout import before_drawing, size_in_points
@@ -58,7 +57,7 @@ class SpanLine(Grid):
     @property
     def axis(self) -> str:
         """The label of the axis of layers."""
-        first, last, done = self.frame["first"], self.frame["last"], axis_words(self.study)
+        first, last, done = self.frame["first"], self.frame["last"], self.done
         if (order := span_order(self.frame)) == "prefix":
             return f"last layer {done} (first: {first.iloc[0]})"
         if order == "suffix":

@@ -99,8 +99,9 @@ def lay_out_removable(removable: pd.DataFrame, record: AblationRecord) -> Table:
         )
     text = pd.DataFrame(rows)
     caption = (
-        f"{study_label(record)}: the longest span of layers whose adapters can be switched off without"
-        f" retraining, by the estimated {drop} or by the upper bound of its 95% paired bootstrap interval."
+        f"{study_label(record)}: the longest span of layers whose adapters can be {record.summary.done}"
+        f" without retraining, by the estimated {drop} or by the upper bound of its 95% paired bootstrap"
+        " interval."
     )
     return Table("table-removable", caption, text, removable, np.zeros(text.shape, bool), words=3)
 

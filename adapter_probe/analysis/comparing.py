@@ -24,6 +24,7 @@ from adapter_probe.analysis.deltas import (
     row_scores,
     rows_of,
     span_scores,
+    strength_of,
     study_kind,
     without_noise,
 )
@@ -31,6 +32,7 @@ from adapter_probe.analysis.resampling import bootstrap_scores
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, percentile_interval
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.schema import span_columns
+from adapter_probe.wording import done_text
 
 _SEED = 0
 
@@ -74,6 +76,11 @@ class JointRecord:
 
     def _of(self: JointT, stack: str) -> JointT:
         return replace(self, spans=of_stack(self.spans, stack), stack=stack)
+
+    @property
+    def strength(self) -> float:
+        """What the adapters of all studies were multiplied by where they were off."""
+        return next((strength_of(one) for one in self.identity.values() if isinstance(one, Mapping)), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +237,9 @@ def check_comparable(
             raise ResultsError(
                 f"{pair}: spans were {study_kind(one)} in one and {study_kind(other)} in the other"
             )
+        if (strengths := tuple(map(strength_of, (one.identity, other.identity)))) and len({*strengths}) > 1:
+            done = [done_text("ablated", strength) for strength in strengths]
+            raise ResultsError(f"{pair}: spans were {done[0]} in one and {done[1]} in the other")
         if sorted(span_names(one)) != sorted(span_names(other)):
             raise ResultsError(
                 f"{pair}: one has {len(one.spans)} variants up to layer {one.spans.max()}, the other "

@@ -8,6 +8,7 @@ worse, and the drop is the rise of the loss, in hundredths of nats or bits.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -88,6 +89,13 @@ def study_kind(results: AblationResults) -> StudyKind:
     first, last = results.spans[:, :1], results.spans[:, 1:]  # [variants, 1]
     inside = (first <= layer_of_site) & (layer_of_site <= last)  # [variants, sites]
     return "ablated" if (inside & ~results.masks).any() else "kept"
+
+
+def strength_of(identity: Mapping[str, Any]) -> float:
+    """What the adapters were multiplied by where a variant has them off, from an ablation's identity."""
+    settings = identity.get("settings")
+    strength = settings.get("strength", 0.0) if isinstance(settings, Mapping) else 0.0
+    return float(strength) if isinstance(strength, (int, float)) else 0.0
 
 
 def span_scores(results: AblationResults) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.deltas import StudyKind, intact_score, study_kind
+from adapter_probe.analysis.deltas import StudyKind, intact_score, strength_of, study_kind
 from adapter_probe.analysis.sweeps import pareto_frontier
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.fingerprints import refuse_changes
@@ -48,6 +48,11 @@ class ExchangeRecord:
     n_examples: tuple[int, int]
     identity: Mapping[str, object]
     study: StudyKind = "ablated"
+
+    @property
+    def strength(self) -> float:
+        """What the adapters of all studies were multiplied by where they were off."""
+        return next((strength_of(one) for one in self.identity.values() if isinstance(one, Mapping)), 0.0)
 
 
 def exchange_of(

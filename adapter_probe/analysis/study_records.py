@@ -13,6 +13,7 @@ from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import of_stack
 from adapter_probe.analysis.groups import group_scores
+from adapter_probe.analysis.strengths import StrengthSummary
 from adapter_probe.analysis.summary import AblationSummary, summarise
 
 
@@ -88,7 +89,24 @@ class TradeoffRecord:
     costs: pd.DataFrame | None = None
 
 
-StudyRecord = AblationRecord | SweepRecord | TradeoffRecord
+@dataclass(frozen=True, eq=False)
+class StrengthRecord:
+    """A folder that `adapter-probe strength` wrote.
+
+    Attributes:
+        folder: results folder.
+        strengths: ``strengths.csv``, see `adapter_probe.analysis.strengths.strength_table`.
+        summary: ``summary.json``.
+        identity: everything that determines the numbers.
+    """
+
+    folder: Path
+    strengths: pd.DataFrame
+    summary: StrengthSummary
+    identity: Mapping[str, object]
+
+
+StudyRecord = AblationRecord | SweepRecord | TradeoffRecord | StrengthRecord
 
 
 def ablation_record(

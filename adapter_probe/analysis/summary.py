@@ -20,6 +20,7 @@ from adapter_probe.analysis.deltas import (
     removed_row,
     row_scores,
     span_scores,
+    strength_of,
     study_kind,
     switched_layers,
 )
@@ -31,7 +32,7 @@ from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.records import RecordError, from_record, to_record
 from adapter_probe.spans import SITES_PER_LAYER
-from adapter_probe.wording import ALL_OFF
+from adapter_probe.wording import done_text, strength_text
 
 _GUESSES = {
     "classification": "always answering with the most frequent class",
@@ -39,9 +40,9 @@ _GUESSES = {
     "causal": "a choice at random",
     "tokens": "always answering with the most frequent tag",
 }
-NOT_DIFFERENT = "The model's outputs do not differ with all of these adapters off"
+NOT_DIFFERENT = "The model's outputs do not differ with all of these adapters"
 _ROUNDING = 1e-6  # nats
-NOT_WORSE = "The model is not worse with all of these adapters off"
+NOT_WORSE = "The model is not worse with all of these adapters"
 _NOTHING = "at the 5% level, so the differences between spans are not informative."
 _SITES = {"attention": "attention", "ffn": "feed-forward"}
 _NULLS = ("warning", "intact_score", "removed_score", "removed_delta_points", "majority_score",
@@ -91,6 +92,7 @@ class AblationSummary:
         groups: scores by group of the data, or by label or type of entity, by name.
         stacks: of a model with several stacks of layers, the summary of each studied one, by name; what names
             spans or layers is there alone.
+        strength: what the adapters are multiplied by where they are not intact; None for 0, switched off.
     """
 
     task: str
@@ -123,6 +125,7 @@ class AblationSummary:
     peft: dict[str, str] | None = None
     groups: dict[str, GroupScores] | None = None
     stacks: dict[str, AblationSummary] | None = None
+    strength: float | None = None
 
     def __post_init__(self) -> None:
         metrics.metric_label(self.metric)
@@ -174,13 +177,19 @@ class AblationSummary:
 
     @property
     def removed(self) -> str:
-        """Description of every adapter off that the study switches."""
+        """Description of every adapter off, or scaled, that the study switches."""
+        off = done_text("ablated", self.strength or 0.0)
         if not self.switched:
-            return ALL_OFF
+            return f"all {off}"
         if self.switched.startswith("the "):  # a stack
-            return f"all of {self.switched} switched off"
+            return f"all of {self.switched} {off}"
         whole = self.switched if "layers" in self.switched else f"all {self.switched}"
-        return f"{whole} switched off"
+        return f"{whole} {off}"
+
+    @property
+    def done(self) -> str:
+        """What the study does to a span's adapters: `switched off`, `scaled by 0.5`, `kept on`."""
+        return done_text(self.study, self.strength or 0.0)
 
 
 def summarise(
@@ -199,8 +208,9 @@ def summarise(
     if study == "ablated" and not in_stacks:
         frame = spans_with_adapters(frame, switched_layers(results))
     warning = None if tables is None else _warning(tables, intact, removed, results)
-    spans = {} if in_stacks else notable_spans(frame, study)
-    lora = {} if warning or tables is None or in_stacks else next_lora(results, tables.layers, spans)
+    spans, strength = {} if in_stacks else notable_spans(frame, study), strength_of(results.identity)
+    no_lora = warning or tables is None or in_stacks or strength
+    lora = {} if no_lora or tables is None else next_lora(results, tables.layers, spans)
     return AblationSummary(
         task=settings["task"],
         split=settings["split"],
@@ -228,6 +238,7 @@ def summarise(
         peft=lora or None,
         groups=None if groups is None else group_summary(groups),
         stacks=_of_stacks(results, tables) if in_stacks else None,
+        strength=strength or None,
     )
 
 
@@ -250,12 +261,18 @@ def _warning(tables: AblationTables, intact: float, removed: float, results: Abl
     if results.metric in metrics.COMPARISONS:
         largest = tables.spans["delta_points"].abs().max()
         same = abs(removed - intact) <= _ROUNDING and largest <= 100 * _ROUNDING
-        return f"{NOT_DIFFERENT}, so the differences between spans are not informative." if same else None
+        said = f"{NOT_DIFFERENT} {_off(results)}, so the differences between spans are not informative."
+        return said if same else None
     if tables.chance_p >= ALPHA or intact < results.chance_score:
         return f"The intact model is not better than {_GUESSES[results.kind]} {_NOTHING}"
     if tables.removed_p >= ALPHA or metrics.to_points(results.metric, removed - intact) > 0:
-        return f"{NOT_WORSE} {_NOTHING}"
+        return f"{NOT_WORSE} {_off(results)} {_NOTHING}"
     return None
+
+
+def _off(results: AblationResults) -> str:
+    strength = strength_of(results.identity)
+    return f"scaled by {strength_text(strength)}" if strength else "off"
 
 
 def _layer_parameters(results: AblationResults) -> tuple[int, ...] | None:

@@ -68,7 +68,7 @@ class PlacedAdapter(Switchable):
         if self.disable_adapters or self._residual is None:
             return None
         residual, self._residual = self._residual, None
-        return _first(output, lambda x: self.bottleneck.adapt(x, residual, self._norm[0]))
+        return _first(output, lambda x: self.bottleneck.adapt(x, residual, self._norm[0], self.strength))
 
 
 def _first(output: Any, change: Callable[[Tensor], Tensor]) -> Any:

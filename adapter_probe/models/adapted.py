@@ -152,9 +152,9 @@ class AdaptedModel(nn.Module):
         """
         if strength and any(site.has_inner for site in self.sites):
             raise ModelError(
-                f"--strength {strength:g} is not possible with this checkpoint: the engine that runs it scales "
-                "bottlenecks only, and its adapters act inside the attention or the feed-forward network; "
-                "convert it with --to peft if that is possible"
+                f"--strength {strength:g} is not possible with this checkpoint: of adapters that are not "
+                "PEFT's only bottlenecks are scaled, and it has others inside the attention or the "
+                "feed-forward network; convert it with --to peft if that is possible"
             )
         for site in self.sites:
             site.strength = strength

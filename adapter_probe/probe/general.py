@@ -188,9 +188,7 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
     few = 2 * read <= encoded.lengths  # so that positions that are not read can be told
     items = np.lexsort((encoded.lengths, ~few))[:1]
     rows = rows_of(encoded, items, layout[0], dtype, device)[0]
-    return Replay(
-        module, rows.inputs, read=Scorer(rows, layout[1]), switches=switches, alone=alone
-    ), layout
+    return Replay(module, rows.inputs, read=Scorer(rows, layout[1]), switches=switches, alone=alone), layout
 
 
 def _may_share(request: AblationRequest, module: nn.Module) -> bool:

@@ -17,9 +17,14 @@ _SCALING, _FORWARD = "_own_scaling", "_own_forward"
 
 
 class Switchable(nn.Module):
-    """A module with the switch that PEFT's modules have, on at first."""
+    """A module with the switch that PEFT's modules have, on at first.
+
+    Attributes:
+        strength: what its change is multiplied by while it is on.
+    """
 
     disable_adapters = False
+    strength = 1.0
 
     def enable_adapters(self, on: bool) -> None:
         """Switch it."""
@@ -77,7 +82,9 @@ def scale(module: Any, strength: float) -> None:
     between the module without and with its adapters: ``off + strength (on - off)``. That is the same where
     the outputs are linear in the change, and interpolates (IA)3's factors and LayerNorms.
     """
-    if isinstance(module, TwoWeights):
+    if isinstance(module, Switchable):
+        module.strength = strength
+    elif isinstance(module, TwoWeights):
         module.scale(strength)
     elif is_plain_lora(module):
         own = vars(module).setdefault(_SCALING, module.scaling)

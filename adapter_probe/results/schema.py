@@ -46,10 +46,14 @@ AGGREGATE_CSV, SIZES_CSV, COSTS_CSV = "aggregate.csv", "sizes.csv", "costs.csv"
 HALVING_CSV, CUT, REACHED = "halving.csv", "cut.json", "reached.json"
 """The table of learning rates compared early; in a trial's folder, after which step, and its score there."""
 
+STRENGTHS_CSV = "strengths.csv"
+"""The table of a study of strengths."""
+
 PARAMETERS_CSV = "parameters.csv"
 """Table of a suite: the parameters of its checkpoints."""
 
 ABLATION_FILES = (SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV, GROUPS_CSV, PREDICTIONS, SUMMARY)
+STRENGTH_FILES = (STRENGTHS_CSV, SUMMARY)
 SWEEP_TABLES = (SWEEP_CSV, TRADEOFF_CSV, AGGREGATE_CSV, SIZES_CSV, TRIALS_CSV)
 
 ColumnKind = str
@@ -104,6 +108,12 @@ CHOICE_COLUMNS = {
     "learning_rate": "number", "epochs": "count", "size": "count", "method": "text", "init": "text",
 }  # fmt: skip
 """Columns that identify the trials behind a row of a sweep; older tables lack some."""
+
+STRENGTHS_COLUMNS = {
+    "strength": "number", "first": "count", "last": "count", "n_layers": "count", "whole": "flag",
+    "score": "number", "delta_points": "number", "ci_low_points": "number", "ci_high_points": "number",
+    "n_examples": "count",
+}  # fmt: skip
 
 _LARGEST_COUNT = 2**53  # beyond, floats skip whole numbers
 _WHOLE = r"-?\d{1,15}"
@@ -231,7 +241,7 @@ def find_results(folders: Iterable[str | Path]) -> list[Path]:
             raise ResultsError(f"{folder}: no such folder; give results folders")
         here = [folder] if holds_results(folder) else sorted(filter(holds_results, folder.iterdir()))
         if not here:
-            names = ", ".join((SPANS_CSV, *SWEEP_TABLES))
+            names = ", ".join((SPANS_CSV, STRENGTHS_CSV, *SWEEP_TABLES))
             raise ResultsError(f"{folder} contains no results: none of {names} is in it or in a subfolder")
         for path in here:
             found.setdefault(path.resolve(), path)
@@ -240,4 +250,4 @@ def find_results(folders: Iterable[str | Path]) -> list[Path]:
 
 def holds_results(folder: Path) -> bool:
     """Whether the folder itself contains results."""
-    return any((folder / name).is_file() for name in (SPANS_CSV, *SWEEP_TABLES))
+    return any((folder / name).is_file() for name in (SPANS_CSV, STRENGTHS_CSV, *SWEEP_TABLES))

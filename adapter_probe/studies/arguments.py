@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_chec
 
 from adapter_probe.errors import AdapterProbeError, ModelError
 from adapter_probe.jobs.resources import Machine, Resources
+from adapter_probe.jobs.slurm_options import SlurmOptions
 from adapter_probe.models.methods import AdapterVariant
 from adapter_probe.models.peft_method import PeftConfig
 from adapter_probe.probe.arguments import AblationSettings, Evaluation
-from adapter_probe.settings import Settings, required, setting
+from adapter_probe.settings import Settings, fixed, required, setting
 from adapter_probe.training.settings import StepSettings, TrainingSettings
 
 if TYPE_CHECKING:
@@ -151,6 +152,27 @@ class Ablate(_Given):
             metavar="CHECKPOINT", argument=True, place="checkpoint or name", shell=Path,
         )
     )  # fmt: skip
+
+
+STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunStrength(Ablate):
+    """The arguments of `adapter_probe.strength`."""
+
+    strengths: Sequence[float] = setting(
+        STRENGTHS, "strengths to score: what the change of the adapters is multiplied by. 1, the adapter as "
+        "it was trained, is always among them.", panel="Spans",
+    )  # fmt: skip
+    spans: str = setting(
+        "whole", "spans that are scaled one at a time besides all layers together: none (whole), single "
+        "layers (single), or as for ablate.", panel="Spans", metavar="SET", slug="{}", note="spans {}",
+    )  # fmt: skip
+    strength: float = fixed(0.0)
+    complement: bool = fixed(False)
+    against: ExampleSource = fixed(())
+    cluster: SlurmOptions | None = fixed(None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

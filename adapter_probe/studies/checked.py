@@ -8,7 +8,6 @@ import inspect
 import numbers
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import cache, wraps
 from os import PathLike, fspath
 from pathlib import Path
@@ -17,7 +16,7 @@ from types import NoneType
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, get_origin
 
 from adapter_probe.errors import AdapterProbeError, must_be, one_line, reason_of, shown
-from adapter_probe.settings import Names, annotations_of, evaluated, is_required, kinds_of
+from adapter_probe.settings import Names, annotations_of, evaluated, fields_of, is_required, kinds_of
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -101,11 +100,11 @@ def taking(
 
 def _parameters(declared: type) -> Iterator[inspect.Parameter]:
     """The parameters of a function that takes a dataclass: its fields, those without a default first."""
-    required = {one.name: is_required(one) for one in fields(declared)}
+    required = {one.name: is_required(one) for one in fields_of(declared)}
     by_name = {
-        one.name: not (required[one.name] or one.metadata.get("positional")) for one in fields(declared)
+        one.name: not (required[one.name] or one.metadata.get("positional")) for one in fields_of(declared)
     }
-    for one in sorted(fields(declared), key=lambda one: (not required[one.name], by_name[one.name])):
+    for one in sorted(fields_of(declared), key=lambda one: (not required[one.name], by_name[one.name])):
         kind = (
             inspect.Parameter.KEYWORD_ONLY if by_name[one.name] else inspect.Parameter.POSITIONAL_OR_KEYWORD
         )
@@ -115,7 +114,7 @@ def _parameters(declared: type) -> Iterator[inspect.Parameter]:
 
 def _with_arguments(text: str, declared: type) -> str:
     """A docstring with the descriptions of the fields as its section of arguments."""
-    about = sorted(fields(declared), key=lambda one: not is_required(one))
+    about = sorted(fields_of(declared), key=lambda one: not is_required(one))
     entries = (f"{one.name}: {one.metadata['help']}" for one in about)
     lines = "".join(
         fill(text, 105, initial_indent=" " * 4, subsequent_indent=" " * 8) + "\n" for text in entries

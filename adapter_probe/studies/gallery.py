@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.progress import stage
+from adapter_probe.records import to_record
 from adapter_probe.results import schema
 from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
 from adapter_probe.results.sealing import FIGURES, add_note, read_note, sealed_tables
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from adapter_probe.figures.gallery import GalleryItem
 
     from .ablation import Ablation
+    from .strengths import Strengths
     from .suite import Suite
     from .sweeps import Sweep
 
@@ -248,6 +250,18 @@ def ablation_report(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
     files |= {path.stem + path.suffix.replace(".", "_"): str(path) for path in
               exchange(study, study.against).save(study.folder)}  # fmt: skip
     return {**study.summary.to_dict(), "against": ablation_report(study.against, tolerance), "files": files}
+
+
+def strength_report(study: Strengths) -> dict[str, Any]:
+    """Draw a finished study of strengths into its folder; its summary and points with the paths of files."""
+    from .sweeps import plain_rows
+
+    files = {name: str(study.folder / f"{name}.csv") for name in ("strengths",)}
+    said = study.summary
+    return {
+        **to_record(said), "verdict": said.verdict, "points": plain_rows(study.table),
+        "files": {**files, **draw_into_folder(study)},
+    }  # fmt: skip
 
 
 def sweep_report(study: Sweep, paper: bool = False) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from adapter_probe.analysis.study_records import AblationRecord, SweepRecord, TradeoffRecord
+from adapter_probe.analysis.strengths import StrengthSummary
+from adapter_probe.analysis.study_records import AblationRecord, StrengthRecord, SweepRecord, TradeoffRecord
 from adapter_probe.analysis.summary import AblationSummary
 from adapter_probe.errors import ResultsError
 from adapter_probe.results import schema
@@ -24,11 +25,12 @@ from .gallery import DrawnStudy, StoredStudy
 
 if TYPE_CHECKING:
     from .init_sweep import InitSweep
+    from .strengths import Strengths
     from .tradeoff import Tradeoff
 
 
 @checked
-def load(folder: str | Path) -> Ablation | InitSweep | Tradeoff:
+def load(folder: str | Path) -> Ablation | InitSweep | Tradeoff | Strengths:
     """Read the study in a results folder, without torch.
 
     Args:
@@ -78,7 +80,7 @@ def ablations_of(given: Sequence[Ablation | str | Path]) -> list[Ablation]:
     return found  # type: ignore[return-value]
 
 
-def _read(folder: Path) -> Ablation | InitSweep | Tradeoff:
+def _read(folder: Path) -> Ablation | InitSweep | Tradeoff | Strengths:
     check_complete(folder, dispensable=(schema.PREDICTIONS,))
     if (folder / schema.SPANS_CSV).is_file():
         return _read_ablation(folder)
@@ -97,6 +99,13 @@ def _read(folder: Path) -> Ablation | InitSweep | Tradeoff:
         costs = _read_if_there(folder / schema.COSTS_CSV, schema.COSTS_COLUMNS)
         identity = study_identity(path)
         return Tradeoff(TradeoffRecord(folder, table, aggregate, sizes, trials, identity, costs))
+    if (path := folder / schema.STRENGTHS_CSV).is_file():
+        from .strengths import Strengths
+
+        strengths = schema.read_table(path, schema.STRENGTHS_COLUMNS)
+        summary = StrengthSummary.from_dict(schema.read_summary(folder), folder / schema.SUMMARY)
+        said = read_json(folder / schema.STUDY) if (folder / schema.STUDY).is_file() else {}
+        return Strengths(StrengthRecord(folder, strengths, summary, said))
     names = ", ".join((schema.SPANS_CSV, schema.SWEEP_CSV, schema.TRADEOFF_CSV))
     raise ResultsError(f"{folder} contains nothing to draw: none of {names} is in it")
 

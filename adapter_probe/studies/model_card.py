@@ -102,7 +102,7 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     part, how = "cell", ": the row is the first layer, the column the last"
     if span_order(record.in_stacks[0].spans) is not None:
         part, how = "point", ""
-    done = "are switched off" if said.study == "ablated" else "are the only ones kept on"
+    done = "are the only ones kept on" if said.study == "kept" else f"are {said.done}"
     alt = f"Change of the {metric_name(said.metric)} for every span of layers whose adapters {done}"
     lines = [
         f"## Which adapters the model needs: {escape_markdown(study_label(record))}",
@@ -119,7 +119,7 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     if said.warning:
         lines += [f"> {escape_markdown(said.warning)}", ""]
     elif record.removable is not None and said.study == "ablated":
-        lines += ["### What can be removed", ""]
+        lines += [f"### What can be {said.done}" if said.strength else "### What can be removed", ""]
         lines += [
             markdown_text(lay_out_removable(part.removable, part))
             for part in record.in_stacks

@@ -76,6 +76,7 @@ def write_recipe(
     checkpoint: str | Path | None,
 ) -> Recipe:
     """Write the recipe of a study; see `Ablation.recipe`."""
+    _refuse_scaled(study)
     found = Path(study.folder.resolve().parent if checkpoint is None else checkpoint)
     if not (found / CONFIG).is_file():
         raise ResultsError(f"{found} contains no {CONFIG}; give the checkpoint of the study with checkpoint=")
@@ -106,6 +107,15 @@ def write_recipe(
     recipe = Recipe(folder, tuple(layers), ranks, removed)
     write_text(folder / CARD, _card(study, found, config, recipe, span, within, shares))
     return recipe
+
+
+def _refuse_scaled(study: Ablation) -> None:
+    """Refuse an ablation whose adapters were scaled: it does not say what is missed without them."""
+    if study.summary.strength:
+        raise ResultsError(
+            f"{study.folder} has adapters {study.summary.done}, which does not tell what a layer is needed "
+            "for; give an ablation without --strength"
+        )
 
 
 def _refuse_numbered(checkpoint: Path) -> None:

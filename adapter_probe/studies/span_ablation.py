@@ -38,17 +38,26 @@ if TYPE_CHECKING:
     from adapter_probe.probe.resumable import AblationRun
 
 _ANY_DEVICE = ("auto", "cpu")  # available on every machine
+USUAL = "ablation"
+"""The results folder of an ablation with defaults, inside the checkpoint."""
 AGAINST_PREFIX = "against-"
 """Prefix of the subfolder that holds the same variants scored on other data."""
 
 
-def _asked(call: Ablate, rows: Path, place: Path) -> list[tuple[AblationArguments, Path]]:
+def asked_of(call: Ablate, usual: str, opened: Given | None) -> list[tuple[AblationArguments, Path]]:
+    """What `_asked` gives, with examples in memory kept beside the results."""
+    rows = _usual_folder(str(call.checkpoint), usual).parent if call.out is None else Path(call.out)
+    return _asked(call, rows, rows if opened else Path(str(call.checkpoint)), usual)
+
+
+def _asked(call: Ablate, rows: Path, place: Path, usual: str) -> list[tuple[AblationArguments, Path]]:
     """The arguments of an ablation with its results folder, and then those on the data of `against`, if any.
 
     Args:
         call: what the user gave.
         rows: where examples in memory are saved.
         place: the checkpoint's folder, or another one for a model in memory.
+        usual: name of the results folder with settings at their defaults.
     """
     from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 
@@ -61,7 +70,7 @@ def _asked(call: Ablate, rows: Path, place: Path) -> list[tuple[AblationArgument
         data=_with_task(files, call.task), categories=categories_of(call.data),
     )  # fmt: skip
     check_files(checkpoint, call.encoding, *arguments.data, *others)
-    folder = _folder_of(arguments, call.out)
+    folder = _folder_of(arguments, call.out, usual)
     if not others:
         return [(arguments, folder)]
     other = replace(arguments, data=tuple(others), split="validation", metric=None, **vars(Prompting()))
@@ -79,9 +88,10 @@ def plan(call: Ablate) -> AblationPlan:
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.probe.request import prepare_ablation
 
-    with TemporaryDirectory() as folder_of_rows, _opened(call) as (call, opened, _):
+    with TemporaryDirectory() as folder_of_rows, opened_for(call) as (call, opened, _):
         rows = Path(folder_of_rows)
-        arguments, folder = _asked(call, rows, rows if opened else Path(str(call.checkpoint)))[0]
+        place = rows if opened else Path(str(call.checkpoint))
+        arguments, folder = _asked(call, rows, place, USUAL)[0]
         use_threads(call.threads)
         request = prepare_ablation(arguments, choose_device(call.device), *(opened or ()))
         with activity("ablate: measuring the speed on a small batch", call.progress):
@@ -108,9 +118,8 @@ def ablate(call: Ablate) -> Ablation:
         TrainingError: jobs on the cluster failed.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    with _opened(call) as (call, opened, temporary):
-        rows = _usual_folder(str(call.checkpoint)).parent if call.out is None else Path(call.out)
-        asked = _asked(call, rows, rows if opened else Path(str(call.checkpoint)))
+    with opened_for(call) as (call, opened, temporary):
+        asked = asked_of(call, USUAL, opened)
         harness = call.lm_eval_json is not None or call.lm_eval_samples is not None
         if opened is None and not harness and (finished := _finished(asked, call)) is not None:
             return finished
@@ -174,7 +183,7 @@ _IN_MEMORY = ("tokenizer", "batches", "labels", "read")
 
 
 @contextmanager
-def _opened(call: Ablate) -> Iterator[tuple[Ablate, Given | None, TemporaryDirectory[str] | None]]:
+def opened_for(call: Ablate) -> Iterator[tuple[Ablate, Given | None, TemporaryDirectory[str] | None]]:
     """The arguments, and of a model in memory what `opened_call` gives; nothing of a checkpoint on disk."""
     if isinstance(call.checkpoint, (str, Path)):
         for one in fields(Ablate):
@@ -239,7 +248,7 @@ def _with_against(studies: Sequence[Ablation]) -> Ablation:
     return replace(studies[0], against=studies[1]) if len(studies) > 1 else studies[0]
 
 
-def _folder_of(arguments: AblationArguments, out: str | Path | None) -> Path:
+def _folder_of(arguments: AblationArguments, out: str | Path | None, name: str) -> Path:
     """The results folder: `out`, or the usual one with settings that are not defaults added to its name."""
     if out is not None:
         return Path(out)
@@ -249,19 +258,23 @@ def _folder_of(arguments: AblationArguments, out: str | Path | None) -> Path:
     if arguments.metric in COMPARISONS:
         said["metric"] = str(arguments.metric)
     named = ("split", "data", *vars(Prompting()), "max_examples", "metric")
-    last = [said[name] for name in named if name in said]
-    usual = _usual_folder(arguments.checkpoint)
-    return usual.with_name("-".join([usual.name, *arguments.settings.slugs().values(), *last]))
+    last = [said[one] for one in named if one in said]
+    usual, slugs = _usual_folder(arguments.checkpoint, name), arguments.settings.slugs()
+    if name != USUAL and slugs.get("spans") == "whole":  # the default of a study of strengths
+        del slugs["spans"]
+    return usual.with_name("-".join([usual.name, *slugs.values(), *last]))
 
 
-def _usual_folder(checkpoint: str) -> Path:
-    """The results folder of an ablation with defaults: in the checkpoint, but not in the hub's cache."""
+def _usual_folder(checkpoint: str, usual: str) -> Path:
+    """The results folder of a study with defaults: in the checkpoint, but not in the hub's cache."""
     name = name_in_cache(Path(checkpoint))
-    return Path(checkpoint) / "ablation" if name is None else Path.cwd() / f"{name}-ablation"
+    return Path(checkpoint) / usual if name is None else Path.cwd() / f"{name}-{usual}"
 
 
-def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = True) -> Ablation:
-    """Compute the missing parts of an ablation and write its tables.
+def run_ablation(
+    request: AblationRequest, folder: Path, *, progress: bool = True, name: str = "ablate"
+) -> Ablation:
+    """Compute the missing parts of an ablation and write its tables; `name` is said with the progress.
 
     Raises:
         ResultsError: the folder belongs to another run, is in use, or cannot be written.
@@ -273,17 +286,17 @@ def run_ablation(request: AblationRequest, folder: Path, *, progress: bool = Tru
             print_message(request.remark, progress)
         for damaged in run.damaged:
             print_message(f"{damaged} is damaged or belongs to another run; computing it again", progress)
-        with _bar(run, request, progress) as report:
+        with _bar(run, request, progress, name) as report:
             run.compute(report)
         results = run.results()
-        with activity("ablate: computing intervals and tests of every span", progress):
+        with activity(f"{name}: computing intervals and tests of every span", progress):
             record = ablation_record(results, folder, run.created_with)
             _write(record, results)
     return Ablation(record, results)
 
 
 @contextmanager
-def _bar(run: AblationRun, request: AblationRequest, progress: bool) -> Iterator[Any]:
+def _bar(run: AblationRun, request: AblationRequest, progress: bool, name: str) -> Iterator[Any]:
     total, done = run.tokens_total, run.tokens_done
     if done == total:
         yield lambda _: None
@@ -293,7 +306,7 @@ def _bar(run: AblationRun, request: AblationRequest, progress: bool) -> Iterator
 
         if progress and (slow := say_slow_bfloat16(request.device, "--precision float32")):
             print_message(slow)
-    with progress_bar("ablate", total, "tokens", done, progress) as bar:
+    with progress_bar(name, total, "tokens", done, progress) as bar:
         yield bar.update
 
 

@@ -27,7 +27,7 @@ def aligned_columns(rows: list[tuple[str, str]]) -> str:
     return "\n".join(f"{left:<{width}}  {right}".rstrip() for left, right in rows)
 
 
-def _plain(text: str) -> str:
+def plain_text(text: str) -> str:
     """Text for the terminal, whose encoding may lack the signs of a figure."""
     return text.replace("−", "-").replace("–", "-")
 
@@ -39,12 +39,12 @@ def _examples(n: int, metric: str) -> str:
 
 def score_text(score: float | None, metric: str) -> str:
     """A score as text; see `adapter_probe.wording.score_text`."""
-    return _plain(wording.score_text(score, metric))
+    return plain_text(wording.score_text(score, metric))
 
 
 def drop_text(delta: float | None, metric: str) -> str:
     """A change of a score, in points, as a drop or a gain; see `adapter_probe.wording.drop_text`."""
-    return _plain(wording.drop_text(None if delta is None else -delta, metric))
+    return plain_text(wording.drop_text(None if delta is None else -delta, metric))
 
 
 def drop_interval_text(delta: float | None, interval: Sequence[float | None], metric: str) -> str:
@@ -57,7 +57,7 @@ def drop_interval_text(delta: float | None, interval: Sequence[float | None], me
 
 
 def _amount_text(points: float, metric: str) -> str:
-    return _plain(wording.amount_text(points, metric))
+    return plain_text(wording.amount_text(points, metric))
 
 
 def _signed_amount(points: float, metric: str) -> str:
@@ -66,7 +66,7 @@ def _signed_amount(points: float, metric: str) -> str:
 
 
 def _layers_text(first: int, last: int) -> str:
-    return _plain(wording.layers_text(first, last))
+    return plain_text(wording.layers_text(first, last))
 
 
 def _of_stack(row: Any, words: str) -> str:
@@ -95,11 +95,11 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         ("task", f"{summary.task}, {summary.evaluated}, {_examples(summary.n_examples, metric)}, {metric}"),
     ]
     if wording.is_distance(metric):
-        rows += [("compared with", "the intact model's outputs"), ("all switched off", f"{removed}{part}")]
+        rows += [("compared with", "the intact model's outputs"), (_all_done(summary), f"{removed}{part}")]
     else:
         rows.append(("intact", score_text(summary.intact_score, metric)))
         score = score_text(summary.removed_score, metric)
-        rows.append(("all switched off", f"{score} ({removed}){part}"))
+        rows.append((_all_done(summary), f"{score} ({removed}){part}"))
     guesses = summary.majority_score is not None or summary.kind not in ("tokens", "multilabel")
     if guesses and metric not in RATIOS:
         named = {"causal": "random choice", "tokens": "most frequent tag"}
@@ -133,7 +133,7 @@ def _stack_rows(summary: AblationSummary, warning: str | None, stack: str) -> li
     """The notable layers and spans of the model, or of one of its stacks."""
     metric, kept, rows = summary.metric, summary.study == "kept", []
     if stack:
-        rows.append(("all switched off", drop_text(summary.removed_delta_points, metric)))
+        rows.append((_all_done(summary), drop_text(summary.removed_delta_points, metric)))
     if (single := summary.single_layer) is not None:
         unit = "layer" if single.last_layer is None else "group"
         name = f"best single {unit}" if kept else f"largest single-{unit} {wording.drop_name(metric)}"
@@ -152,7 +152,13 @@ def _stack_rows(summary: AblationSummary, warning: str | None, stack: str) -> li
 
 def both_scores(rows: Mapping[str, str]) -> str:
     """The intact score, if it says anything, and that with everything off, from `ablation_rows`."""
-    return ", ".join(f"{name} {rows[name]}" for name in ("intact", "all switched off") if name in rows)
+    wanted = (name for name in rows if name == "intact" or name.startswith(("all switched", "all scaled")))
+    return ", ".join(f"{name} {rows[name]}" for name in wanted)
+
+
+def _all_done(summary: AblationSummary) -> str:
+    """What the row of the score with everything off, or scaled, is called."""
+    return plain_text(f"all {wording.done_text('ablated', summary.strength or 0.0)}")
 
 
 def _group_rows(summary: AblationSummary) -> list[tuple[str, str]]:
@@ -162,7 +168,7 @@ def _group_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     rows = [
         (
             f"on {name}",
-            f"{_intact_of(own, metric)}{_examples(own.n_examples, metric)}, all switched off "
+            f"{_intact_of(own, metric)}{_examples(own.n_examples, metric)}, {_all_done(summary)} "
             f"{drop_text(own.removed_delta_points, metric)}",
         )
         for name, own in list(wholes.items())[:_MOST_GROUPS]
@@ -179,7 +185,7 @@ def _intact_of(group: GroupScores, metric: str) -> str:
 def _span_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     """The longest removable or shortest sufficient spans."""
     metric = summary.metric
-    what = "shortest sufficient span" if summary.study == "kept" else "longest removable span"
+    what = plain_text(wording.best_span_text(summary.study, summary.strength or 0.0))
     rows = [
         (f"{what} within {wording.tolerance_text(float(tolerance), metric)}", span_drop_text(span, metric))
         for tolerance, span in summary.best_spans.items()
@@ -246,7 +252,7 @@ def exchange_rows(record: ExchangeRecord) -> list[tuple[str, str]]:
         first, second = (drop_text(*pair) for pair in zip((own, others), record.metrics))
         change = f"{first} on {task}, {second} on {other}"
         change += f" ({len(alike) - 1} other spans are equal)" if len(alike) > 1 else ""
-        done = "switched off" if record.study == "ablated" else "kept on"
+        done = plain_text(wording.done_text(record.study, record.strength))
         rows.append((f"frontier: {layers} {done}", change))
     return rows if len(rows) > 1 else [*rows, ("frontier", "only the intact model")]
 
@@ -265,7 +271,7 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
         ),
         *([] if wording.is_distance(record.metric) else [("intact", f"{low} to {high}")]),
         (
-            "all switched off",
+            plain_text(f"all {wording.done_text('ablated', record.strength)}"),
             "undefined"
             if math.isnan(removed)
             else f"{drop_text(removed, record.metric)}, standard deviation over studies "

@@ -2,8 +2,8 @@
 
     python -m benchmarks.preparing.smollm2_lora BASE ARC_EASY_FOLDER OUT [STEPS]
 
-On a base that is stored in 4 bits this is a QLoRA. Wants torch, transformers and peft. The loss is that of the right answer's tokens after
-``Question: ... Answer:``, which is how `ablate` asks the question.
+On a base that is stored in 4 bits this is a QLoRA. Wants torch, transformers and peft. The loss is that of
+the right answer's tokens after ``Question: ... Answer:``, which is how `ablate` asks the question.
 """
 
 from __future__ import annotations

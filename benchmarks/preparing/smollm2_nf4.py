@@ -1,4 +1,4 @@
-"""Store a language model in NF4, by bitsandbytes on the processor: a base of docs/studies/smollm2-strength.md.
+"""Store a language model in NF4, by bitsandbytes on the processor: for docs/studies/smollm2-strength.md.
 
     python -m benchmarks.preparing.smollm2_nf4 BASE OUT
 

@@ -20,7 +20,15 @@ from adapter_probe.figures.layout import one_panel
 from adapter_probe.figures.levels import DivergingScale, Scale
 from adapter_probe.figures.span_grid import grid_of
 from adapter_probe.figures.span_line import line_of_spans
-from adapter_probe.wording import drop_text, examples_text, is_distance, is_loss, metric_name, score_text
+from adapter_probe.wording import (
+    best_span_text,
+    drop_text,
+    examples_text,
+    is_distance,
+    is_loss,
+    metric_name,
+    score_text,
+)
 
 from .advice import percent_text, slider_steps
 from .examples import ExampleTexts, confusion, confusion_card, examples_card, examples_content, flip_counts
@@ -84,7 +92,7 @@ def ablation_study(
         prefix: begins the ids in its drawings.
     """
     record, results, said = ablation.record, ablation.results, ablation.record.summary
-    words, frame = Words(said.metric, said.study), record.spans
+    words, frame = Words(said.metric, said.study, said.strength or 0.0), record.spans
     readings = [drops_of(frame, words.drop)]
     spoken = _spoken(frame, readings[0].said(words), words)
     if span_order(frame) is not None:
@@ -99,7 +107,7 @@ def ablation_study(
     matrices = confusion(results, frame) if results else None
     examples = examples_content(results, frame, ablation.texts) if results and ablation.texts else None
     whole = _switched(replace(record, stack="")) == ""
-    prunable = said.study != "kept" and not said.warning and whole
+    prunable = said.study != "kept" and not said.warning and not said.strength and whole
     steps = slider_steps(
         frame, words, tolerance, view=views[0], reading=readings[0], parameters=said.layer_parameters,
         others=others, prune=prunable,
@@ -155,7 +163,10 @@ def _facts(ablation: ReportedAblation, words: Words, readings: list, n_views: in
             for value, interval, note in zip(reading.values, reading.intervals(words), reading.notes or [])
         ]
     if parameters := record.summary.layer_parameters:
-        total, kept = sum(parameters), "kept" if words.study == "kept" else "removed"
+        total, kept = (
+            sum(parameters),
+            "kept" if words.study == "kept" else words.removed,
+        )
         inside = [sum(parameters[first : last + 1]) for first, last in zip(frame["first"], frame["last"])]
         facts[kept] = [
             fact(f"{n:,} parameters", f"{percent_text(n / total)} of the adapters") for n in inside
@@ -179,7 +190,7 @@ def _tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:
     said = record.summary
     if is_distance(words.metric):
         far = None if said.removed_delta_points is None else -said.removed_delta_points
-        tiles = [(f"all {_switched(record) or 'adapters'} off", drop_text(far, words.metric), "")]
+        tiles = [(_all_off(record, words), drop_text(far, words.metric), "")]
     else:
         tiles = _score_tiles(record, words)
     if parameters := said.layer_parameters:
@@ -189,6 +200,11 @@ def _tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:
     return tiles
 
 
+def _all_off(record: AblationRecord, words: Words) -> str:
+    done = Words(words.metric, strength=words.strength).done
+    return f"all {_switched(record) or 'adapters'} {done}"
+
+
 def _score_tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:
     """The intact score, that with everything off, and that of guessing."""
     said, hundred = record.summary, -100 if is_loss(words.metric) else 100
@@ -196,7 +212,7 @@ def _score_tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, s
     if said.intact_score is not None and said.removed_delta_points is not None:
         change = drop_text(-said.removed_delta_points, words.metric)
         removed = score_text(said.intact_score + said.removed_delta_points / hundred, words.metric)
-        tiles.append((f"all {_switched(record) or 'adapters'} off", removed, change))
+        tiles.append((_all_off(record, words), removed, change))
     if said.majority_score is not None:
         tiles.append((said.baseline, score_text(said.majority_score, words.metric), ""))
     return tiles
@@ -207,7 +223,7 @@ def _legend(frame: pd.DataFrame, words: Words) -> list[tuple[str, str]]:
     if span_order(frame) is not None:
         return [("key-dashes", f"tolerated {words.drop}")]
     single = "single layer" if (frame["first"] == frame["last"]).any() else "one group"
-    best = "shortest sufficient span" if words.study == "kept" else "longest removable span"
+    best = best_span_text(words.study, words.strength)
     keys = [("key-single", single), ("key-stairs", f"tolerated {words.drop}"), ("key-badge estimate", best)]
     return keys + ([("key-badge bound", "the same by the 95% interval")] if "ci_low_points" in frame else [])
 
@@ -216,7 +232,7 @@ def _layers(record: AblationRecord, prefix: str, words: Words) -> Html | None:
     """Figure (where there are shares) and table of the single layers."""
     if record.layers is None:
         return None
-    alone, unit = f"{'on' if words.study == 'kept' else 'off'} alone", words.unit.strip()
+    alone, unit = f"{'on' if words.study == 'kept' else words.done} alone", words.unit.strip()
     frame = _as_drops(record.layers)
     to, share = "to (95%)", f"share of the {words.drop}"
     heads = {

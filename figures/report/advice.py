@@ -94,8 +94,9 @@ def _paragraph(
 ) -> list[Any]:
     """The best span at a tolerance, as a sentence in parts around its name."""
     lead, kept = ("By the 95% interval, " if sure else "By the estimate, "), words.study == "kept"
+    done = words.removed
     if row is None:
-        none = "no span alone suffices" if kept else "no span can be removed"
+        none = "no span alone suffices" if kept else f"no span can be {done}"
         return [lead, f"{none} within {limit}.", None, "", ""]
     span = frame.iloc[row]
     name = layers_text(int(span["first"]), int(span["last"]))
@@ -116,7 +117,8 @@ def _paragraph(
             name,
             f" alone suffice within {limit}, without {saved}; {cost}.",
         ]
-    return [lead, "", row, name, f" can be removed within {limit}: {saved}, {cost}."]
+    more = "" if words.strength else f"{saved}, "
+    return [lead, "", row, name, f" can be {done} within {limit}: {more}{cost}."]
 
 
 def _n_layers(frame: pd.DataFrame, parameters: Sequence[int] | None) -> int:

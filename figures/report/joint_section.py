@@ -12,7 +12,14 @@ from adapter_probe.analysis.deltas import drop_points, span_order
 from adapter_probe.figures.levels import Scale
 from adapter_probe.figures.span_grid import grid_of, scale_of, spread_grid
 from adapter_probe.figures.span_line import line_of_spans
-from adapter_probe.wording import examples_text, is_distance, metric_name, score_text, task_label
+from adapter_probe.wording import (
+    best_span_text,
+    examples_text,
+    is_distance,
+    metric_name,
+    score_text,
+    task_label,
+)
 
 from .advice import slider_steps
 from .map_section import MapStudy
@@ -24,7 +31,7 @@ def average_study(
     record: AverageRecord, scale: Scale, tolerance: float, others: Sequence[np.ndarray], prefix: str
 ) -> MapStudy:
     """The mean over studies with its spread, ready for the page; arguments as of `ablation_study`."""
-    words, frame = Words(record.metric, record.study), record.spans
+    words, frame = Words(record.metric, record.study, record.strength), record.spans
     mean = drops_of(frame, f"mean {words.drop}")
     seeds = None if record.deltas is None else drop_points(record.deltas).T.tolist()
     mean = Reading("drop", mean.values, mean.low, mean.high, mean.lead, None, seeds)
@@ -46,7 +53,7 @@ def average_study(
     steps = slider_steps(frame, words, tolerance, view=views[0], reading=mean, others=others)
     legend = [
         ("key-stairs", f"tolerated {words.drop}"),
-        ("key-badge estimate", "longest removable span"),
+        ("key-badge estimate", best_span_text("ablated", words.strength)),
         ("key-badge bound", "the same by the 95% interval"),
         ("key-seed", "single studies (on the card)"),
     ]
@@ -63,7 +70,7 @@ def average_study(
 
 def comparison_study(record: ComparisonRecord, prefix: str) -> MapStudy:
     """The difference of two ablations, ready for the page."""
-    words, (a, b) = Words(record.metric, record.study), record.names
+    words, (a, b) = Words(record.metric, record.study, record.strength), record.names
     frame = record.spans
     ends = (frame[f"ci_{end}_points"].tolist() for end in ("low", "high"))
     reading = Reading(

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from adapter_probe.analysis.deltas import drop_points, tested_spans
-from adapter_probe.wording import amount_text, drop_name, drop_text, layers_text
+from adapter_probe.wording import amount_text, done_text, drop_name, drop_text, layers_text
 
 NONE = "—"
 
@@ -26,10 +26,24 @@ class Words:
     Attributes:
         metric: its metric; None if unknown.
         study: whether the spans were ablated or kept on.
+        strength: what the adapters were multiplied by; 0 if they were switched off.
     """
 
     metric: str | None
     study: str = "ablated"
+    strength: float = 0.0
+
+    @property
+    def done(self) -> str:
+        """What was done to the adapters, in a word or two: `off`, `alone`, `scaled by 0.5`."""
+        if self.study == "kept":
+            return "alone"
+        return done_text(self.study, self.strength).removeprefix("switched ")
+
+    @property
+    def removed(self) -> str:
+        """The same, where it is about what the checkpoint has: `removed`, `scaled by 0.5`."""
+        return self.done.replace("off", "removed")
 
     @property
     def drop(self) -> str:
@@ -55,8 +69,7 @@ class Words:
 
     def span(self, first: int, last: int) -> str:
         """A span with what was done to it."""
-        done = "alone" if self.study == "kept" else "off"
-        return f"{layers_text(first, last).capitalize()} {done}"
+        return f"{layers_text(first, last).capitalize()} {self.done}"
 
 
 def p_text(p: float) -> str:

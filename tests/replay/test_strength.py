@@ -1,4 +1,4 @@
-"""Adapters scaled in place of off: against PEFT's own factors and against interpolated weights, in float64."""
+"""Adapters scaled in place of off, in float64: against PEFT's own factors and interpolated weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ STRENGTHS = (0.5, -1.0, 1.0000001)
 SCALED_BY_PEFT = ("lora", "rslora", "rank_pattern", "biases", "some layers")
 # PEFT cannot merge them, or merges what is outside the layers too.
 UNMERGED = (
-    "layer_replication", "embeddings", "tokens", "modules_to_save", "vera", "peanut", "hira", "biases", "beft",
+    "layer_replication", "embeddings", "tokens", "modules_to_save", "vera", "peanut", "hira", "biases",
+    "beft",
 )  # fmt: skip
 MERGED_IN_FLOAT32 = ("c3a", "deft")  # by PEFT itself, whatever the model's precision
 
@@ -121,5 +122,5 @@ def test_experts_are_scaled_and_outputs_that_are_no_numbers_refused():
     assert_close(ours, wanted)
     whole = torch.zeros(1, dtype=torch.long)
     assert blend(whole, whole, 0.5) is whole
-    with pytest.raises(ModelError, match="--strength 0.5 has no meaning for a module that returns Tensor"):
+    with pytest.raises(ModelError, match=r"--strength 0\.5 has no meaning for a module that returns Tensor"):
         blend(whole, whole + 1, 0.5)

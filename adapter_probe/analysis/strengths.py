@@ -1,0 +1,191 @@
+"""Scores against the strength of adapters, from one ablation for every strength."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe import metrics, wording
+from adapter_probe.analysis.deltas import finite_or_none, removed_row, row_scores, without_noise
+from adapter_probe.analysis.removable import random_halves, restrict_to_examples
+from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
+from adapter_probe.analysis.significance import percentile_interval
+from adapter_probe.errors import DataError, ResultsError
+from adapter_probe.records import RecordError, from_record
+from adapter_probe.results.ablation_files import AblationResults
+from adapter_probe.spans import SITES_PER_LAYER
+
+_BY_VARIANT = ("logits", "answers", "greedy", "differences", "masks", "spans")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrengthSummary:
+    """Whether another strength is better than 1, ``summary.json``.
+
+    Attributes:
+        task: name of the task as given by the user.
+        data: name of the evaluated data, or the split.
+        metric: metric of the scores.
+        n_examples: number of evaluated examples.
+        intact_score: score at strength 1; None if undefined.
+        best: the best strength of the whole adapter; None for a metric that only tells distances.
+        chosen_on: ``half`` if `best` was chosen on one half of the examples and judged on the other; ``all``
+            if there were too few.
+        n_judged: number of examples that it was judged on.
+        delta_points: score at the best strength minus that at 1, in points, a loss negative; None if
+            undefined.
+        interval_points: its 95% paired bootstrap interval.
+    """
+
+    task: str
+    data: str
+    metric: str
+    n_examples: int
+    intact_score: float | None
+    best: float | None = None
+    chosen_on: Literal["half", "all"] = "half"
+    n_judged: int = 0
+    delta_points: float | None = None
+    interval_points: tuple[float | None, float | None] = (None, None)
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any], path: Path) -> StrengthSummary:
+        """The summary from what is in a file.
+
+        Raises:
+            ResultsError: it, read from `path`, is damaged.
+        """
+        try:
+            metrics.metric_label(str(found.get("metric")))
+            return from_record(cls, found)
+        except (RecordError, DataError) as error:
+            raise ResultsError(f"{path} is damaged: {error}") from None
+
+    @property
+    def verdict(self) -> str:
+        """The answer to "is the adapter too strong?"."""
+        if self.best is None:
+            return (
+                f"not known: {self.metric} tells how far the outputs are from those at strength 1, and not "
+                "which are better; give data with labels, or of texts the metric nll"
+            )
+        best, n = wording.strength_text(self.best), wording.count_text(self.n_judged, "example")
+        half = self.chosen_on == "half"
+        if self.best == 1:
+            where = "the half of the examples that it is chosen on" if half else "the examples"
+            return f"no: of these strengths, 1 has the best score on {where}"
+        low, high = self.interval_points
+        if self.delta_points is None or low is None or high is None:
+            return f"not known: the difference of strength {best} to 1 is undefined on {n}"
+        what = "too strong" if self.best < 1 else "too weak"
+        sure = f"yes, {what}" if low > 0 else "no evidence"
+        chosen, judged = (
+            ("one half of the examples", f"the other half ({n})") if half else (n, "the same ones")
+        )
+        gain = "fall" if wording.is_loss(self.metric) else "gain"
+        ends = [wording.amount_text(end, self.metric) for end in (low, high)]
+        return (
+            f"{sure}: of these strengths {best} is best on {chosen}; on {judged} it is a "
+            f"{wording.drop_text(-self.delta_points, self.metric)} against 1, 95% interval of the {gain} "
+            f"{ends[0].split()[0]} to {ends[1]}"
+        )
+
+
+def joined(by_strength: Mapping[float, AblationResults]) -> tuple[AblationResults, pd.DataFrame]:
+    """The ablations of several strengths as one, and what its variants are.
+
+    Args:
+        by_strength: ablations of the same variants on the same examples, by strength; none of 1.
+
+    Returns:
+        the ablation, whose first variant is intact and whose spans repeat; and a frame with one row for each
+        other variant: `variant`, its row; `strength`; `first`, `last`, `n_layers`; `whole`, whether it is of
+        all adapters that the study scales.
+    """
+    results, rows, n = list(by_strength.values()), [], 1
+    for strength, one in by_strength.items():
+        off = (~one.masks[removed_row(one)]).reshape(-1, SITES_PER_LAYER).any(axis=1)  # [layers]
+        every = np.flatnonzero(off)[[0, -1]]
+        for row in range(1, len(one.masks)):
+            whole = row == removed_row(one)
+            first, last = every if whole else one.spans[row]
+            rows.append((n, strength, int(first), int(last), int(last - first + 1), whole))
+            n += 1
+    changed: dict[str, Any] = {
+        name: np.concatenate([getattr(results[0], name)[:1], *(getattr(one, name)[1:] for one in results)])
+        for name in _BY_VARIANT
+        if getattr(results[0], name) is not None
+    }
+    names = [f"{name} at {s:g}" for s, one in by_strength.items() for name in one.row_names[1:]]
+    frame = pd.DataFrame(rows, columns=["variant", "strength", "first", "last", "n_layers", "whole"])
+    return replace(results[0], row_names=(results[0].row_names[0], *names), **changed), frame
+
+
+def strength_table(results: AblationResults, variants: pd.DataFrame) -> pd.DataFrame:
+    """Scores by strength and span; strength 1 is the intact model.
+
+    Args:
+        results: see `joined`.
+        variants: likewise.
+
+    Returns:
+        Columns `strength`; `first`, `last`, `n_layers`, `whole`; `score`; `delta_points`, the difference to
+        strength 1 in points, a loss negative, with its 95% paired bootstrap interval `ci_low_points`,
+        `ci_high_points`; `n_examples`. The whole adapter first, by strength.
+    """
+    scores, sampled = row_scores(results), bootstrap_scores(results, N_RESAMPLES)
+    deltas = without_noise(metrics.to_points(results.metric, sampled - sampled[:, :1]))
+    low, high = percentile_interval(deltas)
+    points = without_noise(metrics.to_points(results.metric, scores - scores[0]))
+    columns = {"score": scores, "delta_points": points, "ci_low_points": low, "ci_high_points": high}
+    spans = variants.drop_duplicates(["first", "last", "whole"]).assign(strength=1.0, variant=0)
+    frame = pd.concat([variants, spans], ignore_index=True)
+    rows = frame.pop("variant").to_numpy()
+    frame = frame.assign(**{name: values[rows] for name, values in columns.items()})
+    frame["n_examples"] = len(results.labels)
+    order = ["n_layers", "first", "strength"]
+    return frame.sort_values(["whole", *order], ascending=[False, True, True, True], ignore_index=True)
+
+
+def strength_summary(results: AblationResults, variants: pd.DataFrame) -> StrengthSummary:
+    """Which strength of the whole adapter is best; see `joined`."""
+    settings = results.settings
+    said = StrengthSummary(
+        task=settings["task"],
+        data=settings.get("data") or settings["split"],
+        metric=results.metric,
+        n_examples=len(results.labels),
+        intact_score=finite_or_none(row_scores(results)[0]),
+    )
+    if results.metric in metrics.COMPARISONS:
+        return said
+    chosen, judged = random_halves(results)
+    half = len(chosen) > 0 and len(judged) > 1
+    if not half:
+        chosen = judged = np.arange(len(results.labels))
+    whole = variants[variants["whole"]]
+    rows = np.append(0, whole["variant"].to_numpy())
+    strengths = np.append(1.0, whole["strength"].to_numpy())
+    own = row_scores(restrict_to_examples(results, chosen))
+    points = without_noise(metrics.to_points(results.metric, own[rows] - own[0]))
+    order = np.lexsort((np.abs(strengths - 1), -np.nan_to_num(points, nan=-np.inf)))
+    best = int(order[0])
+    there = restrict_to_examples(results, judged)
+    score, sampled = row_scores(there)[[0, rows[best]]], bootstrap_scores(there)[:, [0, rows[best]]]
+    delta = without_noise(metrics.to_points(results.metric, sampled[:, 1] - sampled[:, 0]))
+    ends = percentile_interval(delta[:, None])
+    return replace(
+        said,
+        best=float(strengths[best]),
+        chosen_on="half" if half else "all",
+        n_judged=len(judged),
+        delta_points=finite_or_none(
+            float(without_noise(metrics.to_points(results.metric, score[1:] - score[:1]))[0])
+        ),
+        interval_points=tuple(finite_or_none(float(end[0])) for end in ends),  # type: ignore[arg-type]
+    )

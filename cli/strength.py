@@ -1,0 +1,28 @@
+"""`adapter-probe strength`: score the model against the strength of its adapters, and draw the curve."""
+
+from __future__ import annotations
+
+from adapter_probe.studies.arguments import RunStrength
+
+from . import options
+from .console import command, show_study
+
+
+@command
+def strength(asked: RunStrength, json: options.Json = False) -> None:
+    """Score the model with its adapters scaled: are they too strong, or too weak?
+
+    The change of all adapters, and with --spans that of spans of layers alone, is multiplied by each
+    strength, without retraining. The best strength is chosen on one half of the examples and judged on the
+    other.
+
+    Writes strengths.csv and strength.pdf, .svg and .png into the results folder. Run the same command again
+    to resume an interrupted run, or with more strengths to add them.
+
+    Example: adapter-probe strength my-lora --data reviews.csv
+    """
+    from adapter_probe.studies.gallery import strength_report
+    from adapter_probe.studies.strengths import strength as run
+
+    study = run(**vars(asked))
+    show_study(study, strength_report(study), json)

@@ -1,0 +1,119 @@
+"""Score against the strength of the adapters: of all together, and of spans alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from adapter_probe import metrics
+from adapter_probe.analysis.study_records import StrengthRecord, StudyRecord
+from adapter_probe.wording import (
+    count_text,
+    is_distance,
+    layers_text,
+    metric_name,
+    score_axis,
+    sentence,
+    task_label,
+)
+
+from . import style
+from .curves import LegendEntry, MarkerStyle, add_legend, leave_room, line_props, tidy_axes
+from .drawing import Drawing, caption_of, identity_of, undefined_text
+from .layout import one_panel
+from .naming import suffix_of
+from .venues import FigureOptions
+
+_WHOLE = MarkerStyle("#0072b2", "o", "-", 3.4)
+_BAND = 0.2
+_MOST_NAMED = 5  # spans; of more, the lowest and the highest are named
+
+
+def strengths(record: StrengthRecord, ax: Axes | None = None) -> Axes:
+    """Draw the score against the strength, with a legend on the axes.
+
+    Args:
+        record: the study.
+        ax: Axes to draw on; by default the current Axes. The current rcParams apply.
+    """
+    ax = plt.gca() if ax is None else ax
+    entries = _draw(record, ax)
+    leave_room(ax, len(entries))
+    add_legend(ax, entries)
+    return ax
+
+
+def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
+    """The figure of each study of strengths, with its CSV and caption."""
+    found = [study for study in studies if isinstance(study, StrengthRecord)]
+    for record in found:
+        figure = one_panel(lambda ax, record=record: _draw(record, ax), options, 0.7, 0.45)
+        title = f"{task_label(record.summary.task)}: {metric_name(record.summary.metric)} by strength"
+        made = Drawing("strength", title, figure, record.strengths, _caption(record), identity_of([record]))
+        yield made.renamed(suffix_of(record, found))
+
+
+def _draw(record: StrengthRecord, ax: Axes) -> list[LegendEntry]:
+    said, frame = record.summary, record.strengths
+    factor, label = score_axis(said.metric)
+    tidy_axes(ax)
+    ax.axvline(1.0, **_trained_props())
+    entries: list[LegendEntry] = []
+    spans = list(frame[~frame["whole"]].groupby(["first", "last"]))
+    colours = sns.color_palette("viridis_r", len(spans))
+    named = {0, len(spans) - 1} if len(spans) > _MOST_NAMED else {*range(len(spans))}
+    for number, (((first, last), own), colour) in enumerate(zip(spans, colours)):
+        props = {"color": colour, "linewidth": 0.7 * style.scale_factor(), "zorder": 2}
+        ax.plot(own["strength"], factor * own["score"], **props)
+        if number in named:
+            entries.append((Line2D([], [], **props), f"{layers_text(first, last)} alone"))
+    whole = frame[frame["whole"]]
+    low, high = (factor * end for end in _band(whole, said.metric))
+    ax.fill_between(whole["strength"], low, high, color=_WHOLE.colour, alpha=_BAND, linewidth=0, zorder=1)
+    ax.plot(whole["strength"], factor * whole["score"], zorder=3, **line_props(_WHOLE))
+    ax.set_xlabel("strength of the adapters")
+    ax.set_ylabel(label)
+    lead: list[LegendEntry] = [
+        (Line2D([], [], **line_props(_WHOLE)), "all adapters"),
+        (Patch(facecolor=_WHOLE.colour, alpha=_BAND, linewidth=0), "95% interval against strength 1"),
+        (Line2D([], [], **_trained_props()), "as trained"),
+    ]
+    return lead + entries
+
+
+def _band(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of the interval of the difference to strength 1, at the height of the scores."""
+    intact = float(frame.loc[frame["strength"] == 1, "score"].iloc[0])
+    unit = float(metrics.to_points(metric, np.float64(1.0)))  # of a loss, more is worse
+    ends = [intact + frame[name].to_numpy(float) / unit for name in ("ci_low_points", "ci_high_points")]
+    return np.minimum(*ends), np.maximum(*ends)
+
+
+def _trained_props() -> dict[str, object]:
+    return {"color": style.FAINT, "linewidth": 0.7 * style.scale_factor(), "linestyle": (0, (4, 2))}
+
+
+def _caption(record: StrengthRecord) -> str:
+    said, frame = record.summary, record.strengths
+    n_spans = len(frame[~frame["whole"]].drop_duplicates(["first", "last"]))
+    spans = f"; thin lines: those of {count_text(n_spans, 'span')} of layers alone" if n_spans else ""
+    unit = "paragraphs" if said.metric in metrics.METRICS["extractive"] else "examples"
+    asked = "" if is_distance(said.metric) else "Is another strength better? "
+    return caption_of(
+        [
+            f"{task_label(said.task)}: {metric_name(said.metric)} on {said.data} "
+            f"({count_text(said.n_examples, 'example')}) when the change that the adapters make is multiplied"
+            f" by the strength on the axis, without retraining; 0 switches them off, 1 is the model as it was"
+            f" trained. Thick line: the adapters of all layers{spans}.",
+            f"The band is the 95% paired bootstrap interval over {unit} of the difference to strength 1.",
+            f"{asked}{sentence(said.verdict)}.",
+            undefined_text(int(frame["score"].isna().sum()), "Scores left out"),
+        ]
+    )

@@ -1,0 +1,156 @@
+"""Studies of strengths against loops with PEFT's own `set_scale`, and what is said and drawn of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from exact import Float64, to_float64
+from peft_folders import KV, TOKENIZER, reference, saved
+
+import adapter_probe as ap
+from adapter_probe.analysis.strengths import StrengthSummary
+from adapter_probe.errors import AdapterProbeError
+from adapter_probe.studies.summaries import ablation_rows
+
+STRENGTHS = (-1.0, 0.0, 0.5, 1.0, 2.0)
+WORDS = ["ab", "cd ab", "a longer one", "x", "ba ba", "one two three", "ab ab ab", "c"]
+TEXTS = [f"{text} {n}" for n, text in enumerate(WORDS * 2)]
+ROWS = [{"text": text, "label": n % 2} for n, text in enumerate(TEXTS)]
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("bert"), "bert", KV, "SEQ_CLS", ["query", "value"])
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("llama"), "llama", KV, "CAUSAL_LM", ["v_proj", "down_proj"])
+
+
+def study_of(checkpoint: Path, out: Path, strengths: tuple[float, ...] = STRENGTHS) -> ap.Strengths:
+    return ap.strength(
+        checkpoint, data=[{"text": text} for text in TEXTS], metric="nll", strengths=strengths,
+        spans="single", precision="float64", out=out, progress=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def study(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> ap.Strengths:
+    return study_of(checkpoint, tmp_path_factory.mktemp("study"))
+
+
+def losses(checkpoint: Path, strength: float, layers: range) -> np.ndarray:
+    """Float64 ``[2, texts]``: summed losses by PEFT's own model with these layers scaled, and tokens."""
+    model, found = reference(checkpoint, "CAUSAL_LM")
+    model, rows = to_float64(model), []
+    for module in (module for number in layers for module in found[number]):
+        module.set_scale("default", strength)
+    with torch.no_grad(), Float64():
+        for text in TEXTS:
+            ids = torch.tensor([[TOKENIZER.bos_token_id, *TOKENIZER.encode(text)]])
+            said = model(ids[:, :-1]).logits[0].log_softmax(-1).gather(1, ids[0, 1:, None])
+            rows.append((-float(said.sum()), ids.shape[1] - 1))
+    return np.array(rows).T
+
+
+def test_scores_and_the_best_strength_are_those_of_a_loop(study, checkpoint):
+    def score(found: np.ndarray, chosen: np.ndarray | slice = slice(None)) -> float:
+        return float(np.divide(*found[:, chosen]).mean())  # a text's loss per token, over texts
+
+    table = study.table
+    assert [*table["strength"].unique()] == sorted(STRENGTHS)
+    found = {s: losses(checkpoint, s, range(3)) for s in STRENGTHS}
+    rows = table[table["whole"]].set_index("strength")
+    for s, own in found.items():
+        assert rows.loc[s, "score"] == pytest.approx(score(own), abs=1e-6)
+        change = -100 * (score(own) - score(found[1.0]))
+        assert rows.loc[s, "delta_points"] == pytest.approx(change, abs=1e-4)
+    assert rows["delta_points"].abs().max() > 0.5
+    assert rows.loc[1.0, ["delta_points", "ci_low_points", "ci_high_points"]].tolist() == [0, 0, 0]
+    single = table[~table["whole"]].set_index(["strength", "first"])
+    one = losses(checkpoint, 2.0, range(1, 2))
+    assert single.loc[(2.0, 1), "score"] == pytest.approx(score(one), abs=1e-6)
+    assert len(single) == 3 * len(STRENGTHS)
+    first = np.zeros(len(TEXTS), dtype=bool)
+    first[np.random.default_rng(0).permutation(len(TEXTS))[: len(TEXTS) // 2]] = True
+    best = min(STRENGTHS, key=lambda s: score(found[s], first))
+    said = study.summary
+    assert (said.best, said.chosen_on, said.n_judged) == (best, "half", len(TEXTS) // 2)
+    gain = -100 * (score(found[best], ~first) - score(found[1.0], ~first))
+    assert said.delta_points == pytest.approx(gain, abs=1e-4)
+    assert said.interval_points[0] <= gain <= said.interval_points[1]
+    assert study.rows()[0] == ("too strong or too weak?", said.verdict.replace("−", "-"))
+
+
+def test_it_is_read_back_resumed_and_drawn(study, checkpoint, tmp_path):
+    again = ap.load(study.folder)
+    assert again.summary == study.summary
+    np.testing.assert_array_equal(again.table.to_numpy(float), study.table.to_numpy(float))
+    parts = {path: path.stat().st_mtime_ns for path in study.folder.glob("strength-*/parts/*")}
+    assert len(parts) == len(STRENGTHS) - 1
+    paths = study.save(tmp_path, formats="svg")
+    assert {path.name for path in paths} == {"strength.svg", "strength.csv", "strength.txt"}
+    assert "thin lines: those of 3 spans of layers alone" in (tmp_path / "strength.txt").read_text()
+    more = study_of(checkpoint, study.folder, (*STRENGTHS, 3.0))
+    assert {path: path.stat().st_mtime_ns for path in parts} == parts
+    assert 3.0 in more.table["strength"].tolist()
+    with pytest.raises(AdapterProbeError, match="strength-0 contains the results of another run"):
+        ap.strength(checkpoint, data=TEXTS, metric="kl", out=study.folder, progress=False)
+
+
+def test_an_ablation_by_degrees_says_so(classifier, tmp_path):
+    found = ap.ablate(
+        classifier, data=ROWS, strength=0.5, spans="prefix", out=tmp_path / "half", progress=False
+    )
+    said = dict(ablation_rows(found.summary))
+    assert "all scaled by 0.5" in said
+    assert "all switched off" not in said
+    assert found.summary.strength == 0.5
+    assert found.identity["settings"]["strength"] == 0.5
+    assert found.identity["engine"] == "general"
+    (curve,) = (path for path in found.save(tmp_path / "drawn", formats="svg") if path.name == "curve.txt")
+    assert "up to the layer on the axis are scaled by 0.5, without retraining" in curve.read_text()
+    assert "switched off" not in (tmp_path / "drawn" / "table-removable.md").read_text()
+    with pytest.raises(AdapterProbeError, match=r"has adapters scaled by 0\.5, which does not tell"):
+        found.recipe(tmp_path / "recipe", rank=2)
+    off = ap.ablate(classifier, data=ROWS, spans="prefix", out=tmp_path / "off", progress=False)
+    with pytest.raises(AdapterProbeError, match=r"switched off in one and scaled by 0\.5 in the other"):
+        ap.compare(off, found)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"strengths": ()}, "--strengths must be at least one number besides 1"),
+        (
+            {"strengths": (float("nan"), 0.5)},
+            "--strengths must be a finite number that float32 holds, not nan",
+        ),
+        ({"strengths": (1e39,)}, "--strengths must be a finite number that float32 holds"),
+    ],
+)
+def test_bad_strengths(settings, message, classifier):
+    with pytest.raises(AdapterProbeError, match=message):
+        ap.strength(classifier, data=ROWS, **settings)
+
+
+def test_verdicts():
+    known = {"task": "t", "data": "d", "metric": "accuracy", "n_examples": 10, "intact_score": 0.5}
+    far = StrengthSummary(**known | {"metric": "kl"})
+    assert far.verdict.startswith("not known: kl tells how far")
+    one = StrengthSummary(**known, best=1.0, n_judged=5, delta_points=0.0, interval_points=(0.0, 0.0))
+    assert one.verdict.startswith("no: of these strengths, 1 has the best score on the half")
+    for best, low, lead in (
+        (0.5, 0.1, "yes, too strong: "),
+        (2.0, 0.1, "yes, too weak: "),
+        (2.0, -1, "no evi"),
+    ):
+        own = StrengthSummary(
+            **known, best=best, n_judged=5, delta_points=1.0, interval_points=(low, 2.0), chosen_on="all"
+        )
+        assert own.verdict.startswith(lead)
+        assert "is best on 5 examples; on the same ones it is a gain 1.0 point against 1" in own.verdict
