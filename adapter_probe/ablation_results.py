@@ -20,7 +20,7 @@ from adapter_probe.spans import SITES_PER_LAYER
 
 QUESTION_SCORES = ("squad_f1", "exact_match")
 """What the columns of `AblationResults.outputs` hold in question answering."""
-_BY_VARIANT = ("masks", "spans", "outputs", "answers", "greedy", "differences", "right", "stacks")
+BY_VARIANT = ("masks", "spans", "outputs", "answers", "greedy", "differences", "right", "stacks")
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +160,7 @@ class AblationResults:
 
     def rows(self, kept: Sequence[int]) -> AblationResults:
         """Some of the variants."""
-        own = {key: x[list(kept)] for key in _BY_VARIANT if (x := getattr(self, key)) is not None}
+        own = {key: x[list(kept)] for key in BY_VARIANT if (x := getattr(self, key)) is not None}
         return replace(self, **own, row_names=tuple(self.row_names[row] for row in kept))
 
     @property

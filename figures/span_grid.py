@@ -112,7 +112,12 @@ def grid_of(record: SpanRecord) -> Grid:
     if isinstance(record, AverageRecord):
         label, gains = f"mean {wording.drop_label(record.metric)}", not wording.is_distance(record.metric)
         return Grid(
-            frame, notes, label=label, joint_study=record.study, joint_metric=record.metric, gains=gains,
+            frame,
+            notes,
+            label=label,
+            joint_study=record.study,
+            joint_metric=record.metric,
+            gains=gains,
             joint_strength=record.strength,
         )
     frame = frame.assign(delta_points=-frame["difference_points"])

@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 
 from adapter_probe import metrics
 from adapter_probe.analysis.study_records import StrengthRecord, StudyRecord
+from adapter_probe.results.schema import span_columns
 from adapter_probe.wording import (
     count_text,
     is_distance,
@@ -66,14 +67,16 @@ def _draw(record: StrengthRecord, ax: Axes) -> list[LegendEntry]:
     tidy_axes(ax)
     ax.axvline(1.0, **_trained_props())
     entries: list[LegendEntry] = []
-    spans = list(frame[~frame["whole"]].groupby(["first", "last"]))
+    spans = list(frame[~frame["whole"]].groupby(span_columns(frame)))
     colours = sns.color_palette("viridis_r", len(spans))
     named = {0, len(spans) - 1} if len(spans) > _MOST_NAMED else {*range(len(spans))}
-    for number, (((first, last), own), colour) in enumerate(zip(spans, colours)):
+    for number, ((span, own), colour) in enumerate(zip(spans, colours)):
         props = {"color": colour, "linewidth": 0.7 * style.scale_factor(), "zorder": 2}
         ax.plot(own["strength"], factor * own["score"], **props)
         if number in named:
-            entries.append((Line2D([], [], **props), f"{layers_text(first, last)} alone"))
+            *stack, first, last, _ = span
+            where = f"{layers_text(first, last)} of the {stack[0]}" if stack else layers_text(first, last)
+            entries.append((Line2D([], [], **props), f"{where} alone"))
     whole = frame[frame["whole"]]
     low, high = (factor * end for end in _band(whole, said.metric))
     ax.fill_between(whole["strength"], low, high, color=_WHOLE.colour, alpha=_BAND, linewidth=0, zorder=1)
@@ -102,7 +105,7 @@ def _trained_props() -> dict[str, object]:
 
 def _caption(record: StrengthRecord) -> str:
     said, frame = record.summary, record.strengths
-    n_spans = len(frame[~frame["whole"]].drop_duplicates(["first", "last"]))
+    n_spans = len(frame[~frame["whole"]].drop_duplicates(span_columns(frame)))
     spans = f"; thin lines: those of {count_text(n_spans, 'span')} of layers alone" if n_spans else ""
     unit = "paragraphs" if said.metric in metrics.METRICS["extractive"] else "examples"
     asked = "" if is_distance(said.metric) else "Is another strength better? "

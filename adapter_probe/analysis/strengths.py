@@ -11,16 +11,15 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics, wording
+from adapter_probe.ablation_results import BY_VARIANT, AblationResults
 from adapter_probe.analysis.deltas import finite_or_none, removed_row, row_scores, without_noise
 from adapter_probe.analysis.removable import random_halves, restrict_to_examples
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
 from adapter_probe.analysis.significance import percentile_interval
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.records import RecordError, from_record
-from adapter_probe.results.ablation_files import AblationResults
+from adapter_probe.results.schema import span_columns
 from adapter_probe.spans import SITES_PER_LAYER
-
-_BY_VARIANT = ("logits", "answers", "greedy", "differences", "masks", "spans")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,15 +113,19 @@ def joined(by_strength: Mapping[float, AblationResults]) -> tuple[AblationResult
         for row in range(1, len(one.masks)):
             whole = row == removed_row(one)
             first, last = every if whole else one.spans[row]
-            rows.append((n, strength, int(first), int(last), int(last - first + 1), whole))
+            stack = "" if whole or one.stacks is None else str(one.stacks[row])
+            rows.append((n, strength, stack, int(first), int(last), int(last - first + 1), whole))
             n += 1
     changed: dict[str, Any] = {
         name: np.concatenate([getattr(results[0], name)[:1], *(getattr(one, name)[1:] for one in results)])
-        for name in _BY_VARIANT
+        for name in BY_VARIANT
         if getattr(results[0], name) is not None
     }
     names = [f"{name} at {s:g}" for s, one in by_strength.items() for name in one.row_names[1:]]
-    frame = pd.DataFrame(rows, columns=["variant", "strength", "first", "last", "n_layers", "whole"])
+    columns = ["variant", "strength", "stack", "first", "last", "n_layers", "whole"]
+    frame = pd.DataFrame(rows, columns=columns)
+    if results[0].stacks is None:
+        del frame["stack"]
     return replace(results[0], row_names=(results[0].row_names[0], *names), **changed), frame
 
 
@@ -143,13 +146,13 @@ def strength_table(results: AblationResults, variants: pd.DataFrame) -> pd.DataF
     low, high = percentile_interval(deltas)
     points = without_noise(metrics.to_points(results.metric, scores - scores[0]))
     columns = {"score": scores, "delta_points": points, "ci_low_points": low, "ci_high_points": high}
-    spans = variants.drop_duplicates(["first", "last", "whole"]).assign(strength=1.0, variant=0)
+    spans = variants.drop_duplicates([*span_columns(variants), "whole"]).assign(strength=1.0, variant=0)
     frame = pd.concat([variants, spans], ignore_index=True)
     rows = frame.pop("variant").to_numpy()
     frame = frame.assign(**{name: values[rows] for name, values in columns.items()})
     frame["n_examples"] = len(results.labels)
-    order = ["n_layers", "first", "strength"]
-    return frame.sort_values(["whole", *order], ascending=[False, True, True, True], ignore_index=True)
+    order = ["whole", *span_columns(frame)[:-3], "n_layers", "first", "strength"]
+    return frame.sort_values(order, ascending=[name != "whole" for name in order], ignore_index=True)
 
 
 def strength_summary(results: AblationResults, variants: pd.DataFrame) -> StrengthSummary:

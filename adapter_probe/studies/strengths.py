@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.ablation_settings import check_strength
 from adapter_probe.analysis.strengths import StrengthSummary, joined, strength_summary, strength_table
 from adapter_probe.analysis.study_records import StrengthRecord
@@ -18,7 +19,6 @@ from adapter_probe.progress import activity
 from adapter_probe.reads import recorded
 from adapter_probe.records import to_record
 from adapter_probe.results import schema
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.atomic import claim_folder, write_csv, write_json
 from adapter_probe.results.fingerprints import refuse_changes, to_plain
 from adapter_probe.results.sealing import read_study, sealed, write_study
