@@ -150,7 +150,7 @@ def strength_table(results: AblationResults, variants: pd.DataFrame) -> pd.DataF
     frame = pd.concat([variants, spans], ignore_index=True)
     rows = frame.pop("variant").to_numpy()
     frame = frame.assign(**{name: values[rows] for name, values in columns.items()})
-    frame["n_examples"] = len(results.labels)
+    frame["n_examples"] = results.n_examples
     order = ["whole", *span_columns(frame)[:-3], "n_layers", "first", "strength"]
     return frame.sort_values(order, ascending=[name != "whole" for name in order], ignore_index=True)
 
@@ -162,7 +162,7 @@ def strength_summary(results: AblationResults, variants: pd.DataFrame) -> Streng
         task=settings["task"],
         data=settings.get("data") or settings["split"],
         metric=results.metric,
-        n_examples=len(results.labels),
+        n_examples=results.n_examples,
         intact_score=finite_or_none(row_scores(results)[0]),
     )
     if results.metric in metrics.COMPARISONS:
@@ -170,7 +170,7 @@ def strength_summary(results: AblationResults, variants: pd.DataFrame) -> Streng
     chosen, judged = random_halves(results)
     half = len(chosen) > 0 and len(judged) > 1
     if not half:
-        chosen = judged = np.arange(len(results.labels))
+        chosen = judged = np.arange(results.n_examples)
     whole = variants[variants["whole"]]
     rows = np.append(0, whole["variant"].to_numpy())
     strengths = np.append(1.0, whole["strength"].to_numpy())
