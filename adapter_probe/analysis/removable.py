@@ -132,9 +132,9 @@ def random_halves(results: AblationResults) -> tuple[np.ndarray, np.ndarray]:
 def restrict_to_examples(results: AblationResults, examples: np.ndarray) -> AblationResults:
     """The ablation restricted to some examples, int ``[chosen]``."""
     by_variant = {
-        name: getattr(results, name) for name in ("logits", "answers", "differences", "greedy", "right")
+        name: getattr(results, name) for name in ("outputs", "answers", "differences", "greedy", "right")
     }
-    by_example = {name: getattr(results, name) for name in ("labels", "counts", "groups")}
+    by_example = {name: getattr(results, name) for name in ("scored_with", "counts", "groups")}
     return replace(
         results,
         **{name: values[:, examples] for name, values in by_variant.items() if values is not None},
