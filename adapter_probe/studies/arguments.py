@@ -173,6 +173,8 @@ class RunStrength(Ablate):
     complement: bool = fixed(False)
     against: ExampleSource = fixed(())
     cluster: SlurmOptions | None = fixed(None)
+    lm_eval_json: str | Path | None = fixed(None)
+    lm_eval_samples: str | Path | None = fixed(None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
