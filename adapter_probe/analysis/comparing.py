@@ -180,7 +180,7 @@ def average_ablations(
     )  # fmt: skip
     if studies[0].metric not in metrics.COMPARISONS:  # which differ from the intact model in any case
         spans = _with_tests(spans, spans["delta_points"].to_numpy(), means)
-    spans = spans.assign(n_studies=len(studies), n_examples=len(studies[0].labels))
+    spans = spans.assign(n_studies=len(studies), n_examples=studies[0].n_examples)
     removed = tuple(_removed_points(results) for results in studies)
     return AverageRecord(
         names, spans, *_common_fields(studies, names), task=task, removed_points=removed, deltas=deltas
@@ -265,4 +265,4 @@ def _common_fields(
     """Metric, number of examples, intact scores, identities and kind of study."""
     scores = tuple(map(intact_score, studies))
     identities = {name: results.identity for name, results in zip(names, studies)}
-    return studies[0].metric, len(studies[0].labels), scores, identities, study_kind(studies[0])
+    return studies[0].metric, studies[0].n_examples, scores, identities, study_kind(studies[0])
