@@ -10,9 +10,8 @@ from adapter_probe.checkpoints import (
     adapterhub,
     adapterhub_config,
     mlx,
-    peft,
-    peft_config,
     peft_fields,
+    peft_headers,
 )
 from adapter_probe.checkpoints.converting import CHECKPOINT_FORMATS
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
@@ -39,12 +38,10 @@ def support_sections() -> str:
         ("adapter-probe", f"`{DESCRIPTION}`, `{DELTA}`", ["all checkpoints"], ""),
         (
             "PEFT",
-            _files(CONFIG, peft.WEIGHTS),
+            _files(CONFIG, peft_headers.WEIGHTS),
             [
                 "by PEFT's own loader, every type with a switch in the layers, on every text model of "
-                "Transformers",
-                f"by the packed engine, types {_code(peft_config.SUPPORTED_TYPES)} for task types "
-                f"{_code(peft_config.TASK_TYPES)} on the model types below",
+                "Transformers"
             ],
             f"types {_code(peft_fields.UNSWITCHED)}; {'; '.join(peft_fields.REFUSED_SETTINGS.values())}",
         ),
@@ -77,7 +74,11 @@ def support_sections() -> str:
         lines += [f"### {library}", "", f"- **Files:** {files}", f"- **Opened:** {'; '.join(opened)}"]
         lines += [f"- **Refused, by name:** {never}"] * bool(never) + [""]
     families = _code(supported_model_types())
-    lines += ["### For all of them", "", f"- **Model types of the packed engine:** {families}"]
+    lines += [
+        "### For all of them",
+        "",
+        f"- **Model types of the packed engine:** {families}",
+    ]
     return "\n".join([*lines, f"- **Formats that `convert` writes:** {_code(CHECKPOINT_FORMATS)}"])
 
 

@@ -12,18 +12,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from adapter_probe.errors import CheckpointError
-from adapter_probe.models.adapters.imported import ImportedMethod
-from adapter_probe.models.layer import ADAPTER
 from adapter_probe.models.methods import Adapters
 from adapter_probe.results.atomic import make_folder
 
 from .adapterhub import HEAD_CONFIG, HEAD_WEIGHTS, WEIGHTS
-from .files import CONFIG, DESCRIPTION, read_json_file
+from .files import CONFIG, DESCRIPTION
 from .headers import DELTA
 from .native import OpenedCheckpoint, save_checkpoint
 from .opened_peft import OpenedPlaced
-from .peft import is_peft
-from .peft_config import read_config
 from .peft_writing import WRITABLE, write_peft
 
 _VERSION = "adapters.1.3.0"  # the library's name, and the version of its format
@@ -57,12 +53,6 @@ def to_native(opened: OpenedCheckpoint | OpenedPlaced, out: Path) -> None:
             "this project's format records the data, but this checkpoint records none; give a file with "
             "labelled examples (--data FILE)"
         )
-    if opened.own_tokenizer:
-        raise CheckpointError(
-            "this project's format uses the tokenizer of the base, but this checkpoint has one that encodes "
-            "differently; keep it as it is, or give --base a folder with that tokenizer beside the base's "
-            "weights"
-        )
     if isinstance(opened, OpenedPlaced):
         save_checkpoint(out, opened.tensors, opened.description)
         return
@@ -73,19 +63,12 @@ def to_native(opened: OpenedCheckpoint | OpenedPlaced, out: Path) -> None:
     save_checkpoint(out, {name: parameters[name] for name in opened.trained}, opened.description)
 
 
-def to_peft(
-    opened: OpenedCheckpoint | OpenedPlaced,
-    out: Path,
-    source: Path | None = None,
-    method: ImportedMethod | None = None,
-) -> None:
+def to_peft(opened: OpenedCheckpoint | OpenedPlaced, out: Path) -> None:
     """Write a folder that PEFT loads.
 
     Args:
         opened: a checkpoint with adapters of one of PEFT's types.
         out: the new folder.
-        source: folder of the checkpoint, which may name its base by another path than the one used.
-        method: adapters to write; None for all.
 
     Raises:
         CheckpointError: `out` contains a checkpoint, or PEFT has no such adapters.
@@ -93,19 +76,9 @@ def to_peft(
     """
     refuse_full(out)
     description = opened.description
-    chosen = method or description.method
     base, layers, tensors = _parts_for_peft(opened)
-    if method is not None:
-        kept = tuple(f"{spec.module}.{ADAPTER}." for spec in method.inner)
-        tensors = {n: t for n, t in tensors.items() if f".{ADAPTER}." not in n or n.startswith(kept)}
     name, revision = description.base.name, description.base.revision
-    if source is not None and is_peft(source):
-        config = read_config(source / CONFIG, read_json_file(source / CONFIG))
-        name, revision = (config.base, config.revision) if config.base else (name, revision)
-    if opened.own_tokenizer:
-        make_folder(out)
-        opened.tokenizer.save_pretrained(out)
-    write_peft(out, chosen, tensors, base, layers, description.task.kind, name, revision)
+    write_peft(out, description.method, tensors, base, layers, description.task.kind, name, revision)
 
 
 def _parts_for_peft(
@@ -181,7 +154,7 @@ def to_adapterhub(opened: OpenedCheckpoint | OpenedPlaced, out: Path, lossy: boo
 
 def refuse_full(out: Path) -> None:
     """Refuse to overwrite a checkpoint."""
-    if any((out / name).exists() for name in (DESCRIPTION, DELTA, CONFIG)):
+    if any((out / name).exists() for name in (DESCRIPTION, DELTA, CONFIG, "config.json")):
         raise CheckpointError(f"{out} already contains a checkpoint; choose another folder")
 
 

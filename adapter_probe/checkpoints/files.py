@@ -33,6 +33,7 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 _DAMAGE = (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError)
 
 
+MODULE_NAME = re.compile(r"\w+(\.\w+)*")
 COMMIT = re.compile("[0-9a-f]{40}")
 _OTHER_WEIGHTS = frozenset(
     (".bin", ".h5", ".msgpack", ".ot", ".onnx", ".pt", ".pth", ".gguf", ".ckpt", ".tflite")

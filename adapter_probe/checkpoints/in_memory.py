@@ -29,7 +29,7 @@ from .foreign import names_of_outputs
 from .identity import BaseIdentity, config_settings, tokenizer_parts
 from .kinds import head_of_class
 from .opened_peft import OpenedPeft
-from .peft import LIBRARY
+from .peft_headers import LIBRARY
 from .peft_loading import refuse_unready, tuned_modules
 from .peft_opening import versions_of
 from .quantised import method_of, mixes_examples

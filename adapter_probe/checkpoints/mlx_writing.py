@@ -16,8 +16,8 @@ from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .files import CONFIG, read_json_file, read_tensors
 from .mlx import LAYER, WEIGHTS, layer_of
-from .peft import WEIGHTS as PEFT_WEIGHTS
-from .peft_config import read_config
+from .peft_fits import LoraTargets
+from .peft_headers import WEIGHTS as PEFT_WEIGHTS
 
 _PREFIX = "base_model.model."
 _PARTS = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector")
@@ -46,7 +46,7 @@ def write_mlx(source: Path, n_layers: int, base: str, out: Path) -> None:
             "MLX-LM's format can represent LoRA and DoRA of language models, not "
             f"{document.get('peft_type')} for {document.get('task_type')}; keep it in PEFT's format"
         )
-    config = read_config(source / CONFIG, document)
+    config = LoraTargets(document)
     parts = _parts(read_tensors(source / PEFT_WEIGHTS[0], as_stored=True))
     tensors, rank, scale = _tensors(parts, {module: config.scale_of(module) for module in parts})
     layers = [number for module in parts if (number := layer_of(module)) is not None]

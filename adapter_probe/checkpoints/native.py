@@ -53,7 +53,6 @@ class OpenedCheckpoint:
         trained: names of the parameters in the delta.
         missing: names of the parameters that the base lacks.
         notes: remarks on a checkpoint of another library, one sentence each.
-        own_tokenizer: whether the tokenizer is the checkpoint's, which encodes differently from the base's.
     """
 
     model: AdaptedModel
@@ -62,7 +61,6 @@ class OpenedCheckpoint:
     trained: frozenset[str]
     missing: frozenset[str]
     notes: tuple[str, ...] = ()
-    own_tokenizer: bool = False
 
     def with_task(self, task: TaskSpec) -> OpenedCheckpoint:
         """The same checkpoint with another task, such as one that its library does not record."""

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
 
 import torch
 
@@ -19,7 +18,7 @@ from adapter_probe.models.bases.anatomy import length_limit
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.reads import report
 
-from . import adapter_bert, adapterhub, native, peft
+from . import adapter_bert, adapterhub, native
 from .any_base import load_any_base
 from .base import LoadedBase, load_base, load_tokenizer
 from .base_config import FoundBase, find_base, place_of_base, read_fields
@@ -32,13 +31,10 @@ from .kinds import kind_of_base
 from .mlx import as_peft, naming
 from .native import OpenedCheckpoint
 from .opened_peft import NO_COLUMNS, OpenedPeft, OpenedPlaced
-from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding
 from .peft_fields import refuse_unswitched
 from .places import places_of
 from .quantised import quiet_quantisers
 from .shared import SharedBase
-
-OpenedT = TypeVar("OpenedT", OpenedCheckpoint, OpenedPeft)
 
 
 def open_any(
@@ -49,18 +45,16 @@ def open_any(
     dtype: torch.dtype = torch.float32,
     shared: SharedBase | None = None,
     dequantise: bool = False,
-    scaled: bool = False,
 ) -> OpenedCheckpoint | OpenedPeft:
     """Open a checkpoint for the engine that runs it; see `choose_engine`.
 
     Args:
         folder: checkpoint folder, of this project or another library.
         base: folder or hub id to use instead of the recorded base.
-        anatomy: see `open_checkpoint`; the packed engine runs what is given one.
+        anatomy: see `open_checkpoint`.
         dtype: precision of the model in memory.
         shared: see `open_checkpoint`.
         dequantise: whether the weights of a quantised base are dequantised while they are loaded.
-        scaled: whether adapters will be scaled, which of PEFT's the general engine does.
 
     Raises:
         CheckpointError: see `open_checkpoint` and `open_with_peft`; or there is nothing to dequantise.
@@ -81,20 +75,16 @@ def open_any(
             return replace(opened, notes=(*translated.notes, *opened.notes))
     if anatomy is None and not dequantise and (placed := _open_placed(folder, base, dtype, shared)):
         return placed
-    if anatomy is None and folder.is_dir() and not is_own(folder):
+    if folder.is_dir() and not is_own(folder):
         inside, library = _recognise(folder)
-        if library is peft and ((engine := engine_of(inside, base)).name == "general" or scaled):
-            with quiet_quantisers():
-                from .peft_opening import open_with_peft
-
-            load = load_any_base if shared is None else shared.load_any
-            reason = engine.reason if engine.name == "general" else "adapters of PEFT are scaled"
-            if dequantise and engine.quantised:
-                load = partial(load_any_base, dequantise=True)
-                reason += " and was dequantised while it was loaded"
+        if library is None:
+            if anatomy is not None:
+                raise ModelError(
+                    f"checkpoint {folder} is PEFT's, whose model runs by its own modules; omit anatomy"
+                )
+            engine = engine_of(inside, base)
             if engine.quantised or not dequantise:
-                opened = open_with_peft(inside, base, dtype=dtype, given=folder, load=load)
-                return _with_record(folder, replace(opened, reason=reason))
+                return _open_peft(folder, inside, base, engine, dtype, shared, dequantise)
     if dequantise:
         raise CheckpointError(
             f"--dequantise applies only to a quantised base; that of checkpoint {folder} is stored in full"
@@ -134,6 +124,28 @@ def _open_placed(
     return opener(folder, base, dtype, shared, engine.reason)
 
 
+def _open_peft(
+    folder: Path,
+    inside: Path,
+    base: str | None,
+    engine: Engine,
+    dtype: torch.dtype,
+    shared: SharedBase | None,
+    dequantise: bool,
+) -> OpenedPeft:
+    """Open a folder whose files of PEFT are `inside`; arguments as in `open_any`."""
+    with quiet_quantisers():
+        from .peft_opening import open_with_peft
+
+    load = load_any_base if shared is None else shared.load_any
+    reason = engine.reason
+    if dequantise:
+        load = partial(load_any_base, dequantise=True)
+        reason += " and was dequantised while it was loaded"
+    opened = open_with_peft(inside, base, dtype=dtype, given=folder, load=load)
+    return _with_record(folder, replace(opened, reason=reason))
+
+
 def engine_of(folder: Path, base: str | None) -> Engine:
     """The engine for a checkpoint of PEFT.
 
@@ -147,7 +159,7 @@ def engine_of(folder: Path, base: str | None) -> Engine:
     document = read_json_file(folder / CONFIG)
     refuse_unswitched(folder, document)
     place = place_of_base(folder, document.get("base_model_name_or_path"), document.get("revision"), base)
-    return choose_engine(folder, document, read_fields(*place)[2])
+    return choose_engine(document, read_fields(*place)[2])
 
 
 def open_checkpoint(
@@ -176,12 +188,12 @@ def open_checkpoint(
     if is_own(folder) or not folder.is_dir():
         return native.open_native(folder, base, anatomy, dtype, shared)
     inside, library = _recognise(folder)
-    return _with_record(
-        folder, _open_foreign(library.read(inside), library, base, anatomy, dtype, shared, folder)
-    )
+    if library is None:
+        raise CheckpointError(f"checkpoint {folder} is PEFT's, where one of the packed engine is expected")
+    return _open_foreign(library.read(inside), library, base, anatomy, dtype, shared)
 
 
-def _with_record(folder: Path, opened: OpenedT) -> OpenedT:
+def _with_record(folder: Path, opened: OpenedPeft) -> OpenedPeft:
     """A checkpoint of PEFT with the task and the settings of its training, if this project trained it.
 
     Raises:
@@ -200,8 +212,10 @@ def _with_record(folder: Path, opened: OpenedT) -> OpenedT:
     return replace(opened, description=replace(found, **kept))
 
 
-def _recognise(folder: Path) -> tuple[Path, ModuleType]:
+def _recognise(folder: Path) -> tuple[Path, ModuleType | None]:
     """The folder itself, or its only subfolder with an adapter, and the module that reads its format.
+
+    PEFT's format, which PEFT reads, has none.
 
     Raises:
         CheckpointError: there are several adapters or none, or their format is unknown.
@@ -224,7 +238,7 @@ def _recognise(folder: Path) -> tuple[Path, ModuleType]:
         adapterhub.refuse_composed(folder, folder.name)
     document = read_json_file(folder / CONFIG)
     if "peft_type" in document:
-        return folder, peft
+        return folder, None
     if "config" in document:
         return folder, adapterhub
     raise CheckpointError(
@@ -240,7 +254,6 @@ def _open_foreign(
     anatomy: Anatomy | None,
     dtype: torch.dtype,
     shared: SharedBase | None,
-    given: Path,
 ) -> OpenedCheckpoint:
     found = (shared and shared.found) or _find_base(source, base, anatomy)
     kind = source.kind or kind_of_base(found.config)
@@ -255,12 +268,6 @@ def _open_foreign(
     own = dict(loaded.model.named_parameters(remove_duplicate=False))
     translated = translated.without_copies(own, found.name)
     tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
-    folders = (source.folder, given) if source.library == peft.LIBRARY else ()
-    tokenizer, changed = own_tokenizer(folders, found.config, tokenizer)
-    notes = translated.notes
-    if changed:
-        use_padding(loaded.model.config, tokenizer)
-        notes += (note_on_tokenizer(changed),)
     names = source.label_names
     if kind == "classification" and not names:
         names = names_of_outputs(int(n_outputs or 0), source.folder / "config.json", found.fields)
@@ -279,8 +286,7 @@ def _open_foreign(
         description,
         frozenset(translated.tensors),
         loaded.missing & {name for name, _ in model.base.named_parameters()},
-        notes,
-        bool(changed),
+        translated.notes,
     )
 
 

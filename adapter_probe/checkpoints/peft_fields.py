@@ -16,7 +16,7 @@ from typing import Any
 
 from adapter_probe.errors import CheckpointError, one_line
 
-from .files import quote, refuse_unknown, unsupported
+from .files import CONFIG, MODULE_NAME, quote, refuse_unknown, unsupported
 from .kinds import HEADS
 
 if typing.TYPE_CHECKING:
@@ -80,6 +80,9 @@ def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
     for name, what in REFUSED_SETTINGS.items():
         if document.get(name):
             raise unsupported(folder, f"{what} ({name})")
+    for name in ("r", "lora_alpha") if kind == "LORA" else ():  # which PEFT would make up
+        if document.get(name) is None:
+            raise CheckpointError(f"{folder / CONFIG} lacks {name}")
     start = document.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_CHANGE_THE_BASE):
         raise unsupported(folder, f"init_lora_weights {quote(start)}, which changes the base's weights")
@@ -94,6 +97,9 @@ def read_fields(path: Path, document: Mapping[str, Any]) -> PeftConfig:
     """
     refuse_unswitched(path.parent, document)
     config = read_config(path, document)
+    for name in getattr(config, "modules_to_save", None) or ():  # which PEFT puts into patterns unescaped
+        if not isinstance(name, str) or not MODULE_NAME.fullmatch(name):
+            raise CheckpointError(f"{path}: modules_to_save holds {quote(name)}, expected names of modules")
     config.inference_mode = True
     return config
 
@@ -164,6 +170,8 @@ def _refuse_not_finite(path: Path | str, name: str, value: object) -> None:
 def _fits(value: object, hint: Any) -> bool:
     """Whether a JSON value fits an annotation; annotations are loose, so a number fits any number."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is type(None):
+        return value is None
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, one) for one in arguments)
     if origin is typing.Literal:

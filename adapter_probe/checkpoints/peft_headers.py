@@ -5,10 +5,11 @@ Only names and shapes are read. Whether the tensors fit the configuration is kno
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,10 +19,11 @@ from adapter_probe.metrics import Kind, default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod, InnerKind, InnerSpec
 from adapter_probe.models.methods import ParameterRole
 
-from .description import Description
+from .description import Description, read_description
 from .engines import choose_engine
 from .files import (
     CONFIG,
+    DESCRIPTION,
     first_file,
     read_json_file,
     read_tensors,
@@ -33,11 +35,14 @@ from .hub import name_of_checkpoint
 from .identity import BaseIdentity, config_settings
 from .kinds import HEADS, head_of_class
 from .peft_fields import refuse_unswitched
+from .peft_fits import fits_tensors
 
+LIBRARY = "peft"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 HEAD_MODULES = ("classifier", "score", "qa_outputs", "classification_head", "logits_proj")
 _LAYER = re.compile(r"(.*?(?:^|\.)\d+)\.([^.]+(?:\.\d+)?)(?:\.|$)")
 _STATES = (".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", ".SCB", ".weight_format")
+_MOST_NAMED = 5
 _WIDTHS = ("hidden_size", "d_model", "n_embd", "dim")
 Shapes = dict[str, tuple[int, ...]]
 
@@ -55,12 +60,13 @@ class _Adapter:
     whole: Shapes
 
 
-def read_peft_contents(folder: Path, base: str | None = None) -> Contents | None:
+def read_peft_contents(folder: Path, base: str | None = None, opened: bool = False) -> Contents | None:
     """The contents of a checkpoint that the general engine runs, or None if files alone cannot tell.
 
     Args:
         folder: the checkpoint.
         base: folder or hub id to use instead of the recorded base.
+        opened: whether PEFT has loaded it, so that what is unexpected here is no error.
 
     Raises:
         CheckpointError: the configuration is damaged, or of a type without a switch in the layers.
@@ -79,11 +85,11 @@ def read_peft_contents(folder: Path, base: str | None = None) -> Contents | None
             return None
         refuse_unreadable(place)
         fields = read_json_file(place / "config.json")
-        engine = choose_engine(folder, document, fields)
-        if engine.name != "general" or not engine.sure:
-            return None
         stored = _counted(place, fields)
         adapter = _sorted_out(_tensors(folder), stored, document.get("modules_to_save") or ())
+        inside = {name.rpartition(".")[0] for name in stored if _LAYER.match(name)}
+        if not opened and not fits_tensors(document, adapter.modules, inside):
+            return None
     except CheckpointError:
         raise
     except (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
@@ -95,7 +101,15 @@ def read_peft_contents(folder: Path, base: str | None = None) -> Contents | None
     kind, columns = kinds.get(head, "classification"), Columns("", None, "")
     task = TaskSpec(name_of_checkpoint(folder), kind, default_metric(kind), (), columns, {}, {})
     inner = tuple(_spec(name, parts, document) for name, parts in sorted(adapter.modules.items()))
-    said = Description(ImportedMethod("peft", (_kind(document),), inner=inner), identity, task, 1, "")
+    said = Description(ImportedMethod(LIBRARY, (_kind(document),), inner=inner), identity, task, 1, "")
+    if (folder / DESCRIPTION).is_file():  # of a training by this project
+        record = read_description(folder)
+        file = first_file(folder, WEIGHTS)
+        changed = file is None or record.delta_sha256 != hash_files((path, file))
+        if not opened and (changed or record.base.config != identity.config):
+            return None
+        said = replace(said, task=record.task, scores=record.scores)
+    bias = document.get("bias") or "none"
     layers, sites = _places(adapter.modules, stored)
     return Contents(
         said,
@@ -104,8 +118,30 @@ def read_peft_contents(folder: Path, base: str | None = None) -> Contents | None
         identity.hidden_size,
         sites,
         *_counts(adapter, stored),
-        engine=engine,
+        tuple(notes_on([name for name in adapter.modules if not _LAYER.match(f"{name}.")], bias)),
+        engine=choose_engine(document, fields),
     )
+
+
+def hash_files(files: Iterable[Path]) -> str:
+    """SHA-256 of the names, sizes and bytes of a checkpoint's files."""
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def notes_on(outside: Sequence[str], bias: str) -> list[str]:
+    """What to say of modules with an adapter outside the layers, and of trained biases."""
+    notes = []
+    if outside:
+        more = f" and {len(outside) - _MOST_NAMED} more" if len(outside) > _MOST_NAMED else ""
+        names = ", ".join(outside[:_MOST_NAMED])
+        notes.append(f"Changes to {names}{more} are outside the layers and always stay on.")
+    if bias != "none":
+        notes.append("Trained biases of the base always stay on.")
+    return notes
 
 
 def _place(name: str, revision: Any) -> Path | None:

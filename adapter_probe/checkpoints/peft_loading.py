@@ -123,6 +123,11 @@ def _fill(
                     f"{path}: {_stored_name(name)} has shape {list(tensor.shape)}, the model on base "
                     f"{base_name} needs {list(places[name].shape)}"
                 )
+            if name in places and places[name].is_floating_point() and not tensor.is_floating_point():
+                kind = str(tensor.dtype).removeprefix("torch.")
+                raise CheckpointError(
+                    f"{path}: {_stored_name(name)} contains {kind} values, expected floating-point numbers"
+                )
         placed.update(state)
         return type(model).load_state_dict(model, state, strict=strict, assign=assign)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -30,13 +29,12 @@ from .kinds import HEADS, Head, head_of_class
 from .native import library_versions
 from .opened_peft import OpenedPeft
 from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding, with_blanks
-from .peft import LIBRARY, WEIGHTS
 from .peft_fields import note_on_fields, read_fields, refuse_slow_patterns
+from .peft_headers import LIBRARY, WEIGHTS, hash_files, notes_on
 from .peft_loading import HEADS as HEAD_MODULES
 from .peft_loading import put_adapter, refuse_unready, tuned_modules
 from .quantised import method_of, mixes_examples
 
-_MOST_NAMED = 5
 _PARTS = ("lora_", "ia3_", "ln_tuning_", "oft_", "hada_", "lokr_", "vera_")
 
 
@@ -91,20 +89,14 @@ def open_with_peft(
     description = Description(
         method=method,
         base=loaded.identity,
-        delta_sha256=_sha256((path, file)),
+        delta_sha256=hash_files((path, file)),
         tokenizer=tokenizer_parts(tokenizer),
         task=_task(folder, head, loaded, found.fields),
         max_length=limit_length(loaded.max_length, tokenizer.model_max_length, found.name),
         versions=versions_of(method_of(found.fields)),
     )
     notes = [*said, *filter(None, [note_on_fields(document, config)])]
-    if tuned.outside:
-        names = [spec.module for spec in tuned.outside]
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        said_of = ", ".join(names[:_MOST_NAMED])
-        notes.append(f"Changes to {said_of}{more} are outside the layers and always stay on.")
-    if getattr(config, "bias", "none") != "none":
-        notes.append("Trained biases of the base always stay on.")
+    notes += notes_on([spec.module for spec in tuned.outside], getattr(config, "bias", "none"))
     if head not in ("causal", "seq2seq") and not outputs:
         notes.append("The checkpoint contains no head, so the head of the base is used.")
     notes += [note_on_tokenizer(changed)] * bool(changed)
@@ -184,11 +176,3 @@ def versions_of(quantised: str | None) -> dict[str, str]:
     """The libraries whose code computes the outputs."""
     packages = ("peft", *(("bitsandbytes",) if quantised == "bitsandbytes" else ()))
     return {**library_versions(), **{name: version(name) for name in packages}}
-
-
-def _sha256(files: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in files:
-        digest.update(f"{path.name} {path.stat().st_size}\n".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()

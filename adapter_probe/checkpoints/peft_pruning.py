@@ -9,15 +9,18 @@ from typing import Any
 import safetensors.torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
-from torch import nn
+from torch import Tensor, nn
 
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import CheckpointError, one_line
+from adapter_probe.replay.sharing import sharing
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .converting import refuse_full
 from .files import CONFIG, first_file, read_json_file, read_tensors
 from .opened_peft import OpenedPeft
-from .peft import WEIGHTS
+from .opening import open_any
+from .peft_headers import WEIGHTS
+from .peft_loading import ADAPTER
 
 _PREFIX = "base_model.model."
 # Fields by which PEFT chooses modules; the list of those that are left takes their place.
@@ -27,7 +30,9 @@ _CHOICES = ("layers_to_transform", "layers_pattern", "exclude_modules")
 def write_without(opened: OpenedPeft, gone: Collection[nn.Module], out: Path) -> None:
     """Write a folder that PEFT loads, without the adapters of some modules.
 
-    The configuration keeps all its fields but the choice of modules, which becomes a list of full names.
+    The configuration keeps all its fields but the choice of modules, which becomes a list of full names, and
+    of trained biases, all of which are written then. PEFT's format requires adapters: without any, the model
+    itself is written, as transformers loads it.
 
     Args:
         opened: the checkpoint.
@@ -35,17 +40,11 @@ def write_without(opened: OpenedPeft, gone: Collection[nn.Module], out: Path) ->
         out: the new folder.
 
     Raises:
-        CheckpointError: `out` contains a checkpoint, no adapter would be left, or biases of the base were
-            trained with the adapters.
+        CheckpointError: `out` contains a checkpoint, or the base cannot be written without adapters.
         ResultsError: the folder cannot be written.
     """
     refuse_full(out)
     document = read_json_file(opened.folder / CONFIG)
-    if gone and document.get("bias", "none") != "none":
-        raise CheckpointError(
-            f"checkpoint {opened.folder} has trained biases of the base (bias {document['bias']!r}), which "
-            "PEFT stores with the adapters of their modules, so that the adapters cannot be removed alone"
-        )
     left, removed = {}, []
     for name, module in _switched(opened.model.get_base_model()):
         if module in gone:
@@ -53,19 +52,63 @@ def write_without(opened: OpenedPeft, gone: Collection[nn.Module], out: Path) ->
         else:
             left[name] = module
     if not any(isinstance(module, BaseTunerLayer) for module in left.values()):
-        raise CheckpointError(
-            f"checkpoint {opened.folder} would have no adapters left, and PEFT's format requires some; use "
-            "the base model instead"
-        )
+        _write_plain(opened, gone, out)
+        return
     file = first_file(opened.folder, WEIGHTS)
     assert file is not None, "it was opened"
     tensors = read_tensors(file, as_stored=True)
     kept = {name: t.contiguous() for name, t in tensors.items() if not name.startswith(tuple(removed))}
+    if gone and document.get("bias", "none") != "none":
+        document["bias"] = "all"
+        kept = _biases(opened.model, tuple(removed)) | kept
     make_folder(out)
     if opened.own_tokenizer:
         opened.tokenizer.save_pretrained(out)
     write_bytes(out / WEIGHTS[0], safetensors.torch.save(kept, metadata={"format": "pt"}))
     write_json(out / CONFIG, {**document, **(_choice(document, left) if gone else {})})
+
+
+def _biases(model: nn.Module, removed: tuple[str, ...]) -> dict[str, Tensor]:
+    """All biases, by the names under which PEFT saves them where some modules have no adapter any more."""
+    found = {}
+    for key, tensor in model.state_dict().items():
+        if "bias" in key and "lora_" not in key:
+            name = key.replace(f".{ADAPTER}.", ".")
+            name = name.replace(".base_layer.", ".") if name.startswith(removed) else name
+            found[name] = tensor.contiguous()
+    return found
+
+
+def _write_plain(opened: OpenedPeft, gone: Collection[nn.Module], out: Path) -> None:
+    """Write the model without any tuner, with what was trained as a whole."""
+    names = {name for name, module in opened.model.get_base_model().named_modules() if module in gone}
+    model = sharing(opened.model)
+    base = model.get_base_model()
+    for name, module in list(base.named_modules()):
+        if name in names and isinstance(module, AuxiliaryTrainingWrapper):
+            base.set_submodule(name, module.original_module)
+    try:
+        plain = model.base_model.unload()
+        make_folder(out)
+        plain.save_pretrained(out)
+        opened.tokenizer.save_pretrained(out)
+    except (NotImplementedError, ValueError, RuntimeError, AttributeError, TypeError) as error:
+        raise CheckpointError(
+            f"checkpoint {opened.folder} would have no adapters left, and its base cannot be written without "
+            f"them: {one_line(error)}"
+        ) from error
+
+
+def load_without(opened: OpenedPeft, folder: Path) -> nn.Module:
+    """The model that `write_without` has written."""
+    if (folder / CONFIG).is_file():
+        return open_any(folder, opened.description.base.name).model
+    return (
+        type(opened.model.get_base_model())
+        .from_pretrained(folder, dtype=opened.model.dtype)
+        .eval()
+        .requires_grad_(False)
+    )
 
 
 def _switched(base: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -17,8 +17,8 @@ from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .files import CONFIG
-from .peft import WEIGHTS
-from .peft_config import read_config
+from .peft_fits import LoraTargets
+from .peft_headers import WEIGHTS
 
 WRITABLE = "LoRA, DoRA, (IA)³ or tuned LayerNorms, one of them at a time"
 _TYPES = {
@@ -144,8 +144,8 @@ def _targets(specs: tuple[InnerSpec, ...], base: PreTrainedModel, layers: Sequen
     short: dict[str, Any] = {"target_modules": sorted({end for _, end in places}), "exclude_modules": None}
     if _TYPES[specs[0].kind] == "LORA":
         short["layers_to_transform"] = kept if len(kept) < len(layers) else None
-    config = read_config(Path(CONFIG), {"peft_type": "LORA", "r": 1, "lora_alpha": 1, **short})
-    if {name for name, _ in base.named_modules() if config.targets(name)} == wanted:
+    chosen = LoraTargets({"r": 1, "lora_alpha": 1, **short})
+    if {name for name, _ in base.named_modules() if chosen.targets(name)} == wanted:
         return short
     return {"target_modules": sorted(wanted), "exclude_modules": None}
 

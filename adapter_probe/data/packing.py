@@ -7,7 +7,7 @@ therefore share one long row of tokens, and only attention uses the groups. No p
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -138,6 +138,19 @@ class RequestBatch:
     members: torch.Tensor
     slots: torch.Tensor
     n_continuations: int
+
+    def repeated(self, copies: int) -> RequestBatch:
+        """The same scored tokens after the positions of every copy, one copy after the other."""
+        if copies == 1:
+            return self
+        places = torch.arange(copies, device=self.after.device)[:, None] * len(self.ends)
+        firsts = np.arange(copies)[:, None] * len(self.after)
+        return replace(
+            self,
+            after=(places + self.after).flatten(),
+            targets=self.targets.repeat(copies),
+            ends=(firsts + self.ends).reshape(-1),
+        )
 
 
 def pack(encoded: Encoded, index: Sequence[int] | np.ndarray) -> PackedBatch:

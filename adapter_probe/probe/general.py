@@ -22,7 +22,7 @@ from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.tensors import split
 from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, finish_maps
 
-from .general_model import GeneralModel, example_of, inputs_of
+from .general_model import GeneralModel, example_of, ignore_padding, inputs_of
 from .heap import available_memory, return_free_memory
 from .layouts import Layout, choose_layout
 from .likelihoods import summed_by_continuation
@@ -203,9 +203,11 @@ def _may_share(request: AblationRequest, module: nn.Module) -> bool:
     return choose_layout(exact, request.encoded, torch.float32, device, alone=False)[0] == "shared"
 
 
-def general_forward(request: AblationRequest, model: GeneralModel, items: np.ndarray) -> Callable[[], Tensor]:
-    """The model's own forward of some items, which returns all numbers that are read of it."""
-    module = model.module if model.fixed else model.module.to(request.device)
+def own_forward(request: AblationRequest, module: nn.Module, items: np.ndarray) -> Callable[[], Tensor]:
+    """A model's own forward of some items, which returns all numbers that are read of it."""
+    if getattr(request.checkpoint, "quantised", None) is None:
+        module.to(request.device)
+    ignore_padding(module)
     encoded, (device, dtype) = request.encoded, _place(module)
     if isinstance(encoded, EncodedRequests):
         batches = [rows.inputs for rows in rows_of(encoded, items, "alone", dtype, device)]

@@ -60,7 +60,7 @@ class GeneralModel:
     @property
     def adapter_parameters(self) -> int:
         """Number of parameters that the tuners add, those outside the layers included."""
-        return sum(_added(tuple(Switches().inside(self.module).values())).values())
+        return added_parameters(self.module)
 
     @contextmanager
     def switched_off(self, mask: np.ndarray, strength: float = 0.0) -> Iterator[None]:
@@ -185,10 +185,7 @@ def model_of(opened: OpenedCheckpoint, encoded: Encoded | EncodedRequests | Enco
             "the other texts and variants of its batch, in PEFT too; ablate it with --dequantise, or give "
             "a base in 4 bits, with llm_int8_threshold 0, or in full with --base"
         )
-    config = getattr(module, "config", None)  # which only a model of transformers has
-    if config is not None and getattr(config, "pad_token_id", None) is None:
-        # Heads that read the last token look for padding.
-        config.pad_token_id = -1
+    ignore_padding(module)
     device = next(t.device for t in module.parameters() if t.device.type != "meta")
     if isinstance(encoded, EncodedRequests):
         shortest = encoded.trees[int(np.argmin(encoded.lengths))]
@@ -197,6 +194,13 @@ def model_of(opened: OpenedCheckpoint, encoded: Encoded | EncodedRequests | Enco
     else:
         example = inputs_of(module, encoded, example_of(encoded)[:1], device)
     return GeneralModel(module, example, fixed=getattr(opened, "quantised", None) is not None)
+
+
+def ignore_padding(module: nn.Module) -> None:
+    """Let heads that read the last token find it in a model without padding."""
+    config = getattr(module, "config", None)  # which only a model of transformers has
+    if config is not None and getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = -1
 
 
 def example_of(encoded: Encoded | EncodedBatches) -> np.ndarray:
@@ -223,6 +227,11 @@ def inputs_of(
     if encoded.token_type_ids is not None and "token_type_ids" in takes:
         arrays["token_type_ids"] = np.stack([encoded.token_type_ids[item] for item in items])
     return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+
+
+def added_parameters(module: nn.Module) -> int:
+    """Number of parameters that a model's tuners add, those outside the layers included."""
+    return sum(_added(tuple(Switches().inside(module).values())).values())
 
 
 def _added(part: tuple[nn.Module, ...]) -> dict[nn.Parameter, int]:

@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.checkpoints import peft
 from adapter_probe.checkpoints.engines import PACKED
+from adapter_probe.checkpoints.peft_headers import LIBRARY
 from adapter_probe.data.answers import Answers, choose_windows, decode_windows, score_answers
 from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.data.questions import Questions
@@ -118,7 +118,7 @@ def _read(request: AblationRequest, batch: PackedBatch, out: Tensor) -> Arrays:
 
 def _lora_rank(method: Method | ImportedMethod) -> int:
     """The most frequent rank of a LoRA that PEFT trained; 0 for anything else."""
-    inner = method.inner if isinstance(method, ImportedMethod) and method.library == peft.LIBRARY else ()
+    inner = method.inner if isinstance(method, ImportedMethod) and method.library == LIBRARY else ()
     ranks = Counter(spec.rank for spec in inner if spec.rank)
     return ranks.most_common(1)[0][0] if ranks else 0
 

@@ -18,12 +18,11 @@ from torch import Tensor, nn
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.checkpoints.converting import refuse_full, to_peft
+from adapter_probe.checkpoints.converting import refuse_full
 from adapter_probe.checkpoints.description import Description
 from adapter_probe.checkpoints.native import OpenedCheckpoint, save_checkpoint
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
-from adapter_probe.checkpoints.opening import open_any, open_checkpoint
-from adapter_probe.checkpoints.peft import is_peft
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.packing import cut_by_tokens, pack, pack_requests
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import CheckpointError, ModelError
@@ -34,7 +33,7 @@ from adapter_probe.models.methods import Adapters
 from adapter_probe.progress import progress_bar
 from adapter_probe.spans import SITES_PER_LAYER, Span, VariantSet, in_model
 
-from .general_model import GeneralModel
+from .general_model import GeneralModel, added_parameters
 from .outputs import assemble_results, joined
 from .plan import choose_tokens_per_pass, cut_batches
 from .request import AblationRequest
@@ -88,32 +87,35 @@ def prune_checkpoint(
     total = int(request.encoded.lengths.sum()) + 2 * (_TIMED_ROUNDS + 1) * n_tokens
     with progress_bar("prune", total, "tokens", enabled=progress) as bar:
         results = _results(request, layers, bar.update)
-        if isinstance(opened, OpenedCheckpoint):
-            _save_without(opened, layers, source, out, {request.metric: _score(results, 1)})
-            smaller = replace(request, checkpoint=open_checkpoint(out, opened.description.base.name))
-        elif isinstance(opened, OpenedPlaced):
-            _save_placed(opened, span, out, {request.metric: _score(results, 1)})
+        if isinstance(opened, OpenedCheckpoint | OpenedPlaced):
+            save = _save_placed if isinstance(opened, OpenedPlaced) else _save_without
+            save(opened, layers, out, {request.metric: _score(results, 1)})  # type: ignore[arg-type]
             smaller = replace(request, checkpoint=open_any(out, opened.description.base.name))
+            forwards = [_forward(of, items) for of in (request, smaller)]
+            left = smaller.model.adapter_parameters
         else:
-            smaller = _write_without(opened, request, layers, out, items)
-        forwards = [_forward(of, items) for of in (request, smaller)]
+            module = _write_without(opened, request, layers, out, items)
+            forwards = [_forward(request, items), _own_forward(request, items, module)]
+            left = added_parameters(module)
         seconds = _time(forwards, lambda: bar.update(n_tokens))
-    counts = [of.model.adapter_parameters for of in (request, smaller)]
+    counts = (model.adapter_parameters, left)
     return PruneMeasurement(span, *counts, *seconds, results)
 
 
 def _write_without(
     opened: OpenedPeft, request: AblationRequest, span: Span, out: Path, items: np.ndarray
-) -> AblationRequest:
+) -> nn.Module:
     """Write in PEFT's format what gives, loaded by PEFT, the outputs of the model with the span off.
 
+    Without any adapters left, a folder of transformers is written.
+
     Returns:
-        the request for the new checkpoint.
+        the new model.
 
     Raises:
         CheckpointError: PEFT's format cannot express it.
     """
-    from adapter_probe.checkpoints.peft_pruning import write_without
+    from adapter_probe.checkpoints.peft_pruning import load_without, write_without
     from adapter_probe.replay.replay import compare
 
     model, gone = request.model, _adapters(request.model, span)
@@ -121,11 +123,10 @@ def _write_without(
     with TemporaryDirectory() as trial:  # nothing is left in `out` if it fails
         try:
             write_without(opened, gone, Path(trial))
-            place = open_any(trial, opened.description.base.name)
-            smaller = replace(request, checkpoint=place)
+            smaller = load_without(opened, Path(trial))
             with model.switched_off(_mask(request, span)):
                 own = _forward(request, items)()
-            compare(_forward(smaller, items)(), own)
+            compare(_own_forward(request, items, smaller)(), own)
         except (CheckpointError, ModelError) as error:
             said = str(error).replace(trial, "the smaller checkpoint")
             raise CheckpointError(
@@ -135,10 +136,8 @@ def _write_without(
     return smaller
 
 
-def _save_without(
-    opened: OpenedCheckpoint, span: Span, source: Path, out: Path, scores: dict[str, float | None]
-) -> None:
-    """Write in PEFT's format if the checkpoint is PEFT's and some adapters remain, else in this project's."""
+def _save_without(opened: OpenedCheckpoint, span: Span, out: Path, scores: dict[str, float | None]) -> None:
+    """Write in this project's format."""
     method, model = opened.description.method, opened.model
     assert isinstance(method, Adapters | ImportedMethod), "nothing else has adapters"
     adapters = _adapters(model, span)
@@ -146,11 +145,6 @@ def _save_without(
     tensors = {**dict(model.base.named_parameters()), **dict(model.base.named_buffers())}
     kept = {name: tensors[name] for name in opened.trained if id(tensors[name]) not in gone}
     method = _without(method, span, kept.keys())
-    if (
-        is_peft(source) and isinstance(method, ImportedMethod) and method.inner
-    ):  # PEFT's format requires adapters
-        to_peft(opened, out, source, method)
-        return
     save_checkpoint(out, kept, _described(opened.description, span, method, scores))
 
 
@@ -259,15 +253,20 @@ def _forward(request: AblationRequest, items: np.ndarray) -> Callable[[], Tensor
     """The model's own forward of some items, which returns all numbers that it computes."""
     model, encoded = request.model, request.encoded
     if isinstance(model, GeneralModel):
-        from .general import general_forward
-
-        return general_forward(request, model, items)
+        return _own_forward(request, items, model.module)
     model.to(request.device).eval()
     if isinstance(encoded, EncodedRequests):
         batch = pack_requests(encoded, items, request.device).packed
     else:
         batch = pack(encoded, items).to(request.device)
     return lambda: model(batch)
+
+
+def _own_forward(request: AblationRequest, items: np.ndarray, module: nn.Module) -> Callable[[], Tensor]:
+    """The forward of a model of transformers, in place of the request's."""
+    from .general import own_forward
+
+    return own_forward(request, module, items)
 
 
 def _time(forwards: Sequence[Callable[[], Tensor]], step: Callable[[], None]) -> list[float]:

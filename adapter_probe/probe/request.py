@@ -141,9 +141,8 @@ def prepare_ablation(
     choose_tokens_per_pass(arguments.tokens_per_pass, device.type, 1)  # refuse a bad value first
     dtype = torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
     opened: OpenedCheckpoint | OpenedPeft = given or open_any(
-        arguments.checkpoint, arguments.base, dtype=dtype, dequantise=arguments.dequantise,
-        scaled=settings.strength != 0,
-    )  # fmt: skip
+        arguments.checkpoint, arguments.base, dtype=dtype, dequantise=arguments.dequantise
+    )
     if settings.precision == "mixed" and getattr(opened, "quantised", None) is not None:
         raise ResultsError(
             "--precision mixed is not possible with a quantised base, which has one precision; give "

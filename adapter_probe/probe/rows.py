@@ -237,8 +237,9 @@ class Scorer:
 
     def _scored(self, parts: LogitsInParts, states: list[Tensor]) -> Tensor:
         """The scores of copies, from the states ``[read, hidden]`` or the logits ``[read, vocabulary]``."""
-        if self.intact is None:
-            return torch.stack([score_states(parts, self.rows.batch, own) for own in states])
+        if self.intact is None:  # of all copies together, so that the vocabulary is read once
+            scored = score_states(parts, self.rows.batch.repeated(len(states)), torch.cat(states))
+            return scored.unflatten(0, (len(states), -1))
         if not self.intact:
             self.intact.append(states[0].clone())
         return compare_states(parts, self.rows.batch, states, self.intact[0])

@@ -51,7 +51,7 @@ def inspect(call: Inspect) -> dict[str, Any]:
         elif isinstance(opened, OpenedCheckpoint):
             contents = contents_of(opened)
         else:
-            contents = read_peft_contents(folder, opened.description.base.name)
+            contents = read_peft_contents(opened.folder, opened.description.base.name, opened=True)
     if contents is None:
         raise CheckpointError(f"checkpoint {folder} opens, but the files of its base cannot be listed")
     description, counts = contents.description, contents.counts
@@ -144,7 +144,6 @@ def convert(call: Convert) -> list[str]:
         ResultsError: the folder cannot be written.
     """
     from adapter_probe.checkpoints.converting import refuse_full, to_adapterhub, to_native
-    from adapter_probe.checkpoints.mlx import as_peft
     from adapter_probe.checkpoints.mlx_writing import write_mlx
     from adapter_probe.checkpoints.native import OpenedCheckpoint
     from adapter_probe.checkpoints.opened_peft import OpenedPlaced
@@ -153,20 +152,19 @@ def convert(call: Convert) -> list[str]:
 
     source, out, to, files = Path(call.source), Path(call.out), call.to, as_tuple(call.data)
     opened = open_any(source, None if call.base is None else str(call.base))
-    source = as_peft(source, None if call.base is None else str(call.base)).folder
     if to == "mlx":
         refuse_full(out)
         with TemporaryDirectory() as made:
-            _write_peft(opened, Path(made, "peft"), source)
+            _write_peft(opened, Path(made, "peft"))
             write_mlx(Path(made, "peft"), opened.description.base.n_layers, opened.description.base.name, out)
         return []
     if to == "peft":
-        _write_peft(opened, out, source)
+        _write_peft(opened, out)
         return []
     if not isinstance(opened, OpenedCheckpoint | OpenedPlaced):
         raise CheckpointError(
-            f"checkpoint {call.source} can be written in PEFT's or MLX-LM's format only (--to peft, mlx), "
-            f"because {opened.reason}"
+            f"checkpoint {call.source} is loaded by PEFT, so it can be written in PEFT's or MLX-LM's format "
+            "only (--to peft, mlx)"
         )
     if to == "adapterhub":
         return to_adapterhub(opened, out, call.lossy)
@@ -179,14 +177,14 @@ def convert(call: Convert) -> list[str]:
     return []
 
 
-def _write_peft(opened: OpenedCheckpoint | OpenedPeft, out: Path, source: Path) -> None:
+def _write_peft(opened: OpenedCheckpoint | OpenedPeft, out: Path) -> None:
     """Write PEFT's format, whatever was opened."""
     from adapter_probe.checkpoints.converting import to_peft
     from adapter_probe.checkpoints.native import OpenedCheckpoint
     from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 
     if isinstance(opened, OpenedCheckpoint | OpenedPlaced):
-        to_peft(opened, out, source)
+        to_peft(opened, out)
         return
     from adapter_probe.checkpoints.peft_pruning import write_without
 

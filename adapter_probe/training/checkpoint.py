@@ -17,7 +17,7 @@ from adapter_probe.checkpoints.description import Description, read_description,
 from adapter_probe.checkpoints.files import DESCRIPTION, Unsupported
 from adapter_probe.checkpoints.native import library_versions, save_checkpoint
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.peft import WEIGHTS
+from adapter_probe.checkpoints.peft_headers import WEIGHTS
 from adapter_probe.errors import ResultsError, one_line
 from adapter_probe.metrics import sign_of
 from adapter_probe.models.adapted import AdaptedModel

@@ -72,9 +72,8 @@ def opened_with_data(case: str, data: Path) -> OpenedCheckpoint | OpenedPeft:
         "adapterhub/union",
         "adapterhub/gpt2-pfeiffer",
         "adapterhub/distilbert-flex",
-        "peft/lora-everywhere",
-        "peft/ia3",
-        "peft/llama-norms",
+        "adapterhub/lora-everywhere",
+        "adapterhub/ia3",
     ],
 )
 def test_this_projects_format_holds_all_that_can_be_opened(case: str, data: Path, tmp_path: Path):
@@ -87,7 +86,7 @@ def test_this_projects_format_holds_all_that_can_be_opened(case: str, data: Path
 
 
 def test_this_projects_format_needs_the_data(tmp_path: Path):
-    opened = open_any(FIXTURES / "peft" / "ia3", str(FIXTURES / "bases" / "bert"))
+    opened = open_any(FIXTURES / "adapterhub" / "ia3", str(FIXTURES / "bases" / "bert"))
     with pytest.raises(CheckpointError, match=r"give a file with labelled examples \(--data FILE\)"):
         to_native(opened, tmp_path / "native")
 
@@ -125,7 +124,7 @@ def test_adapterhub_and_back(tiny_base: Callable[..., Path], bert_checkpoint: Pa
 
 
 def test_only_bottlenecks_of_this_project_go_to_adapterhub(tmp_path: Path):
-    opened = open_any(FIXTURES / "peft" / "lora", str(FIXTURES / "bases" / "bert"))
+    opened = open_any(FIXTURES / "adapterhub" / "lora", str(FIXTURES / "bases" / "bert"))
     with pytest.raises(CheckpointError, match="not imported"):
         to_adapterhub(opened, tmp_path / "hub")
 

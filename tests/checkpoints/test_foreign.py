@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from exact import Float64, assert_close_in_float32, assert_close_in_float64, to_float64
+from mask_loop import read
 from tiers import slow_unless
 
 from adapter_probe.checkpoints.opened_peft import OpenedPlaced
@@ -24,7 +25,10 @@ from adapter_probe.probe.tree import forward_variants
 from adapter_probe.replay.replay import Replay
 
 FIXTURES = Path(__file__).parent / "fixtures"
-CASES = sorted(path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("*/*/expected.npz"))
+CASES = sorted(
+    path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("adapterhub/*/expected.npz")
+)
+PEFT = sorted(path.parent.name for path in FIXTURES.glob("peft/*/expected.npz"))
 # The transformers model's own forward normalises what this adapter leaves as it is.
 PACKED_ONLY = {"adapterhub/adapter-plus"}
 
@@ -56,8 +60,8 @@ def own_forward(base: torch.nn.Module, ids: np.ndarray) -> np.ndarray:
 
 
 def test_there_are_cases_of_both_libraries():
-    assert sum(case.startswith("adapterhub/") for case in CASES) >= 24
-    assert sum(case.startswith("peft/") for case in CASES) >= 11
+    assert len(CASES) >= 24
+    assert len(PEFT) >= 11
 
 
 # Each way of adapting, of joining and of heading, once.
@@ -71,17 +75,14 @@ QUICK = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "case", slow_unless(lambda case: Path(case).name in QUICK[Path(case).parent.name], CASES)
-)
+@pytest.mark.parametrize("case", slow_unless(lambda case: Path(case).name in QUICK["adapterhub"], CASES))
 def test_logits_are_the_librarys_own(case: str):
     folder = FIXTURES / case
     expected = np.load(folder / "expected.npz")
-    if case.startswith("adapterhub/"):
-        opened = open_any(folder, base_of(folder))
-        if isinstance(opened, OpenedPlaced):
-            return compare_by_replay(opened, expected)
-    model = open_checkpoint(folder, base_of(folder)).model
+    opened = open_any(folder, base_of(folder))
+    if isinstance(opened, OpenedPlaced):
+        return compare_by_replay(opened, expected)
+    model = opened.model
     batch = pack(texts(), np.arange(len(texts())))
     wanted = expected["logits"][:, rows_of(batch, model.reads_all_positions)]
     with torch.no_grad():
@@ -104,6 +105,21 @@ def compare_by_replay(opened: OpenedPlaced, expected: dict[str, np.ndarray]) -> 
             for rows, order in ((10_000, slice(None)), (length, slice(None, None, -1))):
                 found = replay.outputs(inputs, masks[order], rows=int(rows))
                 assert_close_in_float64(found, wanted[order][:, items])
+
+
+@pytest.mark.parametrize("case", slow_unless(QUICK["peft"].__contains__, PEFT))
+def test_logits_of_every_span_are_pefts(case: str):
+    folder = FIXTURES / "peft" / case
+    model = to_float64(open_any(folder, base_of(folder)).model)
+    expected = np.load(folder / "expected.npz")
+    masks, found = np.repeat(~expected["skipped"], 2, axis=1), []
+    assert len(masks) == 7, "the intact model and six spans"
+    with Float64():
+        for ids in texts().input_ids:
+            inputs = {"input_ids": torch.from_numpy(ids)[None]}
+            found.append(Replay(model, inputs, read=read).outputs(inputs, masks, read=read)[:, 0])
+    every_token = found[0].dim() == 3
+    assert_close_in_float64((torch.cat if every_token else torch.stack)(found, dim=1), expected["logits"])
 
 
 def compare_in_float64(
@@ -195,7 +211,7 @@ def test_notes_tell_what_cannot_be_known():
     opened = open_checkpoint(FIXTURES / "adapterhub" / "gated-channel", str(FIXTURES / "bases" / "bert"))
     assert any("saves neither LayerNorms" in note for note in opened.notes)
     assert any("padding" in note for note in opened.notes)
-    everywhere = open_checkpoint(FIXTURES / "peft" / "lora-everywhere", str(FIXTURES / "bases" / "bert"))
+    everywhere = open_any(FIXTURES / "peft" / "lora-everywhere", str(FIXTURES / "bases" / "bert"))
     assert any("bert.pooler.dense" in note for note in everywhere.notes)
 
 

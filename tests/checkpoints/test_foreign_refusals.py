@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opening import open_any, open_checkpoint
 from adapter_probe.errors import CheckpointError
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -41,7 +41,7 @@ def retensor(path: Path, change: Callable[[dict], dict]) -> None:
 
 def refusal(folder: Path, base: str | None = BERT) -> str:
     with pytest.raises(CheckpointError) as raised:
-        open_checkpoint(folder, base)
+        open_any(folder, base)
     message = str(raised.value)
     assert "\n" not in message
     assert message
@@ -79,11 +79,11 @@ def test_kinds_of_adapterhub_lora_that_are_not_supported(copied, changes: dict, 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"use_dora": True}, "lacks bert.encoder.layer"),
+        ({"use_dora": True}, "lacks base_model.model.bert.encoder.layer"),
         ({"peft_type": "PREFIX_TUNING"}, '"PREFIX_TUNING"'),
-        ({"task_type": "SEQ_2_SEQ_LM"}, '"SEQ_2_SEQ_LM"'),
+        ({"task_type": "SEQ_2_SEQ_LM"}, "no class for seq2seq on a bert model"),
         ({"init_lora_weights": "pissa"}, '"pissa", which changes the base\'s weights'),
-        ({"layer_replication": [[0, 2]]}, "replicated layers"),
+        ({"layer_replication": [[0, 2]]}, "which PEFT 0.21.2 does not put on base"),
     ],
 )
 def test_kinds_of_peft_that_are_not_supported(copied, changes: dict, words: str):
@@ -231,35 +231,39 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     ("case", "changes", "words"),
     [
-        (PEFT, {"lora_alpha": NAN}, "lora_alpha is NaN, expected a number"),
+        (PEFT, {"lora_alpha": NAN}, "lora_alpha is NaN, expected a finite number"),
         (PEFT, {"lora_alpha": float("inf")}, "lora_alpha is Infinity"),
-        (PEFT, {"lora_alpha": None}, "lora_alpha is null"),
+        (PEFT, {"lora_alpha": None}, "lacks lora_alpha"),
         (PEFT, {"lora_alpha": True}, "lora_alpha is true"),
-        (PEFT, {"r": 0}, "r is 0, expected a whole number of at least 1"),
-        (PEFT, {"r": 7}, "has rank 2, but adapter_config.json says 7"),
-        (PEFT, {"rank_pattern": {"query": 4}}, "has rank 2, but adapter_config.json says 4"),
+        (PEFT, {"r": 0}, "should be a positive integer value but the value passed is 0"),
+        (PEFT, {"r": 7}, "has shape [2, 16], the model on base"),
+        (PEFT, {"rank_pattern": {"query": 4}}, "needs [4, 16]"),
         (PEFT, {"rank_pattern": [3]}, "rank_pattern is [3], expected an object"),
         (PEFT, {"alpha_pattern": ["query"]}, 'alpha_pattern is ["query"], expected an object'),
-        (PEFT, {"alpha_pattern": {"query": NAN}}, "alpha_pattern of 'query' is NaN"),
+        (PEFT, {"alpha_pattern": {"query": NAN}}, "alpha_pattern is NaN"),
         (PEFT, {"alpha_pattern": {"(query": 9}}, "is not a regular expression"),
         (PEFT, {"task_type": ["SEQ_CLS"]}, 'task type ["SEQ_CLS"]'),
         (PEFT, {"base_model_name_or_path": 3}, "base_model_name_or_path is 3"),
-        (PEFT, {"peft_type": ["LORA"]}, 'type ["LORA"]'),
-        (PEFT, {"new_way": "fast"}, '"new_way", "fast", which PEFT 0.21 does not have'),
+        (PEFT, {"peft_type": ["LORA"]}, 'type is ["LORA"]'),
+        (PEFT, {"new_way": "fast"}, '"new_way", "fast", which PEFT 0.21.2 does not have'),
         (PEFT, {"new_way": 0}, '"new_way", 0'),
-        (PEFT, {"target_modules": ["query"]}, "none of the modules that adapter_config.json names"),
-        (PEFT, {"layers_to_transform": [0, 1]}, "none of the modules that adapter_config.json names"),
-        (PEFT, {"exclude_modules": ["layer.0.attention.self.query"]}, "none of the modules"),
+        (PEFT, {"target_modules": ["query"]}, "which PEFT 0.21.2 does not put on base"),
+        (PEFT, {"layers_to_transform": [0, 1]}, "which PEFT 0.21.2 does not put on base"),
+        (PEFT, {"exclude_modules": ["layer.0.attention.self.query"]}, "does not put on base"),
         (
             PEFT,
             {"target_modules": ["query", "value", "key"]},
-            "lacks the LORA weights of bert.encoder.layer.0",
+            "lacks base_model.model.bert.encoder.layer.0",
         ),
-        (PEFT, {"modules_to_save": ["classifier", "pooler"]}, "lacks the weights of bert.pooler"),
+        (
+            PEFT,
+            {"modules_to_save": ["classifier", "pooler"]},
+            "lacks base_model.model.bert.pooler.dense.weight",
+        ),
         (PEFT, {"lora_bias": True}, "lora_B.bias"),
-        (PEFT, {"bias": "some"}, 'bias is "some"'),
-        ("peft/lora-patterns", {"lora_bias": False}, "lora_B.bias, which adapter_config.json does not have"),
-        ("peft/ia3", {"feedforward_modules": []}, "requires [outputs, 1]"),
+        (PEFT, {"bias": "some"}, "bias: some, is not implemented"),
+        ("peft/lora-patterns", {"lora_bias": False}, "which PEFT 0.21.2 does not put on base"),
+        ("peft/ia3", {"feedforward_modules": []}, "has shape [1, 16], the model on base"),
         (HUB, {"alpha": None}, "alpha is null"),
         (HUB, {"alpha": NAN}, "alpha is NaN"),
         (HUB, {"r": 0}, "r is 0"),
@@ -313,9 +317,9 @@ def test_a_missing_number_is_not_made_up(copied, name: str):
 )
 def test_what_is_known_to_change_nothing_changes_nothing(copied, case, changes):
     folder = copied(case)
-    scales = {spec.scale for spec in open_checkpoint(folder, BERT).description.method.inner}
+    scales = {spec.scale for spec in open_any(folder, BERT).description.method.inner}
     edit(folder / "adapter_config.json", **changes)
-    assert {spec.scale for spec in open_checkpoint(folder, BERT).description.method.inner} == scales
+    assert {spec.scale for spec in open_any(folder, BERT).description.method.inner} == scales
 
 
 def test_unknown_fields_of_the_whole_and_of_a_union(copied):
@@ -336,21 +340,9 @@ def test_unknown_fields_of_the_whole_and_of_a_union(copied):
 
 
 @pytest.mark.timeout(60)
-def test_a_pattern_that_backtracks_for_ever_does_not(copied):
+def test_a_pattern_that_backtracks_for_ever_is_refused(copied):
     folder = copied(PEFT)
     edit(folder / "adapter_config.json", alpha_pattern={"([a-z.0-9_]+)*X": 9})
-    assert {spec.scale for spec in open_checkpoint(folder, BERT).description.method.inner} == {2.5}
-
-
-def test_a_pattern_that_takes_too_long_is_refused(copied, monkeypatch):
-    from adapter_probe.checkpoints import peft_config
-
-    def match(*_: object, timeout: float) -> None:
-        raise TimeoutError(f"after {timeout} s")
-
-    folder = copied(PEFT)
-    edit(folder / "adapter_config.json", alpha_pattern={"query": 9})
-    monkeypatch.setattr(peft_config.regex, "match", match)
     assert "takes too long" in refusal(folder)
 
 

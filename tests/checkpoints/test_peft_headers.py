@@ -60,7 +60,7 @@ def test_inspect_says_the_engine_and_loads_no_torch(t5, tmp_path):
     folder = write_adapter(tmp_path / "a", t5, AutoModelForSeq2SeqLM, config)
     facts = inspect(folder)
     assert facts["engine"] == "general"
-    assert "SEQ_2_SEQ_LM" in facts["engine_reason"]
+    assert "PEFT" in facts["engine_reason"]
     assert facts["method"]["ranks"] == [4]
     code = (
         "import json, sys; from adapter_probe.studies.checkpoints import inspect; "

@@ -21,7 +21,6 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import engine_of, open_any
 from adapter_probe.checkpoints.peft_opening import open_with_peft
@@ -83,20 +82,17 @@ def test_files_of_peft_give_its_logits(case: str):
     assert opened.model.active_adapters == ["default"]
 
 
-def test_the_engine_is_chosen_by_what_the_packed_one_runs(made: Path):
-    assert engine_of(FIXTURES / "peft" / "lora", str(FIXTURES / "bases" / "bert")).name == "packed"
-    general = engine_of(made / "t5-lora", None)
-    assert general.name == "general"
-    assert "SEQ_2_SEQ_LM" in general.reason
+def test_the_general_engine_runs_what_peft_loads(made: Path):
+    assert engine_of(FIXTURES / "peft" / "lora", str(FIXTURES / "bases" / "bert")).name == "general"
+    assert engine_of(made / "t5-lora", None).name == "general"
     opened = open_any(made / "t5-lora")
     assert isinstance(opened, OpenedPeft)
     assert (opened.head, opened.description.task.kind) == ("seq2seq", "causal")
-    assert isinstance(open_any(made / "lora"), OpenedCheckpoint)
+    assert isinstance(open_any(made / "lora"), OpenedPeft)
 
 
 def test_a_lora_of_an_embedding_is_run_by_the_general_engine(tmp_path: Path):
     folder = saved(tmp_path, "llama", KV, "CAUSAL_LM", ["q_proj", "embed_tokens"])
-    assert "LoRA of an embedding" in engine_of(folder, None).reason
     model, ids = open_any(folder).model, torch.tensor([[5, 6, 7]])
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     with torch.no_grad():
@@ -119,15 +115,6 @@ def test_precision_of_weights_and_outputs(made: Path, dtype):
     out = opened.model(input_ids=IDS).logits.detach()
     assert out.dtype == dtype
     assert torch.allclose(out.float(), exact, atol=1e-5 if dtype == torch.float64 else 0.3)
-
-
-def test_the_identity_is_that_of_the_packed_engine(made: Path):
-    """The same base, adapter and tokenizer give the same hashes in both engines."""
-    packed = open_any(made / "lora").description.identity
-    general = open_with_peft(made / "lora").description.identity
-    assert packed["base"] == general["base"]
-    assert packed["tokenizer"] == general["tokenizer"]
-    assert packed["checkpoint"]["delta_sha256"] == general["checkpoint"]["delta_sha256"]
 
 
 @pytest.mark.parametrize(

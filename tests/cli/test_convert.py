@@ -29,12 +29,15 @@ def test_inspect_names_the_library_and_what_cannot_be_known(program):
 def test_to_this_projects_format_and_on(program, tmp_path: Path):
     data = tmp_path / "validation.jsonl"
     data.write_text("".join(json.dumps({"text": f"w{n}", "label": n % 3}) + "\n" for n in range(9)))
-    source = FIXTURES / "peft" / "ia3"
+    source = FIXTURES / "adapterhub" / "ia3"
     refusal = program("convert", source, tmp_path / "n", "--to", "native", "--base", BERT).refusal
     assert "--data FILE" in refusal
     done = program("convert", source, tmp_path / "n", "--to", "native", "--base", BERT, "--data", data)
     assert (done.code, done.stdout) == (0, f"{tmp_path / 'n'}\n")
     assert program("inspect", tmp_path / "n", "--json").code == 0
+    lora = FIXTURES / "peft" / "lora"
+    refusal = program("convert", lora, tmp_path / "l", "--to", "native", "--base", BERT).refusal
+    assert "can be written in PEFT's or MLX-LM's format only (--to peft, mlx)" in refusal
 
 
 def test_adapterhubs_format_loses_layernorms(program, trained: Path, tmp_path: Path):

@@ -181,7 +181,7 @@ def prepared(case: str, family: str, tmp_path: Path) -> AblationRequest:
     return prepare_ablation(arguments, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("case", ["adapterhub/houlsby", "peft/lora", "peft/lora-patterns", "peft/norms"])
+@pytest.mark.parametrize("case", ["adapterhub/houlsby", "adapterhub/pfeiffer"])
 def test_a_packed_model_is_the_model_in_bfloat16(case: str, tmp_path: Path):
     from adapter_probe.data.packing import pack
 

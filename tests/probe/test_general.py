@@ -1,9 +1,8 @@
-"""The general engine against the packed one, on checkpoints that both run."""
+"""The general engine against a loop: every text alone, by PEFT's own model and switches."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,15 +12,17 @@ import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
 from exact import assert_close_in_float32
-from mask_loop import randomise
-from peft_folders import save_lora
+from mask_loop import randomise, switched
+from peft_folders import reference, save_lora
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, LlamaConfig
 
+from adapter_probe.data.requests_encoding import TokenTree
 from adapter_probe.errors import ModelError
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.engine import Engine
 from adapter_probe.probe.general_model import model_of
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
+from adapter_probe.probe.rows import text_of
 
 ROWS = {
     "choices": [
@@ -76,22 +77,57 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(folder, BertConfig(**sizes(), num_labels=2), "SEQ_CLS", ["query", "value"])
 
 
-def requests(checkpoint: Path, rows: list[dict], tmp_path: Path, **settings: object) -> list[AblationRequest]:
-    """The same request for the packed and for the general engine."""
+def request_of(checkpoint: Path, rows: list[dict], tmp_path: Path, **settings: object) -> AblationRequest:
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     arguments = AblationArguments(str(checkpoint), AblationSettings(**settings), data=(str(data),))
-    packed = prepare_ablation(arguments, torch.device("cpu"))
-    kind = HEAD["CAUSAL_LM" if packed.checkpoint.description.task.kind == "causal" else "SEQ_CLS"]
-    dtype = torch.bfloat16 if packed.settings.precision == "bfloat16" else torch.float32
-    base = kind.from_pretrained(checkpoint.parent / "base", dtype=dtype)
-    model = peft.PeftModel.from_pretrained(base, checkpoint).to(dtype).eval()
-    return [packed, replace(packed, checkpoint=replace(packed.checkpoint, model=model))]
+    return prepare_ablation(arguments, torch.device("cpu"))
 
 
 def outputs(request: AblationRequest) -> dict[str, np.ndarray]:
     (arrays,) = Engine(request).outputs([np.arange(len(request.encoded))], lambda _: None)
     return arrays
+
+
+def by_loop(request: AblationRequest, checkpoint: Path) -> dict[str, np.ndarray]:
+    """The same outputs by a loop over variants and texts."""
+    task = "CAUSAL_LM" if request.checkpoint.description.task.kind == "causal" else "SEQ_CLS"
+    model, layers = reference(checkpoint, task)
+    found: dict[str, list] = {"logits": [], "greedy": []}
+    with torch.no_grad():
+        for mask in request.variants.masks:
+            for modules, on in zip(layers, mask.reshape(len(layers), 2)):
+                switched([m for m in modules if "attention" in where(model, m)], bool(on[0]))
+                switched([m for m in modules if "attention" not in where(model, m)], bool(on[1]))
+            if task == "SEQ_CLS":
+                texts = request.encoded.input_ids
+                found["logits"].append(
+                    [model(torch.from_numpy(ids)[None]).logits[0].numpy() for ids in texts]
+                )
+            else:
+                scored = [continuations(model, tree) for tree in request.encoded.trees]
+                for place, name in enumerate(found):
+                    pad = request.encoded.n_continuations
+                    rows = [[s[place] for s in row] + [place] * (pad - len(row)) for row in scored]
+                    found[name].append(rows)
+    return {name: np.array(rows) for name, rows in found.items() if rows}
+
+
+def where(model: torch.nn.Module, module: torch.nn.Module) -> str:
+    name = next(name for name, own in model.named_modules() if own is module)
+    return name.replace("self_attn", "attention")
+
+
+def continuations(model: torch.nn.Module, tree: TokenTree) -> list[tuple[float, bool]]:
+    """Log-likelihood of every continuation, and whether its tokens are the likeliest."""
+    found = []
+    for number in range(len(tree.scored)):
+        text = text_of(tree, number)
+        logits = model(torch.from_numpy(text.tokens[None].copy())).logits[0]
+        rows, targets = torch.from_numpy(text.read[text.after]), torch.from_numpy(text.targets)
+        chosen = logits.double().log_softmax(-1)[rows, targets]
+        found.append((float(chosen.sum()), bool((logits[rows].argmax(-1) == targets).all())))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -102,34 +138,33 @@ def outputs(request: AblationRequest) -> dict[str, np.ndarray]:
         pytest.param("pairs", 2, marks=pytest.mark.slow),
     ],
 )
-def test_scores_of_a_language_model_are_those_of_the_packed_engine(rows, threads, causal, tmp_path):
-    before = torch.get_num_threads()
+def test_scores_of_a_language_model_are_those_of_a_loop(rows, threads, causal, tmp_path):
+    request, before = request_of(causal, ROWS[rows], tmp_path), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        packed, general = (outputs(one) for one in requests(causal, ROWS[rows], tmp_path))
+        found = outputs(request)
     finally:
         torch.set_num_threads(before)
-    assert_close_in_float32(general["logits"], packed["logits"], layers=3)
-    np.testing.assert_array_equal(general["greedy"], packed["greedy"])
-    assert np.ptp(packed["logits"][:, :, 0], axis=0).min() > 0.01
+    wanted = by_loop(request, causal)
+    assert_close_in_float32(found["logits"], wanted["logits"], layers=3)
+    np.testing.assert_array_equal(found["greedy"], wanted["greedy"])
+    assert np.ptp(wanted["logits"][:, :, 0], axis=0).min() > 0.01
 
 
 @pytest.mark.parametrize("sites", ["both", "attention"])
-def test_logits_of_texts_are_those_of_the_packed_engine(sites, classifier, tmp_path):
-    one, other = requests(classifier, LABELLED, tmp_path, sites=sites)
-    assert (one.engine.name, other.engine.name) == ("packed", "general")
-    assert other.model.has_adapter.tolist() == one.model.has_adapter.tolist()
-    assert other.model.site_parameters == one.model.site_parameters
-    assert other.identity != one.identity
-    assert_close_in_float32(outputs(other)["logits"], outputs(one)["logits"], layers=3)
+def test_logits_of_texts_are_those_of_a_loop(sites, classifier, tmp_path):
+    request = request_of(classifier, LABELLED, tmp_path, sites=sites)
+    assert request.engine.name == "general"
+    assert request.model.has_adapter.tolist() == [True, False] * 3
+    assert request.model.site_parameters == (2 * 2 * 4 * 24, 0) * 3
+    assert_close_in_float32(outputs(request)["logits"], by_loop(request, classifier)["logits"], layers=3)
 
 
 @pytest.mark.parametrize("precision", ["float64", "bfloat16"])
 def test_other_precisions(precision, classifier, causal, tmp_path):
     for checkpoint, rows in ((classifier, LABELLED), (causal, ROWS["choices"])):
-        exact, _ = requests(checkpoint, rows, tmp_path)
-        _, general = requests(checkpoint, rows, tmp_path, precision=precision)
-        found, wanted = outputs(general)["logits"], outputs(exact)["logits"]
+        request = request_of(checkpoint, rows, tmp_path, precision=precision)
+        found, wanted = outputs(request)["logits"], by_loop(request, checkpoint)["logits"]
         if precision == "bfloat16":
             np.testing.assert_allclose(found, wanted, rtol=0.05, atol=0.3)
         else:
@@ -156,15 +191,15 @@ def test_projections_that_are_drawn_and_not_stored_take_the_precision_of_the_run
 
 
 def test_mixed_precision_gives_the_predictions_of_float32(classifier, tmp_path):
-    exact, _ = requests(classifier, LABELLED, tmp_path)
-    _, mixed = requests(classifier, LABELLED, tmp_path, precision="mixed")
+    mixed = request_of(classifier, LABELLED, tmp_path, precision="mixed")
     engine = Engine(mixed)
     (arrays,) = engine.outputs([np.arange(len(mixed.encoded))], lambda _: None)
     guard = engine.repeat_doubtful_pairs(arrays)
+    exact = by_loop(mixed, classifier)["logits"]
     assert guard["decided_in_float32"] > 0
-    np.testing.assert_array_equal(arrays["logits"].argmax(-1), outputs(exact)["logits"].argmax(-1))
+    np.testing.assert_array_equal(arrays["logits"].argmax(-1), exact.argmax(-1))
     repeated = ~np.isnan(arrays["error"])
-    assert_close_in_float32(arrays["logits"][repeated], outputs(exact)["logits"][repeated], layers=3)
+    assert_close_in_float32(arrays["logits"][repeated], exact[repeated], layers=3)
 
 
 def test_a_base_whose_outputs_depend_on_the_batch_is_refused():

@@ -15,7 +15,7 @@ from mask_loop import switched
 from peft import LoraConfig, PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
-from transformers import AutoModelForCausalLM, MixtralForCausalLM
+from transformers import AutoModelForCausalLM, GPT2LMHeadModel, MixtralForCausalLM
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.probe.arguments import AblationArguments
@@ -102,15 +102,39 @@ def test_peft_loads_what_is_left_and_computes_the_same(name: str, made: Made, ba
     assert pruned.seconds_after > 0
 
 
-def test_an_adapter_without_layers_or_with_trained_biases_is_not_pruned(made: Made, tmp_path: Path):
-    checkpoint, out = made(LoraConfig(r=2, target_modules=["q_proj"], bias="all", **LM)), tmp_path / "out"
-    with pytest.raises(CheckpointError, match=r"trained biases of the base \(bias 'all'\)"):
-        prune(checkpoint, Span(0, 0), out)
-    assert not out.exists()
+@pytest.mark.parametrize("bias", [pytest.param("all", marks=pytest.mark.slow), "lora_only"])
+def test_trained_biases_stay(bias: str, tmp_path: Path):
+    """PEFT's own model with the layer's switches off is the reference, on a base with biases."""
+    tokenizer = byte_tokenizer(True)
+    place = write_base(tmp_path / "gpt2", "gpt2", GPT2LMHeadModel, vocab_size=len(tokenizer))
+    tokenizer.save_pretrained(place)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    config = LoraConfig(r=2, target_modules=["c_attn", "c_fc"], bias=bias, fan_in_fan_out=True, **LM)
+    checkpoint = write_adapter(tmp_path / "adapter", place, AutoModelForCausalLM, config)
+    prune(checkpoint, Span(1, 1), tmp_path / "out")
+    whole, smaller = by_peft(place, checkpoint), by_peft(place, tmp_path / "out")
+    base = AutoModelForCausalLM.from_pretrained(place)
+    trained = whole.get_base_model().transformer.h[1].attn.c_attn.base_layer.bias
+    assert not torch.equal(trained, base.transformer.h[1].attn.c_attn.bias)
+    layer = whole.get_base_model().transformer.h[1]
+    switched([module for module in layer.modules() if isinstance(module, BaseTunerLayer)], False)
+    with torch.no_grad():
+        assert torch.equal(smaller(IDS).logits, whole(IDS).logits)
 
 
-@pytest.mark.slow
-def test_all_layers_are_not_pruned(made: Made, tmp_path: Path):
-    with pytest.raises(CheckpointError, match="would have no adapters left"):
-        prune(made(TUNERS["lora"]()), Span(0, 2), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+@pytest.mark.parametrize(
+    "name", ["lora", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ia3", "norms", "dora"))]
+)
+def test_without_any_adapter_the_model_itself_is_left(name: str, made: Made, base: Path, tmp_path: Path):
+    checkpoint = made(TUNERS[name]())
+    pruned = prune(checkpoint, Span(0, 2), tmp_path / "out")
+    assert pruned.adapters_after == 0
+    assert not (tmp_path / "out" / "adapter_config.json").exists()
+    left = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    with torch.no_grad(), by_peft(base, checkpoint).disable_adapter():
+        assert torch.equal(left(IDS).logits, AutoModelForCausalLM.from_pretrained(base).eval()(IDS).logits)
+
+
+def test_a_model_is_not_overwritten(made: Made, base: Path):
+    with pytest.raises(CheckpointError, match="already contains a checkpoint"):
+        prune(made(TUNERS["lora"]()), Span(0, 2), base)

@@ -15,7 +15,7 @@ from tiers import slow_unless
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
 import adapter_probe as ap
-from adapter_probe.checkpoints.opening import open_any, open_checkpoint
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.methods import Biases, method_from_json
@@ -161,7 +161,7 @@ def test_the_checkpoint_is_ablated_with_its_task(tiny_base, short_task, train, t
     from safetensors.torch import save_file
 
     save_file(weights, folder / WEIGHTS)
-    for opening in (open_any, open_checkpoint):
+    for opening in (open_any, ap.inspect):
         with pytest.raises(CheckpointError, match=r"changed after it was written"):
             opening(folder)
 
