@@ -60,7 +60,10 @@ class Tokenizer(Protocol):
 _BASE = required(
     "pretrained base model: a folder or a Hugging Face Hub name.", panel="Data", metavar="BASE", shell=str
 )
-_TASK = "name of a known task (cola, glue/mrpc, squad, ...), or a folder with train and validation files."
+_TASK = (
+    "name of a known task (cola, glue/mrpc, squad, ...), or a folder with train and validation files; of a "
+    "language model also one file of training rows."
+)
 _TRIALS = required("output folder for trials, tables and figures.", panel="Output", metavar="FOLDER")
 
 
@@ -350,7 +353,7 @@ class _TrainGiven(Shown, TrainingSettings, AdapterVariant, TaskOptions):
         None, "name of the column with the second text of a pair.", panel="Data", metavar="COLUMN"
     )
     label: str | None = setting(None, "name of the label column.", panel="Data", metavar="COLUMN")
-    kind: Literal["classification", "regression", "extractive"] | None = setting(
+    kind: Literal["classification", "regression", "extractive", "causal"] | None = setting(
         None, "kind of task; by default inferred from the data.", panel="Data"
     )
     name: str | None = setting(None, "name of the task to record in the checkpoint.", panel="Data")
