@@ -149,22 +149,25 @@ class LanguageObjective:
 
     def score(self, model: Trainable, features: FrozenFeatures) -> float:
         """See `Objective.score`."""
-        sums, greedy = self._likelihoods(model)
+        sums, right = self._likelihoods(model)
         counts = count_texts(self._rows, self._requests)
         sizes = metrics.continuation_sizes(self._metric, counts)
         if self._metric == "greedy_accuracy":
-            right = greedy[:, 0] & np.isfinite(sums[:, 0])
-            return float(right.mean())
-        predictions = predictions_from_likelihoods(self._metric, sums, sizes)
+            whole = (right == self._requests.n_tokens)[:, 0] & np.isfinite(sums[:, 0])
+            return float(whole.mean())
+        if self._metric == "token_accuracy":
+            predictions = np.where(np.isfinite(sums[:, 0]), right[:, 0], np.nan)
+        else:
+            predictions = predictions_from_likelihoods(self._metric, sums, sizes)
         labels = sizes[:, 0] if self._metric in metrics.RATIOS else self._labels
         return float(metrics.score(self._metric, predictions, labels))
 
     def _likelihoods(self, model: Trainable) -> tuple[np.ndarray, np.ndarray]:
-        """Summed log-likelihoods ``[examples, continuations]``, and whether every token is the likeliest."""
+        """Summed log-likelihoods ``[examples, continuations]``, and how many tokens are the likeliest."""
         model.eval()
         encoded = self.validation
         shape = (len(self._rows), self._requests.n_continuations)
-        sums, greedy = np.zeros(shape), np.ones(shape, dtype=bool)
+        sums, right = np.zeros(shape), np.zeros(shape, dtype=np.int64)
         order = np.argsort(encoded.lengths, kind="stable")
         with torch.inference_mode():
             for run in cut_by_tokens(encoded.lengths, order, _TOKENS):
@@ -176,8 +179,8 @@ class LanguageObjective:
                 assert encoded.scored is not None
                 own = np.repeat(batch.index, [len(encoded.scored[i]) for i in batch.index])
                 np.add.at(sums, (self._example[own], self._number[own]), likely)
-                np.logical_and.at(greedy, (self._example[own], self._number[own]), best)
-        return sums.astype(np.float32), greedy
+                np.add.at(right, (self._example[own], self._number[own]), best)
+        return sums.astype(np.float32), right
 
 
 def _targets(encoded: Encoded, batch: PackedBatch) -> Tensor:

@@ -28,7 +28,13 @@ from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.squad import WindowSettings
-from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, ModelError, ResultsError
+from adapter_probe.errors import (
+    AdapterProbeError,
+    AdapterProbeWarning,
+    DataError,
+    ModelError,
+    ResultsError,
+)
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.bases.anatomy import length_limit
 from adapter_probe.models.evaluation import Trainable
@@ -41,6 +47,7 @@ from .objectives import AnswerObjective, LabelObjective, Objective
 from .padded import PaddedModel
 from .settings import TrainingSettings
 
+_TRAINED = ("classification", "regression", "extractive", "causal")
 # Increased when a code change changes the result of the same settings. In bfloat16 the first version
 # kept the trained matrices of the first step in matrix products. Fused Adam rounds its updates differently.
 # The fourth version in bfloat16 draws other dropout masks on a processor, and rounds attention differently.
@@ -136,6 +143,11 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         CheckpointError, ModelError, DataError: the base or the data cannot be used.
     """
     task = request.task
+    if task.kind not in _TRAINED:
+        raise DataError(
+            f"task {task.name} is of kind {task.kind}, which is ablated but not trained here; train it with "
+            "PEFT, and give its folder to `adapter-probe ablate`"
+        )
     base: LoadedBase | AnyLoaded
     if task.kind == "causal":
         base = load_language_base(request.base, request.revision)

@@ -286,7 +286,7 @@ def test_the_loss_is_of_completions_alone(form, bases, tasks):
     [("choices", "accuracy"), ("chat", "nll"),
      *(pytest.param(form, metric, marks=pytest.mark.slow) for form, metric in
        (("choices", "acc_norm"), ("pairs", "accuracy"), ("sft", "bits_per_byte"),
-        ("sft", "greedy_accuracy")))],
+        ("sft", "greedy_accuracy"), ("sft", "token_accuracy")))],
 )  # fmt: skip
 def test_the_score_is_that_of_ablate_and_peft_loads_the_checkpoint(form, metric, bases, tasks, tmp_path):
     from peft import PeftModel
@@ -393,3 +393,38 @@ def test_prompt_tuning_trains_and_ablate_says_why_it_cannot(bases, tasks, tmp_pa
     assert done.score is not None
     with pytest.raises(AdapterProbeError, match="trained tokens before the text, which belong to no layer"):
         ap.ablate(tmp_path / "c", progress=False)
+
+
+def test_a_trade_off_of_language_models_takes_the_lowest_loss(bases, tasks, tmp_path, monkeypatch):
+    from adapter_probe.jobs.local import LocalProcesses
+    from adapter_probe.jobs.trial_run import run_trial
+
+    def run(self, jobs, on_step, look):
+        for job in jobs:
+            run_trial(job, CPU, lambda now, job=job: on_step(job, now.step))
+        return []
+
+    monkeypatch.setattr(LocalProcesses, "run", run)
+    study = ap.tradeoff(
+        bases(), tasks("sft"), tmp_path / "t", sizes=(), top_k=(1,), layernorm=False, lora_ranks=(2,), seeds=1,
+        learning_rates=(1e-5, 1e-2), epochs=(1,), batch_size=BATCH, threads=1, progress=False,
+    )  # fmt: skip
+    table = study.table.set_index("method")
+    for method, tried in study.trials.groupby("method"):
+        assert table["mean"][method] == tried["score"].min()
+        assert table["learning_rate"][method] == 1e-2
+    every = {n: p.numel() for n, p in LlamaForCausalLM.from_pretrained(bases()).named_parameters()}
+    assert table["trained_parameters"]["full"] == sum(every.values())
+    top = sum(size for name, size in every.items() if ".layers.1." in name or name == "model.norm.weight")
+    assert (
+        table["trained_parameters"]["top_layers"]
+        == table["trained_parameters_without_head"]["top_layers"]
+        == top
+    )
+    front = study.pareto().set_index("method")
+    assert front["on_frontier"]["lora"]  # the fewest parameters
+    assert front["on_frontier"]["full"] == (
+        table["mean"]["full"] < table["mean"][["lora", "top_layers"]].min()
+    )
+    points = study.aggregate.set_index("method")["p50_points"]
+    assert points["lora"] == pytest.approx(-100 * (table["mean"]["lora"] - table["mean"]["full"]))
