@@ -406,8 +406,8 @@ def test_a_trade_off_of_language_models_takes_the_lowest_loss(bases, tasks, tmp_
 
     monkeypatch.setattr(LocalProcesses, "run", run)
     study = ap.tradeoff(
-        bases(), tasks("sft"), tmp_path / "t", sizes=(), top_k=(1,), layernorm=False, lora_ranks=(2,), seeds=1,
-        learning_rates=(1e-5, 1e-2), epochs=(1,), batch_size=BATCH, threads=1, progress=False,
+        bases(), tasks("sft"), tmp_path / "t", sizes=(), top_k=(1,), layernorm=False, lora_ranks=(2,),
+        seeds=1, learning_rates=(1e-5, 1e-2), epochs=(1,), batch_size=BATCH, threads=1, progress=False,
     )  # fmt: skip
     table = study.table.set_index("method")
     for method, tried in study.trials.groupby("method"):
