@@ -274,7 +274,7 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None, *, compare
     allowed = METRICS[check_kind(kind)] + (COMPARISONS if compared and kind in COMPARABLE else ())
     if isinstance(metric, CustomMetric) and kind in ("classification", "regression", "multilabel"):
         return
-    if metric.startswith(CUSTOM):
+    if metric.startswith(CUSTOM) and not isinstance(metric, CustomMetric):
         raise _only_the_name(metric)
     if kind == "classification" and n_labels not in (None, 2):
         allowed = tuple(name for name in allowed if name != "f1")

@@ -111,7 +111,7 @@ def encode_batches(
         places += [(number, row) for row in range(n)]
         kept.append(found)
     if not places:
-        raise DataError("batches has no examples; give at least two")
+        raise DataError("batches has no examples (an iterator is used up by one pass); give at least two")
     encoded = EncodedBatches(tuple(kept), np.array(places), np.array(kinds), _fingerprint(kept), read)
     return encoded, _labels(labels, own, len(encoded))
 

@@ -44,7 +44,7 @@ def opened_call(
 
     trainer = call.checkpoint if isinstance(call.checkpoint, Trainer) else None
     if trainer is not None:
-        from .trainers import of_trainer, refuse_other_metric
+        from .trainers import metric_of_trainer, of_trainer
 
         call = of_trainer(call, trainer)
     model: Any = call.checkpoint
@@ -61,7 +61,7 @@ def opened_call(
     with left_as_it_was(model):
         opened = _given(call, model)
         if trainer is not None:
-            refuse_other_metric(trainer, call.metric, opened)
+            call = replace(call, metric=metric_of_trainer(trainer, call.metric, opened))
         temporary = TemporaryDirectory(prefix="adapter-probe-") if call.out is None else None
         folder = Path(temporary.name) if temporary else make_folder(str(call.out))
         device = str(device_of(model))

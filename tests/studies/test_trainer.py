@@ -10,7 +10,15 @@ import pytest
 import torch
 from mask_loop import randomise
 from peft import LoraConfig, get_peft_model
-from transformers import AutoTokenizer, RoFormerForSequenceClassification, Trainer, TrainingArguments
+from sklearn.metrics import f1_score
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForTokenClassification,
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+    Trainer,
+    TrainingArguments,
+)
 
 import adapter_probe as ap
 
@@ -64,3 +72,68 @@ def test_the_intact_score_is_that_of_the_trainers_evaluation(tmp_path):
 def test_a_metric_of_more_than_the_classes_is_refused(tmp_path):
     with pytest.raises(ap.DataError, match=r"for the logits and .* for the predictions alone; give metric="):
         ap.ablate(trainer_of(tmp_path, sureness), progress=False)
+
+
+TAGS = ("O", "B-CAT", "I-CAT")
+
+
+def entity_f1(given) -> dict[str, float]:
+    """As in transformers' own script for tags."""
+    from seqeval.metrics import accuracy_score, f1_score
+
+    best = given.predictions.argmax(-1)
+    gold, said = (
+        [
+            [TAGS[tag] for tag, there in zip(row, own) if there != -100]
+            for row, own in zip(tags, given.label_ids)
+        ]
+        for tags in (given.label_ids, best)
+    )
+    return {"f1": f1_score(gold, said), "hits": accuracy_score(gold, said)}
+
+
+def several_f1(given) -> dict[str, float]:
+    said = (1 / (1 + np.exp(-given.predictions)) > 0.5).astype(int)
+    return {"hits": f1_score(given.label_ids, said, average="macro", zero_division=0)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("best", "metric"), [("f1", "entity_f1"), ("hits", "tag_accuracy")])
+def test_a_trainer_of_tags_is_scored_as_it_evaluates(best, metric, tmp_path):
+    pytest.importorskip("seqeval")
+    tokenizer = AutoTokenizer.from_pretrained(WORDS)
+    torch.manual_seed(0)
+    config = small_config("roformer")
+    config.id2label = dict(enumerate(TAGS))
+    model = get_peft_model(
+        RoFormerForTokenClassification(config),
+        LoraConfig(r=4, target_modules=["query", "value"], task_type="TOKEN_CLS"),
+    )
+    randomise(model, 0.3)
+    generator, rows = np.random.default_rng(0), []
+    for text in TEXTS:
+        given = tokenizer(text)
+        labels = generator.integers(0, 3, len(given["input_ids"])).tolist()
+        rows.append({**given, "labels": [-100, *labels[1:-1], -100]})
+    arguments = TrainingArguments(
+        str(tmp_path), per_device_eval_batch_size=4, use_cpu=True, report_to=[], disable_tqdm=True,
+        metric_for_best_model=best,
+    )  # fmt: skip
+    trainer = Trainer(
+        model, arguments, eval_dataset=rows, processing_class=tokenizer, compute_metrics=entity_f1,
+        data_collator=DataCollatorForTokenClassification(tokenizer),
+    )  # fmt: skip
+    study = ap.ablate(trainer, spans="single", progress=False)
+    assert study.summary.metric == metric
+    assert study.summary.intact_score == pytest.approx(trainer.evaluate()[f"eval_{best}"], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_a_trainer_of_several_labels_is_scored_as_it_evaluates(tmp_path):
+    trainer = trainer_of(tmp_path, several_f1)
+    trainer.model.get_base_model().config.problem_type = "multi_label_classification"
+    for number, row in enumerate(trainer.eval_dataset):
+        row["labels"] = [float(number % 2), float(number % 3 == 0)]
+    study = ap.ablate(trainer, spans="single", progress=False)
+    assert study.summary.metric == "custom:hits"
+    assert study.summary.intact_score == pytest.approx(trainer.evaluate()["eval_hits"], abs=1e-6)
