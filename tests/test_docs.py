@@ -46,7 +46,7 @@ def test_a_notebook_runs_from_an_empty_folder(path: Path):
 
 
 def test_notebooks_are_kept_without_outputs():
-    assert len(NOTEBOOKS) == 3
+    assert len(NOTEBOOKS) == 5
     for path in NOTEBOOKS:
         for cell in json.loads(path.read_text("utf-8"))["cells"]:
             assert not cell.get("outputs")

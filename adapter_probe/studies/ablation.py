@@ -268,7 +268,8 @@ class Ablation(StoredStudy):
     def _keep(self, folder: str | Path) -> None:
         """Copy the results out of a temporary folder."""
         if self._temporary is not None:
-            shutil.copytree(self.folder, make_folder(folder), dirs_exist_ok=True)
+            without = shutil.ignore_patterns(".lock")
+            shutil.copytree(self.folder, make_folder(folder), ignore=without, dirs_exist_ok=True)
 
     def _draw(self, ax: Axes) -> Axes:
         return self.plot(ax)
