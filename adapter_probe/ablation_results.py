@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from adapter_probe import metrics
+from adapter_probe.formulas import NO_CLASS
 from adapter_probe.predictions import (
     differences_from_logits,
     entity_types,
@@ -200,7 +201,7 @@ class AblationResults:
             return differences_from_logits(self.metric, self.outputs, intact)
         if self.greedy is not None:
             finite = np.isfinite(self.outputs).all(axis=-1)
-            return np.where(finite, 1 - self.greedy, metrics.NO_CLASS).astype(np.int64)
+            return np.where(finite, 1 - self.greedy, NO_CLASS).astype(np.int64)
         if self.right is not None:
             return np.where(np.isfinite(self.outputs[..., 0]), self.right, np.nan)
         if self.counts is not None:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+NO_CLASS = -1
+"""The prediction of an example whose logits are not all finite: no class, and no score."""
+
 
 @dataclass(frozen=True, eq=False)
 class ClassCounts:
@@ -159,3 +162,11 @@ def average_ranks(values: np.ndarray) -> np.ndarray:
     np.put_along_axis(ranks, order, shared, axis=-1)
     ranks[np.isnan(values).any(axis=-1)] = np.nan
     return ranks
+
+
+def is_complete(predictions: np.ndarray, n_axes: int = 1) -> np.ndarray:
+    """Bool ``[...]``: whether predictions ``[..., examples]`` are complete, over so many last axes."""
+    axes = tuple(range(-n_axes, 0))
+    if predictions.dtype.kind == "i":
+        return np.asarray((predictions != NO_CLASS).all(axis=axes))
+    return np.asarray(np.isfinite(predictions).all(axis=axes))

@@ -9,19 +9,19 @@ bits, or perplexities; so are the comparisons with the intact model's outputs, w
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from adapter_probe.errors import DataError, one_line, shown
+from adapter_probe.custom_metric import CUSTOM, CustomMetric
+from adapter_probe.errors import DataError
 from adapter_probe.formulas import (
     ClassCounts,
     class_counts,
     class_f1,
     counts_by_example,
+    is_complete,
     loss,
     loss_terms,
     matthews,
@@ -31,8 +31,6 @@ from adapter_probe.formulas import (
 )
 
 Kind = Literal["classification", "regression", "extractive", "causal", "tokens", "multilabel"]
-NO_CLASS = -1
-"""The prediction of an example whose logits are not all finite: no class, and no score."""
 
 
 class LanguageMetric(NamedTuple):
@@ -116,90 +114,6 @@ _WORDS = {
     "exact_match": "exact match",
     **{name: one.words for name, one in LANGUAGE_METRICS.items()},
 }
-
-
-CUSTOM = "custom:"
-"""Prefix of the names of user-defined metrics."""
-
-
-class CustomMetric(str):
-    """A user-defined metric, named ``custom:`` and the function's name.
-
-    Args:
-        function: from labels ``[examples]`` and predictions ``[examples]``, class indices or a regression's
-            numbers, to a score; more is better. The bootstrap calls it for every variant and resample.
-    """
-
-    function: Callable[[np.ndarray, np.ndarray], float]
-
-    def __new__(cls, function: Callable[[np.ndarray, np.ndarray], float]) -> CustomMetric:
-        """A string that carries the function.
-
-        Raises:
-            DataError: it cannot be called with labels and predictions.
-        """
-        metric = super().__new__(cls, CUSTOM + getattr(function, "__name__", type(function).__name__))
-        metric.function = function
-        try:
-            inspect.signature(function).bind(None, None)
-        except ValueError:  # of a compiled function, which tells no signature
-            return metric
-        except TypeError as error:
-            raise DataError(
-                f"the metric {metric.own_name} does not take labels and predictions: {one_line(error)}"
-            ) from None
-        return metric
-
-    def __getnewargs__(self) -> tuple[Callable[[np.ndarray, np.ndarray], float]]:  # type: ignore[override]
-        """What a copy is made from."""
-        return (self.function,)
-
-    @property
-    def own_name(self) -> str:
-        """The name of the function."""
-        return self.removeprefix(CUSTOM)
-
-    def scores(
-        self, predictions: np.ndarray, labels: np.ndarray, names: Sequence[str] | None = None, what: str = ""
-    ) -> np.ndarray:
-        """Scores ``[rows]`` of predictions ``[rows, examples]``; NaN where one is not finite.
-
-        An exception of the function passes as it is, with a line on what was scored.
-
-        Args:
-            predictions: ``[rows, examples]``, or ``[rows, examples, labels]`` if an example has several
-                labels or targets; a row that lacks a prediction has no score.
-            labels: ``[examples]``, or ``[examples, labels]``.
-            names: what each row is called in that line; by default its number.
-            what: what comes before the name, such as ``a resample of``.
-        """
-        found = np.full(len(predictions), np.nan)
-        for row, own in enumerate(predictions):
-            if is_complete(own, own.ndim):
-                try:
-                    found[row] = self.score(labels, own)
-                except Exception as error:
-                    name = names[row] if names else f"row {row}"
-                    if hasattr(error, "add_note"):  # from Python 3.11 on
-                        error.add_note(f"adapter-probe: the metric {self.own_name} was scoring {what}{name}")
-                    raise
-        return np.where(np.isfinite(found), found, np.nan)
-
-    def score(self, labels: np.ndarray, predictions: np.ndarray) -> float:
-        """What the function gives.
-
-        Raises:
-            DataError: it is no number, or one that is too large.
-        """
-        value = self.function(labels, predictions)
-        try:
-            if isinstance(value, (str, bytes)):
-                raise TypeError
-            return float(value)
-        except (TypeError, ValueError, OverflowError):
-            raise DataError(
-                f"the metric {self.own_name} returned {shown(value)}; a score has to be one number"
-            ) from None
 
 
 def continuation_sizes(metric: str, counts: np.ndarray) -> np.ndarray:
@@ -340,14 +254,6 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
     if complete.any():
         scores[complete] = _score_complete(metric, predictions[complete], labels)
     return scores
-
-
-def is_complete(predictions: np.ndarray, n_axes: int = 1) -> np.ndarray:
-    """Bool ``[...]``: whether predictions ``[..., examples]`` are complete, over so many last axes."""
-    axes = tuple(range(-n_axes, 0))
-    if predictions.dtype.kind == "i":
-        return np.asarray((predictions != NO_CLASS).all(axis=axes))
-    return np.asarray(np.isfinite(predictions).all(axis=axes))
 
 
 def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from adapter_probe.metrics import LOSSES, NO_CLASS, check_kind
+from adapter_probe.formulas import NO_CLASS
+from adapter_probe.metrics import LOSSES, check_kind
 
 _ENTITY = re.compile(r"[BIES](?:-(?P<type>.+))?")
 

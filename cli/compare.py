@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from adapter_probe.settings import DEFAULT_FORMATS
+from adapter_probe.studies.look import Compare
 from adapter_probe.studies.summaries import aligned_columns, comparison_rows, file_lists
 
 from . import options
@@ -15,29 +10,7 @@ from .console import command, show, show_json
 
 
 @command
-def compare(
-    a: Annotated[
-        Path, typer.Argument(help="Results folder of an ablation.", metavar="A"), options.PLACES["results"]
-    ],
-    b: Annotated[
-        Path,
-        typer.Argument(
-            help="Results folder of another ablation of the same spans on the same examples.", metavar="B"
-        ),
-        options.PLACES["results"],
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="Output folder for the table and the figure.",
-            metavar="FOLDER",
-            rich_help_panel=options.OUTPUT,
-        ),
-    ] = Path("comparison"),
-    style: options.Style = "paper",
-    formats: options.Formats = ",".join(DEFAULT_FORMATS),
-    json: options.Json = False,
-) -> None:
+def compare(asked: Compare, json: options.Json = False) -> None:
     """Compare two ablations span by span, with paired intervals, and draw the difference of the drops.
 
     A positive difference means that the second model loses more when the span is switched off.
@@ -46,8 +19,8 @@ def compare(
     """
     from adapter_probe.studies.comparison import compare as compare_ablations
 
-    comparison = compare_ablations(a, b)
-    files = comparison.save(out, style=style, formats=formats.split(","))
+    comparison = compare_ablations(asked.a, asked.b)
+    files = comparison.save(asked.out, style=asked.style, formats=asked.formats)
     if json:
         record = comparison.record
         show_json(

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from adapter_probe import settings
 from adapter_probe.errors import AdapterProbeError, TrainingError
 from adapter_probe.hub_names import is_hub_name, is_missing
 
@@ -61,17 +60,6 @@ Tolerance = Annotated[
     typer.Option(
         help="Tolerated drop, in percentage points, marked by the black line of an ablation.",
         metavar="POINTS", rich_help_panel=OUTPUT,
-    ),
-]  # fmt: skip
-Style = Annotated[
-    settings.Style,
-    typer.Option(help="Figure sizes and fonts of a publication venue, or of slides.", rich_help_panel=OUTPUT),
-]
-Formats = Annotated[
-    str,
-    typer.Option(
-        "--format", help="Comma-separated figure formats: pdf, svg, png, pgf.", metavar="LIST",
-        rich_help_panel=OUTPUT,
     ),
 ]  # fmt: skip
 Paper = Annotated[

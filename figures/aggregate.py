@@ -23,7 +23,6 @@ from adapter_probe.wording import BASELINE, METHOD_LABELS, count_text, range_tex
 from . import style
 from .curves import (
     METHODS,
-    LegendEntry,
     MarkerStyle,
     decade_ticks,
     far_below,
@@ -38,6 +37,7 @@ from .curves import (
 )
 from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
 from .layout import WIDE, fit_height, legend_below, new_figure, title_above
+from .legends import LegendEntry
 from .naming import suffix_of
 from .sweep_words import ARROWS, BASELINE_WORDS
 from .venues import FigureOptions

@@ -30,11 +30,11 @@ from .ablation_words import (
     units_of,
     warnings_of,
 )
-from .curves import legend_on_top
 from .drawing import Drawing, caption_of, identity_of, undefined_text
 from .grid import number_layers
 from .interactions import interaction_label, interaction_map, shares_of, total_drop
 from .layout import LOWEST_ROW, WIDE, fit_height, legend_below, new_figure, shape_of
+from .legends import legend_on_top
 from .levels import DivergingScale, add_bar
 from .naming import alike_ablations, suffix_of
 from .style import escape_mathtext

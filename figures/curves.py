@@ -9,10 +9,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
@@ -20,18 +18,13 @@ from adapter_probe.settings import Axis
 from adapter_probe.wording import BASELINE, method_label
 
 from . import style
-from .layout import before_drawing, size_in_points
+from .legends import LegendEntry
 
 FOOT = 0.06  # fraction of the axes' height: position of marks without a value, or with one below the axis
 _FAR = 0.6  # of the range of scores
-_LINE, _MOST_ROOM = 1.4, 0.7  # of a legend: a line in units of its font size; share of the axes' height
-_ROUNDS, _WIDEST = 8, 0.93  # in which a legend is fitted to its axes; share of their width
 _COUNT = "trained_parameters"
 _LEVELS = {"baseline": ("#7a5c00", (6, 2, 1, 2), 0.9), "majority": (style.FAINT, (8, 3), 0.6)}
 _SPREADS = ("min", "max", "p20_points", "p80_points", "iqm_low_points", "iqm_high_points")
-
-LegendEntry = tuple[Artist, str]
-"""A legend's handle and its words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,62 +303,3 @@ def dot_of() -> Line2D:
     """A legend's handle for single trials."""
     return Line2D([], [], linestyle="", marker="o", markersize=1.9 * style.scale_factor(), color=style.FAINT,
                   markeredgewidth=0, alpha=0.6)  # fmt: skip
-
-
-def add_legend(ax: Axes, entries: Sequence[LegendEntry], notes: Sequence[str] = ()) -> None:
-    """A legend, headed by the notes, wherever the axes are emptiest."""
-    if entries or notes:
-        legend = ax.legend(
-            [handle for handle, _ in entries], [label for _, label in entries], title="\n".join(notes),
-            title_fontsize=style.tick_size(), fontsize=style.tick_size(), frameon=False, alignment="left",
-            borderpad=0.2, borderaxespad=0.3, handlelength=2.0, labelspacing=0.28,
-        )  # fmt: skip
-        legend.set_in_layout(False)
-        before_drawing(ax, lambda ax: _narrow(legend, ax))
-
-
-def legend_on_top(ax: Axes, entries: Sequence[LegendEntry]) -> None:
-    """A legend above everything drawn, for which the axis of values is extended when the axes are drawn.
-
-    Limits that are set afterwards are left as they are.
-    """
-    legend = ax.legend(
-        [handle for handle, _ in entries], [label for _, label in entries], loc="upper left", frameon=False,
-        fontsize=style.tick_size(), borderpad=0.2, borderaxespad=0.2, handlelength=1.4, handletextpad=0.5,
-        labelspacing=0.28,
-    )  # fmt: skip
-    legend.set_in_layout(False)
-    low, high = ax.get_ylim()
-    leave_room(ax, len(entries))
-    own = [ax.get_ylim()]
-
-    def fit(ax: Axes) -> None:
-        _narrow(legend, ax)
-        if ax.get_ylim() == own[0]:
-            share = legend.get_window_extent().height / ax.get_window_extent().height
-            share = min(_MOST_ROOM, share + 0.02) if legend.get_visible() else 0.0
-            ax.set_ylim(low, low + (high - low) / (1 - share))
-            own[0] = ax.get_ylim()
-
-    before_drawing(ax, fit)
-
-
-def _narrow(legend: Legend, ax: Axes) -> None:
-    """Shrink a legend's letters until it is no wider than the axes; hide it where they would be too small."""
-    texts, size = (*legend.get_texts(), legend.get_title()), style.tick_size()
-    for _ in range(_ROUNDS):
-        for text in texts:
-            text.set_fontsize(size)
-        excess = legend.get_window_extent().width - _WIDEST * ax.get_window_extent().width
-        if excess <= 0 or size <= style.SMALLEST_SIZE:
-            break
-        letters = max(text.get_window_extent().width for text in texts)
-        size = max(style.SMALLEST_SIZE, size * max(0.3, 1 - excess / letters) - 0.02)
-    legend.set_visible(excess <= 0)
-
-
-def leave_room(ax: Axes, n_lines: int) -> None:
-    """Extend the axis of values above everything drawn, for a legend of this many lines."""
-    low, high = ax.get_ylim()
-    share = min(_MOST_ROOM, _LINE * n_lines * style.tick_size() / size_in_points(ax)[1])
-    ax.set_ylim(low, low + (high - low) / (1 - share))

@@ -24,9 +24,9 @@ from adapter_probe.wording import (
 )
 
 from . import style
-from .curves import LegendEntry, add_legend
 from .drawing import Drawing
 from .layout import one_panel
+from .legends import LegendEntry, add_legend
 from .point_labels import INTERVAL, PointLabel, label_points
 from .venues import FigureOptions
 

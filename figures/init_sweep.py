@@ -28,10 +28,8 @@ from adapter_probe.wording import (
 from . import style
 from .curves import (
     SERIES,
-    LegendEntry,
     MarkerStyle,
     ScoreSeries,
-    add_legend,
     decade_ticks,
     dot_of,
     draw_trials,
@@ -43,6 +41,7 @@ from .curves import (
 )
 from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
 from .layout import before_drawing, one_panel, size_in_points
+from .legends import LegendEntry, add_legend
 from .style import escape_mathtext
 from .sweep_words import MEANS, diverged_text, dots_text, rates_tried, runs_text
 from .venues import FigureOptions

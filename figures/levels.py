@@ -115,11 +115,6 @@ class DropScale:
         return _taken_from(self.colormap, [*gains, *DROP_COLOURS[: len(DROP_EDGES) - 1 + self.beyond]])
 
 
-def colour_of(level: int) -> str:
-    """Colour of a level of drops, the same on every scale."""
-    return GAIN_COLOURS[-level - 1] if level < 0 else DROP_COLOURS[level - 1]
-
-
 @dataclass(frozen=True)
 class DivergingScale:
     """Levels for values around 0, points; positive = more loss.

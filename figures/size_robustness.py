@@ -18,9 +18,10 @@ from adapter_probe.results.schema import SIZES_COLUMNS
 from adapter_probe.wording import count_text, task_label
 
 from . import style
-from .curves import METHODS, LegendEntry, MarkerStyle, line_props, tidy_axes, with_published
+from .curves import METHODS, MarkerStyle, line_props, tidy_axes, with_published
 from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
 from .layout import one_panel
+from .legends import LegendEntry
 from .naming import suffix_of
 from .style import escape_mathtext
 from .venues import FigureOptions

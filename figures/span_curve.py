@@ -30,7 +30,6 @@ from .ablation_words import (
     units_of,
     warnings_of,
 )
-from .curves import add_legend, leave_room
 from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
 from .heatmap import beside, heatmap
 from .layout import (
@@ -42,6 +41,7 @@ from .layout import (
     shape_of,
     title_above,
 )
+from .legends import add_legend, leave_room
 from .naming import alike_ablations
 from .span_grid import SpanRecord
 from .span_line import SpanLine, draw_line, line_entries, line_of_spans

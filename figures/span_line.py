@@ -19,9 +19,10 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.wording import significance_test, span_text, tolerance_text
 
 from . import style
-from .curves import FOOT, LegendEntry, tidy_axes
+from .curves import FOOT, tidy_axes
 from .grid import number_layers
 from .layout import before_drawing, size_in_points
+from .legends import LegendEntry
 from .point_labels import INTERVAL
 from .span_grid import Grid, SpanRecord, grid_of, published_grid
 

@@ -20,10 +20,8 @@ from . import style
 from .curves import (
     FOOT,
     METHODS,
-    LegendEntry,
     MarkerStyle,
     ScoreSeries,
-    add_legend,
     decade_ticks,
     dot_of,
     draw_trials,
@@ -40,6 +38,7 @@ from .curves import (
     tidy_axes,
 )
 from .layout import title_above
+from .legends import LegendEntry, add_legend
 from .point_labels import PointLabel, label_points
 from .style import escape_mathtext
 

@@ -15,11 +15,11 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
+from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.errors import DataError
 from adapter_probe.formulas import average_ranks, class_counts
 from adapter_probe.metrics import (
     METRICS,
-    CustomMetric,
     check_metric,
     default_metric,
     majority_score,

@@ -16,6 +16,7 @@ import pandas as pd
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.results.schema import SPANS_COLUMNS, STACK_COLUMN, span_columns
 from adapter_probe.spans import SITES_PER_LAYER
@@ -37,7 +38,7 @@ def row_scores(results: AblationResults) -> np.ndarray:
     Raises:
         DataError: a user's metric gives no finite number for the intact model.
     """
-    if isinstance(own := results.metric, metrics.CustomMetric):
+    if isinstance(own := results.metric, CustomMetric):
         scores = own.scores(results.predictions, results.scored_with, results.row_names)
         if np.isnan(scores[intact_row(results)]):
             raise DataError(

@@ -11,6 +11,7 @@ import pandas as pd
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import finite_or_none, intact_row, removed_row
+from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.results.schema import GROUPS_COLUMNS, STACK_COLUMN
 
 INTACT, REMOVED = "intact", "all off"
@@ -29,7 +30,7 @@ def group_scores(results: AblationResults) -> pd.DataFrame | None:
         `first` and `last` layer that are off, empty where the variant is no span; `score`; `delta_points`
         against the intact model.
     """
-    if (classes := results.classes_of_labels) and not isinstance(results.metric, metrics.CustomMetric):
+    if (classes := results.classes_of_labels) and not isinstance(results.metric, CustomMetric):
         parts = _by_class(results, classes)
     elif results.groups is not None:
         parts = _by_group(results, results.groups)

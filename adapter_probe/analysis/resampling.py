@@ -16,8 +16,9 @@ import numpy as np
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.formulas import ClassCounts, counts_by_example, loss, loss_terms
-from adapter_probe.metrics import METRICS, PROPORTIONS, RATIOS, CustomMetric
+from adapter_probe.custom_metric import CustomMetric
+from adapter_probe.formulas import ClassCounts, counts_by_example, is_complete, loss, loss_terms
+from adapter_probe.metrics import METRICS, PROPORTIONS, RATIOS
 
 N_RESAMPLES = 10_000
 _CHUNK_VALUES = 4_000_000  # numbers in a chunk of counts or of what is counted: some tens of megabytes
@@ -47,7 +48,7 @@ def bootstrap_scores(
     """
     labels = results.scored_with
     rows = results.predictions if more is None else np.concatenate([results.predictions, more])
-    complete = metrics.is_complete(rows, rows.ndim - 1)  # variants without a prediction have no score
+    complete = is_complete(rows, rows.ndim - 1)  # variants without a prediction have no score
     predictions = rows[complete]
     clusters = labels if results.kind == "extractive" else None
     score = weighted_scorer(results.metric, predictions, labels)

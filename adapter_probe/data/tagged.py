@@ -20,7 +20,7 @@ from adapter_probe.data.formats import TAG_COLUMNS, Rows, is_text
 from adapter_probe.data.labels import class_number
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.errors import DataError, install_extra, listed, must_be, shown
-from adapter_probe.metrics import NO_CLASS
+from adapter_probe.formulas import NO_CLASS
 from adapter_probe.predictions import entity_types
 
 _TAGS = (TAG_COLUMNS[1], "ner_tags", "labels")

@@ -72,8 +72,8 @@ class AblationArguments(Evaluation):
 
     def settled(self) -> dict[str, Any]:
         """The arguments as plain JSON with absolute paths, for processes with another working directory."""
+        from adapter_probe.custom_metric import CustomMetric
         from adapter_probe.data.lm_eval_tasks import with_absolute_paths
-        from adapter_probe.metrics import CustomMetric
 
         base = self.base
         if base:

@@ -19,7 +19,8 @@ from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import EncodedRequests, count_texts
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
-from adapter_probe.metrics import COMPARISONS, NO_CLASS, RATIOS, continuation_sizes
+from adapter_probe.formulas import NO_CLASS
+from adapter_probe.metrics import COMPARISONS, RATIOS, continuation_sizes
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method

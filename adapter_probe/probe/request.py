@@ -14,6 +14,7 @@ from adapter_probe.checkpoints.engines import PACKED, Engine
 from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
@@ -26,7 +27,7 @@ from adapter_probe.data.requests_encoding import EncodedRequests, Start
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import refuse_unscorable
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
-from adapter_probe.metrics import COMPARISONS, CustomMetric, check_metric
+from adapter_probe.metrics import COMPARISONS, check_metric
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective_variants
 

@@ -15,18 +15,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Look(Settings):
-    """How figures and tables look, and which are written."""
+class FigureFiles(Settings):
+    """In which style and formats figures are written."""
 
     panel = "Output"
     error: ClassVar[type[AdapterProbeError]] = ResultsError
 
     style: Style = setting("paper", "figure sizes and fonts of a publication venue, or of slides.")
-    column: Column | None = setting(
-        None, "figure width: one column or the full text width; by default chosen per figure."
-    )
     formats: str | Sequence[str] = setting(
         DEFAULT_FORMATS, "figure formats, some of pdf, svg, png and pgf.", flags=("--format",)
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Look(FigureFiles):
+    """How figures and tables look, and which are written."""
+
+    column: Column | None = setting(
+        None, "figure width: one column or the full text width; by default chosen per figure."
     )
     tolerance: float = setting(
         1.0, "tolerated drop, in percentage points, marked by the black line of an ablation.",
@@ -124,5 +130,29 @@ class Report(_Report):
             "results folders, or checkpoints that contain ablations. In Python also ablations, their "
             "averages and comparisons, and sweeps.",
             metavar="FOLDER...", shell=list[Path], argument=True, place="results",
+        )
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class _Compare(FigureFiles):
+    """The options of the command `compare` that have defaults."""
+
+    out: str | Path = setting(
+        Path("comparison"), "output folder for the table and the figure.", metavar="FOLDER"
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Compare(_Compare):
+    """The options of the command `compare`; `adapter_probe.compare` takes the two ablations alone."""
+
+    a: Path = field(
+        metadata=required("results folder of an ablation.", metavar="A", argument=True, place="results")
+    )
+    b: Path = field(
+        metadata=required(
+            "results folder of another ablation of the same spans on the same examples.",
+            metavar="B", argument=True, place="results",
         )
     )  # fmt: skip

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder_of_base
+from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.errors import AdapterProbeError
-from adapter_probe.metrics import CustomMetric
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.reads import Reads
 from adapter_probe.results import schema

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.study_records import AblationRecord, ablation_record
 from adapter_probe.checkpoints.hub import fetch_checkpoint, name_in_cache
+from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.errors import CheckpointError, DataError, ResultsError, must_be
 from adapter_probe.hub_names import is_hub_name, is_missing
-from adapter_probe.metrics import COMPARISONS, CustomMetric
+from adapter_probe.metrics import COMPARISONS
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded
 from adapter_probe.results import schema

@@ -18,8 +18,9 @@ from adapter_probe.analysis.deltas import row_scores, span_grid, span_scores
 from adapter_probe.analysis.removable import longest_removable, non_monotone
 from adapter_probe.analysis.resampling import draw_counts
 from adapter_probe.analysis.summary import summarise
+from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.errors import DataError, ResultsError
-from adapter_probe.metrics import CustomMetric, metric_label
+from adapter_probe.metrics import metric_label
 from adapter_probe.spans import effective_variants, span_variants
 
 

@@ -15,12 +15,12 @@ from adapter_probe.analysis.groups import group_scores
 from adapter_probe.analysis.removable import span_costs
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores, draw_counts
 from adapter_probe.analysis.summary import summarise
+from adapter_probe.formulas import NO_CLASS
 from adapter_probe.metrics import (
     COMPARISONS,
     COUNTED,
     LOSSES,
     METRICS,
-    NO_CLASS,
     PROPORTIONS,
     check_metric,
     metric_label,

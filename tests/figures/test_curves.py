@@ -13,7 +13,6 @@ from adapter_probe.figures import style
 from adapter_probe.figures.curves import (
     METHODS,
     SERIES,
-    add_legend,
     decade_ticks,
     far_below,
     few_ticks,
@@ -22,6 +21,7 @@ from adapter_probe.figures.curves import (
     marks_of,
 )
 from adapter_probe.figures.layout import fit_height, legend_below, new_figure
+from adapter_probe.figures.legends import add_legend
 from adapter_probe.figures.point_labels import PointLabel, label_points
 from adapter_probe.figures.venues import VENUES
 from adapter_probe.wording import BASELINE, METHOD_LABELS

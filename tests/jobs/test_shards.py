@@ -15,10 +15,10 @@ import torch
 from adapter_probe.checkpoints.base import load_base
 from adapter_probe.checkpoints.description import Description
 from adapter_probe.checkpoints.native import save_checkpoint
+from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import ResultsError
 from adapter_probe.jobs.shards import gather_shards, run_shard, write_shards
-from adapter_probe.metrics import CustomMetric
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe import resumable as engine
