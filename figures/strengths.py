@@ -26,9 +26,10 @@ from adapter_probe.wording import (
 )
 
 from . import style
-from .curves import LegendEntry, MarkerStyle, add_legend, leave_room, line_props, tidy_axes
+from .curves import MarkerStyle, line_props, tidy_axes
 from .drawing import Drawing, caption_of, identity_of, undefined_text
 from .layout import one_panel
+from .legends import LegendEntry, add_legend, leave_room
 from .naming import suffix_of
 from .venues import FigureOptions
 
