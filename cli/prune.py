@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 def prune(asked: Prune, json: options.Json = False) -> None:
     """Remove the adapters of a span of layers and write the smaller checkpoint.
 
+    With --strength, the adapters are scaled in the new checkpoint instead.
+
     Reports the parameters and time saved and the drop on the validation set. With --within, the span is
     chosen on a fixed random half of the examples and its drop is measured on the other half.
 
@@ -50,6 +52,10 @@ def _outcome(metric: str, cost: str, scores: str, examples: str) -> list[tuple[s
     return [("score", f"{scores} ({metric}, {examples})"), ("cost", cost)]
 
 
+def _done(strength: float) -> str:
+    return f"scaled by {strength:g}" if strength else "pruned"
+
+
 def _text(pruned: dict[str, Any]) -> str:
     first, last = pruned["span"]["first"], pruned["span"]["last"]
     of = f" of the {pruned['span']['stack']}" if "stack" in pruned["span"] else ""
@@ -62,12 +68,16 @@ def _text(pruned: dict[str, Any]) -> str:
         "half": f"a fixed random half of the examples ({pruned['n_examples_chosen_on'] or 0:,})",
         "all": "the examples that are also scored, so the measured change is optimistic",
     }
-    rows = [
-        ("pruned", f"adapters of layer{f' {first}' if first == last else f's {first}-{last}'}{of}"),
-        ("chosen on", how.get(pruned["chosen_on"], "")),
-        *_outcome(metric, cost, f"{before} to {after}", f"{pruned['n_examples']:,} {others}examples"),
+    layers = f"layer {first}" if first == last else f"layers {first}-{last}"
+    saved_rows = [
         ("removed", f"{held - pruned['adapter_parameters_after']:,} of {held:,} adapter parameters"),
         ("time", f"{100 * saved:.1f}% less per evaluation on this machine"),
+    ]
+    rows = [
+        (_done(pruned["strength"]), f"adapters of {layers}{of}"),
+        ("chosen on", how.get(pruned["chosen_on"], "")),
+        *_outcome(metric, cost, f"{before} to {after}", f"{pruned['n_examples']:,} {others}examples"),
+        *([] if pruned["strength"] else saved_rows),
         ("checkpoint", pruned["checkpoint"]),
     ]
     text = aligned_columns([row for row in rows if row[1]])

@@ -45,6 +45,7 @@ class OpenedPeft:
         quantised: the method of the base's quantisation, or None.
         alone: whether a text must not share a batch with others, because its outputs depend on them.
         reason: why the general engine runs it, as the end of a sentence.
+        dequantised: whether the base is stored quantised, and was dequantised while it was loaded.
     """
 
     model: PeftModel
@@ -59,6 +60,7 @@ class OpenedPeft:
     quantised: str | None = None
     alone: bool = False
     reason: str = ""
+    dequantised: bool = False
 
     def with_task(self, task: TaskSpec) -> OpenedPeft:
         """The same checkpoint with another task, such as one that its library does not record."""
@@ -79,6 +81,11 @@ class OpenedPlaced(OpenedPeft):
     layer_names: tuple[str, ...] = ()
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
+    def is_inside(self, name: str, span: Span) -> bool:
+        """Whether a tensor is of an adapter in a span's layers."""
+        layers = range(span.first, span.last + 1)
+        return OWN in name and name.startswith(tuple(f"{self.layer_names[layer]}." for layer in layers))
+
     def without(self, span: Span) -> tuple[Adapters | ImportedMethod, dict[str, Tensor]]:
         """The method and the tensors without the adapters of a span's layers.
 
@@ -88,7 +95,7 @@ class OpenedPlaced(OpenedPeft):
         method, layers = self.description.method, range(span.first, span.last + 1)
         assert isinstance(method, Adapters | ImportedMethod), "nothing else is put into a model"
         gone = tuple(f"{self.layer_names[layer]}." for layer in layers)
-        kept = {n: t for n, t in self.tensors.items() if not (OWN in n and n.startswith(gone))}
+        kept = {n: t for n, t in self.tensors.items() if not self.is_inside(n, span)}
         if not any(OWN in name for name in kept):
             raise CheckpointError(
                 f"checkpoint {self.folder} would have no adapters left; use the base model instead"

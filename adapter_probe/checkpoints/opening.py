@@ -143,7 +143,7 @@ def _open_peft(
         load = partial(load_any_base, dequantise=True)
         reason += " and was dequantised while it was loaded"
     opened = open_with_peft(inside, base, dtype=dtype, given=folder, load=load)
-    return _with_record(folder, replace(opened, reason=reason))
+    return _with_record(folder, replace(opened, reason=reason, dequantised=dequantise))
 
 
 def engine_of(folder: Path, base: str | None) -> Engine:

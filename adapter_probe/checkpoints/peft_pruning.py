@@ -22,7 +22,7 @@ from .opening import open_any
 from .peft_headers import WEIGHTS
 from .peft_loading import ADAPTER
 
-_PREFIX = "base_model.model."
+PREFIX = "base_model.model."
 # Fields by which PEFT chooses modules; the list of those that are left takes their place.
 _CHOICES = ("layers_to_transform", "layers_pattern", "exclude_modules")
 
@@ -46,9 +46,9 @@ def write_without(opened: OpenedPeft, gone: Collection[nn.Module], out: Path) ->
     refuse_full(out)
     document = read_json_file(opened.folder / CONFIG)
     left, removed = {}, []
-    for name, module in _switched(opened.model.get_base_model()):
+    for name, module in switched_modules(opened.model.get_base_model()):
         if module in gone:
-            removed.append(f"{_PREFIX}{name}.")
+            removed.append(f"{PREFIX}{name}.")
         else:
             left[name] = module
     if not any(isinstance(module, BaseTunerLayer) for module in left.values()):
@@ -102,7 +102,7 @@ def _write_plain(opened: OpenedPeft, gone: Collection[nn.Module], out: Path) -> 
 def load_without(opened: OpenedPeft, folder: Path) -> nn.Module:
     """The model that `write_without` has written."""
     if (folder / CONFIG).is_file():
-        return open_any(folder, opened.description.base.name).model
+        return open_any(folder, opened.description.base.name, dequantise=opened.dequantised).model
     return (
         type(opened.model.get_base_model())
         .from_pretrained(folder, dtype=opened.model.dtype)
@@ -111,7 +111,7 @@ def load_without(opened: OpenedPeft, folder: Path) -> nn.Module:
     )
 
 
-def _switched(base: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def switched_modules(base: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The modules with an adapter, outermost of what is trained as a whole, by their names in the base."""
     whole: tuple[str, ...] = ()
     for name, module in base.named_modules():

@@ -52,6 +52,7 @@ class PruneMeasurement:
         seconds_before, seconds_after: time of one evaluation of the same examples on this machine, median of
             alternating rounds.
         results: both variants on all examples, the intact one first, as input of the statistics.
+        strength: what the span's adapters were multiplied by; 0 if they were removed.
     """
 
     span: Span
@@ -60,12 +61,13 @@ class PruneMeasurement:
     seconds_before: float
     seconds_after: float
     results: AblationResults
+    strength: float = 0.0
 
 
 def prune_checkpoint(
     request: AblationRequest, source: Path, span: Span, out: Path, progress: bool = False
 ) -> PruneMeasurement:
-    """Write a checkpoint without the span's adapters.
+    """Write a checkpoint without the span's adapters or, if the request's settings say so, with them scaled.
 
     Args:
         request: the opened checkpoint with examples to measure the cost on; its precision is ignored.
@@ -88,8 +90,7 @@ def prune_checkpoint(
     with progress_bar("prune", total, "tokens", enabled=progress) as bar:
         results = _results(request, layers, bar.update)
         if isinstance(opened, OpenedCheckpoint | OpenedPlaced):
-            save = _save_placed if isinstance(opened, OpenedPlaced) else _save_without
-            save(opened, layers, out, {request.metric: _score(results, 1)})  # type: ignore[arg-type]
+            _save_own(request, opened, layers, out, {request.metric: _score(results, 1)})
             smaller = replace(request, checkpoint=open_any(out, opened.description.base.name))
             forwards = [_forward(of, items) for of in (request, smaller)]
             left = smaller.model.adapter_parameters
@@ -99,7 +100,7 @@ def prune_checkpoint(
             left = added_parameters(module)
         seconds = _time(forwards, lambda: bar.update(n_tokens))
     counts = (model.adapter_parameters, left)
-    return PruneMeasurement(span, *counts, *seconds, results)
+    return PruneMeasurement(span, *counts, *seconds, results, request.settings.strength)
 
 
 def _write_without(
@@ -116,15 +117,23 @@ def _write_without(
         CheckpointError: PEFT's format cannot express it.
     """
     from adapter_probe.checkpoints.peft_pruning import load_without, write_without
+    from adapter_probe.checkpoints.scaling import write_scaled
     from adapter_probe.replay.replay import compare
 
-    model, gone = request.model, _adapters(request.model, span)
+    model, gone, strength = request.model, _adapters(request.model, span), request.settings.strength
     assert isinstance(model, GeneralModel), "the other engine runs other checkpoints"
+
+    def write(place: Path) -> None:
+        if strength:
+            write_scaled(opened, gone, strength, place)
+        else:
+            write_without(opened, gone, place)
+
     with TemporaryDirectory() as trial:  # nothing is left in `out` if it fails
         try:
-            write_without(opened, gone, Path(trial))
+            write(Path(trial))
             smaller = load_without(opened, Path(trial))
-            with model.switched_off(_mask(request, span)):
+            with model.switched_off(_mask(request, span), strength):
                 own = _forward(request, items)()
             compare(_own_forward(request, items, smaller)(), own)
         except (CheckpointError, ModelError) as error:
@@ -132,8 +141,49 @@ def _write_without(
             raise CheckpointError(
                 f"checkpoint {opened.folder} cannot be pruned in PEFT's format: {said}"
             ) from error
-    write_without(opened, gone, out)
+    write(out)
     return smaller
+
+
+def _save_own(
+    request: AblationRequest,
+    opened: OpenedCheckpoint | OpenedPlaced,
+    span: Span,
+    out: Path,
+    scores: dict[str, float | None],
+) -> None:
+    """Write in this project's format, without the span's adapters or with them scaled."""
+    strength = request.settings.strength
+    if strength:
+        _save_scaled(request, opened, span, out, scores)
+    elif isinstance(opened, OpenedPlaced):
+        _save_placed(opened, span, out, scores)
+    else:
+        _save_without(opened, span, out, scores)
+
+
+def _save_scaled(
+    request: AblationRequest,
+    opened: OpenedCheckpoint | OpenedPlaced,
+    span: Span,
+    out: Path,
+    scores: dict[str, float | None],
+) -> None:
+    from adapter_probe.checkpoints.scaling import scaled_bottlenecks  # which imports PEFT
+
+    adapters, strength = _adapters(request.model, span), request.settings.strength
+    method = opened.description.method
+    assert isinstance(method, Adapters | ImportedMethod), "nothing else has adapters"
+    if isinstance(opened, OpenedPlaced):
+        tensors = dict(opened.tensors)
+        chosen = {name for name in tensors if opened.is_inside(name, span)}
+    else:
+        own = {id(tensor) for one in adapters for tensor in one.parameters()}
+        found = {**dict(opened.model.base.named_parameters()), **dict(opened.model.base.named_buffers())}
+        tensors = {name: found[name] for name in opened.trained}
+        chosen = {name for name, tensor in tensors.items() if id(tensor) in own}
+    scaled = scaled_bottlenecks(tensors, chosen, adapters, strength)
+    save_checkpoint(out, scaled, _described(opened.description, span, method, scores, strength))
 
 
 def _save_without(opened: OpenedCheckpoint, span: Span, out: Path, scores: dict[str, float | None]) -> None:
@@ -155,9 +205,16 @@ def _save_placed(opened: OpenedPlaced, span: Span, out: Path, scores: dict[str, 
 
 
 def _described(
-    description: Description, span: Span, method: Adapters | ImportedMethod, scores: dict[str, float | None]
+    description: Description,
+    span: Span,
+    method: Adapters | ImportedMethod,
+    scores: dict[str, float | None],
+    strength: float = 0.0,
 ) -> Description:
-    """The description of the smaller checkpoint."""
+    """The description of the new checkpoint."""
+    if strength:
+        done = [*description.training.get("scaled_layers", ()), [span.first, span.last, strength]]
+        return replace(description, training={**description.training, "scaled_layers": done}, scores=scores)
     old = description.method
     before = old.skip_layers if isinstance(old, Adapters) else description.training.get("pruned_layers", ())
     layers = sorted({*before, *range(span.first, span.last + 1)})

@@ -63,6 +63,10 @@ class _Convert(_Labelled):
         (), "file of labelled validation examples, for ``native`` and a checkpoint that records no task.",
         panel="Data", shell=list[Path], place="file",
     )  # fmt: skip
+    strength: float | None = setting(
+        None, "multiply what the adapters in the layers change by this number, in the weights that are "
+        "written.", panel="Output", metavar="S",
+    )  # fmt: skip
     lossy: bool = setting(False, "drop what the output format cannot represent.", panel="Output")
 
 
@@ -92,6 +96,13 @@ class _Prune(Shown, Prompting, _Labelled):
     within: float | None = setting(
         None, "remove the longest span whose drop is at most this many percentage points in an ablation.",
         metavar="POINTS",
+    )  # fmt: skip
+    strength: float = setting(
+        0.0, "multiply what the span's adapters change by this number instead of removing them.", metavar="S"
+    )
+    dequantise: bool = setting(
+        False, "dequantise the weights of a base that is stored quantised, while loading them, to measure "
+        "on.", panel="Data",
     )  # fmt: skip
     basis: Basis = setting(
         "estimate",

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from adapter_probe.ablation_settings import check_strength
 from adapter_probe.errors import CheckpointError
 
 from .checked import taking
@@ -135,6 +136,9 @@ def convert(call: Convert) -> list[str]:
     models. AdapterHub's format represents bottleneck adapters but not trained LayerNorms. PEFT's format
     represents LoRA, DoRA, (IA)³ and tuned LayerNorms, MLX-LM's LoRA and DoRA of language models.
 
+    With `strength`, what the adapters in the layers change is multiplied by this number in the weights that
+    are written, which is what `adapter_probe.strength` scores; heads and other modules stay as they are.
+
     Returns:
         what was dropped, as short texts such as ``the trained LayerNorms``.
 
@@ -151,15 +155,21 @@ def convert(call: Convert) -> list[str]:
     from adapter_probe.data.given import given_task
 
     source, out, to, files = Path(call.source), Path(call.out), call.to, as_tuple(call.data)
+    if call.strength is not None:
+        check_strength(call.strength)
     opened = open_any(source, None if call.base is None else str(call.base))
+    if call.strength is not None and isinstance(opened, OpenedCheckpoint | OpenedPlaced):
+        from adapter_probe.checkpoints.scaling import scaled
+
+        opened = scaled(opened, call.strength)
     if to == "mlx":
         refuse_full(out)
         with TemporaryDirectory() as made:
-            _write_peft(opened, Path(made, "peft"))
+            _write_peft(opened, Path(made, "peft"), call.strength)
             write_mlx(Path(made, "peft"), opened.description.base.n_layers, opened.description.base.name, out)
         return []
     if to == "peft":
-        _write_peft(opened, out)
+        _write_peft(opened, out, call.strength)
         return []
     if not isinstance(opened, OpenedCheckpoint | OpenedPlaced):
         raise CheckpointError(
@@ -177,14 +187,19 @@ def convert(call: Convert) -> list[str]:
     return []
 
 
-def _write_peft(opened: OpenedCheckpoint | OpenedPeft, out: Path) -> None:
-    """Write PEFT's format, whatever was opened."""
+def _write_peft(opened: OpenedCheckpoint | OpenedPeft, out: Path, strength: float | None) -> None:
+    """Write PEFT's format, whatever was opened; adapters of PEFT are scaled by a strength."""
     from adapter_probe.checkpoints.converting import to_peft
     from adapter_probe.checkpoints.native import OpenedCheckpoint
     from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 
     if isinstance(opened, OpenedCheckpoint | OpenedPlaced):
         to_peft(opened, out)
+        return
+    if strength is not None:
+        from adapter_probe.checkpoints.scaling import in_layers, write_scaled
+
+        write_scaled(opened, in_layers(opened.model), strength, out)
         return
     from adapter_probe.checkpoints.peft_pruning import write_without
 

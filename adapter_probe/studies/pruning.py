@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import of_stack, row_scores
 from adapter_probe.analysis.removable import (
@@ -63,6 +64,7 @@ class Pruning:
         adapter_parameters_before, adapter_parameters_after: numbers of adapter parameters.
         seconds_before, seconds_after: time of one evaluation of a few examples on this machine.
         checkpoint: folder of the new checkpoint.
+        strength: what the span's adapters were multiplied by; 0 if they were removed.
         warning: why the ablation that the span was chosen by is not informative, such as a model that is no
             better than guessing; None if it is informative.
     """
@@ -83,6 +85,7 @@ class Pruning:
     seconds_after: float
     checkpoint: Path
     warning: str | None = None
+    strength: float = 0.0
 
 
 _CHOICE_OF_SPANS = frozenset(
@@ -108,7 +111,7 @@ def prune(call: Prune) -> Pruning:
 
     Give either `span` or `within`. With `within`, the span is chosen on a fixed random half of the examples
     of an ablation, and scores and interval are measured on the other half. A PEFT checkpoint stays in PEFT's
-    format.
+    format. With `strength` the adapters are not removed: the new checkpoint has them scaled.
 
     Raises:
         CheckpointError, ModelError, DataError: the checkpoint, its base or its data cannot be opened, or the
@@ -132,6 +135,8 @@ def prune(call: Prune) -> Pruning:
             encoding=call.encoding,
             label_names=as_tuple(call.label_names),
             metric=_metric_of(study),
+            settings=AblationSettings(strength=call.strength),
+            dequantise=call.dequantise,
             **vars(Prompting.of(call)),
         )
         request = _remembering(prepare_ablation(arguments, choose_device(call.device)), files)
@@ -207,9 +212,10 @@ def _choose(
         spans, n_examples, measured = _table(study, checkpoint, basis), len(request.examples.labels), None
     found = longest_removable(_with_adapters(spans, request), within, basis)
     if found is None:
+        done = study.summary.done if study.summary.strength else "removed"
         judged = "by the estimate" if basis == "estimate" else "by the 95% interval"
         raise ResultsError(
-            f"{study.folder}: no span can be removed within {within:g} points {judged}, on the "
+            f"{study.folder}: no span can be {done} within {within:g} points {judged}, on the "
             f"{n_examples:,} examples that the span is chosen on; give a larger --within"
         )
     span = Span(int(found["first"]), int(found["last"]), str(found.get("stack", "")))
@@ -266,5 +272,5 @@ def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path) -> Pruning:
         pruned.span, choice.chosen_on, choice.n_examples, results.n_examples, results.metric, before, after,
         float(row["delta_points"]), (float(row["ci_low_points"]), float(row["ci_high_points"])),
         float(row.get("p_value", np.nan)), pruned.adapters_before, pruned.adapters_after,
-        pruned.seconds_before, pruned.seconds_after, out, choice.warning,
+        pruned.seconds_before, pruned.seconds_after, out, choice.warning, pruned.strength,
     )  # fmt: skip

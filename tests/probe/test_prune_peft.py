@@ -15,10 +15,12 @@ from mask_loop import switched
 from peft import LoraConfig, PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
+from tiers import slow_unless
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel, MixtralForCausalLM
 
-from adapter_probe.errors import CheckpointError
-from adapter_probe.probe.arguments import AblationArguments
+import adapter_probe as ap
+from adapter_probe.errors import CheckpointError, ResultsError
+from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.spans import Span
@@ -73,9 +75,10 @@ def made(base: Path, tmp_path: Path) -> Made:
     return write
 
 
-def prune(checkpoint: Path, span: Span, out: Path) -> PruneMeasurement:
+def prune(checkpoint: Path, span: Span, out: Path, strength: float = 0.0) -> PruneMeasurement:
     data = (str(checkpoint.parent / "rows.jsonl"),)
-    request = prepare_ablation(AblationArguments(str(checkpoint), data=data), torch.device("cpu"))
+    arguments = AblationArguments(str(checkpoint), AblationSettings(strength=strength), data=data)
+    request = prepare_ablation(arguments, torch.device("cpu"))
     return prune_checkpoint(request, checkpoint, span, out)
 
 
@@ -120,6 +123,59 @@ def test_trained_biases_stay(bias: str, tmp_path: Path):
     switched([module for module in layer.modules() if isinstance(module, BaseTunerLayer)], False)
     with torch.no_grad():
         assert torch.equal(smaller(IDS).logits, whole(IDS).logits)
+
+
+def scaled(layer: torch.nn.Module, strength: float) -> None:
+    """Scale a layer's adapters in PEFT's modules, each in its own way."""
+    for module in [m for m in layer.modules() if isinstance(m, (BaseTunerLayer, AuxiliaryTrainingWrapper))]:
+        if isinstance(module, peft.tuners.lora.LoraLayer):
+            module.set_scale("default", strength)
+        elif isinstance(module, peft.tuners.ia3.IA3Layer):
+            factor = module.ia3_l["default"]
+            factor.copy_(1 + strength * (factor - 1))
+        else:
+            norm = isinstance(module, BaseTunerLayer)
+            own = module.ln_tuning_layers["default"] if norm else module.modules_to_save["default"]
+            base = module.get_base_layer() if norm else module.original_module
+            for one, other in zip(own.parameters(), base.parameters()):
+                one.copy_(other + strength * (one - other))
+
+
+BY_PEFT = ("lora", "some layers", "modules to save", "replicated layers", "experts", "ia3", "norms")
+UNSCALABLE = ("dora", "randlora", "vblora")
+
+
+@pytest.mark.parametrize("name", slow_unless(lambda name: name in ("lora", "ia3", "dora"), TUNERS))
+def test_peft_loads_scaled_adapters_and_computes_the_same(name: str, made: Made, base: Path, tmp_path: Path):
+    checkpoint, out = made(TUNERS[name]()), tmp_path / "scaled"
+    if name in UNSCALABLE:
+        with pytest.raises(CheckpointError, match=r"PEFT's format holds no weights of \w+ that give them"):
+            prune(checkpoint, Span(1, 1), out, -0.5)
+        assert not out.exists()
+        return
+    pruned = prune(checkpoint, Span(1, 1), out, -0.5)
+    assert (pruned.adapters_after, pruned.strength) == (pruned.adapters_before, -0.5)
+    if name not in BY_PEFT:  # `prune` itself compares with the model's switches, which have their own tests
+        return
+    whole, smaller = by_peft(base, checkpoint), by_peft(base, out)
+    with torch.no_grad():
+        intact = whole(IDS).logits
+        scaled(whole.get_base_model().model.layers[1], -0.5)
+        expected = whole(IDS).logits
+        torch.testing.assert_close(smaller(IDS).logits, expected, rtol=0, atol=1e-5)
+    assert (intact - expected).abs().max() > 1e-3
+
+
+def test_a_converted_adapter_is_scaled_as_a_whole(made: Made, base: Path, tmp_path: Path):
+    checkpoint, out = made(TUNERS["lora"]()), tmp_path / "half"
+    ap.convert(checkpoint, out, to="peft", strength=0.5)
+    whole, half = by_peft(base, checkpoint), by_peft(base, out)
+    with torch.no_grad():
+        for layer in whole.get_base_model().model.layers:
+            scaled(layer, 0.5)
+        torch.testing.assert_close(half(IDS).logits, whole(IDS).logits, rtol=0, atol=1e-5)
+    with pytest.raises(ResultsError, match="--strength must be a finite number that float32 holds, not inf"):
+        ap.convert(checkpoint, tmp_path / "no", to="peft", strength=float("inf"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,142 @@
+"""Multiply what adapters change by a number, in the tensors of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from peft.utils.other import AuxiliaryTrainingWrapper
+from torch import Tensor, nn
+
+from adapter_probe.errors import CheckpointError
+from adapter_probe.models.adapters.bottleneck import Bottleneck
+from adapter_probe.models.adapters.configured import ConfiguredBottleneck
+from adapter_probe.replay.stacks import find_layers
+from adapter_probe.replay.switches import Switches
+from adapter_probe.results.atomic import make_folder, write_bytes, write_json
+
+from .converting import refuse_full
+from .files import CONFIG, first_file, read_json_file, read_tensors
+from .native import OpenedCheckpoint
+from .opened_peft import OWN, OpenedPeft, OpenedPlaced
+from .peft_headers import WEIGHTS
+from .peft_pruning import PREFIX, switched_modules
+
+# The one factor of each tuner's change that is multiplied, by the type in adapter_config.json.
+_FACTORS = {
+    "LORA": ("lora_B.weight", "lora_B.bias", "lora_embedding_B", "lora_B"),
+    "ADALORA": ("lora_E",),
+    "VERA": ("vera_lambda_b",),
+    "LOHA": ("hada_w1_a",),
+    "LOKR": ("lokr_w1", "lokr_w1_a"),
+    "FOURIERFT": ("fourierft_spectrum",),
+}
+_UP = (f"{OWN}up.weight", f"{OWN}up.bias")
+
+
+def scaled_bottlenecks(
+    tensors: Mapping[str, Tensor], chosen: Collection[str], modules: Collection[nn.Module], strength: float
+) -> dict[str, Tensor]:
+    """The tensors of this project's format with some bottlenecks scaled: their last map is multiplied.
+
+    Args:
+        tensors: all tensors, by name.
+        chosen: names of those that belong to the scaled adapters.
+        modules: the scaled adapters.
+        strength: what their change is multiplied by.
+
+    Raises:
+        CheckpointError: the change of an adapter is not proportional to its last map.
+    """
+    for module in modules:
+        own = getattr(module, "bottleneck", module)
+        plain = isinstance(own, ConfiguredBottleneck) and own.only_adds and own.ln_after is None
+        if not (isinstance(own, Bottleneck) or plain):
+            raise CheckpointError(
+                f"a checkpoint with adapters scaled by {strength:g} cannot be written: only bottlenecks "
+                "whose change is added as it is, and adapters in PEFT's format, can be scaled in their "
+                "weights"
+            )
+    return {n: strength * t if n in chosen and n.endswith(_UP) else t for n, t in tensors.items()}
+
+
+def in_layers(model: nn.Module) -> set[nn.Module]:
+    """The modules that an ablation switches: those in the layers."""
+    return {m for layer in find_layers(model, Switches()) for part in layer.parts for m in part}
+
+
+def scaled(opened: OpenedCheckpoint | OpenedPlaced, strength: float) -> OpenedCheckpoint | OpenedPlaced:
+    """A checkpoint whose bottlenecks are scaled; see `scaled_bottlenecks`."""
+    if isinstance(opened, OpenedPlaced):
+        names = {name for name in opened.tensors if OWN in name}
+        of_layers = in_layers(opened.model)
+        return replace(opened, tensors=scaled_bottlenecks(opened.tensors, names, of_layers, strength))
+    own = {module for site in opened.model.site_modules for module in site}
+    tensors = {name: t for name, t in opened.model.base.named_parameters() if OWN in name}
+    with torch.no_grad():
+        for name, tensor in scaled_bottlenecks(tensors, tensors.keys(), own, strength).items():
+            tensors[name].copy_(tensor)
+    return opened
+
+
+def write_scaled(opened: OpenedPeft, modules: Collection[nn.Module], strength: float, out: Path) -> None:
+    """Write a folder that PEFT loads, in which what some modules change is multiplied by a number.
+
+    Args:
+        opened: the checkpoint.
+        modules: modules of PEFT in its model.
+        strength: the number.
+        out: the new folder.
+
+    Raises:
+        CheckpointError: `out` contains a checkpoint, or no weights of this tuner give the scaled change.
+        ResultsError: the folder cannot be written.
+    """
+    refuse_full(out)
+    document = read_json_file(opened.folder / CONFIG)
+    file = first_file(opened.folder, WEIGHTS)
+    assert file is not None, "it was opened"
+    tensors = {name: t.contiguous() for name, t in read_tensors(file, as_stored=True).items()}
+    base = opened.model.get_base_model()
+    names = {f"{PREFIX}{name}.": module for name, module in switched_modules(base)}
+    own: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        if holders := [name for name in names if key.startswith(name)]:
+            own.setdefault(max(holders, key=len), {})[key] = tensor
+    for name, found in own.items():
+        if names[name] in modules:
+            tensors |= _scaled(opened.folder, document, names[name], name, found, strength)
+    make_folder(out)
+    if opened.own_tokenizer:
+        opened.tokenizer.save_pretrained(out)
+    write_bytes(out / WEIGHTS[0], safetensors.torch.save(tensors, metadata={"format": "pt"}))
+    write_json(out / CONFIG, document)
+
+
+def _scaled(
+    folder: Path, document: Mapping[str, Any], module: Any, name: str, own: Mapping[str, Tensor], s: float
+) -> dict[str, Tensor]:
+    """One module's tensors with its change scaled, in at least float32."""
+    kind = document.get("peft_type")
+    wide = {key: t.to(torch.promote_types(t.dtype, torch.float32)) for key, t in own.items()}
+    if isinstance(module, AuxiliaryTrainingWrapper) or kind == "LN_TUNING":
+        whole = getattr(module, "original_module", None) or module.get_base_layer()
+        base = dict(whole.state_dict())
+        ends = {key: base.get(key.rpartition(".")[2]) for key in own}
+        if all(end is not None for end in ends.values()):
+            return {key: torch.lerp(ends[key].to(t), t, s) for key, t in wide.items()}  # type: ignore[union-attr]
+    elif kind == "IA3":
+        return {key: 1 + s * (t - 1) for key, t in wide.items()}
+    elif not any("lora_magnitude_vector" in key for key in own):
+        ends_of = tuple(f"{name}{factor}" for factor in _FACTORS.get(str(kind), ()))
+        if found := {key: s * t for key, t in wide.items() if key in ends_of}:
+            return found
+    what = "DoRA" if kind == "LORA" else kind
+    raise CheckpointError(
+        f"checkpoint {folder} cannot be written with adapters scaled by {s:g}: PEFT's format holds no "
+        f"weights of {what} that give them"
+    )
