@@ -19,7 +19,7 @@ from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.known_tasks import KNOWN_TASKS
 from adapter_probe.metrics import OF_CLASSES, default_metric
 
-_FROM_MEMORY = re.compile(r"rows-[0-9a-f]{12}\.jsonl")  # as `adapter_probe.studies.rows` writes them
+_FROM_MEMORY = re.compile(r"rows-[0-9a-f]{12}\.jsonl")  # as `adapter_probe.studies.example_files` writes them
 GIVEN_BATCHES = "given batches"
 """The name of data given as arguments of a model's forward."""
 _MOST_NAMED = 2  # maximum number of files that a figure names

@@ -22,7 +22,7 @@ from adapter_probe.settings import Settings, fixed, required, setting
 from adapter_probe.training.settings import StepSettings, TrainingSettings
 
 if TYPE_CHECKING:
-    from adapter_probe.studies.rows import ExampleSource
+    from adapter_probe.studies.example_files import ExampleSource
 
 OnTrial = Callable[[dict[str, Any]], None]
 """Callback for finished trials; its argument is a dictionary with the columns of ``trials.csv``."""

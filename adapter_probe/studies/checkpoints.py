@@ -11,7 +11,7 @@ from adapter_probe.errors import CheckpointError
 
 from .checked import taking
 from .checkpoint_arguments import Convert, Inspect
-from .rows import as_tuple
+from .example_files import as_tuple
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.headers import Contents

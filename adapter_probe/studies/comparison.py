@@ -23,9 +23,9 @@ from adapter_probe.settings import Style, as_points
 
 from .ablation import Ablation
 from .checked import checked
+from .example_files import as_tuple
 from .gallery import DrawnStudy, axes_for
 from .loading import ablations_of
-from .rows import as_tuple
 from .span_ablation import AGAINST_PREFIX
 from .summaries import average_rows, comparison_rows, exchange_rows
 

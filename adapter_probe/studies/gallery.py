@@ -19,8 +19,8 @@ from adapter_probe.results.sealing import FIGURES, add_note, read_note, sealed_t
 from adapter_probe.settings import DEFAULT_FORMATS, FIGURE_FORMATS, Axis, Column, Style, as_points
 
 from .checked import checked, taking
+from .example_files import as_tuple
 from .look import Draw, Look
-from .rows import as_tuple
 from .summaries import aligned_columns
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import torch
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.shared import SharedBase
 from adapter_probe.data.formats import is_text
+from adapter_probe.data.rows import is_column
 from adapter_probe.device import choose_device
 from adapter_probe.errors import DataError, ModelError, must_be, shown
 from adapter_probe.models.bases.family import Anatomy
@@ -22,7 +23,6 @@ from adapter_probe.spans import SITES_PER_LAYER, Span, as_span, in_model
 from .arguments import Tokenizer
 from .checked import checked
 from .in_memory import device_of, open_given
-from .rows import is_column
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

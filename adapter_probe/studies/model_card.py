@@ -28,9 +28,9 @@ from adapter_probe.wording import examples_text, is_distance, metric_name, named
 
 from .ablation import Ablation
 from .checked import checked
+from .example_files import as_tuple
 from .gallery import DrawnStudy
 from .loading import studies_of
-from .rows import as_tuple
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult

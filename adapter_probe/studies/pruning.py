@@ -39,8 +39,8 @@ from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
 from .ablation import Ablation
 from .checked import taking
 from .checkpoint_arguments import Prune
+from .example_files import as_tuple, check_files
 from .loading import ablations_of
-from .rows import as_tuple, check_files
 
 ChosenOn = Literal["half", "all"]
 

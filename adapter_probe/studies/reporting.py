@@ -23,11 +23,11 @@ from adapter_probe.version import __version__
 from .ablation import Ablation
 from .checked import taking
 from .comparison import Average, Comparison, average, compare
+from .example_files import as_tuple
 from .example_texts import texts_of
 from .gallery import DrawnStudy
 from .loading import studies_of
 from .look import Report
-from .rows import as_tuple
 from .sweeps import Sweep
 
 

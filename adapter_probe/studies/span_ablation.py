@@ -15,6 +15,7 @@ from adapter_probe.analysis.study_records import AblationRecord, ablation_record
 from adapter_probe.checkpoints.hub import fetch_checkpoint, name_in_cache
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.prompting import Prompting
+from adapter_probe.data.rows import categories_of
 from adapter_probe.errors import CheckpointError, DataError, ResultsError, must_be
 from adapter_probe.hub_names import is_hub_name, is_missing
 from adapter_probe.metrics import COMPARISONS
@@ -28,10 +29,10 @@ from adapter_probe.results.sealing import sealed
 from .ablation import Ablation
 from .arguments import Ablate
 from .checked import planned_by, taking
+from .example_files import as_files, check_files
 from .in_memory import Given, opened_call
 from .planning import AblationPlan, plan_ablation
 from .reopening import record_reads, reopen_ablation
-from .rows import as_files, categories_of, check_files
 
 if TYPE_CHECKING:
     from adapter_probe.probe.arguments import AblationArguments

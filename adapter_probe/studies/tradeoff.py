@@ -20,10 +20,10 @@ from adapter_probe.settings import Axis, Style
 
 from .arguments import TOP_K, OnTrial, RunTradeoff, TradeoffSettings
 from .checked import checked, planned_by, taking
+from .example_files import as_tuple
 from .gallery import axes_for, overlay_of
 from .halving import in_reach
 from .planning import SweepPlan, plan_sweep
-from .rows import as_tuple
 from .sweeps import Sweep, find_trials, majority_rows, plain_rows, run_trials, spread_text
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 import adapter_probe as ap
-from adapter_probe.studies.rows import as_files, categories_of
+from adapter_probe.data.rows import categories_of
+from adapter_probe.studies.example_files import as_files
 
 CIRCULAR: list = []
 CIRCULAR.append({"again": CIRCULAR})
