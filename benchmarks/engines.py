@@ -1,7 +1,7 @@
 """The general engine beside the packed one, on checkpoints of PEFT that both run, in turn on one thread.
 
     python -m benchmarks.engines DATA GTE_SMALL [SMOLLM2] [--cases choices,pairs,texts,classes,t5,experts]
-        [--rounds N] [--profile]
+        [--rounds N] [--precision bfloat16] [--profile]
 
 DATA is the folder with arc_easy, blimp and sst2. Without SMOLLM2 a random model of its shape is made. The
 last two cases, a T5 and a mixture of experts, run in the general engine and in a loop over the variants with
@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("smollm2", type=Path, nargs="?")
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--precision", default="float32", help="float32, float64, bfloat16 or mixed")
     parser.add_argument("--profile", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -74,7 +75,8 @@ def main() -> None:
             folder = bases.get(base, Path(scratch, base))
             if not folder.is_dir():
                 make_base(base, folder, given.gte_small)
-            by_engine = dict(both(name, folder, given.data, Path(scratch, f"lora-{name}")))
+            made = Path(scratch, f"lora-{name}")
+            by_engine = dict(both(name, folder, given.data, made, given.precision))
             if given.profile:
                 profile(by_engine["general"])
             else:
@@ -90,7 +92,9 @@ def make_base(name: str, folder: Path, tokenizer: Path) -> None:
     words.save_pretrained(folder)
 
 
-def both(name: str, base: Path, data: Path, out: Path) -> Iterator[tuple[str, AblationRequest]]:
+def both(
+    name: str, base: Path, data: Path, out: Path, precision: str = "float32"
+) -> Iterator[tuple[str, AblationRequest]]:
     """The same request for both engines, of a LoRA with random values in every linear map."""
     auto = {"gte": "AutoModelForSequenceClassification", "llama": "AutoModelForCausalLM"}
     kind = auto.get(CASES[name][0]) or MADE[CASES[name][0]][0]
@@ -113,10 +117,15 @@ def both(name: str, base: Path, data: Path, out: Path) -> Iterator[tuple[str, Ab
         rows = out / "texts.jsonl"
         rows.write_text("".join(json.dumps({"text": " ".join(texts[n::50])}) + "\n" for n in range(50)))
     arguments = AblationArguments(
-        str(out), AblationSettings(**spans), data=(str(rows),), base=str(base), max_examples=n
+        str(out),
+        AblationSettings(precision=precision, **spans),
+        data=(str(rows),),
+        base=str(base),
+        max_examples=n,
     )
     cpu = torch.device("cpu")
-    opened = open_with_peft(out, str(base))
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    opened = open_with_peft(out, str(base), dtype=dtype)
     request = prepare_ablation(arguments, cpu)
     if request.engine == requests.PACKED:
         yield "packed", request

@@ -235,7 +235,8 @@ def find_any_base(name: str, revision: str | None = None) -> AnyBase:
     if family not in CONFIG_MAPPING:
         code = fields.get("auto_map")
         why = (
-            "needs Python code from its own repository (auto_map), which is never run"
+            "needs Python code from its own repository (auto_map), which is never run; from Python, load the "
+            "model yourself, with PEFT, and give it to adapter_probe.ablate in place of the checkpoint"
             if code
             else f"is not a model that transformers {transformers_version} knows"
         )
