@@ -43,7 +43,8 @@ MADE = {
         hidden_size=256, intermediate_size=512, moe_intermediate_size=256, num_hidden_layers=8, num_experts=8,
         shared_expert_intermediate_size=256, num_attention_heads=8, num_key_value_heads=4, vocab_size=32000)),
     "t5": ("AutoModelForSequenceClassification", transformers.T5Config(
-        d_model=256, d_kv=32, d_ff=512, num_layers=4, num_heads=8, num_labels=2, vocab_size=32128)),
+        d_model=256, d_kv=32, d_ff=512, num_layers=4, num_heads=8, num_labels=2, vocab_size=32128,
+        decoder_start_token_id=0, pad_token_id=0, eos_token_id=102)),  # the end of a text of the tokenizer
 }  # fmt: skip
 _COMPARED = 64  # numbers of each variant that a loop keeps
 CASES = {  # base, file, examples, spans

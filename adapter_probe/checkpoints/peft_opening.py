@@ -149,8 +149,12 @@ def _modules(tensors: Iterable[str]) -> set[str]:
 
 def _save_heads(config: PeftConfig, loaded: AnyLoaded, tensors: Iterable[str]) -> None:
     """Name the trained head, which PEFT's classes for tasks with one add without writing it down."""
-    plain = {name.removeprefix("base_model.model.").partition(".")[0] for name in tensors}
-    there = {name for name, _ in loaded.model.named_children()} & plain & set(HEAD_MODULES)
+    plain = {name.removeprefix("base_model.model.") for name in tensors}
+    there = {  # as a whole, not with a tuner in its maps
+        name
+        for name, head in loaded.model.named_children()
+        if name in HEAD_MODULES and any(f"{name}.{own}" in plain for own, _ in head.named_parameters())
+    }
     if there and config.task_type in ("SEQ_CLS", "QUESTION_ANS", "TOKEN_CLS"):
         config.modules_to_save = sorted({*(getattr(config, "modules_to_save", None) or ()), *there})
 

@@ -12,11 +12,12 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel
 from peft_cases import IDS, write_adapter, write_base
-from peft_folders import KV, saved
+from peft_folders import KV, T5, saved
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
     LlamaForCausalLM,
     T5ForConditionalGeneration,
 )
@@ -100,6 +101,16 @@ def test_a_lora_of_an_embedding_is_run_by_the_general_engine(tmp_path: Path):
         own = PeftModel.from_pretrained(base, folder).eval()(ids).logits
         assert torch.equal(model(ids).logits, own)
     assert (own - bare).abs().max() > 1e-2
+
+
+def test_a_head_with_a_tuner_in_it_is_the_bases(tmp_path: Path):
+    targets = ["q", "classification_head.dense"]
+    folder = saved(tmp_path, "t5", T5 | {"num_labels": 2}, "SEQ_CLS", targets)
+    base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "base")
+    ids = torch.tensor([[5, 6, 7, base.config.eos_token_id]])
+    with torch.no_grad():
+        own = PeftModel.from_pretrained(base, folder).eval()(input_ids=ids).logits
+        assert torch.equal(open_with_peft(folder).model(input_ids=ids).logits, own)
 
 
 def test_without_a_task_type_the_base_says_what_it_is_for(copied):

@@ -63,12 +63,12 @@ def trained(kind: str, texts: list[str], out: Path) -> Path:
     return out / "lora"
 
 
-def bits(model: torch.nn.Module, texts: list[str]) -> tuple[float, int]:
-    """The sum of the log-likelihoods of all tokens but the first of each text, and their number."""
+def likelihood(model: torch.nn.Module, texts: list[str]) -> tuple[float, int]:
+    """The sum of the log-likelihoods of all tokens of the texts, each after a BOS, and their number."""
     total, count = 0.0, 0
     with torch.no_grad():
         for text in texts:
-            ids = torch.tensor([TOKENIZER(text)["input_ids"]])
+            ids = torch.tensor([[TOKENIZER.bos_token_id, *TOKENIZER(text)["input_ids"]]])
             scores = model(input_ids=ids).logits[0, :-1].double().log_softmax(-1)
             total += float(scores.gather(1, ids[0, 1:, None]).sum())
             count += ids.shape[1] - 1
@@ -81,15 +81,15 @@ def test_a_study_of_what_was_trained_is_a_loop_over_pefts_switches(kind: str, sh
     texts = sentences(shared_dir, "validation")[:40]
     rows = tmp_path / "texts.jsonl"
     rows.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), "utf-8")
-    study = ap.ablate(checkpoint, base=tmp_path / "base", data=rows, progress=False)
+    study = ap.ablate(checkpoint, base=tmp_path / "base", data=rows, metric="perplexity", progress=False)
     model, layers = reference(checkpoint, "CAUSAL_LM")
     assert len(layers) == 4
-    total, count = bits(model, texts)
+    total, count = likelihood(model, texts)
     intact = np.exp(-total / count)
     found = []
     for first, last in zip(study.spans["first"], study.spans["last"]):
         span_off(layers, first, last)
-        found.append(np.exp(-bits(model, texts)[0] / count))
+        found.append(np.exp(-likelihood(model, texts)[0] / count))
     for modules in layers:
         switched(modules, True)
     np.testing.assert_allclose(study.summary.intact_score, intact, rtol=1e-5)
