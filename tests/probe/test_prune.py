@@ -12,13 +12,14 @@ import torch
 from exact import assert_close_in_float32
 from safetensors.numpy import load_file
 
+import adapter_probe as ap
 from adapter_probe.checkpoints.description import read_description
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.evaluation import evaluate
 from adapter_probe.models.methods import Adapters, TopLayers
-from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.prune import prune_checkpoint
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.spans import Span
@@ -49,6 +50,32 @@ def checkpoint(request, tiny_base, tiny_task, tmp_path_factory) -> Path:
 
 def prune(checkpoint: Path, span: Span, out: Path):
     return prune_checkpoint(prepare_ablation(AblationArguments(str(checkpoint)), CPU), checkpoint, span, out)
+
+
+def test_scaled_adapters_are_the_same_with_their_last_map_scaled(checkpoint, tmp_path):
+    settings = AblationSettings(strength=0.5)
+    request = prepare_ablation(AblationArguments(str(checkpoint), settings), CPU)
+    pruned = prune_checkpoint(request, checkpoint, Span(1, 1), tmp_path / "half")
+    assert (pruned.strength, pruned.adapters_after) == (0.5, pruned.adapters_before)
+    whole, half = (load_file(folder / "delta.safetensors") for folder in (checkpoint, tmp_path / "half"))
+    assert whole.keys() == half.keys()
+    changed = {name for name in whole if not np.array_equal(whole[name], half[name])}
+    assert changed == {name for name in whole if "layer.1." in name and ".adapter.up." in name} != set()
+    for name in changed:
+        np.testing.assert_array_equal(half[name], 0.5 * whole[name])
+    reopened = evaluate_outputs(tmp_path / "half", request)
+    np.testing.assert_allclose(reopened, pruned.results.outputs[1], atol=1e-5)
+    assert np.abs(reopened - pruned.results.outputs[0]).max() > 1e-4
+    ap.convert(checkpoint, tmp_path / "all", to="native", strength=-1.0)
+    every = load_file(tmp_path / "all" / "delta.safetensors")
+    assert all(np.array_equal(every[n], -t if ".adapter.up." in n else t) for n, t in whole.items())
+    assert read_description(tmp_path / "half").training["scaled_layers"] == [[1, 1, 0.5]]
+
+
+def evaluate_outputs(folder: Path, request) -> np.ndarray:
+    """The outputs of a checkpoint with everything on, for the examples of a request."""
+    again = dataclasses.replace(request, checkpoint=open_checkpoint(folder))
+    return prune_checkpoint(again, folder, Span(0, 0), folder.parent / "again").results.outputs[0]
 
 
 def plain_outputs(model: torch.nn.Module, encoded, off: Span) -> np.ndarray:
