@@ -67,6 +67,30 @@ class EncodedBatches:
         return replace(self, lengths=lengths)
 
 
+@dataclass(frozen=True, eq=False)
+class EncodedWritten(EncodedBatches):
+    """The same with the texts that a language model writes, by teacher forcing.
+
+    Attributes:
+        tokens: int64 ``[examples, positions]``, the token that the model's output at a position predicts, or
+            `NO_TAG`.
+    """
+
+    tokens: np.ndarray
+
+    @property
+    def n_tokens(self) -> np.ndarray:
+        """Int64 ``[examples, 1]``, how many tokens are scored."""
+        return (self.tokens != NO_TAG).sum(axis=1, keepdims=True)
+
+    @property
+    def example(self) -> np.ndarray:
+        """The example of each item: int64 ``[items]``."""
+        return np.arange(len(self))
+
+    n_continuations = 1
+
+
 def encode_batches(
     batches: Any, labels: Any, read: Read, taken: Sequence[str] | None, keep_labels: bool
 ) -> tuple[EncodedBatches, np.ndarray]:

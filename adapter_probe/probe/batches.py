@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from adapter_probe.checkpoints.in_memory import base_of
-from adapter_probe.data.batches import NO_TAG, EncodedBatches, Read, encode_batches
+from adapter_probe.checkpoints.kinds import head_of_class
+from adapter_probe.data.batches import NO_TAG, EncodedBatches, EncodedWritten, Read, encode_batches
 from adapter_probe.data.examples import Examples
+from adapter_probe.data.requests import Request, Requests
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.splits import Split
 from adapter_probe.data.tagged import Tagged, Words, tag_metric, words_with_fingerprint
@@ -24,6 +27,9 @@ from adapter_probe.replay.recording import Inputs, Runner
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
 
+_OF_TOKENS = ("nll", "token_accuracy", "greedy_accuracy", "perplexity", "continuation_perplexity")
+"""Metrics of texts that are given as tokens."""
+
 
 def examples_of(
     model: nn.Module, batches: Any, labels: Any, read: str | Callable[[Any], Tensor]
@@ -31,7 +37,8 @@ def examples_of(
     """Batches as labelled examples, and their task, as outputs and labels say.
 
     Whole numbers or names are classes, and numbers of a single output a regression. Rows of labels are
-    several labels (0 or 1 each), several targets, or tags of positions if the outputs have positions.
+    several labels (0 or 1 each), several targets, or tags of positions if the outputs have positions. The
+    labels in a language model's batches are the tokens that it should write.
 
     Args:
         model: in evaluation mode.
@@ -60,11 +67,50 @@ def examples_of(
             encoded = encoded.with_lengths(lambda item: _positions(model, inputs(item)))
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ModelError(f"the model does not run on the batches: {one_line(error)}") from error
+    if outputs.dim() == 3 and labels is None and not callable(read):
+        head = head_of_class(type(base).__name__, both)
+        if head in ("causal", "seq2seq"):
+            return _written(encoded, given, outputs.shape, base, shifted=head == "causal")
     if outputs.dim() == 3:
         return _tagged(encoded, given, outputs.shape, base)
     kind, values, names = _labelled(given, outputs.shape[-1], base)
     rows = Split(tuple(map(str, range(len(encoded)))), None, values, "given", encoded.fingerprint)
     return Examples(rows, encoded), _task(base, kind, default_metric(kind), names)
+
+
+def _written(
+    encoded: EncodedBatches, labels: np.ndarray, shape: Sequence[int], base: nn.Module, shifted: bool
+) -> tuple[Examples, TaskSpec]:
+    """Examples of a language model whose batches hold the tokens to score, as for its loss.
+
+    Args:
+        encoded: the examples.
+        labels: ``[examples, positions]``, `NO_TAG` where none is scored.
+        shape: of the output ``[examples, positions, vocabulary]``.
+        base: the model.
+        shifted: whether the output at a position predicts the next one's token.
+
+    Raises:
+        DataError: the labels are no tokens of the model, or an example has none.
+    """
+    if labels.ndim != 2 or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"labels of a language model must be rows of token numbers, with {NO_TAG} where none is scored, "
+            f"not {labels.dtype} {list(labels.shape)}"
+        )
+    if shifted:
+        labels = np.pad(labels[:, 1:], [(0, 0), (0, 1)], constant_values=NO_TAG)
+    there = labels != NO_TAG
+    _refuse_other_classes(labels[there], shape[-1])
+    if not there.any(axis=1).all():
+        bare = int(there.any(axis=1).argmin())
+        raise DataError(f"labels of example {bare} have no token to score; leave it out")
+    written = EncodedWritten(**vars(encoded), tokens=labels.astype(np.int64))
+    content = encoded.fingerprint.encode() + written.tokens.astype("<i8").tobytes()
+    fingerprint = hashlib.sha256(content).hexdigest()
+    row = Request("", ("",), counts=((0, 0, 0),))
+    rows = Requests("completion", (row,) * len(encoded), "given", fingerprint, _OF_TOKENS)
+    return Examples(rows, written), _task(base, "causal", _OF_TOKENS[0], ())
 
 
 def _task(base: nn.Module, kind: Kind, metric: str, names: tuple[str, ...]) -> TaskSpec:

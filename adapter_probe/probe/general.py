@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from adapter_probe.data.answers import decode_windows
-from adapter_probe.data.batches import EncodedBatches
+from adapter_probe.data.batches import EncodedBatches, EncodedWritten
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.models.adapters.in_place import PackedMap
@@ -25,7 +25,7 @@ from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, fini
 from .general_model import GeneralModel, example_of, ignore_padding, inputs_of
 from .heap import available_memory, return_free_memory
 from .layouts import Layout, choose_layout
-from .likelihoods import summed_by_continuation
+from .likelihoods import WrittenScores, summed_by_continuation
 from .outputs import without_needless
 from .rows import Scorer, rows_of
 
@@ -74,7 +74,7 @@ class GeneralRunner:
         for group in alike(encoded.lengths, items, self._most):
             inputs = inputs_of(self._replay.model, encoded, group, self._device)
             out = self._replay.outputs(
-                inputs, masks, rows=tokens_per_pass, read=reader(self._request), each_pass=step
+                inputs, masks, rows=tokens_per_pass, read=reader(self._request, group), each_pass=step
             )
             arrays = self._read(group, out)
             found |= {item: {k: v[:, i] for k, v in arrays.items()} for i, item in enumerate(group.tolist())}
@@ -127,6 +127,10 @@ class GeneralRunner:
         values, windows = out.float().cpu().numpy(), self._request.examples.windows
         if (words := self._request.examples.words) is not None:
             return {"tags": words.predicted(items, values)}
+        if isinstance(self._request.encoded, EncodedWritten):
+            wrong = values[..., 1:].round().astype(np.int64)
+            found = {"logits": values[..., :1], "greedy": wrong == 0, "wrong": wrong}
+            return without_needless(self._request, found)
         if windows is None:
             return {"logits": values}
         size = values.shape[2]
@@ -180,7 +184,7 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
         others = request.examples.windows or request.examples.words  # which read several positions
         one = others is None and isinstance(encoded, Encoded)
         return Replay(
-            module, inputs, read=reader(request), switches=switches, alone=alone, one_position=one
+            module, inputs, read=reader(request, items), switches=switches, alone=alone, one_position=one
         ), None
     share = dtype.itemsize > 2 or _may_share(request, module)
     layout = choose_layout(module, encoded, dtype, device, alone, share)
@@ -213,7 +217,7 @@ def own_forward(request: AblationRequest, module: nn.Module, items: np.ndarray) 
         batches = [rows.inputs for rows in rows_of(encoded, items, "alone", dtype, device)]
     else:
         batches = [inputs_of(module, encoded, group, device) for group in alike(encoded.lengths, items)]
-    read = reader(request)
+    read = reader(request, items)
     return lambda: torch.cat([read(module, lambda x=x: module(**x), 1).flatten() for x in batches])
 
 
@@ -236,9 +240,13 @@ def pack(replay: Replay) -> None:
                 module.forward = PackedMap(module)  # type: ignore[method-assign]
 
 
-def reader(request: AblationRequest) -> Callable[[nn.Module, Callable[[], Any], int], Tensor]:
-    """What is read of the model's output: logits, or those of start and end."""
+def reader(
+    request: AblationRequest, items: np.ndarray
+) -> Callable[[nn.Module, Callable[[], Any], int], Tensor]:
+    """What is read of the model's output for some items: logits, of start and end, or scores of tokens."""
     encoded = request.encoded
+    if isinstance(encoded, EncodedWritten):
+        return WrittenScores(torch.from_numpy(encoded.tokens[items]))
     if isinstance(encoded, EncodedBatches):
         return lambda _, run, copies: split(encoded.read(run()), 0, copies)
     return _ends if request.examples.windows is not None else logits

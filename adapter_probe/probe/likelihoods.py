@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from adapter_probe.data.batches import NO_TAG
 from adapter_probe.data.packing import RequestBatch, pack_requests
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.models.adapted import AdaptedModel, NormChoice
+from adapter_probe.replay.tensors import split
 
 from .tree import forward_variants
 
@@ -153,6 +157,32 @@ def compare_states(
                 other.apart.append(weights.mul(apart).sum(dim=-1))
         scores.append(torch.stack([other.compared(own) for other in others]))
     return torch.cat(scores, dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenScores:
+    """Reads the scores of texts that a model's whole output predicts; see `replay.structure.Reader`.
+
+    Attributes:
+        tokens: int64 ``[examples, positions]``, as of `EncodedWritten`.
+    """
+
+    tokens: Tensor
+
+    def numbers(self, scores: Tensor) -> Tensor:
+        """The log-likelihoods; which token is likeliest, rounding may decide."""
+        return scores[..., 0]
+
+    def __call__(self, model: nn.Module, run: Callable[[], Any], copies: int) -> Tensor:
+        """The summed log-likelihood of every text, and its wrong tokens: ``[copies, examples, 2]``."""
+        logits = run()["logits"]  # [copies x examples, positions, vocabulary]
+        tokens = self.tokens[:, : logits.shape[1]].repeat(copies, 1).to(logits.device)
+        there = tokens != NO_TAG
+        shares = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), dim=-1)
+        chosen = shares.gather(-1, tokens.clamp(min=0)[..., None])[..., 0]
+        wrong = (chosen < shares.amax(dim=-1)) & there
+        sums = torch.stack([torch.where(there, chosen, 0.0).sum(-1), wrong.sum(-1).to(shares.dtype)], dim=-1)
+        return split(sums, 0, copies)
 
 
 class _Predictions:

@@ -159,6 +159,8 @@ def prepare_ablation(
         task = opened.description.task
         metric = arguments.metric or task.metric
         check_metric(metric, task.kind, len(task.label_names) or None, compared=True)
+        if isinstance(examples.rows, Requests):
+            metric = choose_metric(arguments.metric, examples.rows)
         refuse_unscorable(metric, task.label_names)
         if task.kind == "regression" and examples.labels.ndim == 2 and not isinstance(metric, CustomMetric):
             raise DataError(

@@ -90,6 +90,70 @@ def test_every_span_equals_the_loop(name: str):
             assert row.score == pytest.approx(score[names.index(span)])
 
 
+def written(name: str) -> tuple[torch.nn.Module, list[dict[str, torch.Tensor]]]:
+    """A language model and batches with the tokens that it should write, some left out."""
+    base, x = family(name)
+    generator, batches = torch.Generator().manual_seed(0), []
+    for batch in batches_of({k: v for k, v in x.items() if not k.startswith(("decoder", "labels"))}, 2):
+        shape = batch["input_ids"].shape if name == "llama" else (3, 6)
+        batch["labels"] = torch.randint(5, 40, shape, generator=generator)
+        batch["labels"][0, :3] = -100
+        batch["labels"][1, 5:] = -100
+        if name == "llama":  # no token is predicted at a padded position, nor scored after one
+            there = batch["attention_mask"]
+            batch["labels"][(there == 0) | (there.roll(1, dims=1) == 0)] = -100
+            batch["labels"][1, 4] = 7
+        batches.append(batch)
+    return lora(base), batches
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["whisper", "t5 (labels)", "llama"])
+def test_tokens_in_the_batches_of_language_models_are_scored_as_by_their_loss(name: str):
+    model, batches = written(name)
+    given = {"batches": batches, "precision": "float64", "progress": False}
+    study = ap.ablate(model, **given)
+    assert (study.summary.metric, study.results.kind) == ("nll", "causal")
+
+    def losses(out: Any) -> torch.Tensor:  # that of a batch, by the model itself
+        return out["loss"].repeat(3)
+
+    whole = loop(model, batches, losses, study.results.masks)[:, ::3, 0]  # [variants, batches]
+    counts = study.results.counts[:, 0, 0].reshape(2, 3)
+    sums = study.results.outputs[..., 0].reshape(-1, 2, 3).sum(-1)
+    np.testing.assert_allclose(-sums / counts.sum(-1), whole, rtol=1e-6)
+    right = ap.ablate(model, metric="token_accuracy", spans="single", **given)
+    shift = int(name == "llama")
+    labels = torch.cat([batch["labels"] for batch in batches])[:, shift:]
+
+    def chosen(out: Any) -> torch.Tensor:
+        return out["logits"].argmax(-1)[:, : labels.shape[1]].double()
+
+    said = loop(model, batches, chosen, right.results.masks)
+    there = (labels != -100).numpy()
+    expected = ((said == labels.numpy()) & there).sum((1, 2)) / there.sum()
+    scores = dict(zip(right.results.row_names, expected))
+    for row in right.spans.itertuples():
+        span = f"{getattr(row, 'stack', '')} {row.first}-{row.last}".lstrip()
+        assert row.score == pytest.approx(scores[span])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"metric": "kl"}, "metric 'kl' does not fit rows of form 'completion'"),
+        ({"labels": -100}, "labels of example 0 have no token to score"),
+        ({"labels": 4000}, "the model does not run on the batches: index out of range"),
+    ],
+)
+def test_tokens_that_cannot_be_scored_are_refused(change: dict[str, Any], words: str):
+    model, batches = written("t5 (labels)")
+    if "labels" in change:
+        batches[0]["labels"][0, :] = change.pop("labels")
+    with pytest.raises(ap.AdapterProbeError, match=words):
+        ap.ablate(model, batches=batches, progress=False, **change)
+
+
 @pytest.mark.slow
 def test_a_metric_of_your_own_and_batches_of_several_shapes():
     model = lora(family("bert")[0])
