@@ -1,6 +1,6 @@
 """Tasks put through a chat template: lm-evaluation-harness on PEFT's model, and this project, row by row.
 
-    python -m benchmarks.chat_templates BASE DATA [N_ROWS]
+    python -m benchmarks.chat_templates BASE DATA [N_ROWS] [TASK]
 
 BASE is a chat model, and DATA the folder with `arc_easy` and `sst2`. The adapter is a LoRA drawn at random.
 Each task is scored with the adapter on and off, in float32, with worked examples as turns and with a system's
@@ -75,12 +75,12 @@ def write_lora(base: str, out: Path) -> peft.PeftModel:
     return model
 
 
-def main(base: str, data: str, n_rows: int = 100) -> None:
+def main(base: str, data: str, n_rows: int = 100, only: str = "") -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as made:
         model = write_lora(base, Path(made, "lora"))
         harness = HFLM(pretrained=model, tokenizer=AutoTokenizer.from_pretrained(base), batch_size=8)
-        for name, prompts in PROMPTS.items():
+        for name, prompts in PROMPTS.items() if not only else [(only, PROMPTS[only])]:
             task = write_task(Path(made), name, Path(data), n_rows)
             study = adapter_probe.ablate(
                 Path(made, "lora"), base=base, task=f"lm-eval:{task}", group=model.config.num_hidden_layers,
@@ -104,4 +104,4 @@ def main(base: str, data: str, n_rows: int = 100) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3], *map(int, sys.argv[3:]))
+    main(*sys.argv[1:3], *map(int, sys.argv[3:4]), *sys.argv[4:])

@@ -15,6 +15,7 @@ import argparse
 import csv
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -29,9 +30,11 @@ import torch
 import transformers
 from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 from peft_cases import IDS, randomise, write_base
+from safetensors.torch import load_file, save_file
 from transformers import BitsAndBytesConfig, PretrainedConfig
 from transformers.models.auto import modeling_auto
 
+from adapter_probe.checkpoints.mlx import as_peft
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import engine_of, open_any
 from adapter_probe.checkpoints.peft_opening import open_with_peft
@@ -46,6 +49,8 @@ TYPES = {
     "qwen2?": "qwen2",
     "llama (by repo name)": "llama",
 }
+MLX_TYPES = {"qwen2": "qwen2", "qwen3.5": "qwen3_5", "qwen3": "qwen3", "phi-3": "phi3", "gemma": "gemma4"}
+SCALE = 5.0
 NEEDS_CODE = ("chatglm", "internlm", "openelm")
 # Rows that differ in other columns only (rank, alpha, size, version) are tried once.
 DIFFERING = (
@@ -167,23 +172,66 @@ def write_row_adapter(row: Row, base: Path, cls: type, folder: Path) -> None:
     (folder / "adapter_config.json").write_text(json.dumps(document))
 
 
+def mlx_type(row: Row) -> str:
+    """The type of the base of an adapter of MLX-LM, by its name."""
+    name = row["base"].lower()
+    return next((kind for part, kind in MLX_TYPES.items() if part in name), "?")
+
+
+def write_mlx_adapter(row: Row, base: Path, cls: type, folder: Path) -> None:
+    """MLX-LM's checkpoint on the linear maps of the upper layers, after the source of its format."""
+    model, made = cls.from_pretrained(base), {}
+    n_layers = model.config.get_text_config().num_hidden_layers
+    number = min(int(re.findall(r"\d+", row["target_modules"])[0]), n_layers - 1)
+    for name, module in model.named_modules():
+        found = re.search(r"(?<!vision_tower\.)(?:^|\.)layers\.(\d+)\.", name)
+        text = not re.search("vision|visual|audio", name)
+        if found and text and type(module) is torch.nn.Linear and int(found[1]) >= n_layers - number:
+            theirs = name.replace("model.language_model.", "language_model.model.")
+            outputs, inputs = module.weight.shape
+            made[f"{theirs}.lora_a"] = 0.3 * torch.randn(inputs, 2)
+            made[f"{theirs}.lora_b"] = 0.3 * torch.randn(2, outputs)
+    folder.mkdir()
+    save_file(made, folder / "adapters.safetensors")
+    given = {"rank": 2, "dropout": 0.0, "scale": SCALE}
+    about = {"model": row["base"], "fine_tune_type": "lora", "num_layers": number, "lora_parameters": given}
+    (folder / "adapter_config.json").write_text(json.dumps(about))
+
+
+def merged(base: Path, cls: type, folder: Path) -> torch.nn.Module:
+    """The base with MLX-LM's change added to its weights."""
+    model, tensors = cls.from_pretrained(base).eval(), load_file(folder / "adapters.safetensors")
+    with torch.no_grad():
+        for name in {name.rpartition(".")[0] for name in tensors}:
+            own = name.replace("language_model.model.", "model.language_model.")
+            a, b = tensors[f"{name}.lora_a"], tensors[f"{name}.lora_b"]
+            model.get_submodule(own).weight += SCALE * (a @ b).T
+    return model
+
+
 def outcome(row: Row, place: Path) -> str:
     """``packed`` or ``general`` where the row opens with PEFT's logits, else why not."""
     if row["model_type_inferred"] in NEEDS_CODE:
         return "refused: its base needs Python code of its own"
     try:
         base, cls = write_row_base(row, place)
-        write_row_adapter(row, base, cls, place / "adapter")
+        write = write_row_adapter if row["format"] == "peft" else write_mlx_adapter
+        write(row, base, cls, place / "adapter")
     except Exception as error:  # what the libraries cannot make here
         return f"not made here: {type(error).__name__} {' '.join(str(error).split())[:100]}"
     try:
         opened = open_any(place / "adapter", str(base))
-        engine = engine_of(place / "adapter", str(base)).name
+        adapter = as_peft(place / "adapter", str(base)).folder
+        engine = engine_of(adapter, str(base)).name
         if not isinstance(opened, OpenedPeft):
-            opened = open_with_peft(place / "adapter", str(base))
+            opened = open_with_peft(adapter, str(base))
     except AdapterProbeError as error:
         return f"refused: {str(error).replace(str(place), '')[:140]}"
-    theirs = PeftModel.from_pretrained(cls.from_pretrained(base), place / "adapter").eval()
+    theirs = (
+        merged(base, cls, place / "adapter")
+        if row["format"] != "peft"
+        else PeftModel.from_pretrained(cls.from_pretrained(base), place / "adapter").eval()
+    )
     inputs = {"input_ids": IDS[:1]}
     if opened.head == "seq2seq":
         inputs["decoder_input_ids"] = IDS[:1]
@@ -205,7 +253,9 @@ def main(path: Path, only: str) -> None:
     tried: dict[tuple[str, ...], str] = {}
     for row in rows:
         kind, said, settings = kind_of(row), "not tried", tuple(row[name] for name in DIFFERING)
-        if kind in ("text", "text and images"):
+        if kind == "MLX-LM":
+            row["model_type_inferred"] = mlx_type(row)
+        if kind in ("text", "text and images", "MLX-LM"):
             if settings not in tried:
                 with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
                     warnings.simplefilter("ignore")

@@ -256,7 +256,7 @@ def _names(
         raise CheckpointError(_quantised(folder, found.name))
     names: dict[str, str] = {}
     cls = choose_class(found.name, found.config, "causal", modules)
-    there = modules_of(cls, found.config)
+    there = [name for name in modules_of(cls, found.config) if not _NOT_TEXT.search(name)]
     endings = Counter(ending for name in there for ending in _endings(name))
     whole = {ending: name for name in there for ending in _endings(name) if endings[ending] == 1}
     for module in modules:

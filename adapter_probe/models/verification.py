@@ -157,6 +157,11 @@ def _compare(
         raise _misfit(base, what, f"it cannot be run, {_first_line(error)}") from error
     if ours.shape != own.shape:
         raise _misfit(base, what, f"shape {list(ours.shape)} in place of {list(own.shape)}")
+    if not own.isfinite().all():
+        raise ModelError(
+            f"transformers itself computes NaN or infinite values in {what} of this "
+            f"{base.config.model_type} model, on which nothing can be compared"
+        )
     exact = own.double()
     added = exact if entering is None else exact - entering.double()
     allowed = _TOLERANCE[own.dtype] * added.norm() + _ROUNDINGS * torch.finfo(own.dtype).eps * exact.norm()

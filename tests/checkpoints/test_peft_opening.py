@@ -22,6 +22,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from adapter_probe.checkpoints import quantised
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import engine_of, open_any
 from adapter_probe.checkpoints.peft_opening import open_with_peft
@@ -247,11 +248,20 @@ def test_a_quantised_base_that_is_missing_names_its_twin(copied):
     assert "another model" in message
 
 
-def test_a_quantisation_without_its_package(made: Path, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("method", "package"),
+    [("gptq", "gptqmodel"), ("awq", "gptqmodel"), ("hqq", "hqq"), ("bitsandbytes", "bitsandbytes")],
+)
+def test_a_quantisation_without_its_package(method, package, made: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(quantised, "find_spec", lambda name: None)
     base = Path(shutil.copytree(made / "llama", tmp_path / "base"))
     config = json.loads((base / "config.json").read_text())
-    (base / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "hqq"}}))
-    assert "hqq" in refusal(made / "lora", str(base))
+    given = {"quant_method": method, "bits": 4}
+    (base / "config.json").write_text(json.dumps({**config, "quantization_config": given}))
+    said = refusal(made / "lora", str(base))
+    assert f"is quantised with {method}, which needs the package {package}; install" in said
+    assert "the unquantised model with --base, which is another model" in said
+    assert ("[quantised]" in said) == (method == "bitsandbytes")
 
 
 def test_outliers_are_what_a_configuration_says():

@@ -59,6 +59,13 @@ def test_what_is_computed_otherwise_is_named(model_type: str, changes: dict, wha
     assert "\n" not in str(caught.value)
 
 
+def test_infinite_outputs_of_the_base_itself_are_no_misfit():
+    base = made("llama")
+    base.model.norm.weight.data.fill_(3e38)
+    with pytest.raises(ModelError, match="transformers itself computes NaN or infinite values in the head"):
+        AdaptedModel(base)
+
+
 def test_an_error_inside_torch_names_the_layer():
     """A gate is as wide as what it multiplies; here it is not, and torch has an error of its own."""
     base, anatomy = made("llama"), row("llama")
