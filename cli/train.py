@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from adapter_probe.metrics import LANGUAGE_METRICS
 from adapter_probe.studies.arguments import Train
 from adapter_probe.studies.summaries import aligned_columns, score_text
 
@@ -33,11 +34,12 @@ def _text(outcome: dict[str, Any]) -> str:
     epochs = ", ".join(score_text(score, metric) for score in outcome["validation_scores"])
     no_better = majority is not None and (score is None or score <= majority)
     warning = "; the model scores no higher, so an ablation would not be informative" if no_better else ""
+    choices = majority is None and metric in LANGUAGE_METRICS  # of a language model, which has no classes
     return aligned_columns(
         [
             ("task", outcome["task"]),
             (f"best {metric}", f"{score_text(score, metric)} (epochs: {epochs})"),
-            ("majority class", f"{score_text(majority, metric)}{warning}"),
+            *([] if choices else [("majority class", f"{score_text(majority, metric)}{warning}")]),
             ("checkpoint", str(outcome["checkpoint"])),
         ]
     )

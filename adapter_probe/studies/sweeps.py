@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapter_probe.errors import DataError, TrainingError
+from adapter_probe.metrics import LANGUAGE_METRICS, METRICS
 
 from .arguments import OnTrial, SweepSettings, TaskOptions
 from .gallery import StoredStudy
@@ -227,6 +228,8 @@ def majority_rows(points: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     for task in dict.fromkeys(point["task"] for point in points):
         own = [point for point in points if point["task"] == task]
         majority, metric = own[0]["majority_score"], own[0]["metric"]
+        if metric in LANGUAGE_METRICS and metric not in METRICS["classification"]:  # there are no classes
+            continue
         text = score_text(majority, metric)
         poor = [] if majority is None else [p for p in own if p["mean"] is None or p["mean"] <= majority]
         several = len({point["task"] for point in points}) > 1

@@ -42,7 +42,7 @@ from adapter_probe.models.methods import Biases, Method, PeftMethod, TfidfLinear
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json
 
-from .language import LanguageObjective, WholeModel, load_language_base
+from .language import LanguageObjective, WholeModel, load_language_base, refuse_for_language
 from .objectives import AnswerObjective, LabelObjective, Objective
 from .padded import PaddedModel
 from .settings import TrainingSettings
@@ -150,6 +150,7 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         )
     base: LoadedBase | AnyLoaded
     if task.kind == "causal":
+        refuse_for_language(request.method)
         base = load_language_base(request.base, request.revision)
     else:
         found = find_base(request.base, request.revision)
