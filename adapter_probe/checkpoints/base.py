@@ -25,6 +25,7 @@ from transformers import (
 from transformers.utils.hub import cached_file
 
 from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.data.tasks import TaskSpec
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.bases.family import Anatomy
@@ -160,7 +161,7 @@ def _tokens_in(path: Path) -> Iterator[dict[str, Any]]:
         yield from (value for value in values if isinstance(value, dict) and "content" in value)
 
 
-def refuse_unknown_tokens(encoded: Encoded, base: BaseIdentity) -> None:
+def refuse_unknown_tokens(encoded: Encoded | EncodedRequests, base: BaseIdentity) -> None:
     """Refuse a tokenizer with more tokens than the model has embeddings."""
     greatest = max(int(ids.max()) for ids in encoded.input_ids)
     if greatest >= base.vocab_size:

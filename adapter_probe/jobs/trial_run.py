@@ -179,7 +179,6 @@ def cost_of_checkpoint(model: Trainable, folder: Path) -> tuple[int, float]:
         model: the model, which is given back its own tensors.
         folder: an existing folder for the file, which is removed again.
     """
-    saving = isinstance(model, Saving)
     tensors = model.saved() if isinstance(model, Saving) else model.named_delta()
     cpu = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     with tempfile.TemporaryDirectory(dir=folder) as place:
@@ -187,7 +186,7 @@ def cost_of_checkpoint(model: Trainable, folder: Path) -> tuple[int, float]:
         safetensors.torch.save_file(cpu, file, metadata={"format": "pt"})
         start = time.perf_counter()
         read = safetensors.torch.load_file(file)
-        if saving:
+        if isinstance(model, Saving):
             model.load(read)
         else:
             with torch.no_grad():

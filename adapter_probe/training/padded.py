@@ -14,6 +14,7 @@ from adapter_probe.errors import ModelError
 
 if TYPE_CHECKING:
     from adapter_probe.data.packing import Group, PackedBatch
+    from adapter_probe.models.methods import ParameterRole
 
 
 class PaddedModel(nn.Module):
@@ -54,6 +55,10 @@ class PaddedModel(nn.Module):
     def device(self) -> torch.device:
         """The device of the parameters."""
         return next(self.base.parameters()).device
+
+    def named_roles(self) -> Iterator[tuple[ParameterRole, str, nn.Parameter]]:
+        """Every parameter once, as (role, name in the base, parameter); see `AdaptedModel.named_roles`."""
+        raise NotImplementedError
 
     def named_delta(self) -> dict[str, Tensor]:
         """Every tensor that training changes, by its name in the model."""

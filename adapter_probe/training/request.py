@@ -154,7 +154,8 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         base = load_language_base(request.base, request.revision)
     else:
         found = find_base(request.base, request.revision)
-        base = load_base(found, n_outputs(task), kind=task.kind, seed=request.settings.seed)
+        kind: Any = task.kind  # others are refused above
+        base = load_base(found, n_outputs(task), kind=kind, seed=request.settings.seed)
     tokenizer = load_tokenizer(base.identity.name, base.identity.revision)
     limit = length_limit(request.max_length, base.model.config, tokenizer.model_max_length)
     if task.kind == "extractive":
