@@ -6,6 +6,22 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+_HIDDEN = ("scipy", "sklearn")
+
+
+def import_needed(name: str) -> Any:
+    """Import a module that needs a library of those that `unneeded_libraries_hidden` hides.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    for hidden in _HIDDEN:
+        if hidden in sys.modules and sys.modules[hidden] is None:
+            del sys.modules[hidden]
+    return import_module(name)
 
 
 @contextmanager
@@ -17,7 +33,7 @@ def unneeded_libraries_hidden() -> Iterator[None]:
     print what else it could use.
     """
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    hidden = [name for name in ("scipy", "sklearn") if name not in sys.modules]
+    hidden = [name for name in _HIDDEN if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
         yield

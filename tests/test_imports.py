@@ -42,7 +42,7 @@ DIRECTLY_BELOW = {
     "wording": ("known_tasks",),
     "analysis": ("results", "reference", "wording", "ablation_settings"),
     "figures": ("analysis",),
-    "data": ("spans", "predictions", "known_tasks", "settings", "progress", "reads"),
+    "data": ("spans", "predictions", "known_tasks", "settings", "progress", "reads", "startup"),
     "models": ("data",),
     "replay": ("errors",),
     "checkpoints": ("models", "replay", "results", "hub_names"),

@@ -22,6 +22,7 @@ from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.errors import DataError, install_extra, listed, must_be, shown
 from adapter_probe.formulas import NO_CLASS
 from adapter_probe.predictions import entity_types
+from adapter_probe.startup import import_needed
 
 _TAGS = (TAG_COLUMNS[1], "ner_tags", "labels")
 _NO_WORD = -2
@@ -179,7 +180,7 @@ def refuse_unscorable(metric: str, names: Sequence[str]) -> None:
             "give --metric tag_accuracy, or the names of the head's outputs with --label-names"
         )
     try:
-        import seqeval.metrics  # noqa: F401
+        import_needed("seqeval.metrics")
     except ImportError:
         raise DataError(
             f"--metric entity_f1 needs seqeval; {install_extra('tags')}, or give --metric tag_accuracy"
@@ -225,8 +226,7 @@ def _count_words(rows: np.ndarray, gold: np.ndarray, names: Sequence[str]) -> tu
 def _count_entities(
     rows: np.ndarray, gold: np.ndarray, names: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    from seqeval.metrics.sequence_labeling import get_entities
-
+    get_entities = import_needed("seqeval.metrics.sequence_labeling").get_entities
     types = entity_types(names)
 
     def entities(tags: np.ndarray) -> set[tuple[str, int, int]]:

@@ -8,7 +8,6 @@ validation rows are scored once. Nothing is left to chance: the same rows give t
 from __future__ import annotations
 
 import math
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 from adapter_probe import metrics
 from adapter_probe.data.splits import Split
 from adapter_probe.errors import TrainingError, install_extra
+from adapter_probe.startup import import_needed
 
 from .loop import OnProgress, Progress
 from .request import TrainingInputs, TrainingRequest
@@ -240,13 +240,8 @@ def _sklearn(module: str) -> Any:
     Raises:
         TrainingError: it is not installed.
     """
-    from importlib import import_module
-
-    for name in ("scipy", "sklearn"):  # our programs hide them from libraries that import them for nothing
-        if name in sys.modules and sys.modules[name] is None:
-            del sys.modules[name]
     try:
-        return import_module(f"sklearn.{module}")
+        return import_needed(f"sklearn.{module}")
     except ImportError as error:
         raise TrainingError(
             f"the TF-IDF baseline needs scikit-learn; {install_extra('baselines')}"

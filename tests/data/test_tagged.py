@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import numpy as np
@@ -121,6 +122,18 @@ def test_entity_f1_needs_entities_and_seqeval(monkeypatch):
     ):
         refuse_unscorable("entity_f1", TAGS)
     refuse_unscorable("tag_accuracy", TAGS)
+
+
+def test_the_program_finds_seqeval_which_needs_a_library_that_it_hides():
+    """It hides scikit-learn from libraries that import it for nothing."""
+    pytest.importorskip("seqeval")
+    script = (
+        "from adapter_probe.startup import unneeded_libraries_hidden as hidden\n"
+        "with hidden():\n"
+        "    from adapter_probe.data.tagged import refuse_unscorable\n"
+        "    refuse_unscorable('entity_f1', ('O', 'B-PER'))\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_counts_of_random_tags_are_those_of_seqeval():
