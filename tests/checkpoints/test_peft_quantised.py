@@ -133,3 +133,18 @@ def test_outputs_that_depend_on_the_batch_are_refused(made, tmp_path):
     )
     assert len(whole.spans) == 6
     assert whole.summary.engine["reason"].endswith("was dequantised while it was loaded")
+
+
+@pytest.mark.parametrize("settings", [{}, {"dequantise": True}, {"strength": 0.5}])
+def test_it_is_pruned_on_the_base_that_it_is_measured_on(settings, made, tmp_path):
+    """Also scaled; the scores are those of an ablation with the same settings."""
+    rows = [{"context": "the cat", "choices": ["saw a dog", "was"], "gold": n % 2} for n in range(4)]
+    tokenizer = AutoTokenizer.from_pretrained(made / "fp4", eos_token="[SEP]")
+    tokenizer.save_pretrained(made / "fp4")
+    given = {"base": made / "fp4", "data": tmp_path / "rows.jsonl", "progress": False}
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pruned = adapter_probe.prune(made / "lora", tmp_path / "out", span=0, **given, **settings)
+    study = adapter_probe.ablate(made / "lora", spans="single", **given, **settings, out=tmp_path / "study")
+    assert (tmp_path / "out" / "adapter_config.json").is_file()
+    assert pruned.score_after == study.spans["score"].iloc[0]
+    assert pruned.strength == settings.get("strength", 0.0)
