@@ -32,7 +32,7 @@ from adapter_probe.checkpoints.peft_opening import open_with_peft
 from adapter_probe.probe import request as requests
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.engine import Engine
-from adapter_probe.probe.general import general_forward
+from adapter_probe.probe.general import own_forward
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 
 SHAPE = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
@@ -145,7 +145,7 @@ def timed(request: AblationRequest) -> tuple[float, float, np.ndarray]:
 
 def looped(request: AblationRequest) -> tuple[float, float, np.ndarray]:
     """The same of the model's own forward for every variant."""
-    forward = general_forward(request, request.model, np.arange(len(request.encoded)))
+    forward = own_forward(request, request.model.module, np.arange(len(request.encoded)))
     start, out = time.process_time(), []
     with torch.inference_mode():
         for mask in request.variants.masks:

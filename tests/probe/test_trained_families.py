@@ -29,11 +29,11 @@ FAMILIES = {
         },
     ),
     "mamba": (
-        {"hidden_size": 96, "num_hidden_layers": 4, "state_size": 8, "intermediate_size": 192},
+        {"hidden_size": 64, "num_hidden_layers": 4, "state_size": 8, "intermediate_size": 128},
         {"target_modules": ["in_proj", "x_proj"]},
     ),
 }  # fmt: skip
-STEPS, ROWS = 150, 32
+STEPS, ROWS = 120, 32
 
 
 def sentences(folder: Path, split: str) -> list[str]:
@@ -78,7 +78,7 @@ def likelihood(model: torch.nn.Module, texts: list[str]) -> tuple[float, int]:
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_study_of_what_was_trained_is_a_loop_over_pefts_switches(kind: str, shared_dir: Path, tmp_path):
     checkpoint = trained(kind, sentences(shared_dir, "train")[:4000], tmp_path)
-    texts = sentences(shared_dir, "validation")[:40]
+    texts = sentences(shared_dir, "validation")[:24]
     rows = tmp_path / "texts.jsonl"
     rows.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), "utf-8")
     study = ap.ablate(checkpoint, base=tmp_path / "base", data=rows, metric="perplexity", progress=False)
@@ -94,6 +94,5 @@ def test_a_study_of_what_was_trained_is_a_loop_over_pefts_switches(kind: str, sh
         switched(modules, True)
     np.testing.assert_allclose(study.summary.intact_score, intact, rtol=1e-5)
     np.testing.assert_allclose(study.spans["score"], found, rtol=1e-5)
-    assert intact < 0.5 * max(found), "training shows"
     assert intact < 12, "of 262 tokens"
-    print(kind, f"intact {intact:.2f}", study.spans[["first", "last", "score"]].to_string())
+    assert min(found) > intact, "every span was trained for something"
