@@ -152,7 +152,7 @@ def interrupt(request: AblationRequest, out: Path, after: int) -> None:
 
 
 def same(one: AblationResults, other: AblationResults) -> bool:
-    arrays = ("logits", "labels", "masks", "spans")
+    arrays = ("outputs", "scored_with", "masks", "spans")
     return all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in arrays)
 
 
