@@ -120,7 +120,7 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """The sublayer's output after the change; shapes as in `change`."""
-        return self.adapt(x, residual)  # type: ignore[arg-type]
+        return added(self.change(x, residual), x)
 
     def finish(
         self,
@@ -135,8 +135,9 @@ class Bottleneck(nn.Module):
 
     def adapt(self, x: Tensor, residual: Tensor, norm: object = None, strength: float = 1.0) -> Tensor:
         """The sublayer's output that replaces `x`, with `strength` times the change; shapes as there."""
-        change = self.change(x, residual)
-        return added(change if strength == 1 else strength * change, x)
+        if strength == 1:
+            return self(x, residual)  # as a call, so that forward hooks see it
+        return added(strength * self.change(x, residual), x)
 
     @torch.no_grad()
     def initialise(self, std: float, generator: torch.Generator) -> None:
