@@ -122,8 +122,10 @@ def encode_requests(
     trees, example, n_tokens = [], [], []
     for number, request in enumerate(requests.rows):
         try:
-            whole = requests.form == "text" and isinstance(encoder, Encoder)
-            made = list(encoder.windows(request) if whole else [encoder.pairs(request)])
+            if requests.form == "text" and isinstance(encoder, Encoder):
+                made = list(encoder.windows(request))
+            else:
+                made = [encoder.pairs(request)]
             source = encoder.source(request)
         except Unfit as unfit:
             raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None
