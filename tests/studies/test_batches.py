@@ -189,6 +189,7 @@ def test_a_metric_of_your_own_and_batches_of_several_shapes():
         ({"labels": [0] * 11 + [3]}, "labels must be whole numbers from 0 to 2, not 3"),
         ({"labels": ["LABEL_0"] * 11 + ["cat"]}, "labels must be among LABEL_0, LABEL_1, LABEL_2, not 'cat'"),
         ({"batches": []}, "batches has no examples"),
+        ({"batches": iter(())}, "an iterator is used up by one pass"),
         ({"batches": [{"pixels": torch.zeros(2, 3)}]}, "'pixels', which the model does not take"),
         ({"batches": [[1, 2]]}, "batch 0 must be a mapping"),
         ({"batches": 3}, "batches must be a list of mappings"),
