@@ -1,4 +1,4 @@
-"""The general engine beside the packed one, on checkpoints of PEFT that both run, in turn on one thread.
+"""The general engine beside a loop over the variants with PEFT's switches, in turn on one thread.
 
     python -m benchmarks.engines DATA GTE_SMALL [SMOLLM2] [--cases choices,pairs,texts,classes,t5,experts]
         [--rounds N] [--precision bfloat16] [--profile]
@@ -19,8 +19,6 @@ import pstats
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +26,6 @@ import torch
 import transformers
 from peft import LoraConfig, get_peft_model
 
-from adapter_probe.checkpoints.peft_opening import open_with_peft
-from adapter_probe.probe import request as requests
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.engine import Engine
 from adapter_probe.probe.general import own_forward
@@ -46,7 +42,6 @@ MADE = {
         d_model=256, d_kv=32, d_ff=512, num_layers=4, num_heads=8, num_labels=2, vocab_size=32128,
         decoder_start_token_id=0, pad_token_id=0, eos_token_id=102)),  # the end of a text of the tokenizer
 }  # fmt: skip
-_COMPARED = 64  # numbers of each variant that a loop keeps
 CASES = {  # base, file, examples, spans
     "choices": ("llama", "arc_easy/test.jsonl", 6, {"spans": "single"}),
     "pairs": ("llama", "blimp/pairs.jsonl", 16, {"spans": "single"}),
@@ -77,11 +72,11 @@ def main() -> None:
             if not folder.is_dir():
                 make_base(base, folder, given.gte_small)
             made = Path(scratch, f"lora-{name}")
-            by_engine = dict(both(name, folder, given.data, made, given.precision))
+            request = request_of(name, folder, given.data, made, given.precision)
             if given.profile:
-                profile(by_engine["general"])
+                profile(request)
             else:
-                print(json.dumps({"case": name, **compared(by_engine, given.rounds)}), flush=True)
+                print(json.dumps({"case": name, **compared(request, given.rounds)}), flush=True)
 
 
 def make_base(name: str, folder: Path, tokenizer: Path) -> None:
@@ -93,10 +88,8 @@ def make_base(name: str, folder: Path, tokenizer: Path) -> None:
     words.save_pretrained(folder)
 
 
-def both(
-    name: str, base: Path, data: Path, out: Path, precision: str = "float32"
-) -> Iterator[tuple[str, AblationRequest]]:
-    """The same request for both engines, of a LoRA with random values in every linear map."""
+def request_of(name: str, base: Path, data: Path, out: Path, precision: str = "float32") -> AblationRequest:
+    """The request of a LoRA with random values in every linear map."""
     auto = {"gte": "AutoModelForSequenceClassification", "llama": "AutoModelForCausalLM"}
     kind = auto.get(CASES[name][0]) or MADE[CASES[name][0]][0]
     task = "CAUSAL_LM" if kind == "AutoModelForCausalLM" else "SEQ_CLS"
@@ -124,56 +117,41 @@ def both(
         base=str(base),
         max_examples=n,
     )
-    cpu = torch.device("cpu")
-    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    opened = open_with_peft(out, str(base), dtype=dtype)
-    request = prepare_ablation(arguments, cpu)
-    if request.engine == requests.PACKED:
-        yield "packed", request
-    opened = replace(opened.with_task(request.checkpoint.description.task), reason="timed")
-    yield "general", replace(request, checkpoint=opened)
+    return prepare_ablation(arguments, torch.device("cpu"))
 
 
-def timed(request: AblationRequest) -> tuple[float, float, np.ndarray]:
-    """Processor seconds of preparing and of running, and the logits."""
+def timed(request: AblationRequest) -> tuple[float, float]:
+    """Processor seconds of preparing and of running."""
     engine, start = Engine(request), time.process_time()
     engine._prepare()
     ready = time.process_time()
-    (arrays,) = engine.outputs([np.arange(len(request.encoded))], lambda _: None)
-    return ready - start, time.process_time() - ready, arrays["logits"]
+    list(engine.outputs([np.arange(len(request.encoded))], lambda _: None))
+    return ready - start, time.process_time() - ready
 
 
-def looped(request: AblationRequest) -> tuple[float, float, np.ndarray]:
+def looped(request: AblationRequest) -> tuple[float, float]:
     """The same of the model's own forward for every variant."""
     forward = own_forward(request, request.model.module, np.arange(len(request.encoded)))
-    start, out = time.process_time(), []
+    start = time.process_time()
     with torch.inference_mode():
         for mask in request.variants.masks:
             with request.model.switched_off(mask):
-                out.append(forward())
-                out[-1] = out[-1][:_COMPARED].clone()  # of a language model they would fill the memory
-    return 0.0, time.process_time() - start, torch.stack(out).numpy()
+                forward()
+    return 0.0, time.process_time() - start
 
 
-def compared(by_engine: dict[str, AblationRequest], rounds: int) -> dict[str, object]:
-    contenders = {name: (timed, request) for name, request in by_engine.items()}
-    if "packed" not in by_engine:
-        contenders["loop"] = (looped, by_engine["general"])
+def compared(request: AblationRequest, rounds: int) -> dict[str, object]:
+    contenders = {"general": timed, "loop": looped}
     found = {name: [] for name in contenders}
     for number in range(rounds):
         order = list(contenders) if number % 2 == 0 else list(contenders)[::-1]
         for name in order:
-            run, request = contenders[name]
-            found[name].append(run(request))
-    out: dict[str, object] = {"tokens": int(by_engine["general"].encoded.lengths.sum())}
+            found[name].append(contenders[name](request))
+    out: dict[str, object] = {"tokens": int(request.encoded.lengths.sum())}
     for name, runs in found.items():
         out |= {name: [round(run[1], 2) for run in runs], f"{name}_ready": [round(run[0], 2) for run in runs]}
-    other = "packed" if "packed" in found else "loop"
-    ratios = [a[1] / b[1] for a, b in zip(found["general"], found[other])]
-    out |= {"ratio": round(statistics.median(ratios), 3)}
-    if other == "packed":
-        out |= {"gap": float(np.abs(found["general"][0][2] - found["packed"][0][2]).max())}
-    return out
+    ratios = [a[1] / b[1] for a, b in zip(found["general"], found["loop"])]
+    return {**out, "ratio": round(statistics.median(ratios), 3)}
 
 
 def profile(request: AblationRequest) -> None:
