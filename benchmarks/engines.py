@@ -4,10 +4,9 @@
         [--rounds N] [--precision bfloat16] [--profile]
 
 DATA is the folder with arc_easy, blimp and sst2. Without SMOLLM2 a random model of its shape is made. The
-last two cases, a T5 and a mixture of experts, run in the general engine and in a loop over the variants with
-PEFT's switches, on the same texts, those of a length in one batch. Times are processor seconds;
-preparing (the forwards that describe and check a model) is timed apart. `--profile` prints where the general
-engine's time goes, by PyTorch's operations and by Python's functions.
+loop has the same texts, those of a length in one batch. Times are processor seconds; preparing (the forwards
+that describe and check a model) is timed apart. `--profile` prints where the general engine's time goes, by
+PyTorch's operations and by Python's functions.
 """
 
 from __future__ import annotations

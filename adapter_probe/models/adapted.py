@@ -16,20 +16,17 @@ from transformers import PreTrainedModel
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.adapters.install import install_adapters, install_imported
-from adapter_probe.models.adapters.low_rank import linear_shape
 from adapter_probe.models.bases.anatomy import anatomy_for, check_config
 from adapter_probe.models.bases.angles import Angles
 from adapter_probe.models.bases.encoder import embed, embedding_modules, layer_parts, outer_norms
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.heads import (
     classification_head,
-    final_states,
     head_kind,
-    logits_in_parts,
-    output_embedding,
     read_positions,
     span_logits,
 )
+from adapter_probe.models.bases.parts import linear_shape
 from adapter_probe.settings import NormChoice as NormChoice
 from adapter_probe.spans import Stack
 
@@ -51,9 +48,9 @@ _MOST_ADDED = 0.04  # of a batch's rows, in evaluation
 class AdaptedModel(nn.Module):
     """A base model with a method installed, run without padding.
 
-    The base is a transformers model for sequence classification, question answering or causal language
-    modelling. Adapters are modules inside it, so its own `forward` applies them too and its state dict
-    contains them; the `forward` of this class takes packed batches and is used by training and the probe.
+    The base is a transformers model for sequence classification or question answering. Adapters are modules
+    inside it, so its own `forward` applies them too and its state dict contains them; the `forward` of this
+    class takes packed batches and is used by training and the probe.
 
     Frozen layers below all trained parameters run without dropout even in training, so that their outputs are
     the same in every epoch. A frozen layer above a trained one keeps its dropout.
@@ -71,7 +68,7 @@ class AdaptedModel(nn.Module):
         anatomy: anatomy of the model.
         layers: the Transformer layers, bottom first, with two sites each.
         method: the installed method, or None before `install`.
-        head_kind: kind of head, "classification", "extractive" (question answering) or "causal".
+        head_kind: kind of head, "classification" or "extractive" (question answering).
         lowest_trained_layer: the lowest layer with a trained parameter; -1 for the embeddings, the number of
             layers if only pooler or head train. Set by `choose_trained`; -1 before.
     """
@@ -145,17 +142,7 @@ class AdaptedModel(nn.Module):
             yield
 
     def scale_off(self, strength: float) -> None:
-        """Multiply the change of adapters that are off by a number, instead of leaving it out.
-
-        Raises:
-            ModelError: adapters act inside a sublayer, where this engine switches them but does not scale.
-        """
-        if strength and any(site.has_inner for site in self.sites):
-            raise ModelError(
-                f"--strength {strength:g} is not possible with this checkpoint: of adapters that are not "
-                "PEFT's only bottlenecks are scaled, and it has others inside the attention or the "
-                "feed-forward network; convert it with --to peft if that is possible"
-            )
+        """Multiply the change of adapters that are off by a number, instead of leaving it out."""
         for site in self.sites:
             site.strength = strength
 
@@ -174,8 +161,8 @@ class AdaptedModel(nn.Module):
 
     @property
     def forks_early(self) -> np.ndarray:
-        """Bool ``[sites]``: sites whose switch changes the computation inside the sublayer, see `Site`."""
-        return np.array([site.forks_early for site in self.sites])
+        """Bool ``[sites]``: sites whose switch changes the computation inside the sublayer: none."""
+        return np.zeros(len(self.sites), dtype=bool)
 
     @property
     def reads_all_positions(self) -> bool:
@@ -229,7 +216,7 @@ class AdaptedModel(nn.Module):
             size, shape = group.n * group.length, (group.n, group.length)
             ids, types = batch.input_ids.narrow(0, group.start, size).view(shape), batch.token_type_ids
             types = None if types is None else types.narrow(0, group.start, size).view(shape)
-            hidden = embed(self.base.base_model, self.anatomy, ids, types, group.positions)
+            hidden = embed(self.base.base_model, self.anatomy, ids, types)
             pieces.append(hidden.reshape(1, size, -1))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
@@ -269,7 +256,7 @@ class AdaptedModel(nn.Module):
     def read_positions(self, batch: PackedBatch) -> Tensor | None:
         """Positions ``[read]`` that the head reads, None for all."""
         if self.reads_all_positions:
-            return batch.read
+            return None
         return read_positions(batch, self.anatomy, self.base.config.pad_token_id)
 
     def read(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
@@ -282,29 +269,15 @@ class AdaptedModel(nn.Module):
 
         Args:
             hidden: ``[rows, hidden]``, one token per example (see `wanted_positions`), all tokens for
-                question answering, and the scored positions for causal models. A LayerNorm between the last
+                question answering. A LayerNorm between the last
                 layer and the head is applied here.
 
         Returns:
             ``[rows, labels]``; in question answering ``[rows, 2]``, start and end; of a causal model
             ``[rows, vocabulary]``.
         """
-        if self.head_kind == "causal":
-            return self.output_embedding(self.final_states(hidden))
         read = span_logits if self.head_kind == "extractive" else classification_head
         return read(self.base, self.anatomy, hidden)
-
-    def final_states(self, hidden: Tensor) -> Tensor:
-        """The input of a causal model's output embedding, from the last layer's states ``[rows, hidden]``."""
-        return final_states(self.base, self.anatomy, hidden)
-
-    def output_embedding(self, states: Tensor) -> Tensor:
-        """A causal model's logits ``[rows, vocabulary]`` from its `final_states` ``[rows, hidden]``."""
-        return output_embedding(self.base, states)
-
-    def logits_in_parts(self, states: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
-        """The same in chunks of the vocabulary; see `heads.logits_in_parts`."""
-        return logits_in_parts(self.base, states, size)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Logits with every adapter on, in the batch's packed order.

@@ -13,7 +13,6 @@ from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.bottleneck import Bottleneck
 from adapter_probe.models.adapters.configured import ConfiguredBottleneck
 from adapter_probe.models.adapters.in_place import activated, mapped, multiplied
-from adapter_probe.models.adapters.low_rank import Inner
 from adapter_probe.models.bases.attention import Attention
 from adapter_probe.models.bases.dropout import apply_dropout
 from adapter_probe.models.bases.parts import Dropout, LayerParts
@@ -28,8 +27,6 @@ ADAPTER = "adapter"
 class Site:
     """The place of one adapter: after a sublayer's projection and dropout, before its residual sum.
 
-    Adapters inside the sublayer (see `Inner`) are switched with the site.
-
     Args:
         holder: the module that holds the adapter.
         norm: module after the residual sum: the sublayer's LayerNorm, or `nn.Identity` in a model
@@ -37,8 +34,6 @@ class Site:
         number: number of the layer if other layers share the holder, which then has one adapter for each.
 
     Attributes:
-        forks_early: whether the switch changes the computation inside the sublayer, which then has to run
-            twice, with and without.
         keeps_input: whether the next sublayer reads the input of this one: in a layer with parallel
             sublayers, the states after the first are ``[nodes, tokens, 2 * hidden]``, the sum and that input.
         reads_sum: whether the residual sum differs from the sublayer's input: the second site of such a
@@ -54,8 +49,7 @@ class Site:
             self._holder, self._name = holder.get_submodule(ADAPTER), str(number)
         self.norm = norm
         self.pretrained_norm = norm
-        self.forks_early = self.keeps_input = self.reads_sum = False
-        self._inner: list[Inner] = []
+        self.keeps_input = self.reads_sum = False
         self._on = True
         self.strength = 0.0
 
@@ -66,13 +60,13 @@ class Site:
 
     @property
     def modules(self) -> list[nn.Module]:
-        """All modules that this site switches; empty if there are none."""
-        return [*([] if self.adapter is None else [self.adapter]), *self._inner]
+        """The adapter that this site switches; empty if there is none."""
+        return [] if self.adapter is None else [self.adapter]
 
     @property
     def shares_sum(self) -> bool:
         """Whether on and off differ only by a term added to the same residual sum."""
-        if self.adapter is None or self._inner or self.keeps_input:
+        if self.adapter is None or self.keeps_input:
             return False
         return self.adapter.only_adds
 
@@ -89,29 +83,14 @@ class Site:
             )
         self._holder.add_module(self._name, adapter)
 
-    def hold(self, inner: Inner, early: bool) -> None:
-        """Switch `inner` with this site; `early` is whether it acts before the site."""
-        self._inner.append(inner)
-        self.forks_early |= early
-
     @contextmanager
     def switched(self, on: bool) -> Iterator[None]:
         """Context manager that switches the site on or off."""
-        self._switch(on)
+        self._on = on
         try:
             yield
         finally:
-            self._switch(True)
-
-    def _switch(self, on: bool) -> None:
-        self._on = on
-        for inner in self._inner:
-            inner.on = on
-
-    @property
-    def has_inner(self) -> bool:
-        """Whether adapters act inside the sublayer."""
-        return bool(self._inner)
+            self._on = True
 
     @property
     def _factor(self) -> float:
@@ -202,25 +181,6 @@ class Layer:
                 yield from found.parameters()
             elif found is not None:
                 yield found
-
-    def hold(self, inner: Inner, module: nn.Module) -> None:
-        """Switch a change to one of this layer's modules together with the module's site.
-
-        Raises:
-            ModelError: the module belongs to neither sublayer.
-        """
-        parts = self.parts
-        attend = (
-            *parts.attention.modules(),
-            parts.attention_out,
-            parts.attention_norm,
-            parts.attention_post_norm,
-        )
-        feed = (parts.ffn_in, parts.ffn_gate, parts.ffn_out, parts.ffn_norm, parts.ffn_post_norm)
-        for site, members in zip(self.sites, (attend, feed)):
-            if any(member is module for member in members):
-                return site.hold(inner, early=module is not site.norm)
-        raise ModelError(f"a {type(module).__name__} that belongs to neither sublayer cannot be switched off")
 
     def run(self, hidden: Tensor, groups: tuple[Group, ...], wanted: Tensor | None = None) -> Tensor:
         """The states after both sublayers; arguments as in `attention`."""

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from .adapted import AdaptedModel
 from .adapters.in_place import PackedMap
-from .adapters.low_rank import LowRank
 from .evaluation import Trainable
 
 
@@ -95,7 +94,6 @@ class _Through(torch.autograd.Function):
 
 
 def _read_elsewhere(model: AdaptedModel) -> set[nn.Module | None]:
-    """Maps whose weights are read directly: keys and values of the last layer, and maps with LoRA."""
+    """Maps whose weights are read directly: keys and values of the last layer."""
     last = model.layers[-1].parts
-    changes = [module for module in model.base.modules() if isinstance(module, LowRank)]
-    return {last.key, last.value, *(linear for change in changes for linear in change.reads)}
+    return {last.key, last.value}

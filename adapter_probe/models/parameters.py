@@ -37,7 +37,7 @@ class ParameterRoles:
             return "layernorms"
         if self._lies_in(name, self._anatomy.pooler):
             return "pooler"
-        pretrained = name.startswith(self._encoder) or self._head_kind == "causal"
+        pretrained = name.startswith(self._encoder)
         return "base" if pretrained else "head"
 
     def layer(self, name: str) -> int:

@@ -102,11 +102,8 @@ def _own_states(model: AdaptedModel, batch: PackedBatch) -> tuple[list[Tensor], 
     logits = []
     wholes = dict.fromkeys(layer.parts.whole for layer in layers)
     handles = [whole.register_forward_hook(note, with_kwargs=True) for whole in wholes]
-    # Shorter texts are prefixes of the longest, so one pass is enough for a causal model.
-    prefixes = model.head_kind == "causal"
     try:
-        texts = batch.input_ids.split(LENGTHS)
-        for ids in texts[-1:] if prefixes else texts:
+        for ids in batch.input_ids.split(LENGTHS):
             passes.append([])
             logits.append(_own_logits(base, ids[None]))
             passes[-1] += outputs
@@ -115,9 +112,6 @@ def _own_states(model: AdaptedModel, batch: PackedBatch) -> tuple[list[Tensor], 
             handle.remove()
     if len(passes[0]) != len(layers) + 1:
         raise _misfit(base, "the number of layers", f"{len(layers)} in place of {len(passes[0]) - 1}")
-    if prefixes:
-        logits = [logits[0][:length] for length in LENGTHS]
-        passes = [[state[:, :length] for state in passes[0]] for length in LENGTHS]
     states = [torch.cat(pieces, dim=1) for pieces in zip(*passes)]
     return states, None if logits[0] is None else torch.cat(logits)
 

@@ -109,7 +109,7 @@ class GeneralRunner:
         tokens_per_pass: int,
         step: Callable[[], None],
     ) -> Arrays:
-        """Sums of log-likelihoods; see `likelihoods.request_outputs`."""
+        """Sums of log-likelihoods; see `summed_by_continuation`."""
         assert self._layout is not None, "a language model has a layout"
         layout, is_last = self._layout
         summed: Arrays = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from adapter_probe.data.batches import NO_TAG
-from adapter_probe.data.packing import RequestBatch, pack_requests
 from adapter_probe.data.requests_encoding import EncodedRequests
-from adapter_probe.models.adapted import AdaptedModel, NormChoice
 from adapter_probe.replay.tensors import split
-
-from .tree import forward_variants
 
 # Maximum number of logits in memory at a time. A chunk fits into the cache of a CPU core; an accelerator
 # needs larger chunks for full use.
@@ -26,28 +22,49 @@ LogitsInParts = Callable[[Tensor, int], Iterator[tuple[int, Tensor]]]
 """Given states ``[rows, hidden]`` and a size: a token's number, and the logits of so many from it on."""
 
 
-def request_outputs(
-    model: AdaptedModel,
-    encoded: EncodedRequests,
-    items: np.ndarray,
-    masks: np.ndarray,
-    *,
-    tokens_per_pass: int,
-    norms: NormChoice = "trained",
-    each_pass: Callable[[], None] = lambda: None,
-    compared: bool = False,
-) -> dict[str, np.ndarray]:
-    """Log-likelihoods of the continuations of some items under every variant.
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """What is scored in the rows of some items.
+
+    Attributes:
+        after, targets: int64 ``[scored]``, on the model's device: the tokens `targets` are scored after the
+            positions ``Rows.read[after]``; `after` is in ascending order.
+        ends: int64 ``[read]``, on the host: number of tokens scored up to each position that is read, so that
+            finding the tokens of some positions requires no synchronization with the device.
+        members: int64 ``[members]``, on the device: indices of scored tokens, grouped by continuation.
+        slots: int64 ``[members]``, on the host: the continuation of each member: index of the item in the
+            batch, in the order given, times `n_continuations`, plus the continuation's number.
+        n_continuations: number of slots per item.
+    """
+
+    after: Tensor
+    targets: Tensor
+    ends: np.ndarray
+    members: Tensor
+    slots: Tensor
+    n_continuations: int
+
+    def repeated(self, copies: int) -> Scored:
+        """The same scored tokens after the positions of every copy, one copy after the other."""
+        if copies == 1:
+            return self
+        places = torch.arange(copies, device=self.after.device)[:, None] * len(self.ends)
+        firsts = np.arange(copies)[:, None] * len(self.after)
+        return replace(
+            self,
+            after=(places + self.after).flatten(),
+            targets=self.targets.repeat(copies),
+            ends=(firsts + self.ends).reshape(-1),
+        )
+
+
+def summed_by_continuation(batch: Scored, scored: Tensor, n_items: int) -> dict[str, np.ndarray]:
+    """The outputs of items from the scores of all tokens.
 
     Args:
-        model: in evaluation mode, on its device.
-        encoded: the requests.
-        items: int ``[items]``, indices of the items.
-        masks: bool ``[variants, sites]``.
-        tokens_per_pass: see `forward_variants`.
-        norms: see `forward_variants`.
-        each_pass: see `forward_variants`.
-        compared: whether every variant is compared with the intact model.
+        batch: what is scored.
+        scored: see `score_states`, ``[variants, scored, 2]``, or `compare_states`, ``[..., 4]``.
+        n_items: number of items.
 
     Returns:
         ``logits`` float32 ``[variants, items, continuations]``, summed log-likelihoods in nats, 0 where an
@@ -55,31 +72,6 @@ def request_outputs(
         continuation is the most likely one; ``wrong`` int64 of the same shape, how many are not; and, if
         compared, ``differences`` float64 ``[variants, items, 2]``, see `compare_states`, summed over the
         tokens of the first continuation.
-    """
-    batch = pack_requests(encoded, items, model.device)
-
-    def run(masks: np.ndarray, head: Callable[[Tensor], Tensor]) -> Tensor:
-        return forward_variants(
-            model, batch.packed, masks, tokens_per_pass=tokens_per_pass, norms=norms, each_pass=each_pass,
-            head=lambda hidden: head(model.final_states(hidden)),
-        )  # fmt: skip
-
-    parts = model.logits_in_parts
-    if compared:
-        intact = run(np.ones_like(masks[:1]), torch.clone)[0]
-        scored = run(masks, lambda states: compare_states(parts, batch, [states], intact)[0])
-    else:
-        scored = run(masks, lambda states: score_states(parts, batch, states))
-    return summed_by_continuation(batch, scored, len(items))
-
-
-def summed_by_continuation(batch: RequestBatch, scored: Tensor, n_items: int) -> dict[str, np.ndarray]:
-    """The outputs of `request_outputs` from the scores of all tokens.
-
-    Args:
-        batch: what is scored.
-        scored: see `score_states`, ``[variants, scored, 2]``, or `compare_states`, ``[..., 4]``.
-        n_items: number of items.
     """
     shape, size = (len(scored), n_items, batch.n_continuations), scored.shape[-1]
     sums = torch.zeros(len(scored), n_items * batch.n_continuations, size, dtype=torch.float64)
@@ -92,7 +84,7 @@ def summed_by_continuation(batch: RequestBatch, scored: Tensor, n_items: int) ->
     return found if size == 2 else {**found, "differences": values[:, :, 0, 2:]}
 
 
-def score_states(parts: LogitsInParts, batch: RequestBatch, states: Tensor) -> Tensor:
+def score_states(parts: LogitsInParts, batch: Scored, states: Tensor) -> Tensor:
     """Log-likelihood of every scored token, and whether it is the most likely one.
 
     The logits over the vocabulary are computed for a few positions at a time and not kept.
@@ -117,9 +109,7 @@ def score_states(parts: LogitsInParts, batch: RequestBatch, states: Tensor) -> T
     return torch.cat(scores)
 
 
-def compare_states(
-    parts: LogitsInParts, batch: RequestBatch, states: Sequence[Tensor], intact: Tensor
-) -> Tensor:
+def compare_states(parts: LogitsInParts, batch: Scored, states: Sequence[Tensor], intact: Tensor) -> Tensor:
     """Scores of every token, and how the distributions over the vocabulary differ from the intact model's.
 
     The logits are computed for a part of the vocabulary and a few positions at a time, the intact model's

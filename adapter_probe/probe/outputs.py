@@ -16,7 +16,7 @@ from adapter_probe.data.answers import Answers, choose_windows, decode_windows, 
 from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests
-from adapter_probe.data.requests_encoding import EncodedRequests, count_texts
+from adapter_probe.data.requests_encoding import count_texts
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
 from adapter_probe.formulas import NO_CLASS
@@ -26,7 +26,7 @@ from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method
 from adapter_probe.spans import VariantSet
 
-from .likelihoods import request_outputs, summed_windows
+from .likelihoods import summed_windows
 from .request import AblationRequest
 from .tree import forward_variants
 
@@ -54,15 +54,9 @@ def batch_outputs(
 
     Returns:
         ``logits`` float32 ``[variants, items, labels]``; of windows ``score``, ``start`` and ``end``
-        ``[variants, items]``, see `Answers`; of a language model see `request_outputs`.
+        ``[variants, items]``, see `Answers`.
     """
     norms, encoded = request.settings.layernorm, request.encoded
-    if isinstance(encoded, EncodedRequests):
-        found = request_outputs(
-            model, encoded, items, masks, tokens_per_pass=tokens_per_pass, norms=norms, each_pass=each_pass,
-            compared=request.compares_tokens,
-        )  # fmt: skip
-        return without_needless(request, found)
     batch = pack(encoded, items).to(request.device)
     out = forward_variants(
         model, batch, masks, tokens_per_pass=tokens_per_pass, norms=norms, each_pass=each_pass

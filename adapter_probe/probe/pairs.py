@@ -118,11 +118,6 @@ class PairBranch(Branch):
         high = (bounds[middle:], self.hidden[:, first:], self.examples[middle:], self.n_rows[middle:])
         return PairBranch(self.site, *low), PairBranch(self.site, *high)
 
-    def of(self, nodes: np.ndarray) -> PairBranch:
-        """A branch of the nodes at some indices, without bounds."""
-        hidden = _taken(self.hidden, self.n_rows, nodes)
-        return PairBranch(self.site, self.bounds[:0], hidden, self.examples[nodes], self.n_rows[nodes])
-
     def rows_after(self, fork: Fork) -> int:
         """See `Branch.rows_after`."""
         return int(self.n_rows[fork.nodes].sum())
@@ -155,7 +150,7 @@ class PairWalk(Walk):
 
     def _each_way(self, site: Site, branch: PairBranch, fork: Fork) -> tuple[Tensor, np.ndarray]:
         """States and rows of the children, computed separately for adapters on and off."""
-        entering = None if site.forks_early else self._sublayer(branch)
+        *entering, rows = self._sublayer(branch)
         done, counts, order = [], [], []
         for on in (False, True):
             children = np.flatnonzero(fork.is_on == on)
@@ -164,11 +159,8 @@ class PairWalk(Walk):
             nodes = fork.nodes[children]
             norm = site.norm if on else site.norm_off(self.norms)
             with site.switched(on):
-                if entering is None:
-                    x, residual, n_rows = self._sublayer(branch.of(nodes))
-                else:
-                    x, residual = (_taken(states, entering[2], nodes) for states in entering[:2])
-                    n_rows = entering[2][nodes]
+                x, residual = (_taken(states, rows, nodes) for states in entering)
+                n_rows = rows[nodes]
                 done.append(site.finish(x, residual, packed_groups(n_rows), norm))
             counts.append(n_rows)
             order.append(children)

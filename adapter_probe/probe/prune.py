@@ -23,8 +23,7 @@ from adapter_probe.checkpoints.description import Description
 from adapter_probe.checkpoints.native import OpenedCheckpoint, save_checkpoint
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.data.packing import cut_by_tokens, pack, pack_requests
-from adapter_probe.data.requests_encoding import EncodedRequests
+from adapter_probe.data.packing import cut_by_tokens, pack
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import ImportedMethod
@@ -312,10 +311,7 @@ def _forward(request: AblationRequest, items: np.ndarray) -> Callable[[], Tensor
     if isinstance(model, GeneralModel):
         return _own_forward(request, items, model.module)
     model.to(request.device).eval()
-    if isinstance(encoded, EncodedRequests):
-        batch = pack_requests(encoded, items, request.device).packed
-    else:
-        batch = pack(encoded, items).to(request.device)
+    batch = pack(encoded, items).to(request.device)
     return lambda: model(batch)
 
 

@@ -19,18 +19,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from adapter_probe.data.packing import RequestBatch
 from adapter_probe.data.requests_encoding import EncodedRequests, TokenTree
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.recording import Stop
 from adapter_probe.replay.two_weights import TwoWeights
 
-from .likelihoods import LogitsInParts, compare_states, score_states
+from .likelihoods import LogitsInParts, Scored, compare_states, score_states
 
 Layout = Literal["shared", "texts", "alone"]
 """A row for a context with all its continuations; for each continuation; or that, and never padded."""
 Piece = tuple[TokenTree, list[int]]
-"""A row, and the slots of its continuations, see `RequestBatch`."""
+"""A row, and the slots of its continuations, see `Scored`."""
 
 _FEWEST_TOKENS, _MOST_PADDED = 48, 1.04  # of a batch, and times its tokens
 
@@ -41,12 +40,12 @@ class Rows:
 
     Attributes:
         inputs: keyword arguments of the model's forward.
-        batch: what is scored; its `packed` is not used.
+        batch: what is scored.
         read: int64 ``[read]``, positions in the rows laid end to end.
     """
 
     inputs: dict[str, Tensor]
-    batch: RequestBatch
+    batch: Scored
     read: Tensor
 
 
@@ -151,8 +150,8 @@ def _layout(trees: Sequence[TokenTree], width: int, dtype: torch.dtype) -> dict[
     return {"attention_mask": mask, "position_ids": positions}
 
 
-def _scored(pieces: Sequence[Piece], n_continuations: int, device: torch.device) -> RequestBatch:
-    """What is scored in the rows, in the order of the rows; see `RequestBatch`."""
+def _scored(pieces: Sequence[Piece], n_continuations: int, device: torch.device) -> Scored:
+    """What is scored in the rows, in the order of the rows; see `Scored`."""
     after, targets, members, slots, ends = [], [], [], [], []
     n_read = n_scored = 0
     for tree, own in pieces:
@@ -169,8 +168,7 @@ def _scored(pieces: Sequence[Piece], n_continuations: int, device: torch.device)
     def joined(parts: list[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.concatenate(parts))
 
-    return RequestBatch(
-        None,  # type: ignore[arg-type]  # of the packed engine
+    return Scored(
         after=joined(after).to(device),
         targets=joined(targets).to(device),
         ends=np.concatenate(ends),

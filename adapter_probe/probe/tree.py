@@ -79,7 +79,6 @@ def forward_variants(
     tokens_per_pass: int,
     norms: NormChoice = "trained",
     each_pass: Callable[[], None] = lambda: None,
-    head: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Logits of every variant for one batch, equal to one separate run per variant.
 
@@ -92,13 +91,10 @@ def forward_variants(
             about this times (2 + log2(variants) / 2).
         norms: "pretrained" uses the base's LayerNorm after a switched-off site.
         each_pass: called before every pass through a sublayer; an exception ends the computation.
-        head: function of each variant's last states at the positions that are read, ``[read, hidden]``;
-            None for the model's head.
 
     Returns:
         float ``[variants, examples, labels]``, examples in packed order; in question answering
-        ``[variants, tokens, 2]``, start and end logits of every token in packed order; the results of
-        `head` as ``[variants, ...]``.
+        ``[variants, tokens, 2]``, start and end logits of every token in packed order.
 
     Raises:
         ModelError: the model has no adapters, or the base's LayerNorms cannot be restored.
@@ -109,7 +105,7 @@ def forward_variants(
         forks = forks_of(checked_masks(masks, model), model.device)
         walk = Walk(model, batch, forks, norms, tokens_per_pass, each_pass)
         states = model.with_added_rows(model.embed(batch), batch)
-        return walk.outputs(Branch(0, forks.roots, states), head or model.head)[forks.leaf]
+        return walk.outputs(Branch(0, forks.roots, states), model.head)[forks.leaf]
 
 
 @dataclass(frozen=True)
@@ -232,12 +228,8 @@ def _fork_each_way(
     fork: Fork,
     norms: NormChoice,
 ) -> Tensor:
-    """States of all children after any other site, computed separately for adapters on and off.
-
-    Adapters inside the sublayer change its computation, so it runs once per child; otherwise it runs once per
-    node.
-    """
-    entering = None if site.forks_early else sublayer(hidden)
+    """States of all children after any other site, computed separately for adapters on and off."""
+    entering = sublayer(hidden)
     states: Tensor | None = None
     for on, children in ((False, fork.off), (True, fork.on)):
         if not len(children):
@@ -245,10 +237,7 @@ def _fork_each_way(
         parent = fork.parent[children]
         norm = site.norm if on else site.norm_off(norms)
         with site.switched(on):
-            if entering is None:
-                x, residual = sublayer(hidden.index_select(0, parent))
-            else:
-                x, residual = (states_in.index_select(0, parent) for states_in in entering)
+            x, residual = (states_in.index_select(0, parent) for states_in in entering)
             out = site.finish(x, residual, batch.groups, norm)
         if states is None:
             states = out.new_empty((fork.n_children, *out.shape[1:]))

@@ -127,9 +127,8 @@ class _Pass:
         with torch.no_grad():
             if site.modules:
                 with site.switched(False):
-                    off, other = sublayer(hidden.detach()) if site.forks_early else (x, residual)
-                    without = site.finish(off, other, groups)
-                changed = (site.adapt(x, residual) - off).norm(dim=-1) / off.norm(dim=-1).clamp_min(1e-30)
+                    without = site.finish(x, residual, groups)
+                changed = (site.adapt(x, residual) - x).norm(dim=-1) / x.norm(dim=-1).clamp_min(1e-30)
                 self.sums[0, number] = float(changed.sum())
                 self._differences.append(states.detach() - without)
             else:

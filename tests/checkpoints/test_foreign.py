@@ -20,7 +20,6 @@ from adapter_probe.data.packing import PackedBatch, pack
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.probe.pairs import forward_pairs
-from adapter_probe.probe.plan import nodes_by_site
 from adapter_probe.probe.tree import forward_variants
 from adapter_probe.replay.replay import Replay
 
@@ -189,22 +188,6 @@ def test_the_own_forward_refuses_what_it_cannot_do(case: str):
         ModelError, match="call the opened model's own methods, such as logits, instead of its base"
     ):
         model.base(input_ids=torch.tensor([[2, 7, 3]]))
-
-
-def test_sublayers_with_something_inside_run_once_for_every_prefix_with_their_own_site():
-    # LoRA in the attention alone: attention forks at its entrance, the feed-forward site holds nothing.
-    folder = FIXTURES / "adapterhub" / "lora"
-    model = open_checkpoint(folder, base_of(folder)).model
-    assert model.forks_early.tolist() == [True, False] * 3
-    assert model.has_adapter.tolist() == [True, False] * 3
-    masks = np.repeat(~np.load(folder / "expected.npz")["skipped"], 2, axis=1) | ~model.has_adapter
-    runs = []
-    for layer in model.layers:
-        layer.parts.query.register_forward_hook(lambda _module, inputs, _out: runs.append(len(inputs[0])))
-    forward_variants(model, pack(texts(), [0]), masks, tokens_per_pass=10_000)
-    each_way = nodes_by_site(masks, model.forks_early)[0::2]
-    # Both ways of a layer are runs of their own; the first of each pair is the off one.
-    assert sum(runs) == sum(each_way)
 
 
 def test_notes_tell_what_cannot_be_known():

@@ -11,13 +11,18 @@ import pytest
 import torch
 from scipy import stats
 from torch.nn import functional as F
-from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForSequenceClassification,
+    BertLMHeadModel,
+)
 
 from adapter_probe.checkpoints.base import load_base
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod, InnerSpec
+from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod
 from adapter_probe.models.methods import Adapters
 
 ROBERTAS = ("xlm-roberta", "camembert", "data2vec-text")  # of the same row in the table
@@ -195,15 +200,20 @@ def test_casting_takes_everything_along(fresh: Callable):
 
 def test_two_adapters_in_one_place_are_refused(fresh: Callable):
     bottleneck = BottleneckSpec(1, "ffn", 4, "relu")
-    inner = InnerSpec("bert.encoder.layer.0.attention.self.query", "low_rank", rank=2)
-    for twice in (
-        ImportedMethod("adapters", ("seq_bn",), (bottleneck, replace(bottleneck, size=2))),
-        ImportedMethod("peft", ("lora",), inner=(inner, inner)),
-    ):
-        model = fresh()
-        before = set(model.base.state_dict())
-        with pytest.raises(
-            ModelError, match=r"^2 adapters at .*(ffn|query).* are not supported; at most one"
-        ):
-            model.install(twice, None)
-        assert set(model.base.state_dict()) == before
+    twice = ImportedMethod("adapters", ("seq_bn",), (bottleneck, replace(bottleneck, size=2)))
+    model = fresh()
+    before = set(model.base.state_dict())
+    with pytest.raises(ModelError, match=r"^2 adapters at .*ffn.* are not supported; at most one"):
+        model.install(twice, None)
+    assert set(model.base.state_dict()) == before
+
+
+def test_a_language_model_is_refused():
+    encoder = BertLMHeadModel(BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1))
+    with pytest.raises(ModelError, match="BertLMHeadModel is not supported; give a model for sequence class"):
+        AdaptedModel(encoder)
+
+
+def test_any_other_module_is_refused():
+    with pytest.raises(ModelError, match="Linear is not supported; give a transformers model"):
+        AdaptedModel(torch.nn.Linear(2, 2))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
@@ -23,9 +23,11 @@ SMALL = {
 }  # fmt: skip
 
 
-def made(model_type: str, kind: type = AutoModelForCausalLM, **changes: object) -> PreTrainedModel:
+def made(model_type: str, **changes: object) -> PreTrainedModel:
     torch.manual_seed(0)
-    return kind.from_config(AutoConfig.for_model(model_type, **{**SMALL, **changes}))
+    return AutoModelForSequenceClassification.from_config(
+        AutoConfig.for_model(model_type, **{**SMALL, **changes})
+    )
 
 
 def row(model_type: str) -> Anatomy:
@@ -51,9 +53,7 @@ def test_parameters_that_no_part_owns_are_named(model_type: str, parameter: str)
     ],
 )
 def test_what_is_computed_otherwise_is_named(model_type: str, changes: dict, what: str):
-    base = made(
-        model_type, AutoModelForSequenceClassification if model_type == "bert" else AutoModelForCausalLM
-    )
+    base = made(model_type)
     with pytest.raises(ModelError, match=f"does not fit this {model_type} model: {what}") as caught:
         AdaptedModel(base, anatomy=replace(row(model_type), **changes))
     assert "\n" not in str(caught.value)
@@ -102,7 +102,7 @@ def test_a_layer_that_differs_from_the_others_is_named():
 @pytest.mark.parametrize("model_type", ["llama", "bert"])
 def test_rounding_is_no_misfit(model_type: str, dtype: torch.dtype):
     """Nor where a few states are very large, as in trained models."""
-    base = made(model_type, AutoModelForSequenceClassification, num_hidden_layers=12)
+    base = made(model_type, num_hidden_layers=12)
     with torch.no_grad():
         for name, parameter in base.named_parameters():
             if "embed" in name and parameter.dim() == 2:
@@ -111,7 +111,7 @@ def test_rounding_is_no_misfit(model_type: str, dtype: torch.dtype):
 
 
 def test_nothing_is_left_behind():
-    base = made("bert", AutoModelForSequenceClassification).train()
+    base = made("bert").train()
     base.bert.encoder.layer[1].eval()
     modes = [module.training for module in base.modules()]
     torch.manual_seed(5)

@@ -6,18 +6,21 @@ from copy import deepcopy
 from types import SimpleNamespace
 
 import numpy as np
+import peft
 import pytest
 import torch
-from accelerator import DEVICE, accelerator
 from exact import assert_close_in_float32
+from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from adapter_probe.data.requests_encoding import EncodedRequests, grow_tree
-from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
 from adapter_probe.probe import likelihoods
-from adapter_probe.probe.likelihoods import compare_states, request_outputs, score_states
+from adapter_probe.probe.layouts import choose_layout
+from adapter_probe.probe.likelihoods import compare_states, score_states, summed_by_continuation
+from adapter_probe.probe.rows import Scorer, rows_of
+from adapter_probe.replay.replay import Replay
 
+CPU = torch.device("cpu")
 WORDS, LAYERS, RANK, SCALE = 50, 3, 2, 1.5
 SMALL = {"vocab_size": WORDS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 CONFIGS = {
@@ -28,11 +31,8 @@ CONFIGS = {
     ),
 }  # fmt: skip
 # One map in the attention sublayer and one in the feed-forward sublayer: a layer's two sites.
-TARGETS = {
-    "gpt2": ("h.{}.attn.c_attn", "h.{}.mlp.c_fc"),
-    "llama": ("layers.{}.self_attn.v_proj", "layers.{}.mlp.down_proj"),
-}
-PREFIX = {"gpt2": "transformer.", "llama": "model."}
+TARGETS = {"gpt2": ("attn.c_attn", "mlp.c_fc"), "llama": ("self_attn.v_proj", "mlp.down_proj")}
+LAYER = {"gpt2": "transformer.h.{}.", "llama": "model.layers.{}."}
 
 
 @pytest.fixture(params=CONFIGS)
@@ -40,34 +40,54 @@ def family(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def plain_and_adapted(family: str):
-    """The model of transformers without LoRA, and ours with it, far from the identity; float64."""
+def plain_and_tuned(family: str) -> tuple[nn.Module, peft.PeftModel, list[str]]:
+    """The model of transformers without LoRA, and PEFT's with it, far from the identity; float64."""
     torch.manual_seed(0)
     plain = AutoModelForCausalLM.from_config(CONFIGS[family]).double().eval()
     with torch.no_grad():
         for parameter in plain.parameters():
             parameter += 0.2 * torch.randn_like(parameter)
-    names = [PREFIX[family] + target.format(i) for i in range(LAYERS) for target in TARGETS[family]]
-    inner = tuple(InnerSpec(name, "low_rank", rank=RANK, scale=SCALE) for name in names)
-    model = AdaptedModel(deepcopy(plain))
-    model.install(ImportedMethod("peft", ("lora",), inner=inner), torch.Generator())
-    model = model.double().eval()
+    names = [LAYER[family].format(i) + target for i in range(LAYERS) for target in TARGETS[family]]
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM", r=RANK, lora_alpha=SCALE * RANK, target_modules=[*TARGETS[family]],
+        fan_in_fan_out=family == "gpt2",
+    )  # fmt: skip
+    model = peft.get_peft_model(deepcopy(plain), config).double().eval()
     with torch.no_grad():
-        for role, _, parameter in model.named_roles():
-            if role == "adapters":
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
                 parameter.copy_(0.5 * torch.randn_like(parameter))
     return plain, model, names
 
 
-def merged(plain, model: AdaptedModel, names: list[str], mask: np.ndarray):
+def merged(plain: nn.Module, model: peft.PeftModel, names: list[str], mask: np.ndarray) -> nn.Module:
     """Transformers' model with the LoRA products of the sites that are on added to its weights."""
-    own, whole = dict(model.base.named_parameters()), deepcopy(plain)
+    own, whole = dict(model.get_base_model().named_parameters()), deepcopy(plain)
     for on, name in zip(mask, names):
         if on:
-            change = SCALE * own[f"{name}.adapter.up.weight"] @ own[f"{name}.adapter.down.weight"]
+            change = SCALE * own[f"{name}.lora_B.default.weight"] @ own[f"{name}.lora_A.default.weight"]
             weight = whole.get_submodule(name).weight
             weight.data += change if change.shape == weight.shape else change.T
     return whole
+
+
+def outputs(
+    model: nn.Module, encoded: EncodedRequests, items: np.ndarray, masks: np.ndarray, rows: int
+) -> dict[str, np.ndarray]:
+    """What the general engine finds in rows that share contexts."""
+    layout, is_last = choose_layout(model, encoded, torch.float64, CPU, alone=False)
+    assert (layout, is_last) == ("shared", True)
+    found: dict[str, np.ndarray] = {}
+    replay = None
+    for batch in rows_of(encoded, items, layout, torch.float64, CPU):
+        read = Scorer(batch, is_last)
+        replay = replay or Replay(model, batch.inputs, read=read)
+        scored = replay.outputs(batch.inputs, masks, rows=rows, read=read)
+        for name, own in summed_by_continuation(batch.batch, scored, len(items)).items():
+            found[name] = (
+                own if name not in found else found[name] & own if name == "greedy" else found[name] + own
+            )
+    return found
 
 
 def separately(whole, context: list[int], continuation: list[int], most: int) -> tuple[float, bool]:
@@ -107,12 +127,12 @@ def encoded_of(items, most: int) -> EncodedRequests:
 @pytest.mark.parametrize(("most", "chunk", "tokens_per_pass"), [(24, 8 << 20, 4096), (9, 3 * WORDS, 40)])
 def test_each_continuation_scores_as_if_run_whole(family, most, chunk, tokens_per_pass, monkeypatch):
     monkeypatch.setitem(likelihoods.LOGITS_PER_CHUNK, "cpu", chunk)
-    plain, model, names = plain_and_adapted(family)
+    plain, model, names = plain_and_tuned(family)
     items = random_texts(1, 6)
     generator = np.random.default_rng(2)
     masks = np.array([[True] * 6, [False] * 6, *(generator.random((4, 6)) < 0.5)])
     order = np.array([3, 8, 0, 6, 5, 7, 1, 2, 4])
-    out = request_outputs(model, encoded_of(items, most), order, masks, tokens_per_pass=tokens_per_pass)
+    out = outputs(model, encoded_of(items, most), order, masks, tokens_per_pass)
     for row, mask in enumerate(masks):
         whole = merged(plain, model, names, mask)
         for place, item in enumerate(order):
@@ -126,7 +146,7 @@ def test_each_continuation_scores_as_if_run_whole(family, most, chunk, tokens_pe
 
 
 def test_what_is_likeliest_is_greedy(family):
-    plain, model, names = plain_and_adapted(family)
+    plain, model, names = plain_and_tuned(family)
     context = [4, 9, 3]
     with torch.no_grad():
         text = list(context)
@@ -137,32 +157,8 @@ def test_what_is_likeliest_is_greedy(family):
                 )
             )
     items = [[(context, text[3:]), (context, [*text[3:5], (text[5] + 1) % WORDS])]]
-    out = request_outputs(
-        model, encoded_of(items, 24), np.array([0]), np.ones((1, 6), bool), tokens_per_pass=99
-    )
+    out = outputs(model, encoded_of(items, 24), np.array([0]), np.ones((1, 6), bool), 99)
     assert out["greedy"][0, 0].tolist() == [True, False]
-
-
-@pytest.mark.slow
-def test_the_host_waits_for_the_sums_alone(family, monkeypatch):
-    """On the stand-in of an accelerator, which refuses whatever makes the host wait within a batch."""
-    monkeypatch.setattr(likelihoods, "_ROWS_PER_CHUNK", 5)
-    monkeypatch.setitem(likelihoods.LOGITS_PER_CHUNK, "cuda", 5 * WORDS // 3)
-    _, model, _ = plain_and_adapted(family)
-    model = model.float()
-    encoded, masks = (
-        encoded_of(random_texts(1, 6), 24),
-        np.array([[True] * 6, [False] * 6, [True, False] * 3]),
-    )
-    with accelerator() as device:
-        device.move(model)
-        assert model.device == DEVICE
-        out = request_outputs(model, encoded, np.arange(9), masks, tokens_per_pass=40)
-        first = device.copies["up"]
-        request_outputs(model, encoded, np.arange(9), masks, tokens_per_pass=40)
-    assert (device.reads, device.copies["down"]) == (0, 2)  # the sums of each call
-    assert device.copies["up"] < 2 * first
-    assert out["logits"].shape == (3, 9, encoded.n_continuations)
 
 
 def test_no_beginning_runs_twice():

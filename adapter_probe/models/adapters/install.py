@@ -12,14 +12,12 @@ from transformers import PreTrainedModel
 
 from adapter_probe.errors import ModelError
 from adapter_probe.models.bases.family import Anatomy
-from adapter_probe.models.bases.parts import submodule
-from adapter_probe.models.layer import ADAPTER, Layer
+from adapter_probe.models.layer import Layer
 from adapter_probe.models.methods import Adapters
 
 from .bottleneck import Bottleneck
 from .configured import ConfiguredBottleneck, FirstToken, StackedHead
 from .imported import SITE_KINDS, HeadSpec, ImportedMethod
-from .low_rank import make_inner
 
 
 def install_adapters(
@@ -47,15 +45,13 @@ def install_adapters(
 
 
 def install_imported(base: PreTrainedModel, layers: Sequence[Layer], method: ImportedMethod) -> None:
-    """Install adapters at their sites and in their modules.
+    """Install bottlenecks at their sites.
 
     Raises:
-        ModelError: a layer or module does not exist or gets several adapters, or the module is of another
-            kind.
+        ModelError: a layer does not exist, or a site gets several adapters.
     """
-    places = Counter((spec.layer, spec.site) for spec in method.bottlenecks)
-    modules = Counter(spec.module for spec in method.inner)
-    for place, n in (*places.items(), *modules.items()):
+    assert not method.inner, "the general engine runs adapters inside the sublayers"
+    for place, n in Counter((spec.layer, spec.site) for spec in method.bottlenecks).items():
         if n > 1:
             raise ModelError(f"{n} adapters at {place} are not supported; at most one is allowed")
     for spec in method.bottlenecks:
@@ -66,13 +62,6 @@ def install_imported(base: PreTrainedModel, layers: Sequence[Layer], method: Imp
             )
         site = layers[spec.layer].sites[SITE_KINDS.index(spec.site)]
         site.install(ConfiguredBottleneck(int(base.config.hidden_size), spec))
-    for inner_spec in method.inner:
-        module = submodule(base, inner_spec.module)
-        inner = make_inner(module, inner_spec)
-        for layer in layers:  # several if they share the module; none outside the layers
-            if any(part is module for part in layer.parts.whole.modules()):
-                layer.hold(inner, module)
-        inner.attach(module, ADAPTER)
 
 
 def install_head(base: PreTrainedModel, anatomy: Anatomy, head: HeadSpec) -> Anatomy:

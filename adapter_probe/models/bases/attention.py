@@ -60,8 +60,7 @@ class Attention:
             parts: parts of the layer.
             states: ``[nodes, tokens, hidden]``, input of the projections.
             groups: the exact-length groups along the token axis.
-            wanted: positions ``[wanted]`` to compute outputs for, `Group.n_read` of each example; None
-                for all.
+            wanted: positions ``[wanted]`` to compute outputs for, one of each example; None for all.
 
         Returns:
             ``[nodes, tokens or wanted, heads * head width]``.
@@ -74,7 +73,7 @@ class Attention:
         if wanted is None and len(states) == 1 and self._is_plain and in_parts(query, key, value):
             runs = [*joined_groups(groups, self.n_heads)]
         tokens = [sum(group.n * group.length for group in run) for run in runs]
-        asked = tokens if wanted is None else [group.n * group.n_read for group in groups]
+        asked = tokens if wanted is None else [group.n for group in groups]
         places = [None] * len(runs) if wanted is None else wanted.split(asked)
         # The gradient of a split is one concatenation; each slice would add zeros of the whole size.
         split = (_split(query, asked), _split(key, tokens), _split(value, tokens))
@@ -189,19 +188,15 @@ class Attention:
             bool ``[1 or rows, 1, length, length]`` or, for some queries, ``[rows, 1, queries, length]``.
         """
         window = self._window or group.length
-        if not self.causal and group.sees is None and group.length <= window:
+        if not self.causal and group.length <= window:
             return None
         tokens = torch.arange(group.length, device=key.device)
         here = tokens[None] if at is None else at  # [1, queries] or [rows, queries]
         allowed: Tensor | None = None
-        if group.sees is not None:
-            allowed = for_rows(group.sees, len(key), at)
-        elif self.causal:
+        if self.causal:
             allowed = tokens <= here[..., None]
         if group.length > window:
-            places = (tokens if group.positions is None else group.positions).view(-1, group.length)
-            there = for_rows(places, len(key))[:, None]  # [1 or rows, 1, length]
-            near = (for_rows(places, len(key), at)[..., None] - there).abs() < window
+            near = (here[..., None] - tokens).abs() < window
             allowed = near if allowed is None else allowed & near
         assert allowed is not None
         return allowed[:, None]
@@ -295,6 +290,6 @@ def _pick(states: Tensor, wanted: Tensor | None) -> Tensor:
 
 
 def _within(group: Group, wanted: Tensor) -> Tensor:
-    """Positions in the batch ``[n * n_read]`` as positions in a group's examples ``[n, n_read]``."""
+    """Positions in the batch ``[n]`` as positions in a group's examples ``[n, 1]``."""
     starts = group.start + group.length * torch.arange(group.n, device=wanted.device)
-    return wanted.view(group.n, group.n_read) - starts[:, None]
+    return (wanted - starts)[:, None]

@@ -47,7 +47,6 @@ def embed(
     anatomy: Anatomy,
     input_ids: Tensor,
     token_type_ids: Tensor | None,
-    positions: Tensor | None = None,
 ) -> Tensor:
     """Hidden states ``[examples, tokens, hidden]`` that enter layer 0, for rows without padding.
 
@@ -56,13 +55,11 @@ def embed(
         anatomy: anatomy of the encoder.
         input_ids: int64 ``[examples, tokens]``.
         token_type_ids: array of the same shape, or None.
-        positions: int64 ``[examples, tokens]``, position of each token in its text; None for 0, 1, ...
     """
     words = submodule(encoder, anatomy.embeddings)
     hidden = words(input_ids, token_type_ids=token_type_ids) if anatomy.token_types else words(input_ids)
     if anatomy.position_embeddings is not None:
-        if positions is None:
-            positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
         table = submodule(encoder, anatomy.position_embeddings).weight
         hidden = hidden + F.embedding(positions + anatomy.position_offset, table)
     for name in (anatomy.embedding_dropout, anatomy.projection):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     PreTrainedModel,
@@ -21,11 +18,10 @@ from adapter_probe.errors import ModelError
 from .family import Anatomy
 from .parts import submodule
 
-HeadKind = Literal["classification", "extractive", "causal"]
+HeadKind = Literal["classification", "extractive"]
 _CLASSES: dict[HeadKind, dict[type, type]] = {
     "classification": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     "extractive": MODEL_FOR_QUESTION_ANSWERING_MAPPING,
-    "causal": MODEL_FOR_CAUSAL_LM_MAPPING,
 }
 
 
@@ -55,30 +51,8 @@ def final_states(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor) -> Te
     return hidden if anatomy.final_norm is None else submodule(model.base_model, anatomy.final_norm)(hidden)
 
 
-def output_embedding(model: PreTrainedModel, states: Tensor) -> Tensor:
-    """Logits over the vocabulary ``[rows, vocabulary]`` from the final states ``[rows, hidden]``."""
-    return _capped(model, model.get_output_embeddings()(states))
-
-
-def logits_in_parts(model: PreTrainedModel, states: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
-    """The same a part of the vocabulary at a time: its first token, and logits ``[rows, size at most]``."""
-    head = model.get_output_embeddings()
-    if type(head) is not nn.Linear or any(head.children()):  # what changes the head changes it as a whole
-        yield 0, output_embedding(model, states)
-        return
-    for first in range(0, head.out_features, size):
-        part = slice(first, first + size)
-        bias = None if head.bias is None else head.bias[part]
-        yield first, _capped(model, F.linear(states, head.weight[part], bias))
-
-
-def _capped(model: PreTrainedModel, logits: Tensor) -> Tensor:
-    cap = getattr(model.config, "final_logit_softcapping", None)
-    return logits if cap is None else torch.tanh(logits / cap) * cap
-
-
 def head_kind(model: PreTrainedModel, anatomy: Anatomy) -> HeadKind:
-    """The kind of the model's head: classification, answer spans, or next-token prediction.
+    """The kind of the model's head: classification or answer spans.
 
     Raises:
         ModelError: the head is of another kind, or a span head without one start and one end logit.
@@ -89,10 +63,10 @@ def head_kind(model: PreTrainedModel, anatomy: Anatomy) -> HeadKind:
         k for k, classes in _CLASSES.items() if family in classes and isinstance(model, classes[family])
     )
     kind = next(fitting, None)
-    if kind is None or (kind == "causal" and not anatomy.attention.causal):
+    if kind is None:
         raise ModelError(
-            f"{type(model).__name__} is not supported; give a model for sequence classification, question "
-            "answering or, of a decoder family, for causal language modelling"
+            f"{type(model).__name__} is not supported; give a model for sequence classification or question "
+            "answering"
         )
     if kind == "extractive":
         outputs = submodule(model, anatomy.span_head[-1]).out_features

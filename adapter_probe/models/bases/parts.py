@@ -167,3 +167,16 @@ def submodule(module: nn.Module, name: str) -> nn.Module:
 
 def _absent(module: nn.Module, name: str) -> ModelError:
     return ModelError(f"{type(module).__name__} has no part {name!r}; the anatomy does not fit the model")
+
+
+def linear_shape(module: nn.Module, name: str) -> tuple[int, int]:
+    """Numbers of inputs and outputs of a linear map, for either orientation of its weights.
+
+    Raises:
+        ModelError: the module is not a linear map.
+    """
+    if isinstance(module, nn.Linear):
+        return module.in_features, module.out_features
+    if type(module).__name__ == "Conv1D":
+        return tuple(module.weight.shape)
+    raise ModelError(f"{name} is a {type(module).__name__}; a linear map is expected")

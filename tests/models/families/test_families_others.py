@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     PretrainedConfig,
 )
@@ -20,7 +19,6 @@ from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.bases.decoders import DECODERS
 from adapter_probe.models.bases.encoders import ENCODERS
-from adapter_probe.models.bases.family import Anatomy
 
 LENGTH = 40  # far beyond the tokens of the check at construction
 SMALL = {
@@ -61,23 +59,15 @@ def small_model(config_class: type[PretrainedConfig], model_class: type, fields:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mapping", "rows", "least"),
-    [
-        (MODEL_FOR_CAUSAL_LM_MAPPING, DECODERS, 18),
-        (MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, (*ENCODERS, *DECODERS), 30),
-    ],
-    ids=["causal", "classification"],
-)
 @pytest.mark.filterwarnings("ignore")
-def test_a_row_is_exact_or_refused(mapping: dict[type, type], rows: tuple[Anatomy, ...], least: int):
+def test_a_row_is_exact_or_refused():
     ids = np.random.default_rng(0).integers(3, 50, LENGTH)
     batch = pack(Encoded((ids,), None, ""), [0])
     exact, wrong = [], []
-    for model in small_models(mapping):
+    for model in small_models(MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING):
         with torch.no_grad():
             own = model(input_ids=torch.from_numpy(ids)[None]).logits
-        for row in rows:
+        for row in (*ENCODERS, *DECODERS):
             try:
                 ours = AdaptedModel(model, anatomy=row).eval()(batch)
             except ModelError:
@@ -85,4 +75,4 @@ def test_a_row_is_exact_or_refused(mapping: dict[type, type], rows: tuple[Anatom
             near = torch.allclose(ours.view(own.shape), own, rtol=0, atol=1e-4 * own.std().item())
             (exact if near else wrong).append((model.config.model_type, row.model_types[0]))
     assert not wrong
-    assert len(exact) >= least
+    assert len(exact) >= 30

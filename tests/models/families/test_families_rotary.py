@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForQuestionAnswering
 
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import pack
@@ -23,19 +23,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
         vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2,
         max_position_embeddings=LENGTH, initializer_range=0.2,
     )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder := tmp_path_factory.mktemp("llama"))
+    LlamaForQuestionAnswering(config).save_pretrained(folder := tmp_path_factory.mktemp("llama"))
     return str(folder)
 
 
 def test_bfloat16_is_as_precise_as_transformers_own(folder: str):
     """Rounded rotary frequencies, as `Module.to` would make them, give three times the error."""
     ids = np.random.default_rng(0).integers(0, 97, LENGTH)
-    exact = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float64)
-    own = LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-    ours = AdaptedModel(LlamaForCausalLM.from_pretrained(folder)).to(torch.bfloat16).eval()
+    exact = LlamaForQuestionAnswering.from_pretrained(folder, dtype=torch.float64)
+    own = LlamaForQuestionAnswering.from_pretrained(folder, dtype=torch.bfloat16)
+    ours = AdaptedModel(LlamaForQuestionAnswering.from_pretrained(folder)).to(torch.bfloat16).eval()
     with torch.no_grad():
-        expected = exact(torch.from_numpy(ids)[None]).logits[0]
-        owns = own(torch.from_numpy(ids)[None]).logits[0]
+        expected, owns = (
+            torch.stack([out.start_logits[0], out.end_logits[0]], -1)
+            for out in (model(torch.from_numpy(ids)[None]) for model in (exact, own))
+        )
         logits = ours(pack(Encoded((ids,), None, ""), [0]))
     errors = [(found - expected).pow(2).mean().sqrt() for found in (logits, owns)]
     assert errors[1] > 0
