@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from adapter_probe.metrics import LANGUAGE_METRICS
 from adapter_probe.studies.arguments import Train
 from adapter_probe.studies.summaries import aligned_columns, score_text
 
@@ -30,6 +29,8 @@ def train(asked: Train, json: options.Json = False) -> None:
 
 
 def _text(outcome: dict[str, Any]) -> str:
+    from adapter_probe.metrics import LANGUAGE_METRICS  # loads NumPy, which no page of help needs
+
     metric, score, majority = outcome["metric"], outcome["score"], outcome["majority_score"]
     epochs = ", ".join(score_text(score, metric) for score in outcome["validation_scores"])
     no_better = majority is not None and (score is None or score <= majority)
