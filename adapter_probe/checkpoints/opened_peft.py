@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.errors import CheckpointError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
+
+Opened = TypeVar("Opened", bound="OpenedPeft")
 
 OWN = ".adapter."
 """In the names of an adapter's tensors in this project's format."""
@@ -62,7 +64,7 @@ class OpenedPeft:
     reason: str = ""
     dequantised: bool = False
 
-    def with_task(self, task: TaskSpec) -> OpenedPeft:
+    def with_task(self: Opened, task: TaskSpec) -> Opened:
         """The same checkpoint with another task, such as one that its library does not record."""
         return replace(self, description=replace(self.description, task=task))
 

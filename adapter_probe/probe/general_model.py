@@ -189,7 +189,9 @@ def model_of(opened: OpenedCheckpoint, encoded: Encoded | EncodedRequests | Enco
     device = next(t.device for t in module.parameters() if t.device.type != "meta")
     if isinstance(encoded, EncodedRequests):
         shortest = encoded.trees[int(np.argmin(encoded.lengths))]
-        inputs = arguments_of([shortest], shortest.tokens[None].copy())
+        in_a_row = shortest.parents == np.arange(len(shortest.parents)) - 1
+        one_text = int(in_a_row.argmin()) or len(in_a_row)  # all branches in a row may be too long a text
+        inputs = arguments_of([shortest], shortest.tokens[None, :one_text].copy())
         example = {name: x.to(device) for name, x in inputs.items()}
     else:
         example = inputs_of(module, encoded, example_of(encoded)[:1], device)

@@ -11,6 +11,7 @@ from adapter_probe.ablation_results import AblationResults
 from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.data.given import given_task
 from adapter_probe.data.lm_eval_tasks import is_task
+from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import load_requests
 from adapter_probe.data.sources import read_split, subset
 from adapter_probe.data.tasks import Columns, Split, TaskSpec, load_split
@@ -107,6 +108,8 @@ def _load(spec: TaskSpec, split: str, n_examples: int) -> tuple[str, ExampleText
         return rows.fingerprint, ExampleTexts(
             rows.texts, rows.texts_b, metadata=_metadata(spec, split, n_examples)
         )
+    if not isinstance(rows, Questions):
+        raise TypeError(f"no texts of {type(rows).__name__}")
     truths = tuple(" / ".join(dict.fromkeys(a.text for a in answers)) for answers in rows.answers)
     contexts = tuple(rows.contexts[paragraph] for paragraph in rows.paragraph.tolist())
     return rows.fingerprint, ExampleTexts(rows.questions, contexts, truths)

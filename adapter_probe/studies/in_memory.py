@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from adapter_probe.errors import DataError, ModelError, ResultsError
 from adapter_probe.results.atomic import make_folder
 
 from .arguments import Ablate, Trainer
+
+Called = TypeVar("Called", bound=Ablate)  # `Ablate`, or the arguments of what extends it
 
 if TYPE_CHECKING:
     import torch
@@ -27,8 +29,8 @@ _ON_DISK = ("cluster", "base", "revision", "dequantise")
 
 @contextmanager
 def opened_call(
-    call: Ablate,
-) -> Iterator[tuple[Ablate, Given, TemporaryDirectory[str] | None]]:
+    call: Called,
+) -> Iterator[tuple[Called, Given, TemporaryDirectory[str] | None]]:
     """A model in memory, opened, and left as it was afterwards.
 
     Returns:

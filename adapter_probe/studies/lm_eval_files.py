@@ -270,7 +270,8 @@ def _aggregated(study: Ablation, rows: Requests, variant: int, prompting: Prompt
             theirs, part = _names(rows)[ours], values[kept]
             if ours in LOSSES:
                 sizes = continuation_sizes(ours, counts)[kept, 0]
-                own[f"{theirs},none"], error = float(score(ours, -part, sizes)), _NOT_GIVEN
+                own[f"{theirs},none"] = float(score(ours, -part, sizes))
+                error: float | str = _NOT_GIVEN
             else:
                 own[f"{theirs},none"] = float(part.mean())
                 error = float(part.std(ddof=1) / math.sqrt(len(part))) if len(part) > 1 else _NOT_GIVEN

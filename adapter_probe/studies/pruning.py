@@ -145,7 +145,7 @@ def prune(call: Prune) -> Pruning:
         assert within is not None
         with activity("prune: choosing the span", call.progress):
             choice = _choose(request, study, checkpoint, within, call.basis)
-    source = as_peft(checkpoint, arguments.base).folder
+    source = as_peft(checkpoint, None if call.base is None else str(call.base)).folder
     pruned = prune_checkpoint(request, source, choice.span, out, call.progress)
     with activity("prune: computing intervals and tests", call.progress):
         return _measured(pruned, choice, out)

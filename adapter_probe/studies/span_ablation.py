@@ -30,7 +30,7 @@ from .ablation import Ablation
 from .arguments import Ablate
 from .checked import planned_by, taking
 from .example_files import as_files, check_files
-from .in_memory import Given, opened_call
+from .in_memory import Called, Given, opened_call
 from .planning import AblationPlan, plan_ablation
 from .reopening import record_reads, reopen_ablation
 
@@ -185,7 +185,7 @@ _IN_MEMORY = ("tokenizer", "batches", "labels", "read")
 
 
 @contextmanager
-def opened_for(call: Ablate) -> Iterator[tuple[Ablate, Given | None, TemporaryDirectory[str] | None]]:
+def opened_for(call: Called) -> Iterator[tuple[Called, Given | None, TemporaryDirectory[str] | None]]:
     """The arguments, and of a model in memory what `opened_call` gives; nothing of a checkpoint on disk."""
     if isinstance(call.checkpoint, (str, Path)):
         for one in fields(Ablate):
@@ -199,7 +199,7 @@ def opened_for(call: Ablate) -> Iterator[tuple[Ablate, Given | None, TemporaryDi
         yield opened
 
 
-def _on_disk(call: Ablate) -> Ablate:
+def _on_disk(call: Called) -> Called:
     """The arguments with the folder of a checkpoint that is named on the hub.
 
     Raises:

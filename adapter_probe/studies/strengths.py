@@ -183,7 +183,7 @@ def _write(folder: Path, results: Mapping[float, AblationResults]) -> StrengthRe
     identity: dict[str, Any] = {**next(iter(results.values())).identity}
     identity["settings"] = {k: v for k, v in identity["settings"].items() if k != "strength"}
     path = folder / schema.STUDY
-    study: dict[str, Any] = to_plain({"schema": 1, "study": "strengths", "identity": identity})
+    study: dict[str, Any] = {"schema": 1, "study": "strengths", "identity": to_plain(identity)}
     if path.exists():
         refuse_changes(
             read_study(path), study, f"{folder} contains another study",

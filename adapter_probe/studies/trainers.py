@@ -14,16 +14,14 @@ from adapter_probe.errors import DataError, one_line
 from adapter_probe.metrics import METRICS, score
 from adapter_probe.predictions import entity_types, labels_from_logits
 
-from .arguments import Ablate
-
 if TYPE_CHECKING:
-    from .in_memory import Given
+    from .in_memory import Called, Given
 
 _TRIED = 32  # examples on which a metric of logits is compared with that of the likeliest classes
 _KINDS = "iu"  # of NumPy's whole numbers
 
 
-def of_trainer(call: Ablate, trainer: Any) -> Ablate:
+def of_trainer(call: Called, trainer: Any) -> Called:
     """The arguments with a trainer's model, and with the rest where the user gives none.
 
     Raises:

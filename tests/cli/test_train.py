@@ -33,11 +33,19 @@ from adapter_probe.training.settings import TrainingSettings
     [(0.9, 0.5, False), (0.5, 0.5, True), (0.4, 0.5, True), (None, 0.5, True), (0.9, None, False)],
 )
 def test_the_majority_class_stands_beside_the_score(score, majority, no_better):
-    outcome = {"task": "a", "metric": "accuracy", "score": score, "majority_score": majority,
+    metric = "pearson" if majority is None else "accuracy"
+    outcome = {"task": "a", "metric": metric, "score": score, "majority_score": majority,
                "validation_scores": [score], "checkpoint": "c"}  # fmt: skip
     line = next(line for line in _text(outcome).splitlines() if line.startswith("majority class"))
     assert ("undefined" if majority is None else "50.0%") in line
     assert ("scores no higher" in line) == no_better
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "nll"])
+def test_choices_and_texts_of_a_language_model_have_no_majority_class(metric):
+    outcome = {"task": "a", "metric": metric, "score": 0.9, "majority_score": None,
+               "validation_scores": [0.9], "checkpoint": "c"}  # fmt: skip
+    assert "majority class" not in _text(outcome)
 
 
 @pytest.fixture

@@ -107,8 +107,8 @@ def test_predictions_are_plain_numpy(tmp_path: Path):
         ({"groups": np.array([1, 2, 3])}, "groups should be str"),
         ({"scored_with": np.array([0, 1])}, r"scored_with should be int64 \[3\]"),
         ({"scored_with": np.array([0.0, 1.0, 1.0])}, "scored_with should be int64"),
-        ({"scored_with": np.array([0, 2, 1])}, r"labels should lie in 0\.\.1"),
-        ({"scored_with": np.array([0, -1, 1])}, r"labels should lie in 0\.\.1"),
+        ({"scored_with": np.array([0, 2, 1])}, r"scored_with should lie in 0\.\.1"),
+        ({"scored_with": np.array([0, -1, 1])}, r"scored_with should lie in 0\.\.1"),
         ({"row_names": ("intact",)}, "2 variants have 1 row names"),
         (
             {"kind": "ranking"},
