@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -108,10 +109,16 @@ def unit_of(module: str) -> str | None:
     return rest.split(".")[0] or None if top == PACKAGE else None
 
 
+@cache
+def nodes_of(source: str) -> tuple[ast.AST, ...]:
+    """Every node of a source, which several tests look at."""
+    return tuple(ast.walk(ast.parse(source)))
+
+
 def imported_modules(source: str, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
     """Line and absolute name of every import, at any depth. `from a import b` gives both a and a.b."""
     package = module if is_package else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -140,7 +147,7 @@ def wrong_imports(source: str, module: str, is_package: bool = False) -> list[st
 def prints_and_exits(source: str) -> list[int]:
     """Lines that print, exit, or reach for stdout."""
     lines = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             banned = node.func.id in ("print", "exit", "quit")
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -305,7 +312,7 @@ def test_commands_call_public_functions():
 
 def names_in(source: str) -> set[str]:
     """Every name that a source file imports or uses, alone or as an attribute."""
-    nodes = list(ast.walk(ast.parse(source)))
+    nodes = nodes_of(source)
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     return used | {name.name for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names}

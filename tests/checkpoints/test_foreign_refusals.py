@@ -339,6 +339,7 @@ def test_unknown_fields_of_the_whole_and_of_a_union(copied):
         assert "several configs of the architecture" in refusal(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_pattern_that_backtracks_for_ever_is_refused(copied):
     folder = copied(PEFT)

@@ -99,6 +99,7 @@ def test_a_study_is_as_good_as_its_folder(ablated, tmp_path):
     assert one[:3] == (Span(0, 2), "half", 32)
 
 
+@pytest.mark.slow
 def test_the_metric_is_that_of_the_ablation(program, ablated, tmp_path):
     study = ap.ablate(ablated, metric="mcc", out=tmp_path / "mcc", progress=False)
     half = random_halves(study.results)[1]

@@ -255,6 +255,7 @@ def test_a_checkpoint_of_another_library_needs_only_the_data(run, checkpoint: Pa
     assert data_of(tmp_path / "report.html")["studies"][0]["examples"]["texts"] == found
 
 
+@pytest.mark.slow
 def test_averages_and_comparisons_come_first(run, checkpoint: Path, tmp_path: Path):
     split = load_split(find_task(tmp_path / "data", name="tiny"), "validation")
     write_ablation(tmp_path / "second", split, "cd" * 32)

@@ -124,6 +124,7 @@ def test_entity_f1_needs_entities_and_seqeval(monkeypatch):
     refuse_unscorable("tag_accuracy", TAGS)
 
 
+@pytest.mark.slow
 def test_the_program_finds_seqeval_which_needs_a_library_that_it_hides():
     """It hides scikit-learn from libraries that import it for nothing."""
     pytest.importorskip("seqeval")

@@ -277,9 +277,8 @@ def test_lm_evals_own_run_scores_the_same(rows, checkpoint, ablated, tmp_path):
             assert ours == pytest.approx(found[f"{metric},none"], rel=ROUNDING)
 
 
-@pytest.mark.parametrize(
-    "rows", [CHOICES, pytest.param(TEXTS, marks=pytest.mark.slow)], ids=["choices", "texts"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [CHOICES, TEXTS], ids=["choices", "texts"])
 def test_a_pruned_checkpoint_is_the_one_with_the_span_off(rows, checkpoint, ablated, tmp_path: Path):
     study = ablated(rows * 3)
     data = study.folder.parent / "rows.jsonl"

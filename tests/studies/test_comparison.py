@@ -77,6 +77,7 @@ def test_a_mean_says_what_everything_off_costs(study, other, checkpoint, tmp_pat
     assert dict(ap.average(made).rows())["all switched off"] == told
 
 
+@pytest.mark.slow
 def test_spans_kept_on_are_not_drawn_as_switched_off(other, checkpoint, tiny_task, tmp_path):
     """Axes and captions of differences, means and two data sets say what was done to the spans."""
     settings = {"complement": True, "against": tiny_task / "train.jsonl", "progress": False}

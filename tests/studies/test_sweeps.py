@@ -107,6 +107,7 @@ def test_a_sweep_of_a_lora_has_initialisations_by_name(tiny_base, two_tasks, tmp
     plt.close("all")
 
 
+@pytest.mark.slow
 def test_learning_rates_out_of_reach_stop_and_the_others_are_as_in_a_full_search(
     tiny_base, two_tasks, tmp_path, capfd, monkeypatch
 ):
@@ -161,6 +162,7 @@ def test_a_figure_on_given_axes(sweep, tmp_path):
     plt.close(figure)
 
 
+@pytest.mark.slow
 def test_a_wider_sweep_trains_what_is_new(tiny_base, two_tasks, sweep, monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in sweep.folder.glob("trials/*/trial.json")}
     wider = init_sweep(

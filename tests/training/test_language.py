@@ -395,6 +395,7 @@ def test_prompt_tuning_trains_and_ablate_says_why_it_cannot(bases, tasks, tmp_pa
         ap.ablate(tmp_path / "c", progress=False)
 
 
+@pytest.mark.slow
 def test_a_trade_off_of_language_models_takes_the_lowest_loss(bases, tasks, tmp_path, monkeypatch):
     from adapter_probe.jobs.local import LocalProcesses
     from adapter_probe.jobs.trial_run import run_trial

@@ -133,6 +133,7 @@ def test_methods_without_parameters_are_in_the_tables_and_on_the_frontier(tradeo
     assert aggregate["on the frontier"][index] == {True: "yes", False: "no"}[record["on_frontier"][index]]
 
 
+@pytest.mark.slow
 def test_every_run_is_listed_and_says_whether_it_counts(tradeoff_folder, sweep_folder, tmp_path: Path):
     runs = read(tradeoff_folder(tmp_path / "t", tasks=("cola",))).table(-1)
     trials = pd.read_csv(tmp_path / "t" / "trials.csv")
