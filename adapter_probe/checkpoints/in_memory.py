@@ -30,7 +30,7 @@ from .identity import BaseIdentity, config_settings, tokenizer_parts
 from .kinds import head_of_class
 from .opened_peft import OpenedPeft
 from .peft_headers import LIBRARY
-from .peft_loading import refuse_unready, tuned_modules
+from .peft_loading import refuse_outside, refuse_unready, tuned_modules
 from .peft_opening import versions_of
 from .quantised import method_of, mixes_examples
 
@@ -44,6 +44,7 @@ def open_without_texts(model: nn.Module) -> OpenedPeft:
     base, used = base_of(model), _copied(model)
     name = f"{type(base).__name__} in memory"
     refuse_unready(used, f"the {type(base).__name__}")
+    refuse_outside(used, f"the {type(base).__name__}")
     fields = _fields(base)
     task = TaskSpec("", "classification", "accuracy", (), Columns("", None, ""), {}, {})
     return OpenedPeft(
@@ -103,6 +104,7 @@ def open_in_memory(model: nn.Module, tokenizer: Any) -> OpenedPeft:
         )
     used = _copied(model)
     refuse_unready(used, f"the {type(base).__name__}")
+    refuse_outside(used, f"the {type(base).__name__}")
     fields = _fields(base)
     kind: Kind = "causal" if head == "seq2seq" else head  # type: ignore[assignment]  # others are refused
     n_outputs = int(getattr(config, "num_labels", 0) or 0)

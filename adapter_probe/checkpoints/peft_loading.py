@@ -292,8 +292,7 @@ def refuse_unready(model: nn.Module, place: str) -> None:
         place: what to call it in the message.
 
     Raises:
-        ModelError: it is in training mode, merged, with several adapters active or none, or without an
-            adapter inside a list of layers.
+        ModelError: it is in training mode, merged, or with several adapters active or none.
     """
     if model.training:
         raise ModelError(f"{place} is in training mode; call model.eval() first")
@@ -308,8 +307,21 @@ def refuse_unready(model: nn.Module, place: str) -> None:
     active = [list(module.active_adapters) for _, module in tuners]
     if names := next((names for names in active if len(names) != 1), None):
         raise ModelError(f"{place} has {len(names)} active adapters, {', '.join(names)}; activate one")
-    if not any(_NUMBERED.search(name.removeprefix(_PREFIX)) for name, _ in tuners):
-        where = ", ".join(name.removeprefix(_PREFIX) for name, _ in tuners[:3]) or "no module"
+
+
+def refuse_outside(model: nn.Module, place: str) -> None:
+    """Refuse a model whose adapters are all outside the layers.
+
+    Args:
+        model: opened here or given by the user.
+        place: what to call it in the message.
+
+    Raises:
+        ModelError: it is so.
+    """
+    tuners = [name for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
+    if not any(_NUMBERED.search(name.removeprefix(_PREFIX)) for name in tuners):
+        where = ", ".join(name.removeprefix(_PREFIX) for name in tuners[:3]) or "no module"
         raise ModelError(
             f"{place} has adapters outside the layers only ({where}), so no layer can be switched off"
         )

@@ -32,7 +32,7 @@ from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding, with_b
 from .peft_fields import note_on_fields, read_fields, refuse_slow_patterns
 from .peft_headers import LIBRARY, WEIGHTS, hash_files, notes_on
 from .peft_loading import HEADS as HEAD_MODULES
-from .peft_loading import put_adapter, refuse_unready, tuned_modules
+from .peft_loading import put_adapter, refuse_outside, refuse_unready, tuned_modules
 from .quantised import method_of, mixes_examples
 
 _PARTS = ("lora_", "ia3_", "ln_tuning_", "oft_", "hada_", "lokr_", "vera_")
@@ -45,6 +45,7 @@ def open_with_peft(
     dtype: torch.dtype = torch.float32,
     given: Path | None = None,
     load: Load = load_any_base,
+    in_layers: bool = True,
 ) -> OpenedPeft:
     """Open a checkpoint of PEFT on a base of any class, by PEFT's own loader.
 
@@ -54,6 +55,7 @@ def open_with_peft(
         dtype: precision of the model in memory; of a quantised base, of what is not quantised.
         given: the folder that the user named, if it is the one above.
         load: loads the base.
+        in_layers: whether to refuse adapters that are all outside the layers.
 
     Raises:
         CheckpointError: damaged files, tensors that do not belong to this configuration and base, a base that
@@ -76,6 +78,8 @@ def open_with_peft(
     model, said = put_adapter(loaded, config, tensors, file, dtype)
     try:
         refuse_unready(model, f"checkpoint {folder}")
+        if in_layers:
+            refuse_outside(model, f"checkpoint {folder}")
     except ModelError as error:
         raise CheckpointError(str(error)) from error
     base_tokenizer = load_tokenizer(found.name, found.revision)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from adapter_probe.errors import CheckpointError, one_line
 from adapter_probe.replay.sharing import sharing
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
+from .any_base import load_any_base
 from .converting import refuse_full
 from .files import CONFIG, first_file, read_json_file, read_tensors
 from .opened_peft import OpenedPeft
-from .opening import open_any
 from .peft_headers import WEIGHTS
 from .peft_loading import ADAPTER
+from .peft_opening import open_with_peft
 
 PREFIX = "base_model.model."
 # Fields by which PEFT chooses modules; the list of those that are left takes their place.
@@ -102,7 +104,8 @@ def _write_plain(opened: OpenedPeft, gone: Collection[nn.Module], out: Path) -> 
 def load_without(opened: OpenedPeft, folder: Path) -> nn.Module:
     """The model that `write_without` has written."""
     if (folder / CONFIG).is_file():
-        return open_any(folder, opened.description.base.name, dequantise=opened.dequantised).model
+        load = partial(load_any_base, dequantise=opened.dequantised)
+        return open_with_peft(folder, opened.description.base.name, load=load, in_layers=False).model
     return (
         type(opened.model.get_base_model())
         .from_pretrained(folder, dtype=opened.model.dtype)

@@ -60,7 +60,7 @@ def test_as_they_are(name, made):
     with torch.no_grad():
         ours, right = opened.model(input_ids=IDS[:1]).logits, theirs(input_ids=IDS[:1]).logits
         assert torch.equal(ours, right)
-        full = open_any(made / "lora", str(made / "full")).model.base(input_ids=IDS[:1]).logits
+        full = open_any(made / "lora", str(made / "full")).model(input_ids=IDS[:1]).logits
         assert not torch.allclose(ours, full, atol=1e-3), "the quantised base is another model"
     layers = [type(module).__module__ for module in opened.model.get_base_model().modules()]
     assert any(name.startswith("bitsandbytes.nn") for name in layers)
@@ -68,6 +68,7 @@ def test_as_they_are(name, made):
 
 @pytest.mark.parametrize("name", ["nf4", "nf4, double", "fp4", "int8"])
 def test_dequantised_while_loading(name, made):
+    bitsandbytes = pytest.importorskip("bitsandbytes")
     opened = open_any(made / "lora", str(made / name), dequantise=True)
     assert (opened.quantised, opened.alone) == (None, False)
     base = AutoModelForCausalLM.from_pretrained(made / name, dtype=torch.float32).dequantize()
@@ -80,7 +81,9 @@ def test_dequantised_while_loading(name, made):
         assert torch.equal(ours, right)
         stored = open_any(made / "lora", str(made / name))
         if name != "int8":  # whose products round the activations too
-            torch.testing.assert_close(ours, stored.model(input_ids=IDS[:1]).logits, rtol=1e-4, atol=1e-4)
+            # bitsandbytes multiplies in bfloat16 where the processor can.
+            exact = 0.02 if bitsandbytes.functional.has_avx512bf16() else 1e-4
+            torch.testing.assert_close(ours, stored.model(input_ids=IDS[:1]).logits, rtol=exact, atol=exact)
     kinds = {type(module).__module__.partition(".")[0] for module in opened.model.modules()}
     assert "bitsandbytes" not in kinds
     assert opened.description.base.weights_sha256 != stored.description.base.weights_sha256

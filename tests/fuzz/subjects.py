@@ -572,7 +572,7 @@ SUBJECTS = [
         "convert",
         CHECKPOINT,
         foreign("peft/lora", "bert"),
-        ("convert", "checkpoint", "out", "--to", "native", "--base", "base", "--data", "rows.jsonl"),
+        ("convert", "checkpoint", "out", "--to", "peft", "--base", "base"),
         judge_converted,
         1.0,
     ),

@@ -83,8 +83,9 @@ def test_texts_classified_by_an_encoder_and_a_decoder(tmp_path):
     model, layers = reference(checkpoint, "SEQ_CLS")
     tokenizer = AutoTokenizer.from_pretrained(checkpoint.parent / "base")
     assert len(layers) == 4
-    for (first, last), found in zip(study.results.spans.tolist(), study.results.outputs):
-        span_off(layers, first, last)
+    for mask, found in zip(study.results.masks, study.results.outputs):
+        for modules, on in zip(layers, mask.reshape(len(layers), -1).any(axis=1)):
+            switched(modules, bool(on))
         for row, logits in zip(LABELLED, found):
             with torch.no_grad():
                 own = model(**tokenizer(row["text"], return_tensors="pt")).logits[0]

@@ -58,7 +58,11 @@ def state_of(model: torch.nn.Module) -> list[object]:
             (name, m.training, "forward" in vars(m), len(m._forward_hooks))
             for name, m in model.named_modules()
         ],
-        [(n, p.requires_grad, p.data_ptr(), p.dtype, p._version, id(p)) for n, p in model.named_parameters()],
+        # bitsandbytes packs its weights of bytes for the processor at a forward, and puts them elsewhere.
+        [
+            (n, p.requires_grad, p.dtype != torch.uint8 and p.data_ptr(), p.dtype, p._version, id(p))
+            for n, p in model.named_parameters()
+        ],
         [p.grad is None or p.grad.clone() for p in model.parameters()],
         [m.active_adapters for m in model.modules() if isinstance(m, BaseTunerLayer)],
         model.base_model.config.pad_token_id if hasattr(model, "base_model") else model.config.pad_token_id,
@@ -167,9 +171,15 @@ def test_a_quantised_model_runs_as_it_is(tmp_path):
     )
     randomise(made, 0.3)
     ids, read = torch.randint(5, 60, (6, 9)), lambda out: out.logits[:, -1, :3]
+    with torch.no_grad():
+        made.eval()(input_ids=ids)
+        made.state_dict()  # from here on bitsandbytes rounds differently on a processor with avx512_bf16
+        computed = made(input_ids=ids).logits
     before = state_of(made.train())
     study = ap.ablate(made, batches=[{"input_ids": ids}], labels=[0, 1, 2] * 2, read=read, progress=False)
     assert state_of(made) == before
+    with torch.no_grad():
+        assert torch.equal(made.eval()(input_ids=ids).logits, computed)
     off = int(np.flatnonzero(~study.results.masks.any(axis=1))[0])
     for row, on in ((0, True), (off, False)):
         switched([m for m in made.modules() if isinstance(m, BaseTunerLayer)], on)
