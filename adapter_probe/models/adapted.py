@@ -193,7 +193,8 @@ class AdaptedModel(nn.Module):
                 generator is not used. None for adapters whose weights will be loaded.
 
         Raises:
-            ModelError: a method is installed already, or it needs more layers than there are.
+            ModelError: a method is installed already, it needs more layers than there are, or it has
+                adapters inside the sublayers, which the general engine runs.
         """
         if self.method is not None:
             raise ModelError(f"this model already has a method, {self.method.name}")

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from adapter_probe.checkpoints.opening import open_any, open_checkpoint
 from adapter_probe.errors import CheckpointError
+from adapter_probe.models.bases.encoders import ENCODERS
 
 FIXTURES = Path(__file__).parent / "fixtures"
 BERT = str(FIXTURES / "bases" / "bert")
@@ -216,12 +217,21 @@ def test_old_names_of_tensors_and_activations(copied):
 def test_lora_of_versions_that_lost_the_scaling(copied):
     # Their logits are held in test_foreign; here that nothing but the version decides.
     folder = copied("adapterhub/lora")
-    now = {spec.scale for spec in open_checkpoint(folder, BERT).description.method.inner}
+    now = {spec.scale for spec in open_any(folder, BERT).description.method.inner}
     document = json.loads((folder / "adapter_config.json").read_text())
     document["version"] = "adapters.1.0.1"
     (folder / "adapter_config.json").write_text(json.dumps(document))
-    then = {spec.scale for spec in open_checkpoint(folder, BERT).description.method.inner}
+    then = {spec.scale for spec in open_any(folder, BERT).description.method.inner}
     assert (now, then) == ({3.0}, {1.0})
+
+
+@pytest.mark.parametrize(("case", "kinds"), [("lora", "lora"), ("ia3", "ia3"), ("union", "lora and par_bn")])
+def test_an_anatomy_is_refused_with_adapters_inside_the_sublayers(case: str, kinds: str):
+    row = next(row for row in ENCODERS if "bert" in row.model_types)
+    folder = FIXTURES / "adapterhub" / case
+    words = f"checkpoint {folder}: adapters inside the sublayers, here {kinds}, run only by .*omit anatomy$"
+    with pytest.raises(CheckpointError, match=words):
+        open_any(folder, BERT, anatomy=row)
 
 
 PEFT, HUB = "peft/lora", "adapterhub/lora"

@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from adapter_probe.checkpoints.converting import to_peft
-from adapter_probe.checkpoints.opening import open_any, open_checkpoint
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.peft_pruning import write_without
 from adapter_probe.errors import CheckpointError
 from adapter_probe.spans import Span
@@ -97,7 +97,7 @@ def test_a_pruned_checkpoint_of_peft_is_pefts(case: str, span: Span, rows: Path,
     ],
 )
 def test_what_peft_cannot_hold_is_named(case: str, words: str, tmp_path: Path):
-    opened = open_checkpoint(FIXTURES / case, base_of(FIXTURES / case))
+    opened = open_any(FIXTURES / case, base_of(FIXTURES / case))
     with pytest.raises(CheckpointError) as caught:
         to_peft(opened, tmp_path / "p")
     assert words in str(caught.value)
@@ -107,7 +107,7 @@ def test_what_peft_cannot_hold_is_named(case: str, words: str, tmp_path: Path):
 
 def test_nothing_is_written_over(tmp_path: Path):
     folder = FIXTURES / "adapterhub" / "lora"
-    opened = open_checkpoint(folder, base_of(folder))
+    opened = open_any(folder, base_of(folder))
     to_peft(opened, tmp_path / "p")
     with pytest.raises(CheckpointError, match="already contains a checkpoint"):
         to_peft(opened, tmp_path / "p")

@@ -60,10 +60,24 @@ def test_labels_by_number_even_where_not_all_occur(tmp_path: Path):
 
 
 def test_adapters_that_layers_share_are_counted_for_no_layer():
-    model = open_checkpoint(FIXTURES / "adapterhub/lora", BERT).model
+    model = open_checkpoint(FIXTURES / "adapterhub/houlsby", BERT).model
     assert sum(model.site_parameters) == model.parameter_counts()["adapters"]
     first, second, *_ = (site.modules[0] for site in model.sites if site.modules)
     second.up = first.up
+    assert model.site_parameters is None
+
+
+def test_low_rank_adapters_that_layers_share_are_counted_for_no_layer(tmp_path: Path):
+    made = request("adapterhub/lora", rows(tmp_path / "d.jsonl", [0, 1, 2]))
+    model, stored = made.model, made.checkpoint.tensors
+    wanted = [
+        sum(t.numel() for name, t in stored.items() if f"layer.{n}.attention" in name and ".adapter." in name)
+        for n in range(3)
+    ]
+    assert min(wanted) > 0
+    assert model.site_parameters == tuple(count for n in wanted for count in (n, 0))
+    first, second, *_ = (part[0] for part in model.site_modules if part)
+    second.lora_B = first.lora_B
     assert model.site_parameters is None
 
 

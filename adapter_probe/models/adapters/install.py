@@ -48,9 +48,13 @@ def install_imported(base: PreTrainedModel, layers: Sequence[Layer], method: Imp
     """Install bottlenecks at their sites.
 
     Raises:
-        ModelError: a layer does not exist, or a site gets several adapters.
+        ModelError: a layer does not exist, a site gets several adapters, or adapters are inside a sublayer.
     """
-    assert not method.inner, "the general engine runs adapters inside the sublayers"
+    if method.inner:
+        raise ModelError(
+            f"adapters inside the sublayers, here {' and '.join(method.kinds)}, run only by the model's own "
+            "modules, which need no anatomy; omit anatomy"
+        )
     for place, n in Counter((spec.layer, spec.site) for spec in method.bottlenecks).items():
         if n > 1:
             raise ModelError(f"{n} adapters at {place} are not supported; at most one is allowed")

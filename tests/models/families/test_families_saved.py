@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from transformers import AutoModel, PreTrainedTokenizerFast
 
 from adapter_probe.checkpoints.base import load_base, load_tokenizer
 from adapter_probe.checkpoints.headers import read_contents
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opened_peft import OpenedPlaced
+from adapter_probe.checkpoints.opening import open_any, open_checkpoint
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.packing import pack
 from adapter_probe.data.tasks import find_task, load_split
@@ -24,7 +26,7 @@ from adapter_probe.models.methods import Adapters, TopLayers
 from adapter_probe.probe.arguments import AblationArguments, AblationSettings
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
-from adapter_probe.studies.checkpoints import contents_of
+from adapter_probe.studies.checkpoints import contents_of, contents_of_placed
 from adapter_probe.training.checkpoint import train_checkpoint
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings
@@ -93,7 +95,7 @@ def test_a_base_is_read_in_float64(
 
 
 def test_a_checkpoint_is_trained_opened_and_ablated(
-    kind: str, save_base: Callable, separate: Callable, tiny_task: Path, tmp_path: Path
+    kind: str, families: dict, save_base: Callable, separate: Callable, tiny_task: Path, tmp_path: Path
 ):
     # A decoder's own forward needs to know the padding token only because it pads.
     base = save_base(kind)
@@ -102,7 +104,11 @@ def test_a_checkpoint_is_trained_opened_and_ablated(
     head = {name for group, name, _ in opened.model.named_roles() if group == "head"}
     assert opened.missing <= head  # the base's own pooler is found
     assert {name for group, name, _ in opened.model.named_roles() if group != "base"} >= opened.trained
-    assert read_contents(tmp_path / "c") in (None, contents_of(opened))
+    run = open_any(tmp_path / "c")
+    listed = contents_of_placed(run) if isinstance(run, OpenedPlaced) else contents_of(run)
+    assert listed.engine.name == ("general" if families[kind].causal else "packed")
+    assert listed == replace(contents_of(opened), engine=listed.engine)  # counted in another model
+    assert read_contents(tmp_path / "c") in (None, listed)
 
     request = prepare_ablation(AblationArguments(str(tmp_path / "c")), CPU)
     with AblationRun(request, tmp_path / "out") as ablation:
@@ -133,7 +139,8 @@ def test_an_ablation_with_norms_that_cannot_be_put_back_is_refused_at_once(
     save_base: Callable, tiny_task: Path, tmp_path: Path
 ):
     train(save_base("gpt2"), tiny_task, tmp_path / "c", Adapters(4))
-    with pytest.raises(ModelError, match="not possible with a gpt2 base"):
+    words = "--layernorm pretrained is not possible with a model that the general engine runs: .*trained$"
+    with pytest.raises(ModelError, match=words):
         prepare_ablation(
             AblationArguments(str(tmp_path / "c"), AblationSettings(layernorm="pretrained")), CPU
         )
