@@ -158,7 +158,7 @@ def test_a_model_whose_weights_hooks_move_is_used_itself(model, tokenizer):
 
 @pytest.mark.slow
 def test_a_quantised_model_runs_as_it_is(tmp_path):
-    pytest.importorskip("bitsandbytes")
+    bitsandbytes = pytest.importorskip("bitsandbytes")
     sizes = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
     place = write_base(tmp_path / "base", "llama", LlamaForCausalLM, **sizes)
     four = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.float32}
@@ -172,14 +172,15 @@ def test_a_quantised_model_runs_as_it_is(tmp_path):
     randomise(made, 0.3)
     ids, read = torch.randint(5, 60, (6, 9)), lambda out: out.logits[:, -1, :3]
     with torch.no_grad():
-        made.eval()(input_ids=ids)
-        made.state_dict()  # from here on bitsandbytes rounds differently on a processor with avx512_bf16
-        computed = made(input_ids=ids).logits
+        computed = made.eval()(input_ids=ids).logits
     before = state_of(made.train())
     study = ap.ablate(made, batches=[{"input_ids": ids}], labels=[0, 1, 2] * 2, read=read, progress=False)
     assert state_of(made) == before
     with torch.no_grad():
-        assert torch.equal(made.eval()(input_ids=ids).logits, computed)
+        again = made.eval()(input_ids=ids).logits
+    # Where bitsandbytes multiplies in bfloat16, it rounds differently once its weights were looked at.
+    exact = 0.05 if bitsandbytes.functional.has_avx512bf16() else 0
+    torch.testing.assert_close(again, computed, rtol=0, atol=exact)
     off = int(np.flatnonzero(~study.results.masks.any(axis=1))[0])
     for row, on in ((0, True), (off, False)):
         switched([m for m in made.modules() if isinstance(m, BaseTunerLayer)], on)
