@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -129,7 +130,7 @@ def rows(path: Path, n: int) -> Path:
 @pytest.mark.parametrize("case", ["gpt2-parallel", "llama-lora"])
 def test_a_study_and_a_pruned_checkpoint_agree(case: str, tmp_path: Path):
     data, base = rows(tmp_path / "d.jsonl", 8), str(FIXTURES / "bases" / case.partition("-")[0])
-    folder = FIXTURES / "adapterhub" / case
+    folder = shutil.copytree(FIXTURES / "adapterhub" / case, tmp_path / "c")
     study = ap.ablate(folder, base=base, data=data, progress=False)
     assert ap.inspect(folder, base=base)["engine"] == "general"
     ap.prune(folder, tmp_path / "p", span=(1, 2), base=base, data=data, progress=False)
