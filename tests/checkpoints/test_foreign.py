@@ -12,7 +12,6 @@ from exact import Float64, assert_close_in_float32, assert_close_in_float64, to_
 from mask_loop import read
 from tiers import slow_unless
 
-from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any, open_checkpoint
 from adapter_probe.checkpoints.shared import SharedBase
@@ -170,18 +169,19 @@ def test_on_one_base_in_memory_each_is_what_it_is_alone(base: str):
     shared: dict[str, SharedBase] = {}
 
     def logits(case: str, shared: SharedBase | None) -> np.ndarray:
-        model = open_checkpoint(FIXTURES / case, base, shared=shared).model
-        masks = np.tri(len(model.sites) + 1, len(model.sites), dtype=bool)
+        opened = open_any(FIXTURES / case, base, shared=shared)
+        model, sites = opened.model, 2 * opened.description.base.n_layers
+        masks = np.tri(sites + 1, sites, dtype=bool)
+        if isinstance(opened, OpenedPlaced):
+            inputs = [{"input_ids": torch.from_numpy(ids)[None]} for ids in texts().input_ids]
+            return torch.cat([Replay(model, one).outputs(one, masks) for one in inputs], dim=1).numpy()
         return forward_variants(model, batch, masks, tokens_per_pass=10_000).numpy()
 
-    cases = [
-        case
-        for case in CASES
-        if base_of(FIXTURES / case) == base and isinstance(open_any(FIXTURES / case, base), OpenedCheckpoint)
-    ]
+    cases = [case for case in CASES if base_of(FIXTURES / case) == base]
     for case in (*cases, *reversed(cases)):
-        alone = open_checkpoint(FIXTURES / case, base)
-        kept = shared.setdefault(type(alone.model.base).__name__, SharedBase(torch.device("cpu")))
+        alone = open_any(FIXTURES / case, base)
+        own = alone.model if isinstance(alone, OpenedPlaced) else alone.model.base
+        kept = shared.setdefault(type(own).__name__, SharedBase(torch.device("cpu")))
         np.testing.assert_array_equal(logits(case, kept), logits(case, None), err_msg=case)
 
 
