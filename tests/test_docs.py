@@ -203,3 +203,10 @@ def test_a_study_runs_from_data_to_figures_and_is_resumed(tiny_base: Callable, t
     assert trials.count(b"\n") == 37
     assert subprocess.run(command, env=os.environ | places, capture_output=True).returncode == 0
     assert (out / "init" / "init-sweep" / "trials.csv").read_bytes() == trials
+
+
+def test_the_tests_that_the_makefile_names_exist():
+    named = re.search(r"NUMERIC := .*?\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text("utf-8"))[1]
+    files = re.findall(r"[\w/]+\.py", named)
+    assert len(files) > 10
+    assert [file for file in files if not (ROOT / "tests" / file).is_file()] == []
