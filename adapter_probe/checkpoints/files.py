@@ -7,7 +7,7 @@ import math
 import pickle
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -267,3 +267,32 @@ def unsupported(folder: Path, what: str, supported: Iterable[str] = ()) -> Check
 def first_of(names: Sequence[str]) -> str:
     """The first of some names and the number of the others, for a message."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def refuse_other_tensors(
+    stored: Set[str], targets: Set[str], empty: Set[str], said: str, on_base: str, lacks_head: bool
+) -> None:
+    """Refuse tensors that do not make a model whole, or do not belong to it.
+
+    Args:
+        stored: names of the tensors of a checkpoint.
+        targets: names of the model's parameters.
+        empty: those that the base does not fill.
+        said: what to call the checkpoint in the message.
+        on_base: what to call the base.
+        lacks_head: whether the checkpoint has no prediction head.
+
+    Raises:
+        CheckpointError: a tensor is missing, or is not the model's.
+    """
+    if lacking := sorted(empty - stored):
+        if lacks_head:
+            raise CheckpointError(
+                f"{said} contains no prediction head, and {on_base} has none that fits either; its "
+                "predictions would be random"
+            )
+        raise CheckpointError(
+            f"neither {said} nor {on_base} has {first_of(lacking)}; these weights would be random"
+        )
+    if unknown := sorted(stored - targets):
+        raise CheckpointError(f"{said} contains {unknown[0]}, which the model on {on_base} does not have")

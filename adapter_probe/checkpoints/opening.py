@@ -24,7 +24,7 @@ from .base import LoadedBase, load_base, load_tokenizer
 from .base_config import FoundBase, find_base, place_of_base, read_fields
 from .description import Description, read_description
 from .engines import Engine, choose_engine, choose_placed
-from .files import CONFIG, DESCRIPTION, checkpoint_files, first_of, is_own, read_json_file
+from .files import CONFIG, DESCRIPTION, checkpoint_files, is_own, read_json_file, refuse_other_tensors
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, names_of_outputs
 from .identity import tokenizer_parts
 from .kinds import kind_of_base
@@ -311,16 +311,7 @@ def _build(
     targets = dict(model.base.named_parameters())
     head = str(model.anatomy.head[-1]) + "." if translated.method.head is not None else None
     empty = {n for n in targets if ".adapter." in n or n in loaded.missing or (head and n.startswith(head))}
-    if lacking := sorted(empty - tensors.keys()):
-        if source.n_outputs is None:
-            raise CheckpointError(
-                f"{place} contains no prediction head, and {on_base} has none that fits either; its "
-                "predictions would be random"
-            )
-        raise CheckpointError(
-            f"neither {place} nor {on_base} has {first_of(lacking)}; these weights would be random"
-        )
-    if unknown := sorted(tensors.keys() - targets.keys()):
-        raise CheckpointError(f"{place} contains {unknown[0]}, which the model on {on_base} does not have")
+    lacks_head = source.n_outputs is None
+    refuse_other_tensors(tensors.keys(), targets.keys(), empty, place, on_base, lacks_head)
     native.copy_weights(tensors, targets, place, f"the model on {on_base}")
     return model

@@ -22,7 +22,7 @@ from .any_base import AnyLoaded, choose_class, limit_length, load_any_base
 from .base import load_tokenizer, n_outputs
 from .base_config import AnyBase, find_any_base, place_of_base
 from .description import Description, read_description
-from .files import first_of
+from .files import refuse_other_tensors
 from .foreign import BaseShape, ForeignCheckpoint, names_of_outputs
 from .headers import AVERAGES, DELTA
 from .identity import tokenizer_parts
@@ -165,17 +165,8 @@ def _put(
     head = isinstance(method, ImportedMethod) and method.head is not None
     random = {n for n in targets if n in loaded.missing or (head and n.startswith(f"{shape.places.head}."))}
     empty = random | {name for name in targets if ".adapter." in name}
-    if lacking := sorted(empty - tensors.keys()):
-        if source is not None and source.n_outputs is None:
-            raise CheckpointError(
-                f"{said} contains no prediction head, and {on_base} has none that fits either; its "
-                "predictions would be random"
-            )
-        raise CheckpointError(
-            f"neither {said} nor {on_base} has {first_of(lacking)}; these weights would be random"
-        )
-    if unknown := sorted(tensors.keys() - targets.keys()):
-        raise CheckpointError(f"{said} contains {unknown[0]}, which the model on {on_base} does not have")
+    lacks_head = source is not None and source.n_outputs is None
+    refuse_other_tensors(tensors.keys(), targets.keys(), empty, said, on_base, lacks_head)
     shapes = {name: tuple(t.shape) for name, t in targets.items() if not name.endswith(AVERAGES)}
     fill(loaded.model, method, tensors, targets, said, f"the model on {on_base}")
     names = tuple(f"{shape.prefix}{name}" for name in shape.layer_names)

@@ -274,9 +274,21 @@ def _usual_folder(checkpoint: str, usual: str) -> Path:
 
 
 def run_ablation(
-    request: AblationRequest, folder: Path, *, progress: bool = True, name: str = "ablate"
+    request: AblationRequest,
+    folder: Path,
+    *,
+    progress: bool = True,
+    name: str = "ablate",
+    remarks: bool = True,
 ) -> Ablation:
-    """Compute the missing parts of an ablation and write its tables; `name` is said with the progress.
+    """Compute the missing parts of an ablation and write its tables.
+
+    Args:
+        request: what to compute.
+        folder: the results folder.
+        progress: whether to show the progress and remarks.
+        name: what to call the study with its progress.
+        remarks: whether to print the remark on the rows, which is the same for all studies of the same rows.
 
     Raises:
         ResultsError: the folder belongs to another run, is in use, or cannot be written.
@@ -284,7 +296,7 @@ def run_ablation(
     from adapter_probe.probe.resumable import AblationRun
 
     with AblationRun(request, folder) as run:
-        if request.remark:  # not before a refusal
+        if remarks and request.remark:  # not before a refusal
             print_message(request.remark, progress)
         for damaged in run.damaged:
             print_message(f"{damaged} is damaged or belongs to another run; computing it again", progress)

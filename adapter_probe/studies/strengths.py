@@ -168,7 +168,8 @@ def _computed(parts: Mapping[float, _Part], call: RunStrength, opened: Given | N
     studies = {}
     for number, (arguments, folder) in parts.items():
         own = replace(request, settings=arguments.settings)
-        studies[number] = run_ablation(own, folder, progress=call.progress, name=f"strength {number:g}")
+        name, first = f"strength {number:g}", not studies
+        studies[number] = run_ablation(own, folder, progress=call.progress, name=name, remarks=first)
         if opened is None:
             record_reads(arguments, reads, folder)
     return studies
