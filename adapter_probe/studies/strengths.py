@@ -165,7 +165,7 @@ def _computed(parts: Mapping[float, _Part], call: RunStrength, opened: Given | N
     with activity(f"strength: opening {given.checkpoint}", call.progress), recorded() as reads:
         use_threads(call.threads)
         request = prepare_ablation(asked, choose_device(call.device), *(opened or ()))
-    studies = {}
+    studies: dict[float, Ablation] = {}
     for number, (arguments, folder) in parts.items():
         own = replace(request, settings=arguments.settings)
         name, first = f"strength {number:g}", not studies
