@@ -43,12 +43,14 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=N_TRAIN, help="examples to train on")
     parser.add_argument("--half", type=int, default=None, help="examples of each half at most")
+    parser.add_argument("--dtype", default="float32", help="precision of the products in training")
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
-    for task in given.tasks.split(","):
-        files = write_files(given.data, given.out / task, task, given.rows, given.half)
-        for seed in range(given.seeds):
-            run_seed(task, seed, files, given.base, given.out)
+    tasks = given.tasks.split(",")
+    files = {task: write_files(given.data, given.out / task, task, given.rows, given.half) for task in tasks}
+    for seed in range(given.seeds):
+        for task in tasks:
+            run_seed(task, seed, files[task], given.base, given.out, given.dtype)
 
 
 def write_files(data: Path, out: Path, task: str, n_train: int, half: int | None) -> dict[str, Path]:
@@ -67,7 +69,9 @@ def write_files(data: Path, out: Path, task: str, n_train: int, half: int | None
     return files
 
 
-def run_seed(task: str, seed: int, files: dict[str, Path], base: Path, out: Path) -> None:
+def run_seed(
+    task: str, seed: int, files: dict[str, Path], base: Path, out: Path, dtype: str = "float32"
+) -> None:
     """Train what `trials.csv` lacks of one task and seed."""
     import adapter_probe as ap
 
@@ -76,7 +80,7 @@ def run_seed(task: str, seed: int, files: dict[str, Path], base: Path, out: Path
     if done >= set(ARMS):
         return
     folder = out / task / f"seed-{seed}"
-    whole = train(METHOD, folder / "all", task, seed, files, base)
+    whole = train(METHOD, folder / "all", task, seed, files, base, dtype)
     study = ap.ablate(whole, data=files["a"], base=base, out=folder / "ablation-of-all")
     for arm, layers in arms(study, seed):
         if arm in done:
@@ -86,7 +90,7 @@ def run_seed(task: str, seed: int, files: dict[str, Path], base: Path, out: Path
         else:
             recipe = folder / f"recipe-{arm}"
             study.recipe(recipe, keep=layers, rank=RANK if arm == "ranks" else None, checkpoint=whole)
-            trained = train(str(recipe), folder / arm, task, seed, files, base)
+            trained = train(str(recipe), folder / arm, task, seed, files, base, dtype)
         append(table, {"task": task, "arm": arm, "seed": seed, **judged(trained, files["b"], base, study)})
         if arm != "all":
             shutil.rmtree(trained)
@@ -105,7 +109,9 @@ def arms(study: object, seed: int) -> Iterator[tuple[str, list[int]]]:
     yield "ranks", layers
 
 
-def train(method: str, out: Path, task: str, seed: int, files: dict[str, Path], base: Path) -> Path:
+def train(
+    method: str, out: Path, task: str, seed: int, files: dict[str, Path], base: Path, dtype: str
+) -> Path:
     """Train one LoRA; half A selects the epoch."""
     import adapter_probe as ap
 
@@ -113,7 +119,7 @@ def train(method: str, out: Path, task: str, seed: int, files: dict[str, Path], 
     epochs = TASKS[task][3]
     ap.train(
         base, out, method=method, train_file=files["train"], validation_file=files["a"], epochs=epochs,
-        learning_rate=3e-3, seed=seed, name=task, **columns,
+        learning_rate=3e-3, seed=seed, name=task, dtype=dtype, **columns,
     )  # fmt: skip
     return out
 
