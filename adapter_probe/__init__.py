@@ -33,10 +33,10 @@ if TYPE_CHECKING:  # the one list of public names, which `_public_names` reads
     from .studies.checkpoints import inspect as inspect
     from .studies.comparison import Average as Average
     from .studies.comparison import Comparison as Comparison
-    from .studies.comparison import Exchange as Exchange
+    from .studies.comparison import DataComparison as DataComparison
     from .studies.comparison import average as average
     from .studies.comparison import compare as compare
-    from .studies.comparison import exchange as exchange
+    from .studies.comparison import compare_data as compare_data
     from .studies.gallery import draw as draw
     from .studies.init_sweep import InitSweep as InitSweep
     from .studies.init_sweep import init_sweep as init_sweep

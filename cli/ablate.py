@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from adapter_probe.settings import as_points
 from adapter_probe.studies.arguments import Ablate
-from adapter_probe.studies.summaries import aligned_columns, exchange_rows
+from adapter_probe.studies.summaries import aligned_columns, data_comparison_rows
 
 from . import options
 from .console import command, show, show_plan, show_study
@@ -33,10 +33,10 @@ def ablate(
     if dry_run:
         show_plan(run.plan(**vars(asked)), json)
         return
-    from adapter_probe.studies.comparison import exchange
+    from adapter_probe.studies.comparison import compare_data
     from adapter_probe.studies.gallery import ablation_report
 
     study = run(**vars(asked))
     show_study(study, ablation_report(study, tolerance), json)
     if study.against is not None and not json:
-        show("\n" + aligned_columns(exchange_rows(exchange(study, study.against).record)))
+        show("\n" + aligned_columns(data_comparison_rows(compare_data(study, study.against).record)))

@@ -15,7 +15,7 @@ from adapter_probe.errors import ResultsError
 from . import (
     aggregate,
     attribution,
-    exchange,
+    data_comparison,
     heatmap,
     init_sweep,
     joint,
@@ -37,7 +37,7 @@ FIGURES: tuple[Callable[[Sequence[StudyRecord], FigureOptions], Iterator[Drawing
     strengths.drawings,
     attribution.drawings,
     joint.drawings,
-    exchange.drawings,
+    data_comparison.drawings,
     init_sweep.drawings,
     tradeoff.drawings,
     aggregate.drawings,

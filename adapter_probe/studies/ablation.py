@@ -39,7 +39,7 @@ class Ablation(StoredStudy):
     Attributes:
         record: tables, summary and identity of the study as plain data.
         against: the same variants scored on the examples that `ablate` received as `against`, if any;
-            `adapter_probe.exchange` relates the two.
+            `adapter_probe.compare_data` relates the two.
     """
 
     record: AblationRecord

@@ -16,7 +16,7 @@ from adapter_probe.analysis.comparing import (
     check_comparable,
     compare_ablations,
 )
-from adapter_probe.analysis.exchange import ExchangeRecord, exchange_of
+from adapter_probe.analysis.data_comparison import DataComparisonRecord, compare_data_sets
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.fingerprints import hash_json, refuse_changes
 from adapter_probe.settings import Style, as_points
@@ -27,7 +27,7 @@ from .example_files import as_tuple
 from .gallery import DrawnStudy, axes_for
 from .loading import ablations_of
 from .span_ablation import AGAINST_PREFIX
-from .summaries import average_rows, comparison_rows, exchange_rows
+from .summaries import average_rows, comparison_rows, data_comparison_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -143,14 +143,14 @@ class Average(SeveralAblations):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Exchange(SeveralAblations):
-    """The changes of every span on two data sets; what `adapter_probe.exchange` returns.
+class DataComparison(SeveralAblations):
+    """The changes of every span on two data sets; what `adapter_probe.compare_data` returns.
 
     Attributes:
         record: both changes of every span as plain data.
     """
 
-    record: ExchangeRecord
+    record: DataComparisonRecord
 
     @checked
     def plot(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
@@ -160,14 +160,14 @@ class Exchange(SeveralAblations):
             ax: see `Ablation.heatmap`.
             style: see `Ablation.heatmap`.
         """
-        from adapter_probe.figures.exchange import exchange
+        from adapter_probe.figures.data_comparison import data_comparison
 
         with axes_for(ax, style) as place:
-            return exchange(self.record, place)
+            return data_comparison(self.record, place)
 
     def rows(self) -> list[tuple[str, str]]:
         """The main results as (name, value) pairs of text."""
-        return exchange_rows(self.record)
+        return data_comparison_rows(self.record)
 
 
 @checked
@@ -235,7 +235,7 @@ def _refuse_no_seeds(studies: Sequence[AblationResults], names: Sequence[str]) -
 
 
 @checked
-def exchange(task: Ablation | str | Path, other: Ablation | str | Path) -> Exchange:
+def compare_data(task: Ablation | str | Path, other: Ablation | str | Path) -> DataComparison:
     """The change of every span on a task together with its change on other data.
 
     Args:
@@ -250,7 +250,7 @@ def exchange(task: Ablation | str | Path, other: Ablation | str | Path) -> Excha
     if studies[1].folder.name.startswith(AGAINST_PREFIX):
         names[1] = studies[1].folder.name.removeprefix(AGAINST_PREFIX)
     first, second = names if names[0] != names[1] else _names(studies)
-    return Exchange(exchange_of(studies[0].results, studies[1].results, (first, second)))
+    return DataComparison(compare_data_sets(studies[0].results, studies[1].results, (first, second)))
 
 
 def _names(studies: Sequence[Ablation]) -> list[str]:

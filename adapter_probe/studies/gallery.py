@@ -237,7 +237,7 @@ def draw(call: Draw) -> list[GalleryItem]:
 
 def ablation_report(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
     """Draw a finished ablation into its folder; its summary with the paths of all files."""
-    from .comparison import exchange
+    from .comparison import compare_data
 
     names = {"spans": schema.SPANS_CSV, "layers": schema.LAYERS_CSV, "removable": schema.REMOVABLE_CSV,
              "predictions": schema.PREDICTIONS}  # fmt: skip
@@ -248,7 +248,7 @@ def ablation_report(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
     if study.against is None:
         return {**study.summary.to_dict(), "files": files}
     files |= {path.stem + path.suffix.replace(".", "_"): str(path) for path in
-              exchange(study, study.against).save(study.folder)}  # fmt: skip
+              compare_data(study, study.against).save(study.folder)}  # fmt: skip
     return {**study.summary.to_dict(), "against": ablation_report(study.against, tolerance), "files": files}
 
 

@@ -13,7 +13,7 @@ from adapter_probe.models.peft_method import PeftMethod
 
 if TYPE_CHECKING:
     from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-    from adapter_probe.analysis.exchange import ExchangeRecord
+    from adapter_probe.analysis.data_comparison import DataComparisonRecord
     from adapter_probe.analysis.groups import GroupScores
     from adapter_probe.analysis.notable_spans import SpanDrop
     from adapter_probe.analysis.summary import AblationSummary
@@ -235,8 +235,8 @@ def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
     return rows
 
 
-def exchange_rows(record: ExchangeRecord) -> list[tuple[str, str]]:
-    """The main results of an exchange as (name, value) pairs of text."""
+def data_comparison_rows(record: DataComparisonRecord) -> list[tuple[str, str]]:
+    """The main results of a comparison of two data sets as (name, value) pairs of text."""
     (task, other), frame = record.names, record.spans
     told = [
         f"{name}: {score_text(score, metric)} {metric}, {_examples(n, metric)}"

@@ -63,7 +63,7 @@ def calls() -> dict[str, Call]:
         ),
         "compare": (ap.compare, {"a": "out", "b": "other"}),
         "average": (ap.average, {"studies": ["out", "seed1"]}),
-        "exchange": (ap.exchange, {"task": "out", "other": "other"}),
+        "compare_data": (ap.compare_data, {"task": "out", "other": "other"}),
         "report": (ap.report, {"folders": ["out", "sweep"], "out": "page.html", "tolerance": 1.0}),
         "model_card": (ap.model_card, {"folders": "out", "out": "card.md", "tolerance": 1.0}),
         "prune": (

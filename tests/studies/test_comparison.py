@@ -90,10 +90,10 @@ def test_spans_kept_on_are_not_drawn_as_switched_off(other, checkpoint, tiny_tas
         caption = next(joint_figure.drawings([joint.record], FigureOptions(PAPER))).caption
         assert "only the adapters in a contiguous span of layers are kept on" in caption
         assert "switched off" not in caption
-    exchange = ap.exchange(made[0], made[0].against)
-    named = [name for name, _ in exchange.rows() if name.startswith("frontier: ")]
+    across = ap.compare_data(made[0], made[0].against)
+    named = [name for name, _ in across.rows() if name.startswith("frontier: ")]
     assert all(name.endswith("kept on") for name in named)
-    words = [text.get_text() for text in exchange.plot(plt.figure().subplots()).get_legend().get_texts()]
+    words = [text.get_text() for text in across.plot(plt.figure().subplots()).get_legend().get_texts()]
     assert "1 layer kept on" in words
     plt.close("all")
 

@@ -332,8 +332,8 @@ def test_studies_of_stacks_are_compared_averaged_and_reported(tmp_path: Path, to
     mean = ap.average(studies)
     means = np.mean([one.spans["delta_points"] for one in studies], axis=0)
     np.testing.assert_allclose(mean.spans["delta_points"], means, atol=1e-6)
-    exchange = ap.exchange(studies[0], studies[0].folder)
-    for made_of in (comparison, mean, exchange):
+    across = ap.compare_data(studies[0], studies[0].folder)
+    for made_of in (comparison, mean, across):
         files = made_of.save(tmp_path / "drawn", formats="png")
         table = next(path for path in files if path.suffix == ".csv")
         assert pd.read_csv(table)["stack"].nunique() == 2

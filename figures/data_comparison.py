@@ -10,7 +10,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from adapter_probe.analysis.exchange import ExchangeRecord
+from adapter_probe.analysis.data_comparison import DataComparisonRecord
 from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.wording import (
     change_of,
@@ -35,7 +35,7 @@ _PALETTE = "crest"  # seaborn's: darker with more layers
 _LONGEST_NAME = 24  # letters
 
 
-def exchange(record: ExchangeRecord, ax: Axes | None = None) -> Axes:
+def data_comparison(record: DataComparisonRecord, ax: Axes | None = None) -> Axes:
     """Draw the drop of every span on the task (x) against its drop on the other data (y), in points.
 
     The intact model is the cross at (0, 0), and gains are negative. The line is the Pareto frontier: the
@@ -51,7 +51,7 @@ def exchange(record: ExchangeRecord, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _draw(record: ExchangeRecord, ax: Axes) -> list[LegendEntry]:
+def _draw(record: DataComparisonRecord, ax: Axes) -> list[LegendEntry]:
     """Everything but the legend; its entries."""
     import seaborn
 
@@ -91,7 +91,7 @@ def _intact_props() -> dict[str, object]:
     }
 
 
-def _entries(record: ExchangeRecord) -> list[LegendEntry]:
+def _entries(record: DataComparisonRecord) -> list[LegendEntry]:
     """Handles and words: the fewest and the most layers, the intact model, the frontier."""
     import seaborn
 
@@ -112,7 +112,7 @@ def _entries(record: ExchangeRecord) -> list[LegendEntry]:
     ]
 
 
-def _state(record: ExchangeRecord) -> str:
+def _state(record: DataComparisonRecord) -> str:
     return done_text(record.study, record.strength)
 
 
@@ -157,13 +157,13 @@ def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
 
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
-    """The figure of each exchange, with its CSV and caption."""
+    """The figure of each comparison of two data sets, with its CSV and caption."""
     for record in studies:
-        if isinstance(record, ExchangeRecord):
+        if isinstance(record, DataComparisonRecord):
             figure = one_panel(lambda ax, record=record: _draw(record, ax), options, 0.8, 0.5)
             first, second = map(task_label, record.names)
             title, identity = f"Drop on {first} against drop on {second}", {"studies": dict(record.identity)}
-            yield Drawing("exchange", title, figure, record.spans, _caption(record), identity)
+            yield Drawing("data-comparison", title, figure, record.spans, _caption(record), identity)
 
 
 def stack_text(row: Any, words: str) -> str:
@@ -172,7 +172,7 @@ def stack_text(row: Any, words: str) -> str:
     return f"{stack} {words}" if stack else words
 
 
-def _caption(record: ExchangeRecord) -> str:
+def _caption(record: DataComparisonRecord) -> str:
     shades = (
         f" Darker points: more layers {_state(record)}." if record.spans["n_layers"].nunique() > 1 else ""
     )

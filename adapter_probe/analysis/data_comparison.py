@@ -23,7 +23,7 @@ _CARRIED = {
 
 
 @dataclass(frozen=True, eq=False)
-class ExchangeRecord:
+class DataComparisonRecord:
     """Every span as a point: its change on the task against its change on another data set.
 
     Attributes:
@@ -55,9 +55,9 @@ class ExchangeRecord:
         return next((strength_of(one) for one in self.identity.values() if isinstance(one, Mapping)), 0.0)
 
 
-def exchange_of(
+def compare_data_sets(
     task: AblationResults, other: AblationResults, names: tuple[str, str] = ("task", "other")
-) -> ExchangeRecord:
+) -> DataComparisonRecord:
     """Join an ablation on a task with one of the same checkpoint and spans on other data.
 
     Args:
@@ -78,7 +78,7 @@ def exchange_of(
     # The intact model is the point (0, 0).
     cost = -np.append(spans["task_points"], 0.0)
     frontier = pareto_frontier(cost, np.append(spans["other_points"], 0.0))[:-1]
-    return ExchangeRecord(
+    return DataComparisonRecord(
         names, (task.metric, other.metric), spans.assign(on_frontier=frontier),
         (intact_score(task), intact_score(other)),
         (task.n_examples, other.n_examples), dict(zip(names, (task.identity, other.identity))),
