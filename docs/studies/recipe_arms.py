@@ -44,13 +44,14 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rows", type=int, default=N_TRAIN, help="examples to train on")
     parser.add_argument("--half", type=int, default=None, help="examples of each half at most")
     parser.add_argument("--dtype", default="float32", help="precision of the products in training")
+    parser.add_argument("--precision", default="float32", help="precision of the ablation on half A")
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
     tasks = given.tasks.split(",")
     files = {task: write_files(given.data, given.out / task, task, given.rows, given.half) for task in tasks}
     for seed in range(given.seeds):
         for task in tasks:
-            run_seed(task, seed, files[task], given.base, given.out, given.dtype)
+            run_seed(task, seed, files[task], given.base, given.out, given.dtype, given.precision)
 
 
 def write_files(data: Path, out: Path, task: str, n_train: int, half: int | None) -> dict[str, Path]:
@@ -70,7 +71,7 @@ def write_files(data: Path, out: Path, task: str, n_train: int, half: int | None
 
 
 def run_seed(
-    task: str, seed: int, files: dict[str, Path], base: Path, out: Path, dtype: str = "float32"
+    task: str, seed: int, files: dict[str, Path], base: Path, out: Path, dtype: str, precision: str
 ) -> None:
     """Train what `trials.csv` lacks of one task and seed."""
     import adapter_probe as ap
@@ -81,7 +82,7 @@ def run_seed(
         return
     folder = out / task / f"seed-{seed}"
     whole = train(METHOD, folder / "all", task, seed, files, base, dtype)
-    study = ap.ablate(whole, data=files["a"], base=base, out=folder / "ablation-of-all")
+    study = ap.ablate(whole, data=files["a"], base=base, precision=precision, out=folder / "ablation-of-all")
     for arm, layers in arms(study, seed):
         if arm in done:
             continue
