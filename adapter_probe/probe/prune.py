@@ -117,7 +117,7 @@ def _write_without(
     """
     from adapter_probe.checkpoints.peft_pruning import load_without, write_without
     from adapter_probe.checkpoints.scaling import write_scaled
-    from adapter_probe.replay.replay import compare
+    from adapter_probe.replay.checking import coarsest, compare
 
     model, gone, strength = request.model, _adapters(request.model, span), request.settings.strength
     assert isinstance(model, GeneralModel), "the other engine runs other checkpoints"
@@ -134,7 +134,7 @@ def _write_without(
             smaller = load_without(opened, Path(trial))
             with model.switched_off(_mask(request, span), strength):
                 own = _forward(request, items)()
-            compare(_own_forward(request, items, smaller)(), own)
+            compare(_own_forward(request, items, smaller)(), own, coarsest(smaller))
         except (CheckpointError, ModelError) as error:
             said = str(error).replace(trial, "the smaller checkpoint")
             raise CheckpointError(

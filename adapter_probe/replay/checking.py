@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from adapter_probe.errors import ModelError, one_line
 
@@ -47,8 +47,19 @@ def numbers_of(read: Reader, out: Tensor) -> Tensor:
     return out if own is None else own(out)
 
 
-def compare(ours: Tensor, own: Tensor) -> float:
+def coarsest(model: nn.Module) -> torch.dtype:
+    """The precision of a model's parameters that rounds most; a reader may return its sums in a finer one."""
+    found = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return max(found, key=lambda dtype: _TOLERANCE.get(dtype, 0.0), default=torch.float32)
+
+
+def compare(ours: Tensor, own: Tensor, precision: torch.dtype | None = None) -> float:
     """The largest difference, relative to the largest output.
+
+    Args:
+        ours: the outputs.
+        own: those of the model's own forward.
+        precision: what the model computes in; by default that of the outputs.
 
     Raises:
         ModelError: it is too large for the precision, or the outputs are not finite in the same places.
@@ -61,7 +72,7 @@ def compare(ours: Tensor, own: Tensor) -> float:
     if not finite.any():
         return 0.0  # whoever reads it finds that
     error = float((ours - own)[finite].abs().max() / own[finite].abs().max())
-    if error > _TOLERANCE.get(own.dtype, 1e-4):
+    if error > max(_TOLERANCE.get(dtype, 1e-4) for dtype in (own.dtype, precision or own.dtype)):
         raise ModelError(
             f"layer by layer, the output differs from the model's own forward by {error:.1e} of the "
             "largest output"

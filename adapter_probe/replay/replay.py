@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from adapter_probe.errors import ModelError
 
-from .checking import compare, numbers_of, refused
+from .checking import coarsest, compare, numbers_of, refused
 from .describing import describe, refuse_coupled
 from .last import only_positions, spared_positions
 from .recording import Inputs, Runner, refuse_unknown
@@ -152,7 +152,11 @@ class Replay:
         masks = np.concatenate([ends, np.random.default_rng(seed).random((2, n)) < 0.5])
         on = self.own(inputs, masks[0], read) if intact is None else intact
         own = torch.stack([on, *(self.own(inputs, mask, read) for mask in masks[1:])])
-        return compare(*(numbers_of(read, out) for out in (self.outputs(inputs, masks, read=read), own)))
+        return self._compare(read, self.outputs(inputs, masks, read=read), own)
+
+    def _compare(self, read: Reader, ours: Tensor, own: Tensor) -> float:
+        """The difference of what a reader returns, within the rounding of the model; see `compare`."""
+        return compare(numbers_of(read, ours), numbers_of(read, own), coarsest(self.model))
 
     def own(self, inputs: Inputs, mask: np.ndarray, read: Reader = logits) -> Tensor:
         """The output under one mask, by the model's own forward."""
@@ -195,7 +199,7 @@ class Replay:
                 values = walk.outputs(masks)
             if intact is not None:
                 for number in np.flatnonzero(masks.all(axis=1))[:1]:
-                    compare(*(numbers_of(read, own) for own in (values[number], intact)))
+                    self._compare(read, values[number], intact)
             return values
 
         return self._complete(found)
@@ -231,7 +235,7 @@ class Replay:
                 values = walk.outputs_of_pairs(examples, masks)
                 if intact is not None:
                     on = walk.outputs_of_pairs(own, np.ones((len(own), masks.shape[1]), dtype=bool))
-                    compare(on[:, 0], intact[torch.from_numpy(own).to(intact.device)])
+                    self._compare(logits, on[:, 0], intact[torch.from_numpy(own).to(intact.device)])
             return values
 
         return self._complete(found)

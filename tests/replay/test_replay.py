@@ -10,7 +10,7 @@ from mask_loop import assert_equal_to_loop, spans
 from tiny_families import family, lora
 
 from adapter_probe.errors import ModelError
-from adapter_probe.replay.replay import Replay
+from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.stacks import ATTENTION, FFN, part_of
 
 
@@ -183,3 +183,20 @@ def test_a_list_of_single_maps_is_no_stack_of_layers():
     assert all(".layers." in layer.name for layer in replay.layers)
     assert replay.has_adapter[::2].all()  # with maps that belong to neither sublayer
     assert_equal_to_loop(replay, x, spans(4))
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_sums_in_float32_of_a_model_in_bfloat16_may_differ_as_bfloat16_rounds(precision):
+    """A reader of log-likelihoods returns float32 whatever the model computes in."""
+    base, x = family("llama")
+    replay = Replay(lora(base.to(precision)), x)
+    calls = iter(range(1, 10_000))
+
+    def unsteady(*given):
+        return logits(*given).float() * (1 + 1e-3 * (next(calls) % 2))
+
+    if precision == torch.bfloat16:
+        assert 1e-4 < replay.check(x, unsteady) < 5e-2
+    else:
+        with pytest.raises(ModelError, match=r"own forward"):
+            replay.check(x, unsteady)
