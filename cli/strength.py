@@ -5,11 +5,11 @@ from __future__ import annotations
 from adapter_probe.studies.arguments import RunStrength
 
 from . import options
-from .console import command, show_study
+from .console import command, show_plan, show_study
 
 
 @command
-def strength(asked: RunStrength, json: options.Json = False) -> None:
+def strength(asked: RunStrength, json: options.Json = False, dry_run: options.DryRun = False) -> None:
     """Score the model with its adapters scaled: are they too strong, or too weak?
 
     The change of all adapters, and with --spans that of spans of layers alone, is multiplied by each
@@ -21,8 +21,12 @@ def strength(asked: RunStrength, json: options.Json = False) -> None:
 
     Example: adapter-probe strength my-lora --data reviews.csv
     """
-    from adapter_probe.studies.gallery import strength_report
     from adapter_probe.studies.strengths import strength as run
+
+    if dry_run:
+        show_plan(run.plan(**vars(asked)), json)
+        return
+    from adapter_probe.studies.gallery import strength_report
 
     study = run(**vars(asked))
     show_study(study, strength_report(study), json)

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
+from matplotlib import colormaps
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from adapter_probe import metrics
 from adapter_probe.analysis.study_records import StrengthRecord, StudyRecord
@@ -31,11 +34,14 @@ from .drawing import Drawing, caption_of, identity_of, undefined_text
 from .layout import one_panel
 from .legends import LegendEntry, add_legend, leave_room
 from .naming import suffix_of
+from .point_labels import PointLabel, label_points
 from .venues import FigureOptions
 
 _WHOLE = MarkerStyle("#0072b2", "o", "-", 3.4)
 _BAND = 0.2
-_MOST_NAMED = 5  # spans; of more, the lowest and the highest are named
+_DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 3)))  # spans in the legend
+_MOST_LABELLED = 3  # of more spans, those that are named in the axes
+_COLOURS = ListedColormap(colormaps["viridis_r"](np.linspace(0.12, 1, 256)))  # without the pale yellows
 
 
 def strengths(record: StrengthRecord, ax: Axes | None = None) -> Axes:
@@ -67,17 +73,7 @@ def _draw(record: StrengthRecord, ax: Axes) -> list[LegendEntry]:
     factor, label = score_axis(said.metric)
     tidy_axes(ax)
     ax.axvline(1.0, **_trained_props())
-    entries: list[LegendEntry] = []
-    spans = list(frame[~frame["whole"]].groupby(span_columns(frame)))
-    colours = sns.color_palette("viridis_r", len(spans))
-    named = {0, len(spans) - 1} if len(spans) > _MOST_NAMED else {*range(len(spans))}
-    for number, ((span, own), colour) in enumerate(zip(spans, colours)):
-        props = {"color": colour, "linewidth": 0.7 * style.scale_factor(), "zorder": 2}
-        ax.plot(own["strength"], factor * own["score"], **props)
-        if number in named:
-            *stack, first, last, _ = span
-            where = f"{layers_text(first, last)} of the {stack[0]}" if stack else layers_text(first, last)
-            entries.append((Line2D([], [], **props), f"{where} alone"))
+    entries = _draw_spans(frame[~frame["whole"]], factor, ax)
     whole = frame[frame["whole"]]
     low, high = (factor * end for end in _band(whole, said.metric))
     ax.fill_between(whole["strength"], low, high, color=_WHOLE.colour, alpha=_BAND, linewidth=0, zorder=1)
@@ -90,6 +86,50 @@ def _draw(record: StrengthRecord, ax: Axes) -> list[LegendEntry]:
         (Line2D([], [], **_trained_props()), "as trained"),
     ]
     return lead + entries
+
+
+def _draw_spans(frame: pd.DataFrame, factor: float, ax: Axes) -> list[LegendEntry]:
+    """A curve for every span alone: a few by their dashes, many by the colours of their layers.
+
+    Of many, those that depart most from strength 1 have their names next to them.
+    """
+    spans = [(_name(span), own) for span, own in frame.groupby(span_columns(frame))]
+    few = len(spans) <= len(_DASHES)
+    middles = [float(own[["first", "last"]].iloc[0].mean()) for _, own in spans]
+    scale = Normalize(min(middles, default=0), max(middles, default=1))
+    entries: list[LegendEntry] = []
+    for (name, own), middle, dashes in zip(spans, middles, [*_DASHES, *("-",) * len(spans)]):
+        colour = _COLOURS(scale(middle))
+        props = {"color": colour, "linewidth": 0.8 * style.scale_factor(), "zorder": 2}
+        props["linestyle"] = dashes if few else "-"
+        ax.plot(own["strength"], factor * own["score"], **props)
+        if few:
+            entries.append((Line2D([], [], **props), f"{name} alone"))
+    if not few:
+        bar = ax.figure.colorbar(
+            ScalarMappable(scale, _COLOURS), ax=ax, shrink=0.8, aspect=25, ticks=MaxNLocator(5, integer=True)
+        )
+        bar.outline.set_linewidth(0.6 * style.scale_factor())
+        one = "layer" if (frame["n_layers"] == 1).all() else "span"
+        bar.set_label("layer scaled alone" if one == "layer" else "middle layer of the span scaled alone")
+        label_points(ax, _farthest(spans, factor))
+        entries.append((Line2D([], [], color=_COLOURS(0.6), linewidth=0.8), f"one {one} alone"))
+    return entries
+
+
+def _name(span: tuple) -> str:
+    *stack, first, last, _ = span
+    return f"{layers_text(first, last)} of the {stack[0]}" if stack else layers_text(first, last)
+
+
+def _farthest(spans: Sequence[tuple[str, pd.DataFrame]], factor: float) -> list[PointLabel]:
+    """The names of the spans that change the score most, each where it does so."""
+    found = []
+    for name, own in spans:
+        if (away := own["delta_points"].abs()).notna().any():
+            row = own.loc[away.idxmax()]
+            found.append((away.max(), PointLabel(name, row["strength"], factor * row["score"], style.INK)))
+    return [label for _, label in sorted(found, key=lambda one: -one[0])[:_MOST_LABELLED]]
 
 
 def _band(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
@@ -108,6 +148,8 @@ def _caption(record: StrengthRecord) -> str:
     said, frame = record.summary, record.strengths
     n_spans = len(frame[~frame["whole"]].drop_duplicates(span_columns(frame)))
     spans = f"; thin lines: those of {count_text(n_spans, 'span')} of layers alone" if n_spans else ""
+    if n_spans > len(_DASHES):
+        spans += f", of which the {_MOST_LABELLED} that change the score most are named where there is room"
     unit = "paragraphs" if said.metric in metrics.METRICS["extractive"] else "examples"
     asked = "" if is_distance(said.metric) else "Is another strength better? "
     return caption_of(

@@ -174,7 +174,11 @@ class RunStrength(Ablate):
     )  # fmt: skip
     strength: float = fixed(0.0)
     complement: bool = fixed(False)
-    against: ExampleSource = fixed(())
+    against: ExampleSource = setting(
+        (), "file of examples that measure another ability, such as one of the base model, scored at the "
+        "same strengths. In Python in any form that data accepts; see `Strengths.against`.",
+        panel="Data", shell=list[Path],
+    )  # fmt: skip
     cluster: SlurmOptions | None = fixed(None)
     lm_eval_json: str | Path | None = fixed(None)
     lm_eval_samples: str | Path | None = fixed(None)

@@ -258,8 +258,9 @@ def strength_report(study: Strengths) -> dict[str, Any]:
 
     files = {name: str(study.folder / f"{name}.csv") for name in ("strengths",)}
     said = study.summary
+    against = {} if study.against is None else {"against": strength_report(study.against)}
     return {
-        **to_record(said), "verdict": said.verdict, "points": plain_rows(study.table),
+        **to_record(said), "verdict": said.verdict, "points": plain_rows(study.table), **against,
         "files": {**files, **draw_into_folder(study)},
     }  # fmt: skip
 

@@ -128,7 +128,7 @@ class Report(_Report):
     folders: DrawnStudy | str | Path | Sequence[DrawnStudy | str | Path] = field(
         metadata=required(
             "results folders, or checkpoints that contain ablations. In Python also ablations, their "
-            "averages and comparisons, and sweeps.",
+            "averages and comparisons, studies of strengths, and sweeps.",
             metavar="FOLDER...", shell=list[Path], argument=True, place="results",
         )
     )  # fmt: skip

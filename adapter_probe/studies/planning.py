@@ -82,6 +82,7 @@ class AblationPlan(Plan):
         engine: the engine that runs the model, and why.
         folder: results folder.
         seconds_computing: the part of `seconds_left` in which the model computes.
+        n_strengths: number of strengths, for each of which all variants are computed.
     """
 
     n_variants: int
@@ -101,13 +102,15 @@ class AblationPlan(Plan):
     engine: str
     folder: Path
     seconds_computing: float
+    n_strengths: int = 1
 
     def rows(self) -> list[tuple[str, str]]:
         """See `Plan.rows`; other choices of spans are listed for models with many layers."""
         attention, ffn = self.layer_evaluations
         memory = self.peak_memory_bytes
+        strengths = f" at each of {self.n_strengths} strengths" if self.n_strengths > 1 else ""
         rows = [
-            ("variants", f"{self.n_variants} ({self.n_spans} spans)"),
+            ("variants", f"{self.n_variants} ({self.n_spans} spans){strengths}"),
             ("examples", f"{self.n_examples:,} ({self.n_tokens:,} tokens)"),
             ("layer passes, separate runs", f"{self.separate_layer_evaluations:,} per batch"),
             ("layer passes, shared", f"{ffn:,} per batch ({attention:,} of the attention sublayer)"),
@@ -125,40 +128,45 @@ class AblationPlan(Plan):
         return [*rows, *map(_choice_row, self.choices)] if deep else rows
 
 
-def plan_ablation(request: AblationRequest, folder: Path, seconds_before: float = 0.0) -> AblationPlan:
-    """The estimated cost of an ablation; nothing is written.
+def plan_ablation(
+    parts: Sequence[tuple[AblationRequest, Path]], folder: Path, seconds_before: float = 0.0
+) -> AblationPlan:
+    """The estimated cost of an ablation, or of one for each strength; nothing is written.
 
     The time is measured with some of the variants on one small batch per lane, and scaled by tokens and layer
     passes. The peak memory is measured meanwhile, to which statistics and figures add theirs.
 
     Args:
-        request: the request.
-        folder: the results folder.
+        parts: the requests, which differ only in their strength, with their results folders.
+        folder: the results folder of all.
         seconds_before: what opening the checkpoint took.
 
     Raises:
-        ResultsError: the folder belongs to another run, or is in use.
+        ResultsError: a folder belongs to another run, or is in use.
     """
     from adapter_probe.probe.engine import Engine
     from adapter_probe.probe.plan import count_work
     from adapter_probe.probe.resumable import AblationRun
 
-    run = AblationRun(request, folder)
-    if (folder / MANIFEST).exists():
-        with run:  # to see which parts are there, and how the examples are divided
-            pass
+    request, _ = parts[0]
+    runs = [AblationRun(one, place) for one, place in parts]
+    for run, (_, place) in zip(runs, parts):
+        if (place / MANIFEST).exists():
+            with run:  # to see which parts are there, and how the examples are divided
+                pass
     engine = Engine(request)
     per_token = engine.seconds_per_token()
-    seconds = per_token * (run.tokens_total - run.tokens_done)
-    done, parts = run.parts_done()
+    total = sum(run.tokens_total for run in runs)
+    seconds = per_token * (total - sum(run.tokens_done for run in runs))
+    done, n_parts = (sum(numbers) for numbers in zip(*(run.parts_done() for run in runs)))
     work = count_work(request.variants.masks, request.encoded.lengths, request.model.forks_early)
-    per_pass = per_token * run.tokens_total / sum(work.layer_evaluations)
+    per_pass = per_token * total / sum(work.layer_evaluations)
     return AblationPlan(
         **asdict(work),
         choices=_other_choices(request, per_pass),
         n_spans=sum(span is not None for span in request.variants.spans),
         parts_done=done,
-        parts=parts,
+        parts=n_parts,
         tokens_per_pass=engine.tokens_per_pass,
         seconds_left=seconds_before + seconds + SECONDS_OF_DRAWING,
         seconds_computing=seconds,
@@ -166,6 +174,7 @@ def plan_ablation(request: AblationRequest, folder: Path, seconds_before: float 
         device=str(request.device),
         engine=f"{request.engine.name}: {request.engine.reason}",
         folder=folder,
+        n_strengths=len(parts),
     )
 
 

@@ -28,6 +28,7 @@ from .example_texts import texts_of
 from .gallery import DrawnStudy
 from .loading import studies_of
 from .look import Report
+from .strengths import Strengths
 from .sweeps import Sweep
 
 
@@ -59,10 +60,10 @@ def report(call: Report) -> ReportPage:
     given, files = [Path(c) for c in as_tuple(call.checkpoints)], [Path(f) for f in as_tuple(call.data)]
     studies: list[DrawnStudy] = studies_of(as_tuple(call.folders))
     for study in studies:
-        if not isinstance(study, (Ablation, Average, Comparison, Sweep)):
+        if not isinstance(study, (Ablation, Average, Comparison, Sweep, Strengths)):
             raise ResultsError(
-                "a report describes ablations, their averages and comparisons, and sweeps, not "
-                f"{type(study).__name__}"
+                "a report describes ablations, their averages and comparisons, studies of strengths, and "
+                f"sweeps, not {type(study).__name__}"
             )
     ablations = [study for study in studies if isinstance(study, Ablation)]
     _refuse_strangers(given, ablations)
@@ -75,12 +76,13 @@ def report(call: Report) -> ReportPage:
             n_texts += len(part.texts.texts) if part.texts else 0
         elif isinstance(study, (Average, Comparison)):
             parts.append(study.record)
-    sweeps = [study.record for study in studies if isinstance(study, Sweep)]
+    curves = [study.record for study in studies if isinstance(study, (Sweep, Strengths))]
     out = Path(call.out or ("report-space" if call.space else "report.html"))
     if call.space:
-        _write_space(out, [study.record.folder.resolve().parent.name for study in ablations])
+        of_checkpoints = [study for study in studies if isinstance(study, (Ablation, Strengths))]
+        _write_space(out, [study.folder.resolve().parent.name for study in of_checkpoints])
         out /= "index.html"
-    return ReportPage(write_report(out, parts, sweeps, tolerance=tolerance), n_texts)
+    return ReportPage(write_report(out, parts, curves, tolerance=tolerance), n_texts)
 
 
 def _write_space(folder: Path, names: Sequence[str]) -> None:

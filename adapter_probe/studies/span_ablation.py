@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -86,6 +86,27 @@ def plan(call: Ablate) -> AblationPlan:
     Raises:
         AdapterProbeError: see `ablate`.
     """
+    return planned(call, USUAL, lambda arguments, folder: (arguments, [(arguments, folder)]))
+
+
+Parts = Sequence[tuple["AblationArguments", Path]]
+"""Ablations of one checkpoint on the same examples, with their results folders."""
+
+
+def planned(
+    call: Called, usual: str, parts_of: Callable[[AblationArguments, Path], tuple[AblationArguments, Parts]]
+) -> AblationPlan:
+    """The plan of a study that consists of one or more ablations.
+
+    Args:
+        call: what the user gave.
+        usual: name of the results folder with settings at their defaults.
+        parts_of: from the arguments and the results folder, the arguments with which the checkpoint is
+            opened, and the ablations.
+
+    Raises:
+        AdapterProbeError: see `ablate`.
+    """
     began = time.perf_counter()
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.probe.request import prepare_ablation
@@ -93,11 +114,14 @@ def plan(call: Ablate) -> AblationPlan:
     with TemporaryDirectory() as folder_of_rows, opened_for(call) as (call, opened, _):
         rows = Path(folder_of_rows)
         place = rows if opened else Path(str(call.checkpoint))
-        arguments, folder = _asked(call, rows, place, USUAL)[0]
+        arguments, folder = _asked(call, rows, place, usual)[0]
+        opening, parts = parts_of(arguments, folder)
         use_threads(call.threads)
-        request = prepare_ablation(arguments, choose_device(call.device), *(opened or ()))
-        with activity("ablate: measuring the speed on a small batch", call.progress):
-            return plan_ablation(request, folder, time.perf_counter() - began)
+        request = prepare_ablation(opening, choose_device(call.device), *(opened or ()))
+        requests = [(replace(request, settings=one.settings), where) for one, where in parts]
+        name = "ablate" if usual == USUAL else "strength"
+        with activity(f"{name}: measuring the speed on a small batch", call.progress):
+            return plan_ablation(requests, folder, time.perf_counter() - began)
 
 
 @planned_by(plan)

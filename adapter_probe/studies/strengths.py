@@ -23,13 +23,13 @@ from adapter_probe.results.atomic import claim_folder, write_csv, write_json
 from adapter_probe.results.fingerprints import refuse_changes, to_plain
 from adapter_probe.results.sealing import read_study, sealed, write_study
 from adapter_probe.settings import Style
-from adapter_probe.wording import is_distance
+from adapter_probe.wording import is_distance, metric_name
 
 from .arguments import RunStrength
-from .checked import checked, taking
+from .checked import checked, planned_by, taking
 from .gallery import StoredStudy, axes_for
 from .reopening import record_reads, reopen_ablation
-from .span_ablation import asked_of, opened_for, run_ablation
+from .span_ablation import asked_of, opened_for, planned, run_ablation
 from .summaries import plain_text, score_text
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
     from .ablation import Ablation
     from .in_memory import Given
+    from .planning import AblationPlan
 
+USUAL = "strengths"
+"""The results folder of a study with defaults, inside the checkpoint."""
 _ANY = 0.5  # a strength for which a checkpoint is opened: all run on the same engine, 0 included
 _Part = tuple["AblationArguments", Path]
 
@@ -50,9 +53,11 @@ class Strengths(StoredStudy):
 
     Attributes:
         record: table, summary and identity of the study as plain data.
+        against: the same strengths scored on the examples that `strength` received as `against`, if any.
     """
 
     record: StrengthRecord
+    against: Strengths | None = None
     _temporary: TemporaryDirectory[str] | None = None  # which is removed with the last reference
 
     @property
@@ -86,17 +91,42 @@ class Strengths(StoredStudy):
 
     def rows(self) -> list[tuple[str, str]]:
         """The answer, and the score of the whole adapter at every strength, as pairs of text."""
-        said = self.summary
-        whole = self.table[self.table["whole"]]
-        points = [
-            (f"strength {row.strength:g}", score_text(row.score, said.metric))
-            for row in whole.itertuples(index=False)
-        ]
+        said, points = self.summary, self._scores()
+        if self.against is not None:
+            there, others = self.against.summary, self.against._scores()
+            points = {
+                name: f"{score}; {others[name]} {metric_name(there.metric)} on {there.data}"
+                for name, score in points.items()
+            }
         about = f"{said.task}, {said.data}, {said.n_examples:,} examples, {said.metric}"
         asked = "too strong or too weak" if not is_distance(said.metric) else "too strong"
-        return [(f"{asked}?", plain_text(said.verdict)), ("task", about), *points]
+        return [(f"{asked}?", plain_text(said.verdict)), ("task", about), *points.items()]
+
+    def _scores(self) -> dict[str, str]:
+        """The score of the whole adapter at every strength, as text."""
+        whole = self.table[self.table["whole"]]
+        return {
+            f"strength {row.strength:g}": score_text(row.score, self.summary.metric)
+            for row in whole.itertuples(index=False)
+        }
 
 
+@taking(RunStrength)
+def plan(call: RunStrength) -> AblationPlan:
+    """Estimate the time and memory of `strength`, on a small batch and without `against`; nothing is written.
+
+    Raises:
+        AdapterProbeError: see `strength`.
+    """
+    strengths = _strengths(call.strengths)
+    return planned(
+        call,
+        USUAL,
+        lambda given, folder: (_at(given, _ANY), [*_parts(given, folder, strengths).values()]),
+    )
+
+
+@planned_by(plan)
 @taking(RunStrength)
 def strength(call: RunStrength) -> Strengths:
     """Score a model against the strength of its adapters, without retraining: are they too strong?
@@ -105,7 +135,8 @@ def strength(call: RunStrength) -> Strengths:
     The best strength of the whole is chosen on one half of the examples and judged on the other.
 
     Every strength has a subfolder with its ablation, so that the same call resumes an interrupted study and
-    computes only the strengths that are added.
+    computes only the strengths that are added. ``ap.strength.plan(...)`` with the same arguments estimates
+    time and memory.
 
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened, or its adapters cannot be
@@ -116,15 +147,16 @@ def strength(call: RunStrength) -> Strengths:
     """
     strengths = _strengths(call.strengths)
     with opened_for(call) as (call, opened, temporary):
-        (arguments, folder), *_ = asked_of(call, "strengths", opened)
-        parts = {s: _part(arguments, folder, s) for s in strengths}
-        with claim_folder(folder):
+        asked = asked_of(call, USUAL, opened)
+        parts = [_parts(arguments, folder, strengths) for arguments, folder in asked]
+        with claim_folder(asked[0][1]):
             studies = None if opened is not None else _finished(parts, call)
             studies = studies or _computed(parts, call, opened)
-            results = {s: study.results for s, study in studies.items()}
+            results = [{s: study.results for s, study in one.items()} for one in studies]
             with activity("strength: computing intervals", call.progress):
-                record = _write(folder, results)
-    return Strengths(record, temporary)
+                records = [_write(folder, own) for (_, folder), own in zip(asked, results)]
+    other = Strengths(records[1]) if len(records) > 1 else None
+    return Strengths(records[0], other, temporary)
 
 
 def _strengths(given: Sequence[float]) -> list[float]:
@@ -141,38 +173,53 @@ def _strengths(given: Sequence[float]) -> list[float]:
     return found
 
 
-def _part(arguments: AblationArguments, folder: Path, strength: float) -> _Part:
-    settings = replace(arguments.settings, strength=strength)
-    return replace(arguments, settings=settings), folder / f"strength-{strength:g}"
+def _at(arguments: AblationArguments, strength: float) -> AblationArguments:
+    return replace(arguments, settings=replace(arguments.settings, strength=strength))
 
 
-def _finished(parts: Mapping[float, _Part], call: RunStrength) -> dict[float, Ablation] | None:
+def _parts(arguments: AblationArguments, folder: Path, strengths: Sequence[float]) -> dict[float, _Part]:
+    """The ablation of every strength, with its folder."""
+    return {s: (_at(arguments, s), folder / f"strength-{s:g}") for s in strengths}
+
+
+def _finished(
+    parts: Sequence[Mapping[float, _Part]], call: RunStrength
+) -> list[dict[float, Ablation]] | None:
     """The ablations, if all are there already and nothing that they were made from has changed."""
     if call.device not in ("auto", "cpu"):
         return None
     with activity("strength: checking for changes since the last run", call.progress):
-        found = {s: reopen_ablation(*part) for s, part in parts.items()}
-    return None if None in found.values() else found  # type: ignore[return-value]
+        found = [{s: reopen_ablation(*part) for s, part in own.items()} for own in parts]
+    return None if any(None in own.values() for own in found) else found  # type: ignore[return-value]
 
 
-def _computed(parts: Mapping[float, _Part], call: RunStrength, opened: Given | None) -> dict[float, Ablation]:
-    """The ablations of every strength, of a model that is opened once."""
+def _computed(
+    parts: Sequence[Mapping[float, _Part]], call: RunStrength, opened: Given | None
+) -> list[dict[float, Ablation]]:
+    """The ablations of every strength, on the data and then on that of `against`; one opened model."""
     from adapter_probe.device import choose_device, use_threads
-    from adapter_probe.probe.request import prepare_ablation
+    from adapter_probe.probe.request import on_other_data, prepare_ablation
 
-    given, _ = next(iter(parts.values()))
-    asked = replace(given, settings=replace(given.settings, strength=_ANY))
+    given, _ = next(iter(parts[0].values()))
     with activity(f"strength: opening {given.checkpoint}", call.progress), recorded() as reads:
         use_threads(call.threads)
-        request = prepare_ablation(asked, choose_device(call.device), *(opened or ()))
-    studies: dict[float, Ablation] = {}
-    for number, (arguments, folder) in parts.items():
-        own = replace(request, settings=arguments.settings)
-        name, first = f"strength {number:g}", not studies
-        studies[number] = run_ablation(own, folder, progress=call.progress, name=name, remarks=first)
-        if opened is None:
-            record_reads(arguments, reads, folder)
-    return studies
+        request = prepare_ablation(_at(given, _ANY), choose_device(call.device), *(opened or ()))
+    found: list[dict[float, Ablation]] = []
+    for own in parts:
+        if found:
+            other, _ = next(iter(own.values()))
+            with recorded(reads.of_model()) as reads:
+                request = on_other_data(request, other)
+        studies: dict[float, Ablation] = {}
+        for number, (arguments, folder) in own.items():
+            one, name = replace(request, settings=arguments.settings), f"strength {number:g}"
+            studies[number] = run_ablation(
+                one, folder, progress=call.progress, name=name, remarks=not studies
+            )
+            if opened is None:
+                record_reads(arguments, reads, folder)
+        found.append(studies)
+    return found
 
 
 def _write(folder: Path, results: Mapping[float, AblationResults]) -> StrengthRecord:

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import drop_points
-from adapter_probe.analysis.study_records import SweepRecord, TradeoffRecord
+from adapter_probe.analysis.study_records import StrengthRecord, SweepRecord, TradeoffRecord
 from adapter_probe.figures.ablation_words import settings_text
 from adapter_probe.figures.levels import DivergingScale, DropScale
 from adapter_probe.results.atomic import make_folder, write_text
@@ -27,6 +26,7 @@ from .ablation_section import ReportedAblation, ablation_study
 from .joint_section import average_study, comparison_study
 from .map_section import MapStudy, content, section
 from .markup import Html, joined, json_for_html, plain, tag
+from .strength_section import strength_section, strength_title
 from .sweep_section import sweep_section, sweep_title
 
 SCRIPTS = ("study.js", "examples.js", "page.js")
@@ -34,12 +34,14 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 Reported = ReportedAblation | AverageRecord | ComparisonRecord
 """A study of spans that the page can show."""
+Curves = SweepRecord | TradeoffRecord | StrengthRecord
+"""A study of curves that the page can show."""
 
 
 def write_report(
     path: str | Path,
     studies: Sequence[Reported] = (),
-    sweeps: Sequence[SweepRecord | TradeoffRecord] = (),
+    sweeps: Sequence[Curves] = (),
     *,
     tolerance: float = 1.0,
 ) -> Path:
@@ -48,7 +50,7 @@ def write_report(
     Args:
         path: path of the HTML file; its folder is created if missing.
         studies: ablations, their means and differences, in the order of the page.
-        sweeps: sweeps, below them, in the order of the page.
+        sweeps: sweeps and studies of strengths, below them, in the order of the page.
         tolerance: initial position of the slider, points.
     """
     path = Path(path)
@@ -108,9 +110,7 @@ def _key(one: Reported) -> tuple:
     return tuple(zip(spans["first"].tolist(), spans["last"].tolist()))
 
 
-def page_html(
-    studies: Sequence[MapStudy], sweeps: Sequence[SweepRecord | TradeoffRecord] = (), title: str | None = None
-) -> str:
+def page_html(studies: Sequence[MapStudy], sweeps: Sequence[Curves] = (), title: str | None = None) -> str:
     """The HTML of a report.
 
     The data are in a block that is never executed, with `<`, `>` and `&` escaped, so that no text can end the
@@ -133,10 +133,10 @@ def page_html(
     return _PLACE.sub(lambda place: parts[place[1]], _file("page.html"))
 
 
-def _body(title: str, studies: Sequence[MapStudy], sweeps: Sequence[Any]) -> list[Html | None]:
+def _body(title: str, studies: Sequence[MapStudy], sweeps: Sequence[Curves]) -> list[Html | None]:
     """Masthead, contents, and the sections; studies of the same spans stand side by side."""
     names = [(f"study-{number}", study.title) for number, study in enumerate(studies)]
-    names += [(f"sweep-{number}", sweep_title(sweep)) for number, sweep in enumerate(sweeps)]
+    names += [(f"sweep-{number}", _curves_title(sweep)) for number, sweep in enumerate(sweeps)]
     links = [tag("li", None, tag("a", {"href": f"#{place}"}, name)) for place, name in names]
     parts: list[Html | None] = [
         tag("header", {"class": "masthead"}, tag("p", None, "adapter-probe"), tag("h1", None, title)),
@@ -148,16 +148,26 @@ def _body(title: str, studies: Sequence[MapStudy], sweeps: Sequence[Any]) -> lis
     parts += [
         tag("div", {"class": "together"}, group) if len(group) > 1 else group[0] for group in groups.values()
     ]
-    return [*parts, *(sweep_section(sweep, number) for number, sweep in enumerate(sweeps))]
+    return [*parts, *(_curves_section(sweep, number) for number, sweep in enumerate(sweeps))]
 
 
-def page_title(studies: Sequence[MapStudy], sweeps: Sequence[SweepRecord | TradeoffRecord]) -> str:
+def _curves_section(record: Curves, number: int) -> Html:
+    if isinstance(record, StrengthRecord):
+        return strength_section(record, number)
+    return sweep_section(record, number)
+
+
+def _curves_title(record: Curves) -> str:
+    return strength_title(record) if isinstance(record, StrengthRecord) else sweep_title(record)
+
+
+def page_title(studies: Sequence[MapStudy], sweeps: Sequence[Curves]) -> str:
     """The title of the page: what is in it."""
     spans = "layer spans kept on" if any(study.words.study == "kept" for study in studies) else "layer spans"
     joint = [study for study in studies if study.joint]
     topics = dict.fromkeys(study.topic for study in joint or studies)
     names = [f"{', '.join(topics)}: {spans}"] if studies else []
-    return "; ".join([*names, *map(sweep_title, sweeps)]) or "adapter-probe"
+    return "; ".join(dict.fromkeys([*names, *map(_curves_title, sweeps)])) or "adapter-probe"
 
 
 def _policy(script: str, css: str) -> str:

@@ -258,7 +258,7 @@ def test_an_unfit_metric_is_refused(checkpoint: Path):
 
 def test_a_plan_counts_and_measures_and_writes_nothing(prepared: Callable, small_parts: None, tmp_path: Path):
     request, out = prepared(), tmp_path / "out"
-    plan = plan_ablation(request, out)
+    plan = plan_ablation([(request, out)], out)
     assert not out.exists()
     assert plan.n_spans == 6
     assert plan.n_variants == plan.n_distinct == 7
@@ -299,12 +299,12 @@ def test_the_speed_of_many_variants_is_measured_on_some_of_them(
 def test_a_plan_knows_what_is_done(prepared: Callable, small_parts: None, tmp_path: Path):
     interrupt(prepared(), tmp_path, after=6)
     files = sorted(tmp_path.rglob("*"))
-    plan = plan_ablation(prepared(), tmp_path)
+    plan = plan_ablation([(prepared(), tmp_path)], tmp_path)
     done = len(list((tmp_path / "parts").glob("*.npz")))
     assert 0 < plan.parts_done == done < plan.parts
     assert sorted(tmp_path.rglob("*")) == files
     run(prepared(), tmp_path)
-    plan = plan_ablation(prepared(), tmp_path)
+    plan = plan_ablation([(prepared(), tmp_path)], tmp_path)
     assert plan.parts_done == plan.parts
     assert plan.seconds_computing == 0
 
@@ -313,5 +313,5 @@ def test_a_plan_of_another_run_is_refused(prepared: Callable, small_parts: None,
     interrupt(prepared(), tmp_path, after=6)
     manifest = read_json(tmp_path / "manifest.json")
     with pytest.raises(ResultsError, match=r"settings\.precision"):
-        plan_ablation(prepared(precision="float64"), tmp_path)
+        plan_ablation([(prepared(precision="float64"), tmp_path)], tmp_path)
     assert read_json(tmp_path / "manifest.json") == manifest

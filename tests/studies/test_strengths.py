@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from exact import Float64, to_float64
@@ -100,6 +101,29 @@ def test_it_is_read_back_resumed_and_drawn(study, checkpoint, tmp_path):
     assert 3.0 in more.table["strength"].tolist()
     with pytest.raises(AdapterProbeError, match="strength-0 contains the results of another run"):
         ap.strength(checkpoint, data=TEXTS, metric="kl", out=study.folder, progress=False)
+
+
+def test_the_plan_counts_every_strength(classifier, tmp_path):
+    plan = ap.strength.plan(
+        classifier, data=ROWS, strengths=(0.5, 2.0), out=tmp_path / "study", progress=False
+    )
+    assert not (tmp_path / "study").exists()
+    assert (plan.n_strengths, plan.parts_done, plan.parts, plan.n_examples) == (2, 0, 2, len(ROWS))
+    assert "at each of 2 strengths" in repr(plan)
+
+
+@pytest.mark.slow
+def test_another_ability_at_the_same_strengths(classifier, tmp_path):
+    asked = {"strengths": (0.5, 2.0), "progress": False}
+    both = {**asked, "data": ROWS, "against": ROWS[:10], "out": tmp_path / "both"}
+    found = ap.strength(classifier, **both)
+    alone = ap.strength(classifier, data=ROWS[:10], out=tmp_path / "alone", **asked)
+    pd.testing.assert_frame_equal(found.against.table, alone.table)
+    assert f"accuracy on {found.against.summary.data}" in dict(found.rows())["strength 2"]
+    again = ap.strength(classifier, **both)
+    assert (again.summary, again.against.summary) == (found.summary, found.against.summary)
+    done = ap.strength.plan(classifier, **both)
+    assert done.parts_done == done.parts == 2
 
 
 def test_an_ablation_by_degrees_says_so(classifier, tmp_path):
