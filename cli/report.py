@@ -31,7 +31,8 @@ def report(
 
     The report has maps with the numbers of every span, a tolerance slider that shows which layers can be
     pruned at what cost, confusion matrices, layer attributions, sweeps and trade-offs with their runs, curves
-    of strengths, and all settings. Ablations of the same spans stand side by side: a span selected in one is selected in all.
+    of strengths, and all settings. Ablations of the same spans stand side by side: a span selected in one is
+    selected in all.
 
     Example: adapter-probe report my-checkpoint/ablation --out report.html
     """
