@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from refusals import naming
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
@@ -123,7 +124,7 @@ def test_labels_of_other_axes_are_no_score():
         ("entity_f1", one),
     ]:
         given = np.stack([labels, labels], -1) if metric == "entity_f1" else labels
-        with pytest.raises(ValueError, match=f"'{metric}' does not score labels of {labels.ndim} axes"):
+        with pytest.raises(ValueError, match=naming(f"'{metric}'", str(labels.ndim))):
             score(metric, given, labels)
 
 
@@ -207,7 +208,7 @@ def test_predictions_of_a_regression_head_are_its_output():
     found = predictions_from_logits(logits, "regression")
     assert found.dtype == np.float64
     assert found.tolist() == logits[:, 0].tolist()
-    with pytest.raises(ValueError, match="1 output, got 3"):
+    with pytest.raises(ValueError, match=naming("1", "3")):
         predictions_from_logits(np.zeros((4, 3)), "regression")
 
 
@@ -303,7 +304,7 @@ def test_misuse_is_a_value_error(predictions, labels, message):
 
 
 def test_misuse_of_question_answering_is_a_value_error():
-    with pytest.raises(ValueError, match=r"must be in \[0, 1\], got 0.5 to 1.5"):
+    with pytest.raises(ValueError, match=naming("[0, 1]", "0.5 to 1.5")):
         score("squad_f1", np.array([0.5, 1.5]), np.zeros(2, int))
     with pytest.raises(ValueError, match="decoded from a window's start and end logits"):
         predictions_from_logits(np.zeros((4, 2)), "extractive")
@@ -331,7 +332,7 @@ def test_a_function_that_gives_no_number_is_named(value):
     def mine(labels, predictions):
         return value
 
-    with pytest.raises(DataError, match=r"the metric mine returned .*one number"):
+    with pytest.raises(DataError, match=naming("mine")):
         CustomMetric(mine).scores(np.zeros((2, 3)), np.zeros(3))
 
 
@@ -339,7 +340,7 @@ def test_a_function_that_gives_no_number_is_named(value):
     "function", [lambda labels: 0.0, lambda labels, predictions, weights: 0.0, lambda *, a, b: 0.0]
 )
 def test_a_function_that_does_not_take_labels_and_predictions_is_refused_at_once(function):
-    with pytest.raises(DataError, match=r"does not take labels and predictions: ") as caught:
+    with pytest.raises(DataError, match=naming("labels", "predictions")) as caught:
         CustomMetric(function)
     assert "\n" not in str(caught.value)
     assert CustomMetric(max).own_name == "max"  # which tells no signature

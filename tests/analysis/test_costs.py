@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from refusals import naming
 
 from adapter_probe.analysis.costs import pareto_table, with_costs
 from adapter_probe.analysis.study_records import TradeoffRecord
@@ -100,9 +101,9 @@ def test_a_single_trial_has_no_interval():
 
 
 def test_costs_that_nobody_recorded_are_refused():
-    with pytest.raises(ResultsError, match="no trial recorded peak_memory_bytes"):
+    with pytest.raises(ResultsError, match=naming("peak_memory_bytes")):
         pareto_table(record_of(), "memory")
     record = record_of()
     record.trials.loc[record.trials["task"] == "b", "score"] = np.nan
-    with pytest.raises(ResultsError, match="no method has a score on each of a, b"):
+    with pytest.raises(ResultsError, match=naming("a, b")):
         pareto_table(record, "parameters")

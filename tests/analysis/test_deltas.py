@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from refusals import naming
 from scipy import stats
 from sklearn.metrics import matthews_corrcoef
 
@@ -83,7 +84,7 @@ def test_a_span_in_two_rows_is_refused(make_results):
     results = make_results(3)
     spans = results.spans.copy()
     spans[2] = spans[1]
-    with pytest.raises(ResultsError, match="0-0 is in two rows"):
+    with pytest.raises(ResultsError, match=naming("0-0")):
         deltas.span_scores(dataclasses.replace(results, spans=spans))
 
 

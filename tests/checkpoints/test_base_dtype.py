@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import naming
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 
 from adapter_probe.checkpoints.base import load_base
@@ -56,6 +57,6 @@ def test_an_output_embedding_of_its_own_identifies_the_base_too(tmp_path: Path):
 
 def test_a_base_without_its_output_embedding_is_no_language_model(tmp_path: Path):
     folder = saved(tmp_path, tied=False, kind=LlamaModel)
-    with pytest.raises(CheckpointError, match=r"lacks 1 of the model's tensors .* lm_head\.weight"):
+    with pytest.raises(CheckpointError, match=naming("1", "lm_head.weight")):
         load_base(folder, kind="causal")
     assert load_base(saved(tmp_path / "tied", kind=LlamaModel), kind="causal").missing == frozenset()

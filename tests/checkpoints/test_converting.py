@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from exact import Float64, assert_close_in_float64, to_float64
+from refusals import naming
 
 from adapter_probe.checkpoints.base import load_base
 from adapter_probe.checkpoints.converting import to_adapterhub, to_native
@@ -87,22 +88,20 @@ def test_this_projects_format_holds_all_that_can_be_opened(case: str, data: Path
 
 def test_this_projects_format_needs_the_data(tmp_path: Path):
     opened = open_any(FIXTURES / "adapterhub" / "ia3", str(FIXTURES / "bases" / "bert"))
-    with pytest.raises(CheckpointError, match=r"give a file with labelled examples \(--data FILE\)"):
+    with pytest.raises(CheckpointError, match=naming("--data FILE")):
         to_native(opened, tmp_path / "native")
 
 
 def test_this_projects_format_holds_no_causal_language_model(tmp_path: Path):
     opened = open_any(FIXTURES / "causal" / "gpt2-lora", str(FIXTURES / "bases" / "gpt2"))
-    with pytest.raises(
-        CheckpointError, match=r"causal language model cannot be written .* or give --to peft"
-    ):
+    with pytest.raises(CheckpointError, match=naming("--to peft")):
         to_native(opened, tmp_path / "native")
     assert not (tmp_path / "native").exists()
 
 
 def test_trained_layernorms_are_not_dropped_in_silence(bert_checkpoint: Path, tmp_path: Path):
     opened = open_any(bert_checkpoint)
-    with pytest.raises(CheckpointError, match=r"cannot represent the trained LayerNorms, .* --lossy"):
+    with pytest.raises(CheckpointError, match=naming("LayerNorms", "--lossy")):
         to_adapterhub(opened, tmp_path / "hub")
     assert not (tmp_path / "hub").exists()
 
@@ -119,7 +118,7 @@ def test_adapterhub_and_back(tiny_base: Callable[..., Path], bert_checkpoint: Pa
                 parameter.copy_(base[name])
     assert_close_in_float64(all_variants(back), all_variants(opened))
     assert back.description.task.label_names == opened.description.task.label_names
-    with pytest.raises(CheckpointError, match="already contains a checkpoint"):
+    with pytest.raises(CheckpointError, match=naming(str(tmp_path / "hub"))):
         to_adapterhub(opened, tmp_path / "hub", lossy=True)
 
 

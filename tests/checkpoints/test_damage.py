@@ -19,6 +19,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refusals import naming
 from safetensors.numpy import load_file, save_file
 
 from adapter_probe.checkpoints.base import load_base, load_tokenizer
@@ -362,9 +363,8 @@ def test_a_base_without_a_tokenizer(bert_checkpoint, base):
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./none", "~/no-such-folder", "a/b/c"])
 def test_a_base_that_is_not_there(name):
-    with pytest.raises(CheckpointError, match="no such folder") as caught:
+    with pytest.raises(CheckpointError, match=re.escape(Path(name).name)):
         load_base(name, 2)
-    assert name in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["no-such-model", "org/no-such-model", "not a name"])
@@ -378,7 +378,7 @@ def test_a_hub_name_offline(name):
 @pytest.mark.parametrize("content", ["[]", "null", '"bert"', "3"])
 def test_a_config_that_is_no_object(base, content):
     (base / "config.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"config\.json contains .*, expected an object"):
+    with pytest.raises(CheckpointError, match=naming("config.json")):
         load_base(str(base), 2)
 
 
@@ -416,7 +416,7 @@ def test_a_tokenizer_file_of_something_else(base, name, content):
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_base_of_git_lfs_pointers(base, name):
     (base / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
-    with pytest.raises(CheckpointError, match=rf"{name} is a git-LFS pointer.*git lfs pull"):
+    with pytest.raises(CheckpointError, match=naming(name, "git lfs pull")):
         load_base(str(base), 2)
 
 

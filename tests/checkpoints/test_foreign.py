@@ -10,6 +10,7 @@ import pytest
 import torch
 from exact import Float64, assert_close_in_float32, assert_close_in_float64, to_float64
 from mask_loop import read
+from refusals import naming
 from tiers import slow_unless
 
 from adapter_probe.checkpoints.opened_peft import OpenedPlaced
@@ -189,9 +190,7 @@ def test_on_one_base_in_memory_each_is_what_it_is_alone(base: str):
 def test_the_own_forward_refuses_what_it_cannot_do(case: str):
     folder = FIXTURES / case
     model = open_checkpoint(folder, base_of(folder)).model
-    with pytest.raises(
-        ModelError, match="call the opened model's own methods, such as logits, instead of its base"
-    ):
+    with pytest.raises(ModelError, match=naming("logits")):
         model.base(input_ids=torch.tensor([[2, 7, 3]]))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import naming
 from safetensors.torch import load_file, save_file
 
 from adapter_probe.checkpoints.opening import open_any, open_checkpoint
@@ -229,7 +230,7 @@ def test_lora_of_versions_that_lost_the_scaling(copied):
 def test_an_anatomy_is_refused_with_adapters_inside_the_sublayers(case: str, kinds: str):
     row = next(row for row in ENCODERS if "bert" in row.model_types)
     folder = FIXTURES / "adapterhub" / case
-    words = f"checkpoint {folder}: adapters inside the sublayers, here {kinds}, run only by .*omit anatomy$"
+    words = naming(str(folder), kinds, "anatomy")
     with pytest.raises(CheckpointError, match=words):
         open_any(folder, BERT, anatomy=row)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel
 from peft_cases import IDS, write_adapter, write_base
+from refusals import naming
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaForCausalLM
 
 import adapter_probe
@@ -92,7 +93,7 @@ def test_dequantised_while_loading(name, made):
 
 
 def test_a_base_in_full_cannot_be_dequantised(made):
-    with pytest.raises(CheckpointError, match="--dequantise applies only to a quantised base") as caught:
+    with pytest.raises(CheckpointError, match=naming("--dequantise")) as caught:
         open_any(made / "lora", str(made / "full"), dequantise=True)
     assert "\n" not in str(caught.value)
 
@@ -127,7 +128,7 @@ def test_outputs_that_depend_on_the_batch_are_refused(made, tmp_path):
     rows = tmp_path / "rows.jsonl"
     asked = [{"question": f"w1 w{n} w3", "choices": ["w4", "w5 w6"], "answer": 0} for n in (7, 8, 9)]
     rows.write_text("".join(json.dumps(row) + "\n" for row in asked))
-    with pytest.raises(ModelError, match="outlier threshold"):
+    with pytest.raises(ModelError, match=naming("llm_int8_threshold")):
         adapter_probe.ablate(made / "lora", base=made / "int8", data=rows, out=tmp_path / "out")
     study = adapter_probe.ablate(made / "lora", base=made / "nf4", data=rows, out=tmp_path / "four")
     assert len(study.spans) == 6

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from refusals import naming
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
@@ -128,7 +129,7 @@ def test_the_base_may_move(bert_checkpoint, tiny_base, tmp_path):
     description = json.loads((folder / "adapter_probe.json").read_text())
     description["base"]["name"] = str(gone)
     (folder / "adapter_probe.json").write_text(json.dumps(description))
-    with pytest.raises(CheckpointError, match=f"{gone}: no such folder"):
+    with pytest.raises(CheckpointError, match=naming(str(gone))):
         open_checkpoint(folder)
     opened = open_checkpoint(folder, str(moved))
     assert opened.description.base.name == str(moved)
@@ -149,7 +150,7 @@ def test_one_changed_weight_makes_another_base(bert_checkpoint, tiny_base, tmp_p
     name = "encoder.layer.1.output.dense.bias"
     tensors[name] = tensors[name] + np.float32([1e-6] + [0] * 31)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(CheckpointError, match="differ from those of the base that"):
+    with pytest.raises(CheckpointError, match=naming(str(folder))):
         open_checkpoint(bert_checkpoint, str(folder))
 
 
@@ -194,7 +195,7 @@ def test_a_base_of_the_hub_is_remembered_by_its_revision(
 
     hub_cache(cache, "b" * 40, tiny_base("bert", seed=1))
     assert logits(open_checkpoint(tmp_path / "c").model).equal(logits(saved))
-    with pytest.raises(CheckpointError, match="differ from those of the base that"):
+    with pytest.raises(CheckpointError, match=naming("org/tiny")):
         open_checkpoint(tmp_path / "c", "org/tiny")  # its newest revision
 
 
@@ -218,5 +219,5 @@ def test_a_save_that_stops_half_way_leaves_no_checkpoint(tiny_base, write_checkp
     monkeypatch.setattr(native, "write_description", stop)
     with pytest.raises(KeyboardInterrupt):
         write_checkpoint(tiny_base("bert"), tmp_path / "c")
-    with pytest.raises(CheckpointError, match="is not a checkpoint"):
+    with pytest.raises(CheckpointError, match=naming(str(tmp_path / "c"))):
         open_checkpoint(tmp_path / "c")

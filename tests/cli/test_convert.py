@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from refusals import naming
 
 import adapter_probe as ap
 
@@ -57,7 +58,5 @@ def test_python_converts_and_inspects_as_the_commands_do(program, trained: Path,
         assert (tmp_path / "h" / name).read_bytes() == (tmp_path / "c" / name).read_bytes()
     assert ap.convert(trained, tmp_path / "n", "native") == []
     assert (tmp_path / "n" / "delta.safetensors").read_bytes() == (trained / "delta.safetensors").read_bytes()
-    with pytest.raises(
-        ap.CheckpointError, match="--to must be one of adapterhub, mlx, native, peft, not 'onnx'"
-    ):
+    with pytest.raises(ap.CheckpointError, match=naming("--to", "adapterhub, mlx, native, peft", "'onnx'")):
         ap.convert(trained, tmp_path / "o", "onnx")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from byte_tokenizer import byte_tokenizer
+from refusals import naming
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
@@ -79,9 +80,7 @@ def test_forms_by_their_columns(write, tokenizer):
 
 def test_a_context_that_a_question_would_leave_unread(write, tokenizer):
     row = {"context": "A cat purrs.", "question": "What purrs?", "choices": ["a cat", "a dog"], "answer": 0}
-    with pytest.raises(
-        DataError, match=r"line 1: column 'context' contains 'A cat purrs.', expected no text"
-    ):
+    with pytest.raises(DataError, match=naming("line 1", "'context'", "'A cat purrs.'")):
         load_requests(tokenizer, [write(row)], "test")
     (read,) = load_requests(tokenizer, [write({**row, "context": ""})], "test").rows
     assert read.context == "Question: What purrs?\nAnswer:"
@@ -101,7 +100,7 @@ def test_a_part_of_the_data_that_is_missing_names_nothing(write, tokenizer):
 def test_a_pointer_of_git_lfs_in_place_of_data(tmp_path, tokenizer):
     path = tmp_path / "rows.jsonl"
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
-    with pytest.raises(DataError, match=r"is a git-LFS pointer, .* `git lfs pull`"):
+    with pytest.raises(DataError, match=naming("git lfs pull")):
         load_requests(tokenizer, [path], "test")
 
 
@@ -154,9 +153,7 @@ def test_damaged_rows_are_one_line(rows, words, write):
 
 
 def test_a_metric_of_another_form_is_refused():
-    with pytest.raises(
-        DataError, match="metric 'acc_norm' does not fit rows of form 'text'; allowed: bits_per_byte"
-    ):
+    with pytest.raises(DataError, match=naming("'acc_norm'", "'text'", "bits_per_byte")):
         choose_metric("acc_norm", requests_with_fingerprint("text", [], ""))
     for form, metrics in FORM_METRICS.items():
         assert all(choose_metric(m, requests_with_fingerprint(form, [], "")) == m for m in metrics)
@@ -229,7 +226,7 @@ def test_each_token_of_a_long_text_is_scored_once(tokenizer, most):
 
 def test_what_cannot_be_scored_is_one_line(tokenizer):
     long = requests_with_fingerprint("choice", [Request("a", ("b", "c" * 30), " ")], "test")
-    with pytest.raises(DataError, match=r"test row 1: 'c+' has 31 tokens; 1 to 8 are allowed"):
+    with pytest.raises(DataError, match=naming("test row 1", "31", "1 to 8")):
         encode_requests(tokenizer, long, 8)
 
 

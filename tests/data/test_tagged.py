@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from refusals import naming
 
 import adapter_probe as ap
 from adapter_probe.analysis.resampling import draw_counts, weighted_scorer
@@ -111,15 +112,11 @@ def test_labels_that_do_not_fit_are_one_line(values, names, words):
 
 
 def test_entity_f1_needs_entities_and_seqeval(monkeypatch):
-    with pytest.raises(
-        ap.DataError, match="entity_f1 needs tags such as O, B-PER and I-PER, and the head's are 'NN'"
-    ):
+    with pytest.raises(ap.DataError, match=naming("entity_f1", "'NN'")):
         refuse_unscorable("entity_f1", ("NN", "VB"))
     monkeypatch.setitem(sys.modules, "seqeval", None)
     monkeypatch.setitem(sys.modules, "seqeval.metrics", None)
-    with pytest.raises(
-        ap.DataError, match=r"needs seqeval; install the extra 'tags' .* or give --metric tag_acc"
-    ):
+    with pytest.raises(ap.DataError, match=naming("seqeval", "'tags'", "--metric tag_accuracy")):
         refuse_unscorable("entity_f1", TAGS)
     refuse_unscorable("tag_accuracy", TAGS)
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from ablation_facts import record_of
 from matplotlib.colors import to_hex
+from refusals import naming
 
 from adapter_probe import wording
 from adapter_probe.analysis.published import published_ablation
@@ -171,7 +172,7 @@ def test_grids_never_overlap_and_stay_on_the_page(make_frame, assert_tidy, n_gri
 
 
 def test_a_figure_without_room_is_refused(make_frame):
-    with pytest.raises(ResultsError, match=r"1 grids do not fit 0\.9 inches: each needs 1\.5 inches"):
+    with pytest.raises(ResultsError, match=naming("1", "0.9 inches", "1.5 inches")):
         heatmap_figure(
             [Grid(make_frame(2), [], None)], FigureOptions(Venue("slip", 0.9, 1.2, 8.0, 7.0)), "drop"
         )

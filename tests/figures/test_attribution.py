@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from ablation_facts import record_of
 from matplotlib.figure import Figure
+from refusals import naming
 
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.errors import ResultsError
@@ -159,5 +160,5 @@ def test_the_legend_covers_neither_data_nor_axis(record, inches):
 
 
 def test_a_study_without_shares_is_refused(record):
-    with pytest.raises(ResultsError, match="results: layer shares are not available"):
+    with pytest.raises(ResultsError, match=naming("results")):
         attribution(replace(record(), layers=None))

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from refusals import naming
 
 from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.errors import ResultsError
@@ -88,7 +89,7 @@ def test_labels_name_panels_captions_and_files(tmp_path, ablation_folder):
     assert [one.stem for one in made if one.kind == "table"] == [
         "table-removable-trec-ffn-only", "table-removable-costs-5",
     ]  # fmt: skip
-    with pytest.raises(ResultsError, match="1 label for 2 ablations"):
+    with pytest.raises(ResultsError, match=naming("1", "2")):
         write_gallery(records, tmp_path / "none", replace(OPTIONS, labels=("one",)))
     assert not (tmp_path / "none").exists()
 
@@ -99,9 +100,7 @@ def test_only_what_was_asked_for_is_written(tmp_path, ablation_folder):
     made = write_gallery(records, tmp_path / "out", replace(OPTIONS, only=("heatmap", "table-removable")))
     assert [one.stem for one in made] == ["heatmap", "table-removable-cola", "table-removable-mnli-m"]
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {one.stem for one in made}
-    with pytest.raises(
-        ResultsError, match=r"--only 'heat' is not available; choose from heatmap, attribution"
-    ):
+    with pytest.raises(ResultsError, match=naming("--only", "'heat'", "heatmap, attribution")):
         write_gallery(records, tmp_path / "none", replace(OPTIONS, only=("heat",)))
 
 
@@ -155,7 +154,7 @@ def test_the_tolerance_moves_the_line_and_is_said(tmp_path, ablation_folder):
 
 def test_what_is_too_narrow_is_refused_in_one_line(tmp_path, ablation_folder):
     narrow = FigureOptions(Venue("slip", 0.9, 1.2, 8.0, 7.0))
-    with pytest.raises(ResultsError, match=r"1 grids do not fit 0\.9 inches"):
+    with pytest.raises(ResultsError, match=naming("1", "0.9 inches")):
         write_gallery(records_in([ablation_folder(tmp_path / "a")]), tmp_path / "out", narrow)
     assert not (tmp_path / "out").exists()
 

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from refusals import naming
 
 from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.overlay import read_overlay
@@ -100,20 +101,20 @@ def test_pefts_method_comparison_has_every_cost(tradeoff_trials, tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("a.csv", CSV.replace("score", "accuracy"), "no column score"),
-        ("a.csv", CSV.replace("0.79", "79"), "of vera on cola must be a fraction, such as 0.83, not 79"),
-        ("a.csv", CSV.replace("20000", "0"), "vera has 0.0 parameters"),
-        ("a.csv", CSV.replace(",cola", ",x").replace(",CoLA", ",x").replace(",mnli", ",x"), "tasks are x"),
-        ("a.json", json.dumps(experiment()), "names no task of the study; give a CSV with the column task"),
-        ("a.json", "[]", "is not a result of PEFT's method comparison"),
-        ("a.json", "{", "cannot be read as JSON"),
-        ("a.json", json.dumps(experiment(status="failed")), "no experiment in it has ended"),
-        ("a.json", json.dumps(experiment(file_size="big")), "'big' is not a number"),
+        ("a.csv", CSV.replace("score", "accuracy"), ("a.csv", "score")),
+        ("a.csv", CSV.replace("0.79", "79"), ("--overlay", "vera", "cola", "79")),
+        ("a.csv", CSV.replace("20000", "0"), ("--overlay", "vera", "0.0")),
+        ("a.csv", CSV.replace(",cola", ",x").replace(",CoLA", ",x").replace(",mnli", ",x"), ("cola", "x")),
+        ("a.json", json.dumps(experiment()), ("--overlay", "CSV", "task")),
+        ("a.json", "[]", ("a.json", "PEFT")),
+        ("a.json", "{", ("a.json", "JSON")),
+        ("a.json", json.dumps(experiment(status="failed")), ("a.json",)),
+        ("a.json", json.dumps(experiment(file_size="big")), ("a.json", "'big'")),
     ],
 )  # fmt: skip
 def test_bad_files(name, text, words, record, tmp_path):
     (tmp_path / name).write_text(text)
-    with pytest.raises(ResultsError, match=words) as caught:
+    with pytest.raises(ResultsError, match=naming(*words)) as caught:
         list(module.drawings([record], FigureOptions(PAPER, overlay=read_overlay([tmp_path / name]))))
     assert "\n" not in str(caught.value)
 
@@ -121,6 +122,6 @@ def test_bad_files(name, text, words, record, tmp_path):
 def test_not_beside_the_papers_percentages(record, tmp_path):
     (tmp_path / "a.csv").write_text(CSV)
     options = FigureOptions(PAPER, paper=True, overlay=read_overlay([tmp_path / "a.csv"]))
-    with pytest.raises(ResultsError, match="--paper draws percentages of each base"):
+    with pytest.raises(ResultsError, match=naming("--paper")):
         next(module.drawings([record], options))
     assert isinstance(read_overlay([]), pd.DataFrame)

@@ -157,7 +157,7 @@ def test_an_undefined_drop_is_a_cross_and_a_gap():
 
 def test_a_grid_is_no_curve_and_plot_takes_either():
     grid, line = (record_of(frame_of(spans, 5)) for spans in ("all", "suffix"))
-    with pytest.raises(ResultsError, match="these spans are a grid"):
+    with pytest.raises(ResultsError):
         curve(grid)
     assert plot(grid, plt.figure().add_subplot()).get_ylabel() == "first layer switched off"
     assert plot(line, plt.figure().add_subplot()).get_xlabel() == "first layer switched off (last: 4)"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import naming
 
 from adapter_probe.checkpoints.description import read_description
 from adapter_probe.data.tasks import find_task
@@ -167,9 +168,9 @@ def test_counts_are_those_of_the_formulas(method, pooler, request_for, tiny_base
 
 
 def test_requests_that_cannot_be(request_for, tmp_path):
-    with pytest.raises(ModelError, match="k 4 exceeds the base, which has 3 layers"):
+    with pytest.raises(ModelError, match=naming("k 4", "3")):
         plan_trials([request_for(TopLayers(4))])
-    with pytest.raises(ResultsError, match=r"cannot read .*request\.json: No such file"):
+    with pytest.raises(ResultsError, match=naming("request.json")):
         run_trial(tmp_path, CPU, lambda _: None)
 
 
@@ -197,9 +198,7 @@ def test_a_base_that_changed_before_its_trial_began(request_for, tiny_base, tmp_
     [trial] = plan_trials([request_for(base=base)])
     write_requests(tmp_path, [trial])
     shutil.copytree(tiny_base("bert", seed=1), base, dirs_exist_ok=True)
-    with pytest.raises(
-        TrainingError, match=rf"trial {trial.id} was planned .* changed .*; run the command again"
-    ):
+    with pytest.raises(TrainingError, match=naming(trial.id)):
         run_trial(trial.folder(tmp_path), CPU, lambda _: None)
     assert read_trial(trial.folder(tmp_path)) is None
 
@@ -217,7 +216,7 @@ def test_an_edited_request_of_another_training_is_noticed(request_for, tmp_path)
     document = json.loads(path.read_text())
     document["settings"]["seed"] = 7
     path.write_text(json.dumps(document))
-    with pytest.raises(ResultsError, match=r"settings\.seed: 0 -> 7"):
+    with pytest.raises(ResultsError, match=naming("settings.seed", "0", "7")):
         run_trial(trial.folder(tmp_path), CPU, lambda _: None)
 
 
@@ -225,7 +224,7 @@ def test_two_tasks_of_one_name(request_for, tiny_task):
     one = request_for()
     other = request_for(task=tiny_task)
     other = dataclasses.replace(other, task=dataclasses.replace(other.task, name=one.task.name))
-    with pytest.raises(TrainingError, match="two different tasks are named"):
+    with pytest.raises(TrainingError, match=naming(one.task.name)):
         shared_settings(plan_trials([one, other]))
 
 
@@ -310,5 +309,5 @@ def test_a_base_that_does_not_fit_is_refused_before_it_is_read(request_for, monk
     request = request_for()
     monkeypatch.setattr("adapter_probe.jobs.trials.available_memory", lambda device: 10_000)
     monkeypatch.setattr("adapter_probe.jobs.trials.load_inputs", lambda request: pytest.fail("it was read"))
-    with pytest.raises(CheckpointError, match=r"takes 0\.0 GB in float32, and 0\.0 GB of memory are free"):
+    with pytest.raises(CheckpointError, match=naming("0.0 GB", "float32")):
         plan_trials([request])

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from refusals import naming
 from scipy import stats
 from torch.nn import functional as F
 from transformers import (
@@ -203,17 +204,17 @@ def test_two_adapters_in_one_place_are_refused(fresh: Callable):
     twice = ImportedMethod("adapters", ("seq_bn",), (bottleneck, replace(bottleneck, size=2)))
     model = fresh()
     before = set(model.base.state_dict())
-    with pytest.raises(ModelError, match=r"^2 adapters at .*ffn.* are not supported; at most one"):
+    with pytest.raises(ModelError, match=naming("2", "ffn")):
         model.install(twice, None)
     assert set(model.base.state_dict()) == before
 
 
 def test_a_language_model_is_refused():
     encoder = BertLMHeadModel(BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1))
-    with pytest.raises(ModelError, match="BertLMHeadModel is not supported; give a model for sequence class"):
+    with pytest.raises(ModelError, match=naming("BertLMHeadModel")):
         AdaptedModel(encoder)
 
 
 def test_any_other_module_is_refused():
-    with pytest.raises(ModelError, match="Linear is not supported; give a transformers model"):
+    with pytest.raises(ModelError, match=naming("Linear")):
         AdaptedModel(torch.nn.Linear(2, 2))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from refusals import naming
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 
@@ -39,24 +40,23 @@ def row(model_type: str) -> Anatomy:
     [("qwen3", "self_attn.q_norm.weight"), ("gemma2", "pre_feedforward_layernorm.weight")],
 )
 def test_parameters_that_no_part_owns_are_named(model_type: str, parameter: str):
-    with pytest.raises(ModelError, match=f"layer 0 of this {model_type} model has '{parameter}'"):
+    with pytest.raises(ModelError, match=naming("layer 0", model_type, f"'{parameter}'")):
         AdaptedModel(made(model_type), anatomy=row("llama"))
 
 
 @pytest.mark.parametrize(
     ("model_type", "changes", "what"),
     [
-        ("llama", {"attention": CausalAttention}, r"layer 0 differs .* off by \d"),
-        ("llama", {"final_norm": None}, "the head differs"),
-        ("gpt2", {"position_embeddings": None}, "the embeddings differs"),
-        ("bert", {"pre_norm": True}, "layer 0 differs"),
+        ("llama", {"attention": CausalAttention}, "layer 0"),
+        ("llama", {"final_norm": None}, "the head"),
+        ("gpt2", {"position_embeddings": None}, "the embeddings"),
+        ("bert", {"pre_norm": True}, "layer 0"),
     ],
 )
 def test_what_is_computed_otherwise_is_named(model_type: str, changes: dict, what: str):
     base = made(model_type)
-    with pytest.raises(ModelError, match=f"does not fit this {model_type} model: {what}") as caught:
+    with pytest.raises(ModelError, match=naming(model_type, what)):
         AdaptedModel(base, anatomy=replace(row(model_type), **changes))
-    assert "\n" not in str(caught.value)
 
 
 def test_infinite_outputs_of_the_base_itself_are_no_misfit():
@@ -71,7 +71,7 @@ def test_an_error_inside_torch_names_the_layer():
     base, anatomy = made("llama"), row("llama")
     for layer in base.model.layers:  # no parameters of its own, so that no part is without an owner
         layer.mlp = Doubled()
-    with pytest.raises(ModelError, match=r"layer 0 differs .* cannot be run, The size of tensor a") as caught:
+    with pytest.raises(ModelError, match=naming("layer 0", "The size of tensor a")) as caught:
         AdaptedModel(
             base,
             anatomy=replace(
@@ -94,7 +94,7 @@ def test_a_layer_that_differs_from_the_others_is_named():
     base = made("llama")
     attention = base.model.layers[1].self_attn
     attention.forward = lambda hidden_states, **_: (attention.o_proj(attention.q_proj(hidden_states)), None)
-    with pytest.raises(ModelError, match="llama model: layer 1 differs"):
+    with pytest.raises(ModelError, match=naming("llama", "layer 1")):
         AdaptedModel(base)
 
 

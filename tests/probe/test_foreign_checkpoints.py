@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from exact import assert_close_in_float32
+from refusals import naming
 
 from adapter_probe.checkpoints.converting import to_native
 from adapter_probe.checkpoints.foreign import names_of_outputs
@@ -83,9 +84,9 @@ def test_low_rank_adapters_that_layers_share_are_counted_for_no_layer(tmp_path: 
 
 def test_labels_that_nothing_orders_are_refused(tmp_path: Path):
     data = rows(tmp_path / "d.jsonl", ["x", "y", "z", "x"])
-    with pytest.raises(DataError, match=r"labels x, y, z are not those .* 3 outputs, bad, fair, good"):
+    with pytest.raises(DataError, match=naming("x, y, z", "3", "bad, fair, good")):
         request("adapterhub/houlsby", data)
-    with pytest.raises(DataError, match=r"does not name; .*--label-names, or give labels from 0 to 2"):
+    with pytest.raises(DataError, match=naming("--label-names", "0", "2")):
         request("peft/lora", data)
 
 
@@ -96,14 +97,14 @@ def test_names_that_are_given_order_the_labels(tmp_path: Path):
         made = given_task(task, [data], "validation", "c", label_names=names)
         assert made.label_names == ("z", "x", "y")
     for names, words in (
-        (("x", "y"), "2 different names; .* has 3 outputs"),
-        (("x", "y", "y"), "2 different names"),
-        (("x", "y", "w"), "labels x, y, z are not those .* 3 outputs, x, y, w"),
+        (("x", "y"), ("2", "3")),
+        (("x", "y", "y"), ("2",)),
+        (("x", "y", "w"), ("x, y, z", "3", "x, y, w")),
     ):
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=naming(*words)):
             given_task(task, [data], "validation", "c", label_names=names)
     native = replace(task, label_names=("a", "b", "c"), files={"train": ("t",), "validation": ("v",)})
-    with pytest.raises(DataError, match="names its outputs itself, a, b, c"):
+    with pytest.raises(DataError, match=naming("a, b, c")):
         given_task(native, (), "validation", "c", label_names=("x", "y", "z"))
 
 
@@ -127,15 +128,13 @@ def test_real_names_in_the_configuration_name_the_outputs(own, base, names, tmp_
 
 
 def test_without_data_there_is_nothing_to_judge_by():
-    with pytest.raises(CheckpointError, match=r"does not record its data; .*--data FILE"):
+    with pytest.raises(CheckpointError, match=naming("--data FILE")):
         request("peft/lora", None)
 
 
 def test_sites_without_anything_inside_are_told(tmp_path: Path):
     data = rows(tmp_path / "d.jsonl", [0, 1, 2])
-    with pytest.raises(
-        CheckpointError, match=r"no adapters to switch off for --sites ffn: .* sites attention"
-    ):
+    with pytest.raises(CheckpointError, match=naming("--sites ffn", "attention")):
         request("peft/lora", data, sites="ffn")
 
 

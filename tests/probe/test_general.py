@@ -14,6 +14,7 @@ from byte_tokenizer import byte_tokenizer
 from exact import assert_close_in_float32
 from mask_loop import randomise, switched
 from peft_folders import reference, save_lora
+from refusals import naming
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, LlamaConfig
 
 from adapter_probe.data.requests_encoding import TokenTree
@@ -203,5 +204,5 @@ def test_mixed_precision_gives_the_predictions_of_float32(classifier, tmp_path):
 
 
 def test_a_base_whose_outputs_depend_on_the_batch_is_refused():
-    with pytest.raises(ModelError, match=r"outlier threshold.*llm_int8_threshold 0"):
+    with pytest.raises(ModelError, match=naming("llm_int8_threshold 0")):
         model_of(SimpleNamespace(model=torch.nn.Linear(1, 1), alone=True), None)

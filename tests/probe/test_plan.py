@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from refusals import naming
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.probe.plan import (
@@ -82,5 +83,5 @@ def test_tokens_per_pass_follow_device_and_width_unless_asked_for():
     assert choose_tokens_per_pass(None, "mps", 10**9) == 1
     assert choose_tokens_per_pass(1, "cpu", 1024) == 1
     for asked in (0, -5):
-        with pytest.raises(ResultsError, match=f"--tokens-per-pass must be at least 1, not {asked}"):
+        with pytest.raises(ResultsError, match=naming("--tokens-per-pass", "1", str(asked))):
             choose_tokens_per_pass(asked, "cpu", 1024)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from exact import assert_close_in_float32
+from refusals import naming
 from safetensors.numpy import load_file
 
 import adapter_probe as ap
@@ -135,14 +136,14 @@ def test_pruning_twice_and_ablating_the_rest(checkpoint, tmp_path):
 
 
 def test_what_cannot_be_pruned(checkpoint, tiny_base, tiny_task, tmp_path):
-    with pytest.raises(CheckpointError, match=r"span 1-3 exceeds .* layers are 0 to 2"):
+    with pytest.raises(CheckpointError, match=naming("1-3", "0 to 2")):
         prune(checkpoint, Span(1, 3), tmp_path / "p")
-    with pytest.raises(CheckpointError, match=r"span 9 exceeds"):
+    with pytest.raises(CheckpointError, match=naming("9")):
         prune(checkpoint, Span(9, 9), tmp_path / "p")
     prune(checkpoint, Span(0, 0), tmp_path / "p")
-    with pytest.raises(CheckpointError, match="already contains a checkpoint"):
+    with pytest.raises(CheckpointError, match=naming(str(tmp_path / "p"))):
         prune(checkpoint, Span(1, 1), tmp_path / "p")
-    with pytest.raises(CheckpointError, match=r"no adapters in layer 0, .* adapters are 1, 2$"):
+    with pytest.raises(CheckpointError, match=naming("layer 0", "1, 2")):
         prune(tmp_path / "p", Span(0, 1), tmp_path / "q")
 
 
@@ -150,7 +151,7 @@ def test_a_checkpoint_without_adapters(tiny_base, tiny_task, tmp_path):
     settings = TrainingSettings(epochs=1)
     asked = TrainingRequest(str(tiny_base("bert")), find_task(tiny_task), TopLayers(1), settings)
     train_checkpoint(asked, tmp_path / "c", CPU, lambda _: None)
-    with pytest.raises(CheckpointError, match=r"has no adapters to switch off .* top_layers"):
+    with pytest.raises(CheckpointError, match=naming("top_layers")):
         prepare_ablation(AblationArguments(str(tmp_path / "c")), CPU)
 
 

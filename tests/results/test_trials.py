@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import naming
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.sealing import read_study
@@ -64,13 +65,11 @@ def test_a_record_is_bound_to_its_trial_and_its_bytes(tmp_path):
     ours.mkdir()
     write_trial(ours, RECORD)
     shutil.copytree(ours, other)
-    with pytest.raises(
-        ResultsError, match=rf"trial\.json is the record of another trial, {RECORD.trial}; remove"
-    ):
+    with pytest.raises(ResultsError, match=naming("trial.json", RECORD.trial)):
         read_trial(other)
     text = (ours / "trial.json").read_text()
     (ours / "trial.json").write_text(text.replace("0.75", "0.85", 1))
-    with pytest.raises(ResultsError, match=r"trial\.json was edited: its checksum does not match; remove"):
+    with pytest.raises(ResultsError, match=naming("trial.json")):
         read_trial(ours)
 
 
@@ -145,7 +144,7 @@ def test_a_cut_record(tmp_path):
     write_trial(tmp_path, RECORD)
     path = tmp_path / "trial.json"
     path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(ResultsError, match="damaged"):
+    with pytest.raises(ResultsError, match=naming("trial.json")):
         read_trial(tmp_path)
 
 
@@ -185,9 +184,9 @@ def test_a_study_that_was_edited_is_refused(tmp_path):
     del document["tasks"]["MNLI"]
     path.write_text(json.dumps(document))
     for read in (read_study, lambda _: claim_study(tmp_path, "tradeoff", BASE, {"CoLA": COLA})):
-        with pytest.raises(ResultsError, match=r"study\.json is damaged or was edited"):
+        with pytest.raises(ResultsError, match=naming("study.json")):
             read(path)
     del document["checksum"]
     path.write_text(json.dumps(document))
-    with pytest.raises(ResultsError, match=r"study\.json is damaged or was edited"):
+    with pytest.raises(ResultsError, match=naming("study.json")):
         read_study(path)

@@ -13,6 +13,7 @@ import torch
 from mask_loop import randomise, switched
 from peft import LoraConfig, PeftModel, VeraConfig, get_peft_model, inject_adapter_in_model
 from peft.tuners.tuners_utils import BaseTunerLayer
+from refusals import naming
 from transformers import (
     AutoTokenizer,
     BitsAndBytesConfig,
@@ -233,24 +234,24 @@ def two_active(model: PeftModel) -> PeftModel:
 @pytest.mark.parametrize(
     ("change", "arguments", "words"),
     [
-        (merged, {}, "merged adapters"),
-        (two_active, {}, "2 active adapters"),
-        (lambda _: base_model(), {}, "holds no adapter of PEFT"),
-        (lambda _: torch.nn.Linear(2, 2), {}, "no outputs that adapter-probe knows"),
-        (lambda _: 5, {}, "checkpoint must be a string, a path, a Module, or a Trainer, not 5"),
-        (lambda model: model, {"tokenizer": None}, "give tokenizer="),
-        (lambda model: model, {"data": ()}, "give data="),
-        (lambda model: model, {"labels": [0, 1]}, "labels and read apply only to batches"),
-        (lambda model: model, {"device": "meta:0"}, "device"),
-        (lambda model: model, {"base": "elsewhere"}, "base needs a checkpoint on disk"),
-        (lambda model: model, {"dequantise": True}, "dequantise needs a checkpoint on disk"),
-        (lambda model: model, {"layernorm": "pretrained"}, "--layernorm pretrained is not possible"),
+        (merged, {}, ("merged",)),
+        (two_active, {}, ("2",)),
+        (lambda _: base_model(), {}, ("PEFT",)),
+        (lambda _: torch.nn.Linear(2, 2), {}, ("adapter-probe",)),
+        (lambda _: 5, {}, ("checkpoint", "Module", "Trainer", "5")),
+        (lambda model: model, {"tokenizer": None}, ("tokenizer=",)),
+        (lambda model: model, {"data": ()}, ("data=",)),
+        (lambda model: model, {"labels": [0, 1]}, ("labels", "read", "batches")),
+        (lambda model: model, {"device": "meta:0"}, ("device",)),
+        (lambda model: model, {"base": "elsewhere"}, ("base",)),
+        (lambda model: model, {"dequantise": True}, ("dequantise",)),
+        (lambda model: model, {"layernorm": "pretrained"}, ("--layernorm pretrained",)),
     ],
 )
 def test_what_does_not_fit_is_one_line(change, arguments, words, model, tokenizer):
     given = change(model)
     training = getattr(given, "training", None)
-    with pytest.raises(ap.AdapterProbeError, match=words) as caught:
+    with pytest.raises(ap.AdapterProbeError, match=naming(*words)) as caught:
         ap.ablate(given, **({"tokenizer": tokenizer, **QUIET} | arguments))
     assert "\n" not in str(caught.value)
     assert getattr(given, "training", None) == training
@@ -259,7 +260,5 @@ def test_what_does_not_fit_is_one_line(change, arguments, words, model, tokenize
 def test_a_tokenizer_of_another_model_is_refused(model, tokenizer):
     larger = copy.deepcopy(tokenizer)
     larger.add_tokens([f"word{number}" for number in range(20)])
-    with pytest.raises(
-        ap.CheckpointError, match=r"the tokenizer has \d+ tokens and the model's embedding 64"
-    ):
+    with pytest.raises(ap.CheckpointError, match=naming("64")):
         ap.ablate(model, tokenizer=larger, **QUIET)

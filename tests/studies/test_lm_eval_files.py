@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from lm_eval_cases import CHOICE, MOST, PAGE, PAGES, QUESTIONS, opened, write_lora, write_task
+from refusals import naming
 
 import adapter_probe
 from adapter_probe.errors import DataError
@@ -95,9 +96,7 @@ def test_samples_are_compared_row_by_row(checkpoint, tmp_path, capsys):
 
 def test_rows_without_a_metric_of_the_harness_are_one_line(checkpoint, tmp_path):
     data = write_rows(tmp_path, [{"prompt": "a", "completion": " b"}])
-    with pytest.raises(
-        DataError, match="lm-evaluation-harness has no metric nll; for these rows it has greedy_acc"
-    ):
+    with pytest.raises(DataError, match=naming("lm-evaluation-harness", "nll", "greedy_accuracy")):
         adapter_probe.ablate(
             checkpoint, data=data, out=tmp_path / "out", progress=False, lm_eval_json=tmp_path / "files"
         )

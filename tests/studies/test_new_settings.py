@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from refusals import naming
 
 import adapter_probe as ap
 from adapter_probe.errors import ResultsError
@@ -56,7 +57,7 @@ def test_a_later_setting_that_is_chosen_is_another_run(copied, checkpoint, monke
 
     monkeypatch.setattr(Chosen.__dataclass_fields__["gentleness"], "default", 0)
     monkeypatch.setattr(arguments, "AblationSettings", Chosen)
-    with pytest.raises(ResultsError, match=r"settings\.gentleness: absent -> 1"):
+    with pytest.raises(ResultsError, match=naming("settings.gentleness", "1")):
         ap.ablate(checkpoint, out=copied, progress=False)
 
 
@@ -74,5 +75,5 @@ def test_older_trials_are_not_trained_again(tiny_base, tmp_path, short_task):
     # The table of trials has no column for a new setting, so a folder holds one value of it.
     other = replace(old, settings=LaterTraining(epochs=1, patience=2))
     assert trials.trial_id(identity_of(other, {})) != trials.trial_id(identity_of(old, {}))
-    with pytest.raises(ResultsError, match="patience: absent -> 2"):
+    with pytest.raises(ResultsError, match=naming("patience", "2")):
         claim_study(tmp_path, "tradeoff", *trials.shared_settings(trials.plan_trials([other])))

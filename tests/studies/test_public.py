@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import naming
 
 import adapter_probe as ap
 from adapter_probe.studies.checked import checked
@@ -21,7 +22,7 @@ def test_every_public_name_is_there():
     for name in ap.__all__:
         assert getattr(ap, name) is not None
     assert set(ap.__all__) <= set(dir(ap))
-    with pytest.raises(AttributeError, match="no attribute 'ablat'"):
+    with pytest.raises(AttributeError, match=naming("'ablat'")):
         _ = ap.ablat
 
 
@@ -179,7 +180,7 @@ def test_every_path_may_be_an_object_of_another_library(tmp_path):
 
     here = Place(tmp_path)
     assert given(here, here, [here, "a"]) == (str(tmp_path), str(tmp_path), (str(tmp_path), "a"))
-    with pytest.raises(ap.AdapterProbeError, match=r"^place must be a string or a path, not <"):
+    with pytest.raises(ap.AdapterProbeError, match=naming("place")):
         given(type("Bytes", (Place,), {"__fspath__": lambda self: b"a"})(tmp_path), None, [])
 
 

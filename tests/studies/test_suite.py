@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from refusals import naming
 from safetensors.torch import load_file
 
 import adapter_probe as ap
@@ -116,9 +117,7 @@ def test_a_suite_is_its_studies(file, tiny_base, short_task, tmp_path, monkeypat
     # A checkpoint that is there and was trained otherwise is not taken for what the file asks for.
     other = tmp_path / "other.toml"
     other.write_text(file.read_text().replace("size = 2\nseeds = 2", "size = 2\nbatch_size = 16\nseeds = 2"))
-    with pytest.raises(
-        ResultsError, match=r"seed-0 contains .* another training: settings\.batch_size: 32 -> 16"
-    ):
+    with pytest.raises(ResultsError, match=naming("seed-0", "settings.batch_size", "32", "16")):
         ap.suite(other, tmp_path / "out", progress=False)
 
 
@@ -204,7 +203,7 @@ def test_what_is_to_do_is_told(file, tmp_path, capsys):
 def test_a_sweep_of_nothing_is_refused(file, tmp_path, old, new, part):
     text = file.read_text().replace("baseline = true\n", "").replace("[init-sweep]", "[init_sweep]")
     (tmp_path / "own.toml").write_text(text.replace(old, new))
-    with pytest.raises(TrainingError, match=rf"own\.toml: \[{part}\] selects no method"):
+    with pytest.raises(TrainingError, match=naming("own.toml", f"[{part}]")):
         ap.suite(tmp_path / "own.toml", tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()
 

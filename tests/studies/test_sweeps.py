@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from refusals import naming
 
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError, JobsDetached, ResultsError, TrainingError
@@ -147,7 +148,7 @@ def test_an_edited_table_is_refused(sweep, tmp_path):
     assert load(folder).table.equals(load(sweep.folder).table)
     table = folder / "sweep.csv"
     table.write_text(table.read_text().replace("0.1,", "0.2,", 1))
-    with pytest.raises(ResultsError, match=r"sweep\.csv has changed since it was written"):
+    with pytest.raises(ResultsError, match=naming("sweep.csv")):
         load(folder)
 
 
@@ -197,7 +198,7 @@ def test_a_tradeoff_over_two_tasks(tiny_base, two_tasks, tmp_path):
     drawn = [{p.name: p.read_bytes() for p in of.save(tmp_path / n, formats=("svg",))}
              for n, of in (("memory", study), ("disk", again))]  # fmt: skip
     assert drawn[0] == drawn[1] != {}
-    with pytest.raises(ResultsError, match="give one of first, second"):
+    with pytest.raises(ResultsError, match=naming("first, second")):
         study.plot()
     axes = study.plot(plt.figure().subplots(), task="second")
     assert axes.get_xlabel() == "trained parameters per task"
@@ -289,23 +290,23 @@ def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"stds": ()}, TrainingError, "^--stds is empty, so there is nothing to train; give at least one$"),
-        ({"seeds": 0}, TrainingError, "^--seeds must be at least 1, not 0$"),
-        ({"learning_rates": ()}, TrainingError, "^--learning-rates is empty"),
-        ({"task": "no-such-task"}, DataError, "no-such-task"),
-        ({"workers": -1}, TrainingError, "^--workers must be at least 0, not -1$"),
+        ({"stds": ()}, TrainingError, ("--stds",)),
+        ({"seeds": 0}, TrainingError, ("--seeds", "1", "0")),
+        ({"learning_rates": ()}, TrainingError, ("--learning-rates",)),
+        ({"task": "no-such-task"}, DataError, ("no-such-task",)),
+        ({"workers": -1}, TrainingError, ("--workers", "0", "-1")),
     ],
 )
 def test_bad_arguments(change, error, words, tiny_base, two_tasks, tmp_path):
     arguments = {"base": tiny_base("bert"), "task": two_tasks[0], "out": tmp_path / "s", **change}
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=naming(*words)):
         init_sweep(**arguments)
     assert not (tmp_path / "s").exists()
 
 
 def test_a_tradeoff_of_no_method_names_the_options(tiny_base, two_tasks, tmp_path):
     none = {"sizes": (), "top_k": (), "layernorm": False, "full": False}
-    with pytest.raises(TrainingError, match=r"^no method is chosen, .* --sizes, --top-k, .* --baseline$"):
+    with pytest.raises(TrainingError, match=naming("--sizes", "--top-k", "--baseline")):
         tradeoff(tiny_base("bert"), two_tasks[0], tmp_path / "t", **none)
     assert not (tmp_path / "t").exists()
 

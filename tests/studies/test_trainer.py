@@ -10,6 +10,7 @@ import pytest
 import torch
 from mask_loop import randomise
 from peft import LoraConfig, get_peft_model
+from refusals import naming
 from sklearn.metrics import f1_score
 from transformers import (
     AutoTokenizer,
@@ -70,7 +71,7 @@ def test_the_intact_score_is_that_of_the_trainers_evaluation(tmp_path):
 
 
 def test_a_metric_of_more_than_the_classes_is_refused(tmp_path):
-    with pytest.raises(ap.DataError, match=r"for the logits and .* for the predictions alone; give metric="):
+    with pytest.raises(ap.DataError, match=naming("metric=")):
         ap.ablate(trainer_of(tmp_path, sureness), progress=False)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from exact import assert_close_in_float32
+from refusals import naming
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModel, PreTrainedTokenizerFast
 
@@ -139,7 +140,7 @@ def test_an_ablation_with_norms_that_cannot_be_put_back_is_refused_at_once(
     save_base: Callable, tiny_task: Path, tmp_path: Path
 ):
     train(save_base("gpt2"), tiny_task, tmp_path / "c", Adapters(4))
-    words = "--layernorm pretrained is not possible with a model that the general engine runs: .*trained$"
+    words = naming("--layernorm pretrained")
     with pytest.raises(ModelError, match=words):
         prepare_ablation(
             AblationArguments(str(tmp_path / "c"), AblationSettings(layernorm="pretrained")), CPU
