@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
@@ -28,8 +29,8 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.data.tasks import TaskSpec
 from adapter_probe.errors import CheckpointError
+from adapter_probe.metrics import OF_CLASSES, Kind
 from adapter_probe.models.bases.family import Anatomy
-from adapter_probe.models.bases.heads import HeadKind
 
 from .base_config import FoundBase, find_base, naming_base, resolve_base
 from .files import quote, refuse_unreadable
@@ -38,6 +39,8 @@ from .identity import BaseIdentity, config_settings
 ARCHITECTURES: dict[str, Any] = {
     "classification": AutoModelForSequenceClassification,
     "regression": AutoModelForSequenceClassification,
+    "multilabel": AutoModelForSequenceClassification,
+    "tokens": AutoModelForTokenClassification,
     "extractive": AutoModelForQuestionAnswering,
     "causal": AutoModelForCausalLM,
 }
@@ -172,15 +175,16 @@ def refuse_unknown_tokens(encoded: Encoded | EncodedRequests, base: BaseIdentity
 
 
 def n_outputs(task: TaskSpec) -> int | None:
-    """Number of logits: one per label, one for regression, two for extraction; None for causal models."""
-    return {"classification": len(task.label_names), "regression": 1, "extractive": 2}.get(task.kind)
+    """Number of logits: one per label or tag, one for regression, two for answers; None for causal models."""
+    fixed = {"regression": 1, "extractive": 2}
+    return len(task.label_names) if task.kind in OF_CLASSES else fixed.get(task.kind)
 
 
 def load_base(
     base: FoundBase | str,
     n_outputs: int | None = None,
     *,
-    kind: HeadKind | Literal["regression"] = "classification",
+    kind: Kind = "classification",
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> LoadedBase:
@@ -192,8 +196,8 @@ def load_base(
     Args:
         base: a base that `find_base` found, or its folder or hub id.
         n_outputs: columns of the logits; None for a causal model, whose columns are its vocabulary.
-        kind: ``extractive`` for a head that reads all positions (start and end), ``causal`` for the model's
-            own output embedding, else a head that reads one position.
+        kind: ``extractive`` or ``tokens`` for a head that reads all positions, ``causal`` for the model's own
+            output embedding, else a head that reads one position.
         seed: seed of the head's initialisation.
         dtype: precision of the weights in memory, of which there is only one copy; if it is not float32,
             they are read in the stored precision and cast one by one.
@@ -205,6 +209,8 @@ def load_base(
     name, config = found.name, copy.deepcopy(found.config)
     if n_outputs is not None:
         config.num_labels = n_outputs
+    if kind == "multilabel":
+        config.problem_type = "multi_label_classification"
     config.return_dict = True  # the form of outputs only, which everything that runs the model relies on
     if dtype != torch.float32:
         config.dtype = None  # otherwise "auto" would follow the configuration, not the files

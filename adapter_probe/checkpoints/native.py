@@ -37,6 +37,7 @@ from .description import Description, read_description, write_description
 from .files import DESCRIPTION, check_values, first_of, refuse_irregular
 from .headers import DELTA
 from .identity import BaseIdentity, tokenizer_parts
+from .own_tokenizer import with_blanks
 
 if TYPE_CHECKING:
     from .shared import SharedBase
@@ -111,6 +112,8 @@ def open_native(
     if loaded.identity.weights_sha256 != recorded.weights_sha256:
         raise other_base(folder, recorded, loaded.identity)
     tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
+    if task.kind == "tokens":
+        tokenizer = with_blanks((), found.config, tokenizer) or tokenizer
     actual = replace(description, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
     refuse_changed(folder, description, actual)
     try:

@@ -31,6 +31,8 @@ _TYPES = {
 TASK_TYPES: dict[Kind, str] = {
     "classification": "SEQ_CLS",
     "regression": "SEQ_CLS",
+    "multilabel": "SEQ_CLS",
+    "tokens": "TOKEN_CLS",
     "extractive": "QUESTION_ANS",
     "causal": "CAUSAL_LM",
 }

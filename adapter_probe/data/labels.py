@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -73,6 +73,10 @@ def class_names(rows: Rows, column: str, values: Sequence[str]) -> tuple[str, ..
                 f"{rows.places[values.index(marker)]}: label {marker!r} marks a row without a known "
                 f"label; remove such rows (other labels: {listed(sorted(distinct - {marker})) or 'none'})"
             )
+    return _in_order(distinct)
+
+
+def _in_order(distinct: Collection[str]) -> tuple[str, ...]:
     if all(_number(value) is not None for value in distinct):
         return tuple(sorted(distinct, key=lambda value: (_number(value), value)))  # 1 and 01 are two classes
     return tuple(sorted(distinct))
@@ -105,6 +109,40 @@ def class_number(value: object, names: Sequence[str], place: str, what: str) -> 
 def holds_lists(rows: Rows, column: str) -> bool:
     """Whether a column has lists of labels."""
     return any(isinstance(value, list) for value in rows.column(column))
+
+
+def names_in_lists(rows: Rows, column: str, what: str) -> tuple[str, ...]:
+    """All labels or tags in lists: numbers in numeric order, anything else sorted; see `label_sets`.
+
+    Args:
+        rows: the rows of all splits.
+        column: the column of the lists.
+        what: what they are, for the message: ``label`` or ``tag``.
+
+    Raises:
+        DataError: a value is no list of names or numbers, or fewer than two are different.
+    """
+    values = rows.column(column)
+    for value, place in zip(values, rows.places):
+        if not isinstance(value, list):
+            raise DataError(must_be(f"{place}: {column}", f"a list of {what}s", value))
+    found = {_label_text(one, place) for value, place in zip(values, rows.places) for one in value}
+    if what == "label" and _are_flags(values, found):
+        return tuple(map(str, range(len(values[0]))))
+    if len(found) < 2:
+        only = listed(found) or "none"
+        raise DataError(f"{rows.path}: the only {what} is {only}; expected two or more {what}s")
+    return _in_order(found)
+
+
+def _are_flags(values: list[list], found: set[str]) -> bool:
+    """Whether lists have 0 or 1 for each label, and not the numbers of labels; see `label_sets`."""
+    if not found <= {"0", "1", "false", "true"} or len(set(map(len, values))) > 1:
+        return False
+    flat = [one for value in values for one in value]
+    plain = all(type(one) is int for one in flat)
+    repeated = any(len(set(value)) < len(value) for value in values)
+    return repeated or not (plain or any(isinstance(one, str) for one in flat))
 
 
 def label_sets(rows: Rows, column: str, names: Sequence[str]) -> np.ndarray:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,12 @@ class Words:
         """The number of words of the longest sentence."""
         return max(map(len, self.tags))
 
+    @property
+    def by_tag(self) -> np.ndarray:
+        """How many words of each sentence have each tag, int64 ``[sentences, tags]``."""
+        n_tags = 1 + max(int(own.max()) for own in self.tags)
+        return np.stack([np.bincount(own, minlength=n_tags) for own in self.tags])
+
     def predicted(self, items: np.ndarray, logits: np.ndarray) -> np.ndarray:
         """The likeliest tags, int16 ``[variants, items, most]``.
 
@@ -87,19 +94,26 @@ class Words:
         return found
 
 
-def tag_columns(rows: Rows) -> Columns:
-    """The columns of words and tags.
+def has_tags(rows: Rows) -> bool:
+    """Whether rows hold words with tags, in lists."""
+    first = rows.records[0]
+    words, *tags = (isinstance(first.get(name), list) for name in (TAG_COLUMNS[0], *_TAGS))
+    return words and any(tags)
+
+
+def tag_columns(rows: Rows, words: str | None = None, tags: str | None = None) -> Columns:
+    """The columns of words and tags, by their usual names where they are not given.
 
     Raises:
         DataError: there are none.
     """
-    tags = next((name for name in _TAGS if name in rows.names), None)
-    if TAG_COLUMNS[0] not in rows.names or tags is None:
+    words, tags = words or TAG_COLUMNS[0], tags or next((name for name in _TAGS if name in rows.names), None)
+    if words not in rows.names or tags not in rows.names:
         raise DataError(
             f"{rows.path}: no words with tags found (columns: {listed(rows.names)}); give rows with 'tokens' "
             "and 'tags', lists of equal length, or a .conll file with a word and its tag in each line"
         )
-    return Columns(TAG_COLUMNS[0], None, tags)
+    return Columns(words, None, tags)
 
 
 def assemble_tagged(spec: TaskSpec, split: str, rows: Rows) -> Tagged:
@@ -162,8 +176,11 @@ def words_with_fingerprint(encoded: Any, words: Words) -> Any:
 
 
 def tag_metric(names: Sequence[str]) -> str:
-    """The usual metric for a head with these tags: F1 of entities if they are of entities, else accuracy."""
-    return "entity_f1" if entity_types(names) else "tag_accuracy"
+    """The usual metric for a head with these tags: F1 of entities if they are of entities, else accuracy.
+
+    It is the accuracy also where the package is not installed that finds entities.
+    """
+    return "entity_f1" if entity_types(names) and find_spec("seqeval") else "tag_accuracy"
 
 
 def refuse_unscorable(metric: str, names: Sequence[str]) -> None:

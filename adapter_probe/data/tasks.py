@@ -10,7 +10,7 @@ from pathlib import Path
 from adapter_probe.data.columns import choose_columns, lacks_labels
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.hub import HubSplit
-from adapter_probe.data.labels import class_names, guess_kind, label_texts
+from adapter_probe.data.labels import class_names, guess_kind, holds_lists, label_texts, names_in_lists
 from adapter_probe.data.language_tasks import are_for_language_model, language_task
 from adapter_probe.data.presets import (
     PRESETS,
@@ -33,7 +33,14 @@ from adapter_probe.data.sources import (
 )
 from adapter_probe.data.spec import Columns, TaskSpec, check_name
 from adapter_probe.data.splits import Split, assemble_split
-from adapter_probe.data.tagged import Tagged, assemble_tagged
+from adapter_probe.data.tagged import (
+    Tagged,
+    assemble_tagged,
+    has_tags,
+    refuse_unscorable,
+    tag_columns,
+    tag_metric,
+)
 from adapter_probe.errors import DataError, must_be
 from adapter_probe.metrics import Kind, check_kind, check_metric, default_metric
 
@@ -95,10 +102,11 @@ def find_task(
         train: files of the training split, concatenated; they replace those of the folder.
         validation: files of the validation split, in the same way.
         test: files of the test split, in the same way.
-        text: column of the text (or of the question): a name, or a number from 0 in a file without a header.
+        text: column of the text (or of the question, or of the words): a name, or a number from 0 in a file
+            without a header.
         text_b: column of the second text of a pair (or of the context).
-        label: column of the label (or of the answers).
-        kind: classification, regression or extractive.
+        label: column of the label (or of the answers, the tags, or lists of labels).
+        kind: classification, regression, extractive, tokens or multilabel.
         metric: evaluation metric.
         name: the task's name; by default the preset's, or that of the folder.
         preset: a known task, such as ``glue/cola``, which determines columns, classes and metric. Without
@@ -127,7 +135,9 @@ def find_task(
         for split, entries in files.items()
     }
     lead = next(iter(files))  # the train split, or else the first split
-    if chosen is None or asked:
+    if kind == "tokens" or (kind is None and chosen is None and not asked and has_tags(tables[lead][0])):
+        kind, columns = "tokens", tag_columns(tables[lead][0], text, label)
+    elif chosen is None or asked:
         columns = choose_columns(tables[lead][0], text, text_b, label)
     else:
         columns = preset_columns(chosen, tables[lead][0])
@@ -137,10 +147,14 @@ def find_task(
         split: Rows.joined(without_undecided(chosen, one, columns.label)) for split, one in tables.items()
     }
     kind, classes = _kind_and_classes(chosen, kind, rows[lead], columns)
+    if kind in ("tokens", "multilabel"):  # of which a rare one may be in one split only
+        what = "tag" if kind == "tokens" else "label"
+        classes = names_in_lists(Rows.joined(list(rows.values())), columns.label, what)
+    usual = tag_metric(classes) if kind == "tokens" else default_metric(kind)
     spec = TaskSpec(
         name=name or (_name_of(files[lead][0], folder is None) if chosen is None else chosen.name),
         kind=kind,
-        metric=metric or (default_metric(kind) if chosen is None else chosen.task.metric),
+        metric=metric or (usual if chosen is None else chosen.task.metric),
         label_names=classes,
         columns=columns,
         files=files,
@@ -151,6 +165,7 @@ def find_task(
     )
     check_name(spec.name)
     check_metric(spec.metric, kind, len(classes) or None)
+    refuse_unscorable(spec.metric, classes)
     prints = {split: _all_rows(spec, split, rows[split]).fingerprint for split in files}
     return replace(spec, fingerprints=prints)
 
@@ -249,11 +264,16 @@ def _name_of(entry: str, named: bool) -> str:
 def _kind_and_classes(
     preset: Preset | None, kind: str | None, rows: Rows, columns: Columns
 ) -> tuple[Kind, tuple[str, ...]]:
-    """The kind of task and its class names, inferred from the first split if they are not given."""
+    """The kind of task and the names of its classes, inferred from the first split if they are not given.
+
+    The names of tags and of several labels are found in all splits.
+    """
     if preset is not None:
         return preset.task.kind, preset.task.label_names
     if kind is None and isinstance(rows.column(columns.label)[0], list | dict):
-        kind = "extractive"
-    values = [] if kind == "extractive" else label_texts(rows, columns.label)
+        several = columns.text_b is None and holds_lists(rows, columns.label)
+        kind = "multilabel" if several else "extractive"  # an answer is looked for in a second text
+    in_lists = kind in ("extractive", "tokens", "multilabel")
+    values = [] if in_lists else label_texts(rows, columns.label)
     kind = guess_kind(rows, values) if kind is None else check_kind(kind)
     return kind, class_names(rows, columns.label, values) if kind == "classification" else ()

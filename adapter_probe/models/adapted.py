@@ -23,8 +23,8 @@ from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.heads import (
     classification_head,
     head_kind,
+    position_logits,
     read_positions,
-    span_logits,
 )
 from adapter_probe.models.bases.parts import linear_shape
 from adapter_probe.settings import NormChoice as NormChoice
@@ -48,9 +48,9 @@ _MOST_ADDED = 0.04  # of a batch's rows, in evaluation
 class AdaptedModel(nn.Module):
     """A base model with a method installed, run without padding.
 
-    The base is a transformers model for sequence classification or question answering. Adapters are modules
-    inside it, so its own `forward` applies them too and its state dict contains them; the `forward` of this
-    class takes packed batches and is used by training and the probe.
+    The base is a transformers model for the classification of sequences or tokens, or for question answering.
+    Adapters are modules inside it, so its own `forward` applies them too and its state dict contains them;
+    the `forward` of this class takes packed batches and is used by training and the probe.
 
     Frozen layers below all trained parameters run without dropout even in training, so that their outputs are
     the same in every epoch. A frozen layer above a trained one keeps its dropout.
@@ -68,7 +68,7 @@ class AdaptedModel(nn.Module):
         anatomy: anatomy of the model.
         layers: the Transformer layers, bottom first, with two sites each.
         method: the installed method, or None before `install`.
-        head_kind: kind of head, "classification" or "extractive" (question answering).
+        head_kind: kind of head, "classification", "extractive" (question answering) or "tokens" (tags).
         lowest_trained_layer: the lowest layer with a trained parameter; -1 for the embeddings, the number of
             layers if only pooler or head train. Set by `choose_trained`; -1 before.
     """
@@ -270,22 +270,22 @@ class AdaptedModel(nn.Module):
 
         Args:
             hidden: ``[rows, hidden]``, one token per example (see `wanted_positions`), all tokens for
-                question answering. A LayerNorm between the last
+                question answering and tags. A LayerNorm between the last
                 layer and the head is applied here.
 
         Returns:
-            ``[rows, labels]``; in question answering ``[rows, 2]``, start and end; of a causal model
-            ``[rows, vocabulary]``.
+            ``[rows, labels]``; in question answering ``[rows, 2]``, start and end.
         """
-        read = span_logits if self.head_kind == "extractive" else classification_head
-        return read(self.base, self.anatomy, hidden)
+        if self.reads_all_positions:
+            return position_logits(self.base, self.anatomy, self.head_kind, hidden)
+        return classification_head(self.base, self.anatomy, hidden)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Logits with every adapter on, in the batch's packed order.
 
         Returns:
-            ``[examples, labels]``; in question answering ``[tokens, 2]``, start and end; of a causal model
-            ``[tokens, vocabulary]``.
+            ``[examples, labels]``; in question answering ``[tokens, 2]``, start and end; of tags
+            ``[tokens, tags]``.
         """
         if self.lowest_trained_layer < 0:
             return self.head(self._run(self.embed(batch), batch, 0, len(self.layers))[0])

@@ -106,6 +106,10 @@ def joined(batches: Sequence[Arrays]) -> Arrays:
 def _read(request: AblationRequest, batch: PackedBatch, out: Tensor) -> Arrays:
     """One batch's outputs, its items in packed order."""
     logits = out.float().cpu().numpy()
+    if (words := request.examples.words) is not None:
+        examples = zip(batch.index[:, None], batch.rows)
+        tags = [words.predicted(item, logits[:, None, own]) for item, own in examples]
+        return {"tags": np.concatenate(tags, axis=1)}
     if (windows := request.examples.windows) is None:
         return {"logits": logits}
     return vars(decode_windows(windows, batch.index, batch.rows, logits))

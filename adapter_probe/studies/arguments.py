@@ -357,8 +357,8 @@ class _TrainGiven(Shown, TrainingSettings, AdapterVariant, TaskOptions):
         None, "name of the column with the second text of a pair.", panel="Data", metavar="COLUMN"
     )
     label: str | None = setting(None, "name of the label column.", panel="Data", metavar="COLUMN")
-    kind: Literal["classification", "regression", "extractive", "causal"] | None = setting(
-        None, "kind of task; by default inferred from the data.", panel="Data"
+    kind: Literal["classification", "regression", "extractive", "causal", "tokens", "multilabel"] | None = (
+        setting(None, "kind of task; by default inferred from the data.", panel="Data")
     )
     name: str | None = setting(None, "name of the task to record in the checkpoint.", panel="Data")
     method: str | Mapping | PeftConfig = setting(

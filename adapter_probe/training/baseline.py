@@ -33,7 +33,6 @@ NGRAMS = ((1, 1), (1, 2))
 STRENGTHS = tuple(float(f"{10 ** (power / 2):.3g}") for power in range(-1, 4))
 """Of the loss against the penalty: C of the classifier, 1 / alpha of the ridge regression."""
 _STEPS = 100  # of the classifier's solver, at most
-_OTHER_KINDS = "the TF-IDF baseline is for classification and regression, not for {} tasks"
 _BY_CLASS_COUNTS = ("accuracy",)  # other scores of classes also try weights that make up for rare classes
 
 
@@ -116,8 +115,7 @@ def fit_baseline(
     Raises:
         TrainingError: scikit-learn is not installed, the task is of another kind, or there are too few rows.
     """
-    if kind not in ("classification", "regression"):
-        raise TrainingError(_OTHER_KINDS.format(kind))
+    _refuse_others(kind)
     rows, labels = _rows(train), train.labels
     scores: dict[Setting, list[float]] = {setting: [] for setting in grid(kind, metric)}
     fits = 0
@@ -154,7 +152,9 @@ def baseline_of(request: TrainingRequest, inputs: TrainingInputs, report: OnProg
 
 def seconds_of_baseline(request: TrainingRequest, inputs: TrainingInputs, device: object) -> float:
     """Estimated seconds of `fit_baseline`: one fit, measured, times the number of fits."""
-    train, kind = _splits(inputs)[0], request.task.kind
+    kind = request.task.kind
+    _refuse_others(kind)
+    train = _splits(inputs)[0]
     setting = grid(kind, request.task.metric)[-1]
     start = time.monotonic()
     for module in ("feature_extraction.text", "linear_model", "exceptions"):
@@ -168,14 +168,10 @@ def seconds_of_baseline(request: TrainingRequest, inputs: TrainingInputs, device
 
 
 def _splits(inputs: TrainingInputs) -> tuple[Split, Split]:
-    """The training and validation rows.
-
-    Raises:
-        TrainingError: they are questions.
-    """
+    """The training and validation rows."""
     train, validation = (inputs.splits[name].rows for name in ("train", "validation"))
-    if not isinstance(train, Split) or not isinstance(validation, Split):
-        raise TrainingError(_OTHER_KINDS.format("extractive"))
+    assert isinstance(train, Split), "other kinds are refused"
+    assert isinstance(validation, Split)
     return train, validation
 
 
@@ -186,8 +182,21 @@ def grid(kind: str, metric: str) -> list[Setting]:
 
 
 def n_fits(kind: str, metric: str) -> int:
-    """Models that `fit_baseline` fits."""
+    """Models that `fit_baseline` fits.
+
+    Raises:
+        TrainingError: the task is of another kind than it is for.
+    """
+    _refuse_others(kind)
     return FOLDS * len(grid(kind, metric)) + 1
+
+
+def _refuse_others(kind: str) -> None:
+    if kind not in ("classification", "regression"):
+        raise TrainingError(
+            f"the TF-IDF baseline is for classification and regression, not for {kind} tasks; leave it "
+            "out, and train adapters, a method of PEFT, or full fine-tuning"
+        )
 
 
 def _rows(split: Split) -> list[tuple[str, ...]]:

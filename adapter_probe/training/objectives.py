@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -16,8 +17,9 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples
 from adapter_probe.data.packing import PackedBatch
 from adapter_probe.data.questions import Questions
+from adapter_probe.data.tagged import count_tags
 from adapter_probe.models.evaluation import Trainable, evaluate
-from adapter_probe.predictions import predictions_from_logits
+from adapter_probe.predictions import labels_from_logits, predictions_from_logits
 
 from .features import FrozenFeatures
 
@@ -47,11 +49,11 @@ class Objective(Protocol):
 
 
 class LabelObjective:
-    """Classification by cross-entropy, or regression by the mean squared error.
+    """Classification by cross-entropy, several labels by a binary one each, regression by the squared error.
 
     Args:
         train, validation: the two splits.
-        kind: ``classification`` or ``regression``.
+        kind: ``classification``, ``multilabel`` or ``regression``.
         metric: metric of the validation score.
     """
 
@@ -70,13 +72,53 @@ class LabelObjective:
         targets = self._targets[batch.index].to(outputs.device)
         if self._kind == "classification":
             return F.cross_entropy(outputs, targets)
+        if self._kind == "multilabel":
+            return F.binary_cross_entropy_with_logits(outputs, targets.float())
         return F.mse_loss(outputs[:, 0], targets.float())
 
     def score(self, model: Trainable, features: FrozenFeatures) -> float:
         """See `Objective.score`."""
         logits = evaluate(model, self.validation, forward=features.forward)
-        predictions = predictions_from_logits(logits, self._kind)
+        several = self._kind == "multilabel"
+        predictions = labels_from_logits(logits) if several else predictions_from_logits(logits, self._kind)
         return float(metrics.score(self._metric, predictions, self._labels))
+
+
+class TagObjective:
+    """Tags of words: cross-entropy at each word's first piece, its other pieces left out.
+
+    Args:
+        train, validation: the two splits.
+        metric: metric of the validation score, ``entity_f1`` or ``tag_accuracy``.
+        names: the tags.
+    """
+
+    def __init__(self, train: Examples, validation: Examples, metric: str, names: Sequence[str]):
+        assert train.words is not None, "sentences have words"
+        assert validation.words is not None
+        self.train, self.validation = _encoded(train), _encoded(validation)
+        self._words, self._scored = train.words, validation.words
+        self._metric, self._names, self.sign = metric, names, metrics.sign_of(metric)
+
+    def weight(self, indices: np.ndarray) -> float:
+        """See `Objective.weight`; the number of words."""
+        return float(sum(len(self._words.tags[i]) for i in indices))
+
+    def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
+        """See `Objective.loss`."""
+        examples = list(zip(batch.index, batch.rows))
+        places = np.concatenate([self._words.positions[i] + own.start for i, own in examples])
+        tags = np.concatenate([self._words.tags[i] for i, _ in examples])
+        read, targets = (torch.from_numpy(one).to(outputs.device) for one in (places, tags))
+        return F.cross_entropy(outputs[read], targets)
+
+    def score(self, model: Trainable, features: FrozenFeatures) -> float:
+        """See `Objective.score`."""
+        logits = evaluate(model, self.validation, forward=features.forward)
+        examples = np.split(logits, np.cumsum(self.validation.lengths)[:-1])
+        tags = [self._scored.predicted(np.array([i]), own[None, None]) for i, own in enumerate(examples)]
+        found, there = count_tags(self._metric, self._scored, self._names, np.concatenate(tags, axis=1))
+        return float(metrics.score(self._metric, found[0].reshape(*there.shape, 2).astype(np.float64), there))
 
 
 class AnswerObjective:

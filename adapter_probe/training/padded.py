@@ -42,7 +42,7 @@ class PaddedModel(nn.Module):
         super().__init__()
         self.base: Any = base
         self.n_layers, self._kind, self._inner = n_layers, kind, [inner]  # in a list: no submodule of its own
-        self.reads_all_positions = kind in ("extractive", "causal")
+        self.reads_all_positions = kind in ("extractive", "tokens", "causal")
         self.joins = False
         self._pad = inner.config.get_text_config().pad_token_id
 
@@ -112,10 +112,10 @@ class PaddedModel(nn.Module):
             types[inside] = batch.token_type_ids[start:stop]
             inputs["token_type_ids"] = types
         out = self.base(**inputs)
-        if not self.reads_all_positions:
-            logits: Tensor = out.logits
-            return logits
-        return torch.stack([out.start_logits, out.end_logits], dim=-1)[inside]  # [tokens, 2]
+        if self._kind == "extractive":
+            return torch.stack([out.start_logits, out.end_logits], dim=-1)[inside]  # [tokens, 2]
+        logits: Tensor = out.logits
+        return logits[inside] if self.reads_all_positions else logits  # [tokens, tags]
 
     def _next_tokens(self, batch: PackedBatch) -> Tensor:
         """Logits ``[read, vocabulary]`` of the tokens after the positions that are read."""

@@ -22,6 +22,7 @@ from adapter_probe.checkpoints.base import (
 )
 from adapter_probe.checkpoints.base_config import find_base
 from adapter_probe.checkpoints.identity import tokenizer_parts, training_identity
+from adapter_probe.checkpoints.own_tokenizer import with_blanks
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples, load_training_texts
 from adapter_probe.data.requests import Requests
@@ -31,7 +32,6 @@ from adapter_probe.data.squad import WindowSettings
 from adapter_probe.errors import (
     AdapterProbeError,
     AdapterProbeWarning,
-    DataError,
     ModelError,
     ResultsError,
 )
@@ -43,11 +43,10 @@ from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json
 
 from .language import LanguageObjective, WholeModel, load_language_base, refuse_for_language
-from .objectives import AnswerObjective, LabelObjective, Objective
+from .objectives import AnswerObjective, LabelObjective, Objective, TagObjective
 from .padded import PaddedModel
 from .settings import TrainingSettings
 
-_TRAINED = ("classification", "regression", "extractive", "causal")
 # Increased when a code change changes the result of the same settings. In bfloat16 the first version
 # kept the trained matrices of the first step in matrix products. Fused Adam rounds its updates differently.
 # The fourth version in bfloat16 draws other dropout masks on a processor, and rounds attention differently.
@@ -132,7 +131,9 @@ class TrainingInputs:
         """The score of always predicting the most frequent class of the validation set; None if undefined."""
         if isinstance(self.splits["validation"].rows, Requests):  # choices are no classes
             return None
-        score = float(metrics.majority_score(metric, self.splits["validation"].labels))
+        split = self.splits["validation"]
+        labels = split.labels if split.words is None else split.words.by_tag
+        score = float(metrics.majority_score(metric, labels))
         return None if math.isnan(score) else score
 
 
@@ -143,20 +144,16 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         CheckpointError, ModelError, DataError: the base or the data cannot be used.
     """
     task = request.task
-    if task.kind not in _TRAINED:
-        raise DataError(
-            f"task {task.name} is of kind {task.kind}, which is ablated but not trained here; train it with "
-            "PEFT, and give its folder to `adapter-probe ablate`"
-        )
     base: LoadedBase | AnyLoaded
     if task.kind == "causal":
         refuse_for_language(request.method)
         base = load_language_base(request.base, request.revision)
     else:
         found = find_base(request.base, request.revision)
-        kind: Any = task.kind  # others are refused above
-        base = load_base(found, n_outputs(task), kind=kind, seed=request.settings.seed)
+        base = load_base(found, n_outputs(task), kind=task.kind, seed=request.settings.seed)
     tokenizer = load_tokenizer(base.identity.name, base.identity.revision)
+    if task.kind == "tokens":
+        tokenizer = with_blanks((), base.model.config, tokenizer) or tokenizer
     limit = length_limit(request.max_length, base.model.config, tokenizer.model_max_length)
     if task.kind == "extractive":
         limit = WindowSettings.within(limit).max_length
@@ -207,6 +204,8 @@ def _objective(task: TaskSpec, splits: Mapping[str, Examples]) -> Objective:
         return AnswerObjective(train, validation, task.metric)
     if task.kind == "causal":
         return LanguageObjective(train, validation, task.metric)
+    if task.kind == "tokens":
+        return TagObjective(train, validation, task.metric, task.label_names)
     return LabelObjective(train, validation, task.kind, task.metric)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from random_checkpoints import random_checkpoint  # noqa: F401 (fixture)
-from trainings import regression_task, short_task  # noqa: F401 (fixtures)
+from trainings import label_task, regression_task, short_task, tag_task  # noqa: F401 (fixtures)
 
 import adapter_probe as ap
 

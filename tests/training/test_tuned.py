@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,70 +12,33 @@ import torch
 from refusals import naming
 from safetensors.torch import load_file
 from tiers import slow_unless
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
+from trainer import BATCH, RATE, losses_of_trainer, order_of_batches, still
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import adapter_probe as ap
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.methods import Biases, method_from_json
-from adapter_probe.training.loop import epoch_batches
 from adapter_probe.training.peft_methods import INITS, initialised, method_of, peft_method
 from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
 from adapter_probe.training.settings import TrainingSettings
 
 WEIGHTS, RECORD = "adapter_model.safetensors", "adapter_probe.json"
-BATCH, RATE = 8, 1e-2
 
 
-def still(base: Path, folder: Path) -> Path:
-    """A base without dropout."""
-    shutil.copytree(base, folder)
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
-def reference_losses(
-    model: torch.nn.Module, base: Path, rows: list[dict], n_steps: int, out: Path
-) -> list[float]:
-    """The loss of every step of the Trainer of Transformers, in the order of batches that the loop has."""
+def batches_of(base: Path, rows: list[dict], n_epochs: int) -> list[dict]:
+    """What the Trainer of Transformers is given, in the order of batches that the loop has."""
     tokenizer = AutoTokenizer.from_pretrained(base)
     encoded = [tokenizer(row["text"]) for row in rows]
-    lengths = np.array([len(one["input_ids"]) for one in encoded])
-    per_epoch = -(-len(rows) // BATCH)
-    order = [b for epoch in range(n_steps // per_epoch) for b in epoch_batches(lengths, BATCH, 0, epoch)]
     labels = [["negative", "positive"].index(row["label"]) for row in rows]
-    batches = [
+    return [
         {
             **tokenizer.pad([dict(encoded[i]) for i in batch], return_tensors="pt"),
             "labels": torch.tensor([labels[i] for i in batch]),
         }
-        for batch in order
+        for batch in order_of_batches([len(one["input_ids"]) for one in encoded], BATCH, n_epochs)
     ]
-    rise = round(0.1 * n_steps)
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=RATE)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: (step + 1) / rise if step < rise else (n_steps - step) / (n_steps - rise)
-    )
-    seen: list[float] = []
-
-    class Ordered(Trainer):
-        def get_train_dataloader(self) -> list[dict]:
-            return batches
-
-        def training_step(self, *arguments: object, **options: object) -> torch.Tensor:
-            loss = super().training_step(*arguments, **options)
-            seen.append(loss.item())
-            return loss
-
-    asked = TrainingArguments(
-        str(out), max_steps=n_steps, report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no",
-        logging_strategy="no", max_grad_norm=0.0, per_device_train_batch_size=BATCH,
-    )  # fmt: skip
-    Ordered(model, asked, train_dataset=batches, optimizers=(optimizer, schedule)).train()
-    return seen
 
 
 @pytest.mark.parametrize(
@@ -110,7 +72,7 @@ def test_the_losses_are_those_of_the_trainer_of_transformers(
     start = build_model(request, load_inputs(request).base, torch.device("cpu")).base
     losses: list[float] = []
     train(base, task, tmp_path / "c", lambda now: losses.append(now.loss), peft_method(method), **settings)
-    expected = reference_losses(start, base, rows, 5 * epochs, tmp_path / "trainer")
+    expected = losses_of_trainer(start, batches_of(base, rows, epochs), RATE, tmp_path / "trainer")
     assert len(losses) == len(expected) == 5 * epochs
     np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
     assert max(losses) - min(losses) > 1e-2

@@ -130,6 +130,7 @@ ENCODERS: tuple[Anatomy, ...] = (
         model_types=("modernbert",),
         head=("head", "drop", "classifier"),
         span_head=("head", "drop", "classifier"),
+        tag_head=("head", "drop", "classifier"),
         token_types=False,
         norms=("embeddings.norm",),
         final_norm="final_norm",

@@ -31,6 +31,7 @@ class Anatomy:
             padding token.
         span_head: what turns every position's hidden state into start and end logits, in the family's class
             for question answering; the last is a linear map.
+        tag_head: the same for the logits of tags, in its class for token classification.
         embeddings: the module that takes token ids; with `token_types` also `token_type_ids`.
         position_embeddings: learned positions, if the module above does not add them itself.
         position_offset: the row of the first position in them.
@@ -58,6 +59,7 @@ class Anatomy:
     reads_sequence: tuple[str, ...] = ()
     reads: Literal["first", "last"] = "first"
     span_head: tuple[str, ...] = ("qa_outputs",)
+    tag_head: tuple[str, ...] = ("dropout", "classifier")
     embeddings: str = "embeddings"
     token_types: bool = True
     position_embeddings: str | None = None

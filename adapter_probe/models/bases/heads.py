@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import (
     MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     PreTrainedModel,
 )
 
@@ -18,10 +19,11 @@ from adapter_probe.errors import ModelError
 from .family import Anatomy
 from .parts import submodule
 
-HeadKind = Literal["classification", "extractive"]
+HeadKind = Literal["classification", "extractive", "tokens"]
 _CLASSES: dict[HeadKind, dict[type, type]] = {
     "classification": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     "extractive": MODEL_FOR_QUESTION_ANSWERING_MAPPING,
+    "tokens": MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
 }
 
 
@@ -38,10 +40,10 @@ def classification_head(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor
     return features
 
 
-def span_logits(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor) -> Tensor:
-    """Start and end logits ``[tokens, 2]`` from every position's hidden states ``[tokens, hidden]``."""
+def position_logits(model: PreTrainedModel, anatomy: Anatomy, kind: HeadKind, hidden: Tensor) -> Tensor:
+    """Start and end logits ``[tokens, 2]``, or those of tags, from all hidden states ``[tokens, hidden]``."""
     features = final_states(model, anatomy, hidden)
-    for step in anatomy.span_head:
+    for step in anatomy.span_head if kind == "extractive" else anatomy.tag_head:
         features = submodule(model, step)(features)
     return features
 
@@ -52,7 +54,7 @@ def final_states(model: PreTrainedModel, anatomy: Anatomy, hidden: Tensor) -> Te
 
 
 def head_kind(model: PreTrainedModel, anatomy: Anatomy) -> HeadKind:
-    """The kind of the model's head: classification or answer spans.
+    """The kind of the model's head: classification, answer spans or tags.
 
     Raises:
         ModelError: the head is of another kind, or a span head without one start and one end logit.
@@ -65,8 +67,8 @@ def head_kind(model: PreTrainedModel, anatomy: Anatomy) -> HeadKind:
     kind = next(fitting, None)
     if kind is None:
         raise ModelError(
-            f"{type(model).__name__} is not supported; give a model for sequence classification or question "
-            "answering"
+            f"{type(model).__name__} is not supported; give a model for sequence classification, token "
+            "classification or question answering"
         )
     if kind == "extractive":
         outputs = submodule(model, anatomy.span_head[-1]).out_features
