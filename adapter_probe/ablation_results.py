@@ -21,7 +21,7 @@ from adapter_probe.spans import SITES_PER_LAYER
 
 QUESTION_SCORES = ("squad_f1", "exact_match")
 """What the columns of `AblationResults.outputs` hold in question answering."""
-BY_VARIANT = ("masks", "spans", "outputs", "answers", "greedy", "differences", "right", "stacks")
+BY_VARIANT = ("masks", "spans", "outputs", "answers", "greedy", "differences", "right", "stacks", "tags")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +66,10 @@ class AblationResults:
         stacks: str ``[variants]``, the stack of layers in which alone the variant switches, empty for the
             intact model and where all stacks are off; `settings` has their names and numbers of layers in
             the order of the sites. None of a model with one stack.
+        tags: int16 ``[variants, sentences, words]``, predicted tags, indices into `label_names`; -1 where a
+            logit was not finite, `NO_WORD` where a sentence has no word that is scored. None for other kinds,
+            and for results that are older.
+        true_tags: int16 ``[sentences, words]``, the right ones.
     """
 
     masks: np.ndarray
@@ -85,6 +89,8 @@ class AblationResults:
     differences: np.ndarray | None = None
     right: np.ndarray | None = None
     stacks: np.ndarray | None = None
+    tags: np.ndarray | None = None
+    true_tags: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in metrics.METRICS:
@@ -118,6 +124,8 @@ class AblationResults:
             "differences": (np.float64, (n_variants, n_examples, 2)),
             "right": (np.int64, (n_variants, n_examples)),
             "stacks": (np.str_, (n_variants,)),
+            "tags": (np.int16, (n_variants, *np.shape(self.true_tags))),
+            "true_tags": (np.int16, (n_examples, *np.shape(self.true_tags)[1:])),
         }
         for name, (kind, shape) in expected.items():
             array = getattr(self, name)
@@ -217,6 +225,24 @@ class AblationResults:
         if self.kind == "extractive":
             return self.outputs[..., QUESTION_SCORES.index(self.metric)]
         return predictions_from_logits(self.outputs, self.kind)
+
+    @cached_property
+    def are_right(self) -> np.ndarray | None:
+        """Whether all that is predicted of each example is right, bool ``[variants, examples]``.
+
+        An answer is right if it matches a correct answer exactly, a sentence if all its tags are right, and a
+        text with several labels if its set of labels is. None for regressions, losses and comparisons.
+        """
+        if self.metric in metrics.COMPARISONS:
+            return None
+        if self.kind == "classification" or (self.kind == "causal" and self.metric in metrics.PROPORTIONS):
+            found: np.ndarray = self.predictions == (0 if self.greedy is not None else self.scored_with)
+            return found
+        if self.kind == "extractive":
+            return np.asarray(self.outputs[..., QUESTION_SCORES.index("exact_match")] > 0.5)
+        if self.kind == "multilabel":
+            return np.asarray((self.predictions == self.scored_with).all(axis=-1))
+        return None if self.tags is None else np.asarray((self.tags == self.true_tags).all(axis=-1))
 
     @property
     def chance_score(self) -> float:

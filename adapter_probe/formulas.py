@@ -8,6 +8,8 @@ import numpy as np
 
 NO_CLASS = -1
 """The prediction of an example whose logits are not all finite: no class, and no score."""
+NO_WORD = -2
+"""The place of a tag where a sentence has no word, or none that is scored."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,6 +58,6 @@ def report(
         )
     elif asked.examples:
         print_message(
-            "--examples applies only to classification, choices and question answering; the page contains no "
+            "--examples applies only to labels, tags, choices and question answering; the page contains no "
             "texts"
         )

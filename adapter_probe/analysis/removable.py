@@ -10,7 +10,7 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from adapter_probe.ablation_results import AblationResults
+from adapter_probe.ablation_results import BY_VARIANT, AblationResults
 from adapter_probe.analysis.deltas import (
     drop_points,
     intact_row,
@@ -131,10 +131,9 @@ def random_halves(results: AblationResults) -> tuple[np.ndarray, np.ndarray]:
 
 def restrict_to_examples(results: AblationResults, examples: np.ndarray) -> AblationResults:
     """The ablation restricted to some examples, int ``[chosen]``."""
-    by_variant = {
-        name: getattr(results, name) for name in ("outputs", "answers", "differences", "greedy", "right")
-    }
-    by_example = {name: getattr(results, name) for name in ("scored_with", "counts", "groups")}
+    names = (name for name in BY_VARIANT if name not in ("masks", "spans", "stacks"))
+    by_variant = {name: getattr(results, name) for name in names}
+    by_example = {name: getattr(results, name) for name in ("scored_with", "counts", "groups", "true_tags")}
     return replace(
         results,
         **{name: values[:, examples] for name, values in by_variant.items() if values is not None},

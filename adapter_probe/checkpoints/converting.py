@@ -130,6 +130,8 @@ def to_adapterhub(opened: OpenedCheckpoint | OpenedPlaced, out: Path, lossy: boo
             f"only bottleneck adapters of this project, on {_families()}, can be written for AdapterHub, not "
             f"{method.name}; PEFT's format can represent {WRITABLE}"
         )
+    if opened.description.task.kind == "tokens":
+        raise CheckpointError("heads for tags cannot be written for AdapterHub; give --to native")
     _refuse_family(opened)
     assert isinstance(opened, OpenedCheckpoint), "the packed engine runs bottlenecks on these families"
     for what, value, allowed in (

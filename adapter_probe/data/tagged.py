@@ -21,12 +21,11 @@ from adapter_probe.data.formats import TAG_COLUMNS, Rows, is_text
 from adapter_probe.data.labels import class_number
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.errors import DataError, install_extra, listed, must_be, shown
-from adapter_probe.formulas import NO_CLASS
+from adapter_probe.formulas import NO_CLASS, NO_WORD
 from adapter_probe.predictions import entity_types
 from adapter_probe.startup import import_needed
 
 _TAGS = (TAG_COLUMNS[1], "ner_tags", "labels")
-_NO_WORD = -2
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +60,12 @@ class Words:
     Attributes:
         positions: of every sentence int64 ``[words]``, ascending.
         tags: of every sentence int64 ``[words]``.
+        places: of every sentence int64 ``[words]``, ascending: which of its words they are; None for all.
     """
 
     positions: tuple[np.ndarray, ...]
     tags: tuple[np.ndarray, ...]
+    places: tuple[np.ndarray, ...] | None = None
 
     @cached_property
     def most(self) -> int:
@@ -86,12 +87,27 @@ class Words:
             items: int ``[items]``, the sentences.
             logits: ``[variants, items, positions, tags]``.
         """
-        found = np.full((*logits.shape[:2], self.most), _NO_WORD, dtype=np.int16)
+        found = np.full((*logits.shape[:2], self.most), NO_WORD, dtype=np.int16)
         for place, item in enumerate(items):
             own = logits[:, place, self.positions[item]]  # [variants, words, tags]
             finite = np.isfinite(own).all(axis=-1)
             found[:, place, : own.shape[1]] = np.where(finite, own.argmax(axis=-1), NO_CLASS)
         return found
+
+    def by_word(self, tags: np.ndarray) -> np.ndarray:
+        """Tags ``[..., sentences, most]`` by the places of words, `NO_WORD` where one is not scored."""
+        places = self.places or tuple(map(np.arange, map(len, self.tags)))
+        size = 1 + max(int(own[-1]) for own in places)
+        found = np.full((*tags.shape[:-1], size), NO_WORD, dtype=np.int16)
+        for item, own in enumerate(places):
+            found[..., item, own] = tags[..., item, : len(own)]
+        return found
+
+    @property
+    def true_by_word(self) -> np.ndarray:
+        """The right tags, int16 ``[sentences, words]``; see `by_word`."""
+        padded = [np.pad(own, (0, self.most - len(own))) for own in self.tags]
+        return self.by_word(np.stack(padded))
 
 
 def has_tags(rows: Rows) -> bool:
@@ -149,7 +165,7 @@ def encode_words(tokenizer: Any, rows: Tagged, max_length: int) -> tuple[Encoded
         [list(words) for words in rows.words], is_split_into_words=True, truncation=True,
         max_length=max_length, padding=False, return_attention_mask=False,
     )  # fmt: skip
-    positions, tags = [], []
+    positions, tags, places = [], [], []
     for number, own in enumerate(rows.tags):
         of_word = batch.word_ids(number)
         first = {word: place for place, word in reversed(list(enumerate(of_word))) if word is not None}
@@ -158,12 +174,13 @@ def encode_words(tokenizer: Any, rows: Tagged, max_length: int) -> tuple[Encoded
             raise DataError(f"{rows.name}: no word of sentence {number + 1} has a token; remove it")
         positions.append(np.array([first[word] for word in kept]))
         tags.append(own[kept])
+        places.append(np.array(kept))
     ids, kinds = (
         tuple(np.array(one, dtype=np.int64) for one in batch[name]) if name in batch else None
         for name in ("input_ids", "token_type_ids")
     )
     assert ids is not None, "every tokenizer gives ids"
-    words = Words(tuple(positions), tuple(tags))
+    words = Words(tuple(positions), tuple(tags), tuple(places))
     return words_with_fingerprint(encoded_with_fingerprint(ids, kinds), words), words
 
 

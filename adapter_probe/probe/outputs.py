@@ -153,7 +153,7 @@ def assemble_results(
     refuse_nonfinite_intact(request, arrays)
     task, rows = request.checkpoint.description.task, request.examples.rows
     labels, answers, counts, groups, greedy = request.examples.labels, None, None, None, None
-    differences = right = None
+    differences = right = tags = true_tags = None
     if request.metric in COMPARISONS:
         labels = np.ones(len(rows), dtype=np.int64)
     if isinstance(rows, Requests):
@@ -175,7 +175,9 @@ def assemble_results(
         logits = np.stack([f1, exact], axis=-1).astype(np.float32)  # as `QUESTION_SCORES` says
         answers = np.stack([chosen.start, chosen.end], axis=-1)
     elif request.examples.words is not None:
-        logits, labels = count_tags(request.metric, request.examples.words, task.label_names, arrays["tags"])
+        words = request.examples.words
+        logits, labels = count_tags(request.metric, words, task.label_names, arrays["tags"])
+        tags, true_tags = words.by_word(arrays["tags"]), words.true_by_word
     else:
         logits = arrays["logits"]
     stacks = None
@@ -200,6 +202,8 @@ def assemble_results(
         differences=differences,
         right=right,
         stacks=stacks,
+        tags=tags,
+        true_tags=true_tags,
     )
 
 

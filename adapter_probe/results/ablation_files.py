@@ -26,7 +26,9 @@ from adapter_probe.results.sealing import check_sealed, refuse_newer
 SCHEMA = 1
 _ARRAYS = {"masks": "masks", "spans": "spans", "logits": "outputs", "labels": "scored_with"}
 """Array of the file to attribute of the results."""
-_OPTIONAL = ("answers", "counts", "groups", "greedy", "differences", "right", "stacks")
+_OPTIONAL = (
+    "answers", "counts", "groups", "greedy", "differences", "right", "stacks", "tags", "true_tags",
+)  # fmt: skip
 _TEXTS = ("row_names", "metric", "kind", "label_names", "identity", "settings")
 
 

@@ -11,13 +11,13 @@ from adapter_probe.ablation_results import AblationResults
 from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.data.given import given_task
 from adapter_probe.data.lm_eval_tasks import is_task
-from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import load_requests
 from adapter_probe.data.sources import read_split, subset
+from adapter_probe.data.tagged import Tagged
 from adapter_probe.data.tasks import Columns, Split, TaskSpec, load_split
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.figures.report.examples import ExampleTexts
-from adapter_probe.metrics import COMPARISONS, PROPORTIONS, check_kind, default_metric
+from adapter_probe.metrics import PROPORTIONS, check_kind, default_metric
 from adapter_probe.results.sealing import MADE_FROM, read_note
 
 _MOST_VALUES = 60  # of a column that is worth filtering by
@@ -32,7 +32,7 @@ def texts_of(
     data: Sequence[Path],
     encoding: str,
 ) -> ExampleTexts | None:
-    """The texts of an ablation's examples; None for regressions, losses and comparisons, which have no list.
+    """The texts of an ablation's examples; None for what has no list, such as regressions and losses.
 
     Args:
         folder: results folder, which may record the files that were evaluated.
@@ -47,8 +47,7 @@ def texts_of(
         DataError: the texts cannot be read, or are not those that were evaluated.
     """
     choices = results.kind == "causal" and results.metric in _CHOICE_METRICS
-    listed = results.kind in ("classification", "extractive") and results.metric not in COMPARISONS
-    if not listed and not choices:
+    if results.are_right is None or (results.kind == "causal" and not choices):
         return None
     asked = read_note(folder, MADE_FROM).get("asked") or {}
     noted = [Path(str(entry)) for entry in asked.get("data") or () if not is_task(str(entry))]
@@ -95,7 +94,8 @@ def _candidates(
         nothing = TaskSpec(
             name, kind, default_metric(kind), results.label_names, Columns("", None, ""), {}, {}
         )
-        yield _load(given_task(nothing, paths, split, source, encoding), split, n_examples)
+        found = given_task(nothing, paths, split, source, encoding)
+        yield _load(replace(found, files={split: paths}), split, n_examples)
         return
     if spec is not None and split in spec.files:
         yield _load(spec, split, n_examples)
@@ -108,8 +108,10 @@ def _load(spec: TaskSpec, split: str, n_examples: int) -> tuple[str, ExampleText
         return rows.fingerprint, ExampleTexts(
             rows.texts, rows.texts_b, metadata=_metadata(spec, split, n_examples)
         )
-    if not isinstance(rows, Questions):
-        raise TypeError(f"no texts of {type(rows).__name__}")
+    if isinstance(rows, Tagged):
+        return rows.fingerprint, ExampleTexts(
+            tuple(map(" ".join, rows.words)), words=rows.words, metadata=_metadata(spec, split, n_examples)
+        )
     truths = tuple(" / ".join(dict.fromkeys(a.text for a in answers)) for answers in rows.answers)
     contexts = tuple(rows.contexts[paragraph] for paragraph in rows.paragraph.tolist())
     return rows.fingerprint, ExampleTexts(rows.questions, contexts, truths)

@@ -39,6 +39,11 @@ from .markup import Html, short_name, tag
 from .span_words import Words, drops_of, fact, interactions_of, significance
 from .sweep_section import WIDE, text_table
 
+_RIGHT_BY = {
+    "extractive": ", by exact match",
+    "tokens": ", by all tags of a sentence",
+    "multilabel": ", by all labels of a text",
+}
 _DESCRIBED = ("method", "base", "max_length", "training", "scores")
 
 
@@ -149,8 +154,7 @@ def _facts(ablation: ReportedAblation, words: Words, readings: list, n_views: in
     if "p_holm" in frame:
         facts["significance"] = significance(frame)
     if results is not None:
-        exact = ", by exact match" if results.kind == "extractive" else ""
-        total = f"of {results.n_examples:,}{exact}"
+        total = f"of {results.n_examples:,}{_RIGHT_BY.get(results.kind, '')}"
         facts["examples"] = [
             None if n is None else fact(f"{n[0]:,} newly wrong, {n[1]:,} newly correct", total)
             for n in flip_counts(results, frame)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from adapter_probe.ablation_results import QUESTION_SCORES, AblationResults
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import intact_row
 from adapter_probe.errors import ResultsError
-from adapter_probe.metrics import COMPARISONS, PROPORTIONS, continuation_sizes
+from adapter_probe.formulas import NO_WORD
+from adapter_probe.metrics import COMPARISONS, continuation_sizes
 
 from .markup import Html, choice, tag
 
@@ -30,6 +31,7 @@ class ExampleTexts:
         texts_b: the second one, or the context of a question; None for single texts.
         truths: the correct answers of every question, as text; None if the examples have labels.
         choices: the choices of every example; None if the examples have labels or answers.
+        words: the words of every sentence; None if they have no tags.
         metadata: further columns of the data, by name, as text.
     """
 
@@ -37,22 +39,8 @@ class ExampleTexts:
     texts_b: tuple[str, ...] | None = None
     truths: tuple[str, ...] | None = None
     choices: tuple[tuple[str, ...], ...] | None = None
+    words: tuple[tuple[str, ...], ...] | None = None
     metadata: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-def is_correct(results: AblationResults) -> np.ndarray | None:
-    """Whether each example is right under each variant, bool `[variants, examples]`.
-
-    An answer is right if it matches a correct answer exactly. None for regressions, losses and comparisons.
-    """
-    if results.metric in COMPARISONS:
-        return None
-    if results.kind == "classification" or (results.kind == "causal" and results.metric in PROPORTIONS):
-        labels = 0 if results.greedy is not None else results.scored_with
-        return results.predictions == labels
-    if results.kind == "extractive":
-        return results.outputs[..., QUESTION_SCORES.index("exact_match")] > 0.5
-    return None
 
 
 def variant_of(results: AblationResults, spans: pd.DataFrame) -> list[int | None]:
@@ -64,7 +52,7 @@ def variant_of(results: AblationResults, spans: pd.DataFrame) -> list[int | None
 
 def flip_counts(results: AblationResults, spans: pd.DataFrame) -> list[tuple[int, int] | None]:
     """How many examples each span makes newly wrong and newly correct; None where that is unknown."""
-    outcomes = is_correct(results)
+    outcomes = results.are_right
     if outcomes is None:
         return [None] * len(spans)
     intact = outcomes[intact_row(results)]
@@ -143,7 +131,7 @@ def examples_content(
     Raises:
         ResultsError: the numbers of texts and predictions differ.
     """
-    outcomes = is_correct(results)
+    outcomes = results.are_right
     if outcomes is None or (results.kind == "extractive" and results.answers is None):
         return None
     if len(texts.texts) != results.n_examples:
@@ -186,6 +174,8 @@ def _predicted(
     if results.kind == "extractive":
         said, options = _answers(results, texts, kept)
         return said, options, [(texts.truths or texts.texts)[i] for i in kept]
+    if results.kind in ("tokens", "multilabel"):
+        return _several(results, texts, kept)
     said, names = results.predictions[:, kept], results.label_names
     if results.kind == "classification":
         return said, list(names), [names[i] for i in results.scored_with[kept]]
@@ -208,6 +198,34 @@ def _answers(
             said[variant, place] = found.setdefault(context[start:end] if start >= 0 else "", len(found))
         options.append(list(found))
     return said, options
+
+
+def _several(
+    results: AblationResults, texts: ExampleTexts, kept: np.ndarray
+) -> tuple[np.ndarray, list[list[str]], list[str]]:
+    """Sets of labels, or words with tags; see `_predicted`."""
+    names, own = np.array(results.label_names), results.tags
+    predicted, true = (results.predictions, results.scored_with) if own is None else (own, results.true_tags)
+    assert true is not None, "tags are stored together"
+
+    def told(row: np.ndarray, example: int) -> str:
+        if own is None:
+            return " · ".join(names[row == 1]) or "none"
+        assert texts.words is not None, "sentences have words"
+        tagged = [
+            f"{word} {names[tag] if tag >= 0 else '?'}"
+            for word, tag in zip(texts.words[example], row)
+            if tag != NO_WORD and (tag < 0 or names[tag] != "O")
+        ]
+        return " · ".join(tagged) or "none"
+
+    said = np.zeros((len(results.masks), len(kept)), dtype=np.int64)
+    options = []
+    for place, example in enumerate(kept):
+        rows, which = np.unique(predicted[:, example], axis=0, return_inverse=True)
+        said[:, place] = which.reshape(-1)
+        options.append([told(row, example) for row in rows])
+    return said, options, [told(true[example], example) for example in kept]
 
 
 def _margins(results: AblationResults, kept: np.ndarray) -> np.ndarray | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from pathlib import Path
@@ -27,6 +28,8 @@ from transformers import (
 )
 
 import adapter_probe as ap
+from adapter_probe.figures.report.examples import examples_content
+from adapter_probe.studies.example_texts import texts_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
 from byte_tokenizer import byte_tokenizer
@@ -183,6 +186,86 @@ def test_a_checkpoint_of_peft_on_columns_or_rows_is_one_study(tmp_path):
     read = ap.load(studies[0].folder)
     pd.testing.assert_frame_equal(read.spans, studies[0].spans)
     np.testing.assert_array_equal(read.results.predictions, studies[0].results.predictions)
+
+
+@pytest.mark.parametrize("kind", ["tags", "labels"])
+def test_predicted_tags_and_labels_are_stored_and_listed(kind, tmp_path):
+    """What a report lists of a sentence is what whole forwards predict."""
+    if kind == "tags":
+        checkpoint, rows = folder_of(tmp_path)
+        whole = made("bert", AutoModelForTokenClassification, TAGS, "TOKEN_CLS")
+        tokenizer, data, text = tokenizer_of("bert"), tmp_path / "rows.conll", conll_of(rows)
+    else:
+        whole, tokenizer, rows = several()
+        checkpoint = saved(whole, tokenizer, tmp_path)
+        data, text = tmp_path / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
+    data.write_text(text)
+    ap.ablate(checkpoint, data=data, out=tmp_path / "out", progress=False)
+    results = ap.load(tmp_path / "out").results
+    texts = texts_of(tmp_path / "out", results, None, checkpoint, (), "utf-8")
+    spans = pd.DataFrame(results.spans[results.spans[:, 0] >= 0], columns=["first", "last"])
+    found = examples_content(results, spans, texts)
+    listed = [number - 1 for number in found["numbers"]]
+    assert listed
+    whole.eval()
+    said: dict[tuple[int, int], list] = {}
+    for first, last in each_span(whole, results.spans):
+        if kind == "tags":
+            said[first, last] = predicted_tags(whole, tokenizer, rows)
+        else:
+            said[first, last] = labels_of(whole, tokenizer, rows)
+    gold = [row["tags" if kind == "tags" else "labels"] for row in rows]
+    changed = [n for n, own in enumerate(gold) if len({one[n] == own for one in said.values()}) > 1]
+    assert listed == changed
+
+    def told(number: int, own: list[str]) -> str:
+        if kind == "labels":
+            return " · ".join(own) or "none"
+        pairs = zip(rows[number]["tokens"], own)
+        return " · ".join(f"{word} {tag}" for word, tag in pairs if tag != "O") or "none"
+
+    assert found["truth"] == [told(number, gold[number]) for number in listed]
+    for span, shown in zip(spans.itertuples(index=False), found["rows"]):
+        for place, number in enumerate(listed):
+            option = found["options"][place][int(shown["said"][place], 36)]
+            assert option == told(number, said[span.first, span.last][number])
+            assert int(shown["right"][place]) == (said[span.first, span.last][number] == gold[number])
+
+
+def labels_of(model, tokenizer, rows: list[dict]) -> list[list[str]]:
+    """The labels that a model gives every text, by whole forwards."""
+    found = []
+    for row in rows:
+        with torch.no_grad():
+            given = tokenizer(row["text"], return_tensors="pt", return_token_type_ids=False)
+            found.append([name for name, logit in zip(LABELS, model(**given).logits[0]) if logit > 0])
+    return found
+
+
+def saved(model: peft.PeftModel, tokenizer, folder: Path) -> Path:
+    """The model's checkpoint of PEFT beside its base; the model stays as it is."""
+    model.peft_config["default"].base_model_name_or_path = str(folder / "base")
+    model.save_pretrained(folder / "lora")
+    copy.deepcopy(model).unload().save_pretrained(folder / "base")
+    tokenizer.save_pretrained(folder / "base")
+    return folder / "lora"
+
+
+def test_a_folder_of_peft_with_several_labels(tmp_path):
+    """Its head is trained, and the base's configuration names the kind of task."""
+    model, tokenizer, rows = several()
+    checkpoint = saved(model, tokenizer, tmp_path)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    quiet = {"data": tmp_path / "rows.jsonl", "spans": "single", "progress": False, "precision": "float64"}
+    study = ap.ablate(checkpoint, out=tmp_path / "out", **quiet)
+    assert (study.summary.metric, study.results.label_names) == ("micro_f1", LABELS)
+    base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "base")
+    own = peft.PeftModel.from_pretrained(base, checkpoint).double().eval()
+    for mask, variant in zip(study.results.masks.reshape(-1, 3, 2)[..., 0], study.results.predictions):
+        for on, modules in zip(mask, layers_of(own)):
+            switched(modules, on)
+        said = labels_of(own, tokenizer, rows)
+        assert [[n for n, on in zip(LABELS, row) if on] for row in variant.tolist()] == said
 
 
 @pytest.mark.slow
