@@ -148,7 +148,7 @@ def draw(curves: pd.DataFrame, boundaries: pd.DataFrame) -> plt.Figure:
         intact = 100 * boundaries.loc[boundaries["task"] == task, "intact_b"].mean()
         above.set_title(f"{TASKS[task][2]}, intact {intact:.1f}%", fontsize=7)
         below.set_xlabel("first layer whose LoRA is off", fontsize=7, color=INK)
-        below.set_yscale("symlog", linthresh=1e-3)
+        below.set_yscale("log")
         for axis in (above, below):
             axis.tick_params(labelsize=7)
     axes[0, 0].set_ylabel("change of accuracy\non half B (points)", fontsize=7, color=INK)
