@@ -271,7 +271,11 @@ def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
     if metric in METRICS["classification"]:
         return score_counts(metric, class_counts(predictions, labels))
     if metric in METRICS["extractive"]:
-        return _mean(predictions)
+        # Contiguous, so that the order of summation does not depend on how many variants are scored together.
+        scores = np.ascontiguousarray(predictions, dtype=np.float64)
+        if not ((scores >= 0) & (scores <= 1)).all():
+            raise ValueError(f"scores of questions must be in [0, 1], got {scores.min()} to {scores.max()}")
+        return scores.mean(axis=-1)
     return (pearson if metric == "pearson" else spearman)(predictions, labels)
 
 
@@ -317,11 +321,3 @@ def score_counts(metric: str, counts: ClassCounts) -> np.ndarray:
         return f1.sum(axis=-1) / there.sum(axis=-1)
     check_metric(metric, "classification", f1.shape[-1])
     return f1[..., -1]
-
-
-def _mean(question_scores: np.ndarray) -> np.ndarray:
-    # Contiguous, so that the order of summation does not depend on how many variants are scored together.
-    scores = np.ascontiguousarray(question_scores, dtype=np.float64)
-    if not ((scores >= 0) & (scores <= 1)).all():
-        raise ValueError(f"scores of questions must be in [0, 1], got {scores.min()} to {scores.max()}")
-    return scores.mean(axis=-1)

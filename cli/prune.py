@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from adapter_probe.studies.checkpoint_arguments import Prune
 from adapter_probe.studies.summaries import aligned_columns, drop_interval_text, score_text
@@ -10,9 +10,6 @@ from adapter_probe.wording import is_distance
 
 from . import options
 from .console import command, show, show_json
-
-if TYPE_CHECKING:
-    from adapter_probe.studies.pruning import Pruning
 
 
 @command
@@ -26,23 +23,17 @@ def prune(asked: Prune, json: options.Json = False) -> None:
 
     Example: adapter-probe prune my-checkpoint --within 1 --out smaller
     """
+    from adapter_probe.results.fingerprints import to_plain
     from adapter_probe.studies import pruning
 
     pruned = pruning.prune(**vars(asked))
-    record = _record(pruned)
-    show_json(record) if json else show(_text(record))
-
-
-def _record(pruned: Pruning) -> dict[str, Any]:
-    """The outcome as plain JSON; undefined numbers are null."""
-    from adapter_probe.results.fingerprints import to_plain
-
     plain = {
         **vars(pruned),
         "span": {k: v for k, v in vars(pruned.span).items() if v != ""},
         "checkpoint": str(pruned.checkpoint),
     }
-    return to_plain(plain)  # type: ignore[return-value]
+    record: Any = to_plain(plain)
+    show_json(record) if json else show(_text(record))
 
 
 def _outcome(metric: str, cost: str, scores: str, examples: str) -> list[tuple[str, str]]:

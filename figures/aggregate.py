@@ -171,7 +171,14 @@ def draw(
             _draw_method(ax, x[chosen], frame[chosen], mark, view)
     values = frame.loc[far, view.middle].to_numpy(float)
     mark_far_below(ax, frame.loc[far, "method"], x[far], values, digits=1)
-    _set_ticks(ax, frame, limits)
+    counts = frame["trained_parameters_without_head"].to_numpy(float)
+    nothing = (counts == 0).any() and (counts > 0).any()
+    decade_ticks(ax, *limits, least=0.5 * counts[counts > 0].min() if nothing else None)
+    if nothing:
+        place = float(_positions(frame)[counts == 0][0])
+        decades = ax.get_xticks()
+        labels = ["0", *(f"$10^{{{np.log10(value):.0f}}}$" for value in decades)]
+        ax.set_xticks([place, *decades], labels=labels)
     middle, spread = view.words.split(", ")
     if frame[view.low].isna().all():  # a bootstrap interval over seeds needs two of them
         spread = "one seed, no interval"
@@ -205,18 +212,6 @@ def _limits(frame: pd.DataFrame, published: pd.DataFrame | None) -> tuple[float,
     known = [_positions(frame)]
     known += [] if published is None else [published["trained_parameters"].to_numpy(float)]
     return float(np.concatenate(known).min()) / 1.8, float(np.concatenate(known).max()) * 1.8
-
-
-def _set_ticks(ax: Axes, frame: pd.DataFrame, limits: tuple[float, float]) -> None:
-    """One tick per decade, and a tick labelled 0 if a method trains only the head."""
-    counts = frame["trained_parameters_without_head"].to_numpy(float)
-    nothing = (counts == 0).any() and (counts > 0).any()
-    decade_ticks(ax, *limits, least=0.5 * counts[counts > 0].min() if nothing else None)
-    if nothing:
-        place = float(_positions(frame)[counts == 0][0])
-        decades = ax.get_xticks()
-        labels = ["0", *(f"$10^{{{np.log10(value):.0f}}}$" for value in decades)]
-        ax.set_xticks([place, *decades], labels=labels)
 
 
 def legend_entries(frame: pd.DataFrame, published: pd.DataFrame | None) -> list[LegendEntry]:

@@ -65,7 +65,12 @@ def attribution(
     slot = _GROUP / len(records)
     for index, table in enumerate(layers):
         left = np.searchsorted(names, table["layer"].to_numpy(int)) - _GROUP / 2 + index * slot
-        _draw_bars(ax, table, left + _BAR_SHARE * slot / 2, _BAR_SHARE * slot, index)
+        width = _BAR_SHARE * slot
+        x = left + width / 2
+        ax.bar(x, table["share_points"], width, **_bar_style(index))
+        if "share_low_points" in table:
+            ends = table["share_low_points"], table["share_high_points"]
+            ax.vlines(x, *ends, color=style.line_colour(), linewidth=0.7 * style.scale_factor(), zorder=3)
         _draw_alone(ax, table, left + (1 + _BAR_SHARE) * slot / 2)
     ax.axhline(0, color=style.line_colour(), linewidth=0.6 * style.scale_factor())
     ax.set_axisbelow(True)
@@ -80,13 +85,6 @@ def attribution(
     if legend:
         legend_on_top(ax, legend_entries(records))
     return ax
-
-
-def _draw_bars(ax: Axes, layers: pd.DataFrame, x: np.ndarray, width: float, index: int) -> None:
-    ax.bar(x, layers["share_points"], width, **_bar_style(index))
-    if "share_low_points" in layers:
-        ends = layers["share_low_points"], layers["share_high_points"]
-        ax.vlines(x, *ends, color=style.line_colour(), linewidth=0.7 * style.scale_factor(), zorder=3)
 
 
 def _bar_style(index: int) -> dict[str, object]:
@@ -224,21 +222,17 @@ def _caption(records: Sequence[AblationRecord]) -> str:
             f"Error bars are 95% paired bootstrap intervals over {units_of(records)}; in the grid, squares"
             " whose interval includes 0 are small, and the others show their value where it fits."
         )
-        parts.append(_uncorrected([record.spans for record in records]))
+        frames = [record.spans for record in records]
+        counts = sorted({int(frame["interaction_points"].notna().sum()) for frame in frames})
+        many = " or ".join(map(str, counts))
+        chance = f"about {ALPHA * counts[-1]:.0f}" if ALPHA * counts[-1] >= 1 else "fewer than 1"
+        parts.append(
+            f"The {many} intervals of a grid are not corrected for their number: {chance} would exclude 0 by"
+            " chance alone."
+        )
     if "p_holm" in layers:
         parts.append(
             f"Filled diamonds: significant at 0.05 by {tests_of(records)}, Holm-corrected over all spans."
         )
     missing = int(layers["share_points"].isna().sum() + spans["interaction_points"].isna().sum())
     return caption_of([*parts, undefined_text(missing, "Values left out")])
-
-
-def _uncorrected(frames: Sequence[pd.DataFrame]) -> str:
-    """How many intervals of interactions are not corrected, and how many of them exclude 0 by chance."""
-    counts = sorted({int(frame["interaction_points"].notna().sum()) for frame in frames})
-    many = " or ".join(map(str, counts))
-    chance = f"about {ALPHA * counts[-1]:.0f}" if ALPHA * counts[-1] >= 1 else "fewer than 1"
-    return (
-        f"The {many} intervals of a grid are not corrected for their number: {chance} would exclude 0 by"
-        " chance alone."
-    )

@@ -42,16 +42,12 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
     """
     for record in studies:
         if isinstance(record, (AverageRecord, ComparisonRecord)):
-            yield _drawing(record, options)
-
-
-def _drawing(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> Drawing:
-    stem = "comparison" if isinstance(record, ComparisonRecord) else "average"
-    grids = _grids(record, options)
-    title = f"{grids[0].label}: {', '.join(record.names)}"
-    figure = _figure(record, grids, options)
-    caption = _caption(record, grids, options.tolerance)
-    return Drawing(stem, title, figure, record.spans, caption, {"studies": dict(record.identity)})
+            stem = "comparison" if isinstance(record, ComparisonRecord) else "average"
+            grids = _grids(record, options)
+            title = f"{grids[0].label}: {', '.join(record.names)}"
+            figure = _figure(record, grids, options)
+            caption = _caption(record, grids, options.tolerance)
+            yield Drawing(stem, title, figure, record.spans, caption, {"studies": dict(record.identity)})
 
 
 def _grids(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> list[Grid]:

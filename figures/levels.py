@@ -266,7 +266,16 @@ def draw_colorbar(
             line(tolerance, color=colour, linewidth=width * style.scale_factor())
     bar.set_label(label, linespacing=0.95)
     if isinstance(scale, DropScale) and scale.below:
-        _name_gains(bar, upright)
+        at = {"xy": (1, -0.05), "xytext": (2, 0), "ha": "left", "va": "top"}
+        if not upright:
+            at = {"xy": (-0.05, 0.5), "xytext": (-3, 0), "ha": "right", "va": "center"}
+        bar.ax.annotate(
+            "gain (−)",
+            xycoords="axes fraction",
+            textcoords="offset points",
+            size=style.tick_size(),
+            **at,
+        )
     return bar
 
 
@@ -276,17 +285,3 @@ def add_bar(
     """The colour bar of several grids; its label fits the figure's width, or half of it next to a grid."""
     length = (0.4 if where == "right" else 0.74) * 72 * axes[0].figure.get_figwidth()
     draw_colorbar(scale, axes, label, tolerance, location=where, length=length)
-
-
-def _name_gains(bar: Colorbar, upright: bool) -> None:
-    """A label at the open end below 0."""
-    at = {"xy": (1, -0.05), "xytext": (2, 0), "ha": "left", "va": "top"}
-    if not upright:
-        at = {"xy": (-0.05, 0.5), "xytext": (-3, 0), "ha": "right", "va": "center"}
-    bar.ax.annotate(
-        "gain (−)",
-        xycoords="axes fraction",
-        textcoords="offset points",
-        size=style.tick_size(),
-        **at,
-    )

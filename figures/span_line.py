@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
@@ -117,7 +116,15 @@ def draw_line(line: SpanLine, ax: Axes, *, tolerance: float) -> None:
         ax.axhline(tolerance, zorder=1.5, label="tolerance", **_tolerance_props())
     joined = span_order(frame) != "apart"
     if "ci_low_points" in frame:
-        _draw_interval(ax, x, -frame["ci_high_points"], -frame["ci_low_points"], joined)
+        low, high, look = (
+            -frame["ci_high_points"],
+            -frame["ci_low_points"],
+            {"color": _COLOUR, "label": INTERVAL},
+        )
+        if joined:
+            ax.fill_between(x, low, high, alpha=_BAND, linewidth=0, zorder=0.8, **look)
+        else:
+            ax.vlines(x, low, high, linewidth=0.8 * style.scale_factor(), zorder=2, **look)
     if "sd_points" in frame:
         ends = drops - frame["sd_points"], drops + frame["sd_points"]
         ax.vlines(x, *ends, zorder=2, label="s.d.", **_spread_props())
@@ -139,13 +146,6 @@ def _is_sure(frame: pd.DataFrame) -> np.ndarray:
     return frame["significant"].to_numpy(bool) if "significant" in frame else np.ones(len(frame), bool)
 
 
-def _draw_interval(ax: Axes, x: np.ndarray, low: pd.Series, high: pd.Series, joined: bool) -> None:
-    if joined:
-        ax.fill_between(x, low, high, color=_COLOUR, alpha=_BAND, linewidth=0, zorder=0.8, label=INTERVAL)
-    else:
-        ax.vlines(x, low, high, color=_COLOUR, linewidth=0.8 * style.scale_factor(), zorder=2, label=INTERVAL)
-
-
 def _draw_marks(ax: Axes, x: np.ndarray, drops: np.ndarray, sure: np.ndarray) -> None:
     """Draw one dot per span, filled if the difference is significant and small enough not to overlap."""
     marks = [
@@ -157,15 +157,12 @@ def _draw_marks(ax: Axes, x: np.ndarray, drops: np.ndarray, sure: np.ndarray) ->
 
     def fit(ax: Axes) -> None:
         left, right = ax.get_xlim()
-        _set_size(marks, min(_MARK * style.scale_factor(), 0.85 * size_in_points(ax)[0] / (right - left)))
+        size = min(_MARK * style.scale_factor(), 0.85 * size_in_points(ax)[0] / (right - left))
+        for mark in marks:
+            mark.set_sizes([size**2])
+            mark.set_linewidth(min(0.7 * style.scale_factor(), 0.25 * size))
 
     before_drawing(ax, fit)
-
-
-def _set_size(marks: Sequence[PathCollection], size: float) -> None:
-    for mark in marks:
-        mark.set_sizes([size**2])
-        mark.set_linewidth(min(0.7 * style.scale_factor(), 0.25 * size))
 
 
 def _tolerance_props() -> dict[str, object]:

@@ -68,7 +68,12 @@ def compare_data_sets(
     Raises:
         ResultsError: they differ in checkpoint, spans or settings.
     """
-    _check_same_model(task, other, names)
+    pair = f"{names[0]} and {names[1]} are not ablations of the same model"
+    apart = ("data", "tokens")
+    ours, theirs = ({k: v for k, v in one.identity.items() if k not in apart} for one in (task, other))
+    refuse_changes(ours, theirs, pair, "; ablate one checkpoint with equal settings on both")
+    if study_kind(task) != study_kind(other) or not np.array_equal(task.masks, other.masks):
+        raise ResultsError(f"{pair}: their variants differ; ablate the same --spans on both")
     sides = []
     for side, results in (("task", task), ("other", other)):
         frame = ablation_tables(results).spans
@@ -84,13 +89,3 @@ def compare_data_sets(
         (task.n_examples, other.n_examples), dict(zip(names, (task.identity, other.identity))),
         study_kind(task),
     )  # fmt: skip
-
-
-def _check_same_model(task: AblationResults, other: AblationResults, names: tuple[str, str]) -> None:
-    """Refuse ablations of different models or variants."""
-    pair = f"{names[0]} and {names[1]} are not ablations of the same model"
-    apart = ("data", "tokens")
-    ours, theirs = ({k: v for k, v in one.identity.items() if k not in apart} for one in (task, other))
-    refuse_changes(ours, theirs, pair, "; ablate one checkpoint with equal settings on both")
-    if study_kind(task) != study_kind(other) or not np.array_equal(task.masks, other.masks):
-        raise ResultsError(f"{pair}: their variants differ; ablate the same --spans on both")

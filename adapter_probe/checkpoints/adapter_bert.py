@@ -164,7 +164,19 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoin
         for layer, site, scope in _sites(base)
     ]
     method = ImportedMethod(LIBRARY, ("feedforward_adapter",), tuple(sizes))
-    return TranslatedCheckpoint(method, tensors, _notes(source, base), frozenset(frozen.values()))
+    notes = []
+    if base.config.hidden_act == "gelu":
+        notes.append(
+            "The authors' code approximates GELU by tanh in BERT too, while the base computes it exactly "
+            "(hidden_act 'gelu'), which changes the logits slightly; 'gelu_new' in the base's config.json "
+            "reproduces the authors' logits."
+        )
+    epsilon = float(base.config.layer_norm_eps)
+    if epsilon != _EPSILON:
+        notes.append(f"The authors' LayerNorms add {_EPSILON:g} to the variance, the base's {epsilon:g}.")
+    if source.kind == "regression":
+        notes.append("The head has one output, so the task is taken for a regression; the files do not say.")
+    return TranslatedCheckpoint(method, tensors, tuple(notes), frozenset(frozen.values()))
 
 
 def _refuse_other_depth(index: Path, tensors: Mapping[str, Tensor], n_layers: int) -> None:
@@ -231,19 +243,3 @@ def _turned(index: Path, name: str, tensor: Tensor) -> Tensor:
         raise CheckpointError(f"{index}: {name} has shape {list(tensor.shape)}, expected two dimensions")
     # The adapters' biases are [1, width].
     return tensor[0] if "/biases" in name and len(tensor) == 1 else tensor.T.contiguous()
-
-
-def _notes(source: ForeignCheckpoint, base: BaseShape) -> tuple[str, ...]:
-    notes = []
-    if base.config.hidden_act == "gelu":
-        notes.append(
-            "The authors' code approximates GELU by tanh in BERT too, while the base computes it exactly "
-            "(hidden_act 'gelu'), which changes the logits slightly; 'gelu_new' in the base's config.json "
-            "reproduces the authors' logits."
-        )
-    epsilon = float(base.config.layer_norm_eps)
-    if epsilon != _EPSILON:
-        notes.append(f"The authors' LayerNorms add {_EPSILON:g} to the variance, the base's {epsilon:g}.")
-    if source.kind == "regression":
-        notes.append("The head has one output, so the task is taken for a regression; the files do not say.")
-    return tuple(notes)

@@ -116,12 +116,7 @@ def load_tokenizer(
             f"base {name}: model_max_length in its tokenizer_config.json is {quote(most)}, expected a whole "
             "number of at least 1"
         )
-    _refuse_template(name, tokenizer)
-    return tokenizer
-
-
-def _refuse_template(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse a template of special tokens that it does not describe, on which tokenizers panics."""
+    # On a template of special tokens that it does not describe, the library tokenizers panics.
     processor = getattr(getattr(tokenizer, "backend_tokenizer", None), "post_processor", None)
     whole = json.loads(processor.__getstate__()) if processor is not None else {}
     for part in (whole, *whole.get("processors", ())):
@@ -132,6 +127,7 @@ def _refuse_template(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
                 f"base {name}: the post-processor in its tokenizer.json uses the token {quote(unknown[0])}, "
                 "which its special_tokens do not have"
             )
+    return tokenizer
 
 
 def _refuse_token_fields(name: str, revision: str | None) -> None:

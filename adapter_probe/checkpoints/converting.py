@@ -132,7 +132,12 @@ def to_adapterhub(opened: OpenedCheckpoint | OpenedPlaced, out: Path, lossy: boo
         )
     if opened.description.task.kind == "tokens":
         raise CheckpointError("heads for tags cannot be written for AdapterHub; give --to native")
-    _refuse_family(opened)
+    family = opened.description.base.config["model_type"]
+    if family not in _FAMILIES:
+        raise CheckpointError(
+            f"writing adapters of a {family} model for AdapterHub is not supported; supported are "
+            f"{_families()}"
+        )
     assert isinstance(opened, OpenedCheckpoint), "the packed engine runs bottlenecks on these families"
     for what, value, allowed in (
         ("interaction", method.interaction, "add"),
@@ -190,15 +195,6 @@ def _write(opened: OpenedCheckpoint, method: Adapters, out: Path) -> None:
 
 def _families() -> str:
     return f"{', '.join(_FAMILIES[:-1])} and {_FAMILIES[-1]}"
-
-
-def _refuse_family(opened: OpenedCheckpoint | OpenedPlaced) -> None:
-    family = opened.description.base.config["model_type"]
-    if family not in _FAMILIES:
-        raise CheckpointError(
-            f"writing adapters of a {family} model for AdapterHub is not supported; supported are "
-            f"{_families()}"
-        )
 
 
 def _config(method: Adapters, hidden: int) -> dict[str, Any]:

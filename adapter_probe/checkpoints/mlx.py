@@ -101,7 +101,8 @@ def _translated(folder: Path, base: str | None, stamps: tuple[Any, ...]) -> Tran
         for module, own in parts.items()
         for name, tensor in _peft_parts(folder / WEIGHTS, module, own, rank, names[module]).items()
     }
-    place = _place(name_of_checkpoint(folder))
+    _FOLDERS.append(TemporaryDirectory(prefix="adapter-probe-"))
+    place = make_folder(Path(_FOLDERS[-1].name, name_of_checkpoint(folder)))
     write_bytes(place / _PEFT_WEIGHTS, safetensors.torch.save(made, metadata={"format": "pt"}))
     write_json(place / CONFIG, {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "inference_mode": True,
@@ -127,11 +128,6 @@ def naming(translated: Path, given: Path) -> Iterator[None]:
 
 
 _FOLDERS: list[TemporaryDirectory[str]] = []  # removed at exit
-
-
-def _place(name: str) -> Path:
-    _FOLDERS.append(TemporaryDirectory(prefix="adapter-probe-"))
-    return make_folder(Path(_FOLDERS[-1].name, name))
 
 
 def _refuse(folder: Path, document: Mapping[str, Any]) -> None:

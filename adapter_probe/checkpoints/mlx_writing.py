@@ -48,7 +48,19 @@ def write_mlx(source: Path, n_layers: int, base: str, out: Path) -> None:
         )
     config = LoraTargets(document)
     parts = _parts(read_tensors(source / PEFT_WEIGHTS[0], as_stored=True))
-    tensors, rank, scale = _tensors(parts, {module: config.scale_of(module) for module in parts})
+    scales = {module: config.scale_of(module) for module in parts}
+    rank = max(len(own["lora_A"]) for own in parts.values())
+    scale = Counter(scales.values()).most_common(1)[0][0]
+    tensors: dict[str, Tensor] = {}
+    for module, own in parts.items():
+        a, b = own["lora_A"].T, own["lora_B"].T
+        if scales[module] != scale:
+            b = b.float() * (scales[module] / scale)
+        more = rank - len(b)
+        tensors[f"{module}.lora_a"] = torch.nn.functional.pad(a, (0, more)).contiguous()
+        tensors[f"{module}.lora_b"] = torch.nn.functional.pad(b, (0, 0, 0, more)).contiguous()
+        if "lora_magnitude_vector" in own:
+            tensors[f"{module}.m"] = own["lora_magnitude_vector"].contiguous()
     layers = [number for module in parts if (number := layer_of(module)) is not None]
     keys = sorted({re.sub(rf".*{LAYER.pattern}", "", module) for module in parts})
     make_folder(out)
@@ -81,22 +93,3 @@ def _parts(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
             )
         found.setdefault(module, {})[part.replace("embedding_", "")] = tensor
     return found
-
-
-def _tensors(
-    parts: Mapping[str, Mapping[str, Tensor]], scales: Mapping[str, float]
-) -> tuple[dict[str, Tensor], int, float]:
-    """MLX-LM's tensors, with the rank and the scale of all modules."""
-    rank = max(len(own["lora_A"]) for own in parts.values())
-    scale = Counter(scales.values()).most_common(1)[0][0]
-    made: dict[str, Tensor] = {}
-    for module, own in parts.items():
-        a, b = own["lora_A"].T, own["lora_B"].T
-        if scales[module] != scale:
-            b = b.float() * (scales[module] / scale)
-        more = rank - len(b)
-        made[f"{module}.lora_a"] = torch.nn.functional.pad(a, (0, more)).contiguous()
-        made[f"{module}.lora_b"] = torch.nn.functional.pad(b, (0, 0, 0, more)).contiguous()
-        if "lora_magnitude_vector" in own:
-            made[f"{module}.m"] = own["lora_magnitude_vector"].contiguous()
-    return made, rank, scale

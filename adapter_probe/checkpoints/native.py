@@ -120,7 +120,15 @@ def open_native(
         model = make_model(loaded, description.method, delta, dtype)
     except ModelError as error:
         raise CheckpointError(f"{folder / DESCRIPTION}: {error}") from error
-    _load_delta(model, delta, loaded, folder / DELTA)
+    path = folder / DELTA
+    model.choose_trained(loaded.missing)
+    needed = model.named_delta()
+    parameters = {**dict(model.base.named_parameters()), **needed}
+    if lacking := sorted(needed.keys() - delta.keys()):
+        raise CheckpointError(f"{path} lacks {first_of(lacking)}")
+    if unknown := sorted(delta.keys() - parameters.keys()):
+        raise CheckpointError(f"{path} contains tensors that the model does not have: {first_of(unknown)}")
+    copy_weights(delta, parameters, str(path), "the model")
     return OpenedCheckpoint(model, tokenizer, actual, frozenset(delta), loaded.missing)
 
 
@@ -213,17 +221,6 @@ def read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
     for name, tensor in delta.items():
         check_values(path, name, tensor)
     return delta
-
-
-def _load_delta(model: AdaptedModel, delta: Mapping[str, Tensor], loaded: LoadedBase, path: Path) -> None:
-    model.choose_trained(loaded.missing)
-    needed = model.named_delta()
-    parameters = {**dict(model.base.named_parameters()), **needed}
-    if lacking := sorted(needed.keys() - delta.keys()):
-        raise CheckpointError(f"{path} lacks {first_of(lacking)}")
-    if unknown := sorted(delta.keys() - parameters.keys()):
-        raise CheckpointError(f"{path} contains tensors that the model does not have: {first_of(unknown)}")
-    copy_weights(delta, parameters, str(path), "the model")
 
 
 @torch.no_grad()

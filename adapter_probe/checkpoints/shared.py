@@ -62,7 +62,12 @@ class SharedBase:
                 "open it separately"
             )
         loaded = self._pristine
-        model, missing = _views(loaded.model), loaded.missing
+        # A copy of the modules that shares their memory and keeps their ties.
+        memo: dict[int, object] = {
+            id(p): nn.Parameter(p.detach(), requires_grad=False) for p in loaded.model.parameters()
+        }
+        memo |= {id(buffer): buffer for buffer in loaded.model.buffers()}
+        model, missing = copy.deepcopy(loaded.model, memo), loaded.missing
         if n_outputs is not None and n_outputs != model.config.num_labels:
             resized = _resize_head(model, n_outputs)
             initialise(model, resized, seed=0)
@@ -90,15 +95,6 @@ class SharedBase:
                 loaded.model.to(self._device)
             self._any[key] = loaded
         return replace(self._any[key], model=sharing(self._any[key].model), shared=True)
-
-
-def _views(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy of the modules that shares their memory; ties are kept."""
-    memo: dict[int, object] = {
-        id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()
-    }
-    memo |= {id(buffer): buffer for buffer in model.buffers()}
-    return copy.deepcopy(model, memo)
 
 
 def _resize_head(model: PreTrainedModel, n_outputs: int) -> frozenset[str]:

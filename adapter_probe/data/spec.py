@@ -80,7 +80,21 @@ class TaskSpec:
         """
         try:
             spec = from_record(cls, record)
-            _check(spec)
+            check_name(spec.name)
+            check_metric(spec.metric, spec.kind, len(spec.label_names) or None)
+            names = spec.label_names
+            classes = spec.kind in OF_CLASSES
+            fits = len(names) >= 2 and len(set(names)) == len(names) if classes else not names
+            wanted = "two or more different names, or none for regression and question answering"
+            _expect(fits, "label_names", list(names), wanted)
+            splits = bool(spec.files) and set(spec.files) <= set(SPLITS)
+            _expect(splits, "files", list(spec.files), f"splits out of {', '.join(SPLITS)}")
+            empty = [split for split, entries in spec.files.items() if not entries]
+            _expect(not empty, "files", dict.fromkeys(empty, ()), "one or more sources for every split")
+            same = set(spec.fingerprints) == set(spec.files)
+            _expect(same, "fingerprints", list(spec.fingerprints), "the same splits as in files")
+            share = spec.validation_share
+            _expect(0 <= share < 1, "validation_share", share, "a number from 0 to below 1")
         except AdapterProbeError as error:
             raise DataError(f"{source}: {error}") from None
         return spec
@@ -94,25 +108,6 @@ def check_name(name: str) -> None:
     """
     fits = is_text(name) and name.isprintable() and 0 < len(name.encode()) <= _LONGEST_NAME
     _expect(fits, "name", name, f"1 to {_LONGEST_NAME} bytes of printable characters")
-
-
-def _check(spec: TaskSpec) -> None:
-    """Checks beyond the types of fields."""
-    check_name(spec.name)
-    check_metric(spec.metric, spec.kind, len(spec.label_names) or None)
-    names = spec.label_names
-    classes = spec.kind in OF_CLASSES
-    fits = len(names) >= 2 and len(set(names)) == len(names) if classes else not names
-    wanted = "two or more different names, or none for regression and question answering"
-    _expect(fits, "label_names", list(names), wanted)
-    splits = bool(spec.files) and set(spec.files) <= set(SPLITS)
-    _expect(splits, "files", list(spec.files), f"splits out of {', '.join(SPLITS)}")
-    empty = [split for split, entries in spec.files.items() if not entries]
-    _expect(not empty, "files", dict.fromkeys(empty, ()), "one or more sources for every split")
-    same = set(spec.fingerprints) == set(spec.files)
-    _expect(same, "fingerprints", list(spec.fingerprints), "the same splits as in files")
-    share = spec.validation_share
-    _expect(0 <= share < 1, "validation_share", share, "a number from 0 to below 1")
 
 
 def _expect(holds: bool, field: str, value: object, expected: str) -> None:

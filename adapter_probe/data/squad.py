@@ -85,7 +85,14 @@ def encode_windows(
     Raises:
         DataError: the settings leave no room for a context.
     """
-    _refuse_cramped(tokenizer, settings)
+    room = settings.max_length - settings.max_question - tokenizer.num_special_tokens_to_add(pair=True)
+    if settings.max_question < 1:
+        raise DataError(f"a question must keep at least 1 token, got {settings.max_question}")
+    if settings.stride < 0 or room <= settings.stride:
+        raise DataError(
+            f"windows of {settings.max_length} tokens leave {room} for the context next to a question of "
+            f"{settings.max_question}; the stride is {settings.stride}, expected 0 or more and less than that"
+        )
     texts = _cut_questions(tokenizer, questions.questions, settings.max_question)
     ids, types, which, spans, offsets = [], [], [], [], []
     for begin in range(0, len(questions), _AT_ONCE):
@@ -113,18 +120,6 @@ def encode_windows(
     question, context = np.array(which, dtype=np.int64), np.array(spans, dtype=np.int64)
     labels = _label(questions, question, context, offsets)
     return Windows(encoded, question, context, tuple(offsets), labels)
-
-
-def _refuse_cramped(tokenizer: PreTrainedTokenizerBase, settings: WindowSettings) -> None:
-    """Refuse settings whose windows do not advance by at least one token next to the longest question."""
-    room = settings.max_length - settings.max_question - tokenizer.num_special_tokens_to_add(pair=True)
-    if settings.max_question < 1:
-        raise DataError(f"a question must keep at least 1 token, got {settings.max_question}")
-    if settings.stride < 0 or room <= settings.stride:
-        raise DataError(
-            f"windows of {settings.max_length} tokens leave {room} for the context next to a question of "
-            f"{settings.max_question}; the stride is {settings.stride}, expected 0 or more and less than that"
-        )
 
 
 def _cut_questions(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str], most: int) -> list[str]:

@@ -33,7 +33,8 @@ def pack_maps(model: AdaptedModel, drop: bool) -> None:
         model: a model that is only used for evaluation afterwards.
         drop: free the original weights to save memory; afterwards, the model can only be called.
     """
-    kept = _read_elsewhere(model)
+    last = model.layers[-1].parts
+    kept = {last.key, last.value}  # whose weights are read directly
     for layer in model.layers:
         for linear in layer.parts.whole.modules():
             if type(linear) is not nn.Linear or linear in kept or "forward" in vars(linear):
@@ -91,9 +92,3 @@ class _Through(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return gradient @ ctx.weight, None, None
-
-
-def _read_elsewhere(model: AdaptedModel) -> set[nn.Module | None]:
-    """Maps whose weights are read directly: keys and values of the last layer."""
-    last = model.layers[-1].parts
-    return {last.key, last.value}

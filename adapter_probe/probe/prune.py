@@ -7,34 +7,31 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.checkpoints.converting import refuse_full
-from adapter_probe.checkpoints.description import Description
-from adapter_probe.checkpoints.native import OpenedCheckpoint, save_checkpoint
-from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
+from adapter_probe.checkpoints.native import OpenedCheckpoint
+from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.packing import cut_by_tokens, pack
-from adapter_probe.errors import CheckpointError, ModelError
+from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.adapters.imported import ImportedMethod
-from adapter_probe.models.layer import ADAPTER
-from adapter_probe.models.methods import Adapters
 from adapter_probe.progress import progress_bar
 from adapter_probe.spans import SITES_PER_LAYER, Span, VariantSet, in_model
 
+from .general import own_forward
 from .general_model import GeneralModel, added_parameters
 from .outputs import assemble_results, joined
 from .plan import choose_tokens_per_pass, cut_batches
+from .prune_writing import adapters_of, mask_without, write_own, write_peft
 from .request import AblationRequest
 from .runners import make_runners
 
@@ -83,142 +80,26 @@ def prune_checkpoint(
     opened, model = request.checkpoint, request.model
     layers = in_model(model.stacks, span, "--span") if span.stack or len(model.stacks) > 1 else span
     _refuse_unfit(model, span, layers, source, out)
-    items = _timed_items(request)
-    n_tokens = int(request.encoded.lengths[items].sum())
-    total = int(request.encoded.lengths.sum()) + 2 * (_TIMED_ROUNDS + 1) * n_tokens
+    lengths = request.encoded.lengths
+    order = np.argsort(np.random.default_rng(0).random(len(lengths)))
+    items = cut_by_tokens(lengths, order, _TIMED_TOKENS)[0]  # a few at random, the same each time
+    n_tokens = int(lengths[items].sum())
+    total = int(lengths.sum()) + 2 * (_TIMED_ROUNDS + 1) * n_tokens
     with progress_bar("prune", total, "tokens", enabled=progress) as bar:
         results = _results(request, layers, bar.update)
         if isinstance(opened, OpenedCheckpoint | OpenedPlaced):
-            _save_own(request, opened, layers, out, {request.metric: _score(results, 1)})
+            score = float(metrics.score(results.metric, results.predictions[1], results.scored_with))
+            write_own(request, opened, layers, out, {request.metric: None if np.isnan(score) else score})
             smaller = replace(request, checkpoint=open_any(out, opened.description.base.name))
             forwards = [_forward(of, items) for of in (request, smaller)]
             left = smaller.model.adapter_parameters
         else:
-            module = _write_without(opened, request, layers, out, items)
-            forwards = [_forward(request, items), _own_forward(request, items, module)]
+            module = write_peft(request, opened, layers, out, items)
+            forwards = [_forward(request, items), own_forward(request, module, items)]
             left = added_parameters(module)
         seconds = _time(forwards, lambda: bar.update(n_tokens))
     counts = (model.adapter_parameters, left)
     return PruneMeasurement(span, *counts, *seconds, results, request.settings.strength)
-
-
-def _write_without(
-    opened: OpenedPeft, request: AblationRequest, span: Span, out: Path, items: np.ndarray
-) -> nn.Module:
-    """Write in PEFT's format what gives, loaded by PEFT, the outputs of the model with the span off.
-
-    Without any adapters left, a folder of transformers is written.
-
-    Returns:
-        the new model.
-
-    Raises:
-        CheckpointError: PEFT's format cannot express it.
-    """
-    from adapter_probe.checkpoints.peft_pruning import load_without, write_without
-    from adapter_probe.checkpoints.scaling import write_scaled
-    from adapter_probe.replay.checking import coarsest, compare
-
-    model, gone, strength = request.model, _adapters(request.model, span), request.settings.strength
-    assert isinstance(model, GeneralModel), "the other engine runs other checkpoints"
-
-    def write(place: Path) -> None:
-        if strength:
-            write_scaled(opened, gone, strength, place)
-        else:
-            write_without(opened, gone, place)
-
-    with TemporaryDirectory() as trial:  # nothing is left in `out` if it fails
-        try:
-            write(Path(trial))
-            smaller = load_without(opened, Path(trial))
-            with model.switched_off(_mask(request, span), strength):
-                own = _forward(request, items)()
-            compare(_own_forward(request, items, smaller)(), own, coarsest(smaller))
-        except (CheckpointError, ModelError) as error:
-            said = str(error).replace(trial, "the smaller checkpoint")
-            raise CheckpointError(
-                f"checkpoint {opened.folder} cannot be pruned in PEFT's format: {said}"
-            ) from error
-    write(out)
-    return smaller
-
-
-def _save_own(
-    request: AblationRequest,
-    opened: OpenedCheckpoint | OpenedPlaced,
-    span: Span,
-    out: Path,
-    scores: dict[str, float | None],
-) -> None:
-    """Write in this project's format, without the span's adapters or with them scaled."""
-    strength = request.settings.strength
-    if strength:
-        _save_scaled(request, opened, span, out, scores)
-    elif isinstance(opened, OpenedPlaced):
-        _save_placed(opened, span, out, scores)
-    else:
-        _save_without(opened, span, out, scores)
-
-
-def _save_scaled(
-    request: AblationRequest,
-    opened: OpenedCheckpoint | OpenedPlaced,
-    span: Span,
-    out: Path,
-    scores: dict[str, float | None],
-) -> None:
-    from adapter_probe.checkpoints.scaling import scaled_bottlenecks  # which imports PEFT
-
-    adapters, strength = _adapters(request.model, span), request.settings.strength
-    method = opened.description.method
-    assert isinstance(method, Adapters | ImportedMethod), "nothing else has adapters"
-    if isinstance(opened, OpenedPlaced):
-        tensors = dict(opened.tensors)
-        chosen = {name for name in tensors if opened.is_inside(name, span)}
-    else:
-        own = {id(tensor) for one in adapters for tensor in one.parameters()}
-        found = {**dict(opened.model.base.named_parameters()), **dict(opened.model.base.named_buffers())}
-        tensors = {name: found[name] for name in opened.trained}
-        chosen = {name for name, tensor in tensors.items() if id(tensor) in own}
-    scaled = scaled_bottlenecks(tensors, chosen, adapters, strength)
-    save_checkpoint(out, scaled, _described(opened.description, span, method, scores, strength))
-
-
-def _save_without(opened: OpenedCheckpoint, span: Span, out: Path, scores: dict[str, float | None]) -> None:
-    """Write in this project's format."""
-    method, model = opened.description.method, opened.model
-    assert isinstance(method, Adapters | ImportedMethod), "nothing else has adapters"
-    adapters = _adapters(model, span)
-    gone = {id(tensor) for one in adapters for tensor in (*one.parameters(), *one.buffers())}
-    tensors = {**dict(model.base.named_parameters()), **dict(model.base.named_buffers())}
-    kept = {name: tensors[name] for name in opened.trained if id(tensors[name]) not in gone}
-    method = _without(method, span, kept.keys())
-    save_checkpoint(out, kept, _described(opened.description, span, method, scores))
-
-
-def _save_placed(opened: OpenedPlaced, span: Span, out: Path, scores: dict[str, float | None]) -> None:
-    """Write in this project's format what the general engine runs in Transformers' own modules."""
-    method, kept = opened.without(span)
-    save_checkpoint(out, kept, _described(opened.description, span, method, scores))
-
-
-def _described(
-    description: Description,
-    span: Span,
-    method: Adapters | ImportedMethod,
-    scores: dict[str, float | None],
-    strength: float = 0.0,
-) -> Description:
-    """The description of the new checkpoint."""
-    if strength:
-        done = [*description.training.get("scaled_layers", ()), [span.first, span.last, strength]]
-        return replace(description, training={**description.training, "scaled_layers": done}, scores=scores)
-    old = description.method
-    before = old.skip_layers if isinstance(old, Adapters) else description.training.get("pruned_layers", ())
-    layers = sorted({*before, *range(span.first, span.last + 1)})
-    training = {**description.training, "pruned_layers": layers}
-    return replace(description, method=method, training=training, scores=scores)
 
 
 def _refuse_unfit(
@@ -241,7 +122,7 @@ def _refuse_unfit(
             f"checkpoint {source} has no adapters in layer {' and '.join(bare)}, where --span {given} "
             f"starts or ends; the layers with adapters are {', '.join(map(str, adapted))}"
         )
-    if not _adapters(model, layers).isdisjoint(_adapters(model, layers, outside=True)):
+    if not adapters_of(model, layers).isdisjoint(adapters_of(model, layers, outside=True)):
         raise CheckpointError(
             f"checkpoint {source} shares the adapters of layers {span} with other layers; they cannot be "
             "removed alone"
@@ -249,37 +130,9 @@ def _refuse_unfit(
     refuse_full(out)
 
 
-def _adapters(model: AdaptedModel | GeneralModel, span: Span, outside: bool = False) -> set[nn.Module]:
-    """The modules of a span's adapters, or of those outside it."""
-    found: set[nn.Module] = set()
-    for site, modules in enumerate(model.site_modules):
-        if (span.first <= site // SITES_PER_LAYER <= span.last) != outside:
-            found.update(modules)
-    return found
-
-
-def _without(method: Adapters | ImportedMethod, span: Span, kept: Set[str]) -> Adapters | ImportedMethod:
-    """The method without the span's adapters; `kept` are the names of the remaining tensors."""
-    layers = range(span.first, span.last + 1)
-    if isinstance(method, Adapters):
-        return replace(method, skip_layers=tuple(sorted({*method.skip_layers, *layers})))
-    return replace(
-        method,
-        bottlenecks=tuple(spec for spec in method.bottlenecks if spec.layer not in layers),
-        inner=tuple(s for s in method.inner if any(n.startswith(f"{s.module}.{ADAPTER}.") for n in kept)),
-    )
-
-
-def _mask(request: AblationRequest, span: Span) -> np.ndarray:
-    """Bool ``[sites]`` with the span off."""
-    mask = np.ones(SITES_PER_LAYER * len(request.model.layers), dtype=bool)
-    mask[SITES_PER_LAYER * span.first : SITES_PER_LAYER * (span.last + 1)] = False
-    return mask
-
-
 def _results(request: AblationRequest, span: Span, step: Callable[[int], None]) -> AblationResults:
     """The intact model and the one without the span, on all examples."""
-    mask = _mask(request, span)
+    mask = mask_without(request.model, span)
     masks = np.stack([np.ones_like(mask), mask])
     items = np.argsort(request.encoded.lengths, kind="stable")
     tokens = choose_tokens_per_pass(request.tokens_per_pass, request.device.type, request.model.inner_size)
@@ -293,33 +146,14 @@ def _results(request: AblationRequest, span: Span, step: Callable[[int], None]) 
     return assemble_results(request, VariantSet(("intact", str(span)), (None, span), masks), in_order)
 
 
-def _score(results: AblationResults, row: int) -> float | None:
-    score = float(metrics.score(results.metric, results.predictions[row], results.scored_with))
-    return None if np.isnan(score) else score
-
-
-def _timed_items(request: AblationRequest) -> np.ndarray:
-    """A few examples at random, the same each time."""
-    lengths = request.encoded.lengths
-    order = np.argsort(np.random.default_rng(0).random(len(lengths)))
-    return cut_by_tokens(lengths, order, _TIMED_TOKENS)[0]
-
-
 def _forward(request: AblationRequest, items: np.ndarray) -> Callable[[], Tensor]:
     """The model's own forward of some items, which returns all numbers that it computes."""
     model, encoded = request.model, request.encoded
     if isinstance(model, GeneralModel):
-        return _own_forward(request, items, model.module)
+        return own_forward(request, model.module, items)
     model.to(request.device).eval()
     batch = pack(encoded, items).to(request.device)
     return lambda: model(batch)
-
-
-def _own_forward(request: AblationRequest, items: np.ndarray, module: nn.Module) -> Callable[[], Tensor]:
-    """The forward of a model of transformers, in place of the request's."""
-    from .general import own_forward
-
-    return own_forward(request, module, items)
 
 
 def _time(forwards: Sequence[Callable[[], Tensor]], step: Callable[[], None]) -> list[float]:

@@ -221,7 +221,8 @@ def claim_folder(folder: str | Path) -> Iterator[Path]:
     except (OSError, NotImplementedError) as error:
         raise ResultsError(f"cannot lock {folder}: {reason_of(error)}") from error
     try:
-        _sign(folder)
+        with suppress(OSError):  # it only serves the error message of other runs
+            (folder / _HOLDER).write_text(f"pid {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
         remove_leftovers(folder)
         yield folder
     finally:
@@ -257,12 +258,6 @@ def _sync_folder(folder: Path) -> None:
 
 def _checksum(data: bytes | memoryview) -> bytes:
     return hashlib.sha256(memoryview(data)[:-_CHECKSUM_LENGTH]).hexdigest().encode("ascii")
-
-
-def _sign(folder: Path) -> None:
-    """Records the owner of the claim for the error message of other runs; failures are ignored."""
-    with suppress(OSError):
-        (folder / _HOLDER).write_text(f"pid {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
 
 
 def _holder(folder: Path) -> str:

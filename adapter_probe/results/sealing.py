@@ -95,7 +95,14 @@ def check_sealed(path: str | Path) -> None:
     if not path.is_file():
         return
     if not seal.is_file():
-        _refuse_unfinished(path)
+        record = path.with_name(_record_of(path.parent))
+        # Some tables of a run that never sealed them may be from earlier settings.
+        if record.is_file() and (record.name == STUDY or "checksum" in read_json(record)):
+            raise ResultsError(
+                f"{path} may be unfinished: its run was interrupted before it wrote {CHECKSUMS}, or that "
+                f"file was removed; run the command that made the folder again, or remove {record.name} as "
+                "well to use the table unchecked"
+            )
         return
     said = read_json(seal)
     sums, run = said.get("sha256"), _run_of(path.parent)
@@ -140,17 +147,6 @@ def check_complete(folder: str | Path, dispensable: Sequence[str] = ()) -> None:
 def _record_of(folder: Path) -> str:
     """The name of the file that identifies the run of a folder."""
     return STUDY if (folder / STUDY).is_file() else MANIFEST
-
-
-def _refuse_unfinished(path: Path) -> None:
-    """Refuse a table whose run never sealed its tables: some of them may be from earlier settings."""
-    record = path.with_name(_record_of(path.parent))
-    if record.is_file() and (record.name == STUDY or "checksum" in read_json(record)):
-        raise ResultsError(
-            f"{path} may be unfinished: its run was interrupted before it wrote {CHECKSUMS}, or that file "
-            f"was removed; run the command that made the folder again, or remove {record.name} as well to "
-            "use the table unchecked"
-        )
 
 
 def write_study(path: Path, content: Mapping[str, Any]) -> None:

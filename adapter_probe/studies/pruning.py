@@ -200,7 +200,18 @@ def _choose(
     Raises:
         ResultsError: the ablation is of another checkpoint, has no intervals, or no span is within.
     """
-    _refuse_other(study, checkpoint, request)
+    if not study.identity:
+        raise ResultsError(
+            f"{study.folder} contains no {MANIFEST}, so the ablated checkpoint is unknown; give --span"
+        )
+    precision = section_of(study.identity, "settings").get("precision")  # which pruning does not choose
+    refuse_changes(
+        study.identity,
+        {**request.identity, "code_schema": PREDICTIONS_VERSION.get(str(precision))},
+        f"{study.folder} is not an ablation of {checkpoint} as it is now",
+        f". Remove the folder and run `adapter-probe ablate {checkpoint}` again, or give --span",
+        apart=_CHOICE_OF_SPANS,
+    )
     if study.has_predictions:
         chosen, measured = random_halves(study.results)
         if not len(chosen):
@@ -232,22 +243,6 @@ def _with_adapters(spans: pd.DataFrame, request: AblationRequest) -> pd.DataFram
     parts = zip(request.model.stacks, np.split(adapted, ends))
     return pd.concat(
         [spans_with_adapters(of_stack(spans, one.name), own) for one, own in parts], ignore_index=True
-    )
-
-
-def _refuse_other(study: Ablation, checkpoint: Path, request: AblationRequest) -> None:
-    """Refuse an ablation of another checkpoint, base or data, or with other adapters off."""
-    if not study.identity:
-        raise ResultsError(
-            f"{study.folder} contains no {MANIFEST}, so the ablated checkpoint is unknown; give --span"
-        )
-    precision = section_of(study.identity, "settings").get("precision")  # which pruning does not choose
-    refuse_changes(
-        study.identity,
-        {**request.identity, "code_schema": PREDICTIONS_VERSION.get(str(precision))},
-        f"{study.folder} is not an ablation of {checkpoint} as it is now",
-        f". Remove the folder and run `adapter-probe ablate {checkpoint}` again, or give --span",
-        apart=_CHOICE_OF_SPANS,
     )
 
 

@@ -45,7 +45,13 @@ def reopen_ablation(arguments: AblationArguments, folder: Path) -> Ablation | No
     if asked is None or (said.get("asked"), said.get("code")) != (asked, code_identity()):
         return None
     try:
-        files = _files_now(Path(arguments.checkpoint), said)
+        checkpoint = Path(arguments.checkpoint)
+        files = {f"checkpoint/{name}": path for name, path in checkpoint_files(checkpoint).items()}
+        if (base := folder_of_base(*said["base"])) is not None:
+            files |= {f"base/{name}": path for name, path in base_files(base).items()}
+        files = files | {
+            name: Path(name.removeprefix("data/")) for name in said["sha256"] if name.startswith("data/")
+        }
         if files.keys() != said["sha256"].keys() or hash_files(files) != said["sha256"]:
             return None
         if _hash_of_unsealed_files(folder) != said["kept"]:
@@ -55,16 +61,6 @@ def reopen_ablation(arguments: AblationArguments, folder: Path) -> Ablation | No
         return study if isinstance(study, Ablation) else None
     except (AdapterProbeError, OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
         return None  # resuming the run repairs or reports it
-
-
-def _files_now(checkpoint: Path, said: dict[str, Any]) -> dict[str, Path]:
-    """The files that opening the checkpoint would read now, by role, if it reads the same data."""
-    files = {f"checkpoint/{name}": path for name, path in checkpoint_files(checkpoint).items()}
-    if (base := folder_of_base(*said["base"])) is not None:
-        files |= {f"base/{name}": path for name, path in base_files(base).items()}
-    return files | {
-        name: Path(name.removeprefix("data/")) for name in said["sha256"] if name.startswith("data/")
-    }
 
 
 def record_reads(arguments: AblationArguments, reads: Reads, folder: Path) -> None:
