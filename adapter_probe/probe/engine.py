@@ -73,7 +73,7 @@ class Engine:
         self._sampled: np.ndarray | None = None
 
     def outputs(self, parts: Sequence[np.ndarray], report: ProgressCallback) -> Generator[Arrays, None, None]:
-        """Yield the outputs of every variant for the items of each part; see `batch_outputs`.
+        """Yield the outputs of every variant for the items of each part; see `Runner.outputs`.
 
         In mixed precision they include ``error`` ``[variants, items]``: the error of the fast pass for pairs
         repeated in float32 (infinite if a logit is not finite), NaN for the other pairs.

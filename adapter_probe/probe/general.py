@@ -66,7 +66,7 @@ class GeneralRunner:
     def outputs(
         self, items: np.ndarray, masks: np.ndarray, tokens_per_pass: int, each_pass: Callable[[], None]
     ) -> Arrays:
-        """The outputs of every variant for one batch of items; see `outputs.batch_outputs`."""
+        """The outputs of every variant for one batch of items; see `Runner.outputs`."""
         encoded, step = self._request.encoded, self._step(tokens_per_pass, each_pass)
         if isinstance(encoded, EncodedRequests):
             return self._scores(encoded, items, masks, tokens_per_pass, step)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.checkpoints.engines import PACKED
 from adapter_probe.checkpoints.peft_headers import LIBRARY
-from adapter_probe.data.answers import Answers, choose_windows, decode_windows, score_answers
-from adapter_probe.data.packing import PackedBatch, pack
+from adapter_probe.data.answers import Answers, choose_windows, score_answers
 from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import count_texts
@@ -21,49 +19,19 @@ from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
 from adapter_probe.formulas import NO_CLASS
 from adapter_probe.metrics import COMPARISONS, RATIOS, continuation_sizes
-from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method
 from adapter_probe.spans import VariantSet
 
 from .likelihoods import summed_windows
 from .request import AblationRequest
-from .tree import forward_variants
 
 Arrays = dict[str, np.ndarray]
-"""By name, ``[variants, items, ...]``: an item is a text, or a question's window."""
+"""By name, ``[variants, items, ...]``: an item is a text, or a question's window.
 
-
-def batch_outputs(
-    request: AblationRequest,
-    model: AdaptedModel,
-    masks: np.ndarray,
-    items: np.ndarray,
-    tokens_per_pass: int,
-    each_pass: Callable[[], None] = lambda: None,
-) -> Arrays:
-    """The outputs of every variant for one batch of items, in the order given.
-
-    Args:
-        request: the examples and the choice of LayerNorms.
-        model: in evaluation mode, on the request's device.
-        masks: bool ``[variants, sites]``.
-        items: int ``[items]``.
-        tokens_per_pass: see `forward_variants`.
-        each_pass: see `forward_variants`.
-
-    Returns:
-        ``logits`` float32 ``[variants, items, labels]``; of windows ``score``, ``start`` and ``end``
-        ``[variants, items]``, see `Answers`.
-    """
-    norms, encoded = request.settings.layernorm, request.encoded
-    batch = pack(encoded, items).to(request.device)
-    out = forward_variants(
-        model, batch, masks, tokens_per_pass=tokens_per_pass, norms=norms, each_pass=each_pass
-    )
-    packed_place = {item: place for place, item in enumerate(batch.index.tolist())}
-    order = [packed_place[item] for item in items.tolist()]
-    return {name: values[:, order] for name, values in _read(request, batch, out).items()}
+``logits`` float32 ``[variants, items, labels]``; of windows ``score``, ``start`` and ``end``, see `Answers`;
+what language models and tags have, see `adapter_probe.probe.general`.
+"""
 
 
 def without_needless(request: AblationRequest, found: Arrays) -> Arrays:
@@ -101,18 +69,6 @@ def refuse_nonfinite_intact(request: AblationRequest, arrays: Arrays) -> None:
 def joined(batches: Sequence[Arrays]) -> Arrays:
     """The outputs of several batches as those of one."""
     return {name: np.concatenate([batch[name] for batch in batches], axis=1) for name in batches[0]}
-
-
-def _read(request: AblationRequest, batch: PackedBatch, out: Tensor) -> Arrays:
-    """One batch's outputs, its items in packed order."""
-    logits = out.float().cpu().numpy()
-    if (words := request.examples.words) is not None:
-        examples = zip(batch.index[:, None], batch.rows)
-        tags = [words.predicted(item, logits[:, None, own]) for item, own in examples]
-        return {"tags": np.concatenate(tags, axis=1)}
-    if (windows := request.examples.windows) is None:
-        return {"logits": logits}
-    return vars(decode_windows(windows, batch.index, batch.rows, logits))
 
 
 def _lora_rank(method: Method | ImportedMethod) -> int:

@@ -8,13 +8,16 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from adapter_probe.data.answers import decode_windows
+from adapter_probe.data.packing import pack
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.packed import can_pack, pack_maps
 
 from .lanes import twin
-from .outputs import Arrays, batch_outputs
+from .outputs import Arrays
 from .pairs import pair_logits
 from .request import AblationRequest
+from .tree import forward_variants
 
 
 class Runner(Protocol):
@@ -23,7 +26,14 @@ class Runner(Protocol):
     def outputs(
         self, items: np.ndarray, masks: np.ndarray, tokens_per_pass: int, each_pass: Callable[[], None]
     ) -> Arrays:
-        """The outputs of every variant ``[variants, sites]`` for one batch; see `batch_outputs`."""
+        """The outputs of every variant for one batch of items, in the order given.
+
+        Args:
+            items: int ``[items]``.
+            masks: bool ``[variants, sites]``.
+            tokens_per_pass: see `forward_variants`.
+            each_pass: see `forward_variants`.
+        """
         ...
 
     def pairs(
@@ -43,7 +53,23 @@ class PackedRunner:
         self, items: np.ndarray, masks: np.ndarray, tokens_per_pass: int, each_pass: Callable[[], None]
     ) -> Arrays:
         """See `Runner.outputs`."""
-        return batch_outputs(self._request, self._model, masks, items, tokens_per_pass, each_pass)
+        request, encoded = self._request, self._request.encoded
+        batch, norms = pack(encoded, items).to(request.device), request.settings.layernorm
+        out = forward_variants(
+            self._model, batch, masks, tokens_per_pass=tokens_per_pass, norms=norms, each_pass=each_pass
+        )
+        logits = out.float().cpu().numpy()
+        if (words := request.examples.words) is not None:
+            examples = zip(batch.index[:, None], batch.rows)
+            tags = [words.predicted(item, logits[:, None, own]) for item, own in examples]
+            found: Arrays = {"tags": np.concatenate(tags, axis=1)}
+        elif (windows := request.examples.windows) is not None:
+            found = vars(decode_windows(windows, batch.index, batch.rows, logits))
+        else:
+            found = {"logits": logits}
+        packed_place = {item: place for place, item in enumerate(batch.index.tolist())}
+        order = [packed_place[item] for item in items.tolist()]
+        return {name: values[:, order] for name, values in found.items()}
 
     def pairs(
         self, items: np.ndarray, masks: np.ndarray, tokens_per_pass: int, each_pass: Callable[[], None]
