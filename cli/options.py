@@ -12,7 +12,7 @@ import typer
 from adapter_probe.errors import AdapterProbeError, TrainingError
 from adapter_probe.hub_names import is_hub_name, is_missing
 
-DATA, OUTPUT, RUNNING = "Data", "Output", "Running"  # headings of the help
+OUTPUT, RUNNING = "Output", "Running"  # headings of the help
 
 
 @dataclass(frozen=True)

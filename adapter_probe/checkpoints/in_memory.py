@@ -48,7 +48,7 @@ def open_without_texts(model: nn.Module) -> OpenedPeft:
     fields = _fields(base)
     task = TaskSpec("", "classification", "accuracy", (), Columns("", None, ""), {}, {})
     return OpenedPeft(
-        used, None, _description(used, name, fields, BaseIdentity(name, None, "", 0, 0, 0, fields), task),  # type: ignore[arg-type]
+        used, None, _description(used, fields, BaseIdentity(name, None, "", 0, 0, 0, fields), task),  # type: ignore[arg-type]
         "classification", frozenset(), frozenset(), Path(name), quantised=method_of(fields),
         alone=mixes_examples(fields), reason="it is a model in memory",
     )  # fmt: skip
@@ -64,7 +64,7 @@ def _fields(base: nn.Module) -> dict[str, Any]:
 
 
 def _description(
-    used: nn.Module, name: str, fields: dict[str, Any], base: BaseIdentity, task: TaskSpec, **others: Any
+    used: nn.Module, fields: dict[str, Any], base: BaseIdentity, task: TaskSpec, **others: Any
 ) -> Description:
     tuned = tuned_modules(used)
     return Description(
@@ -116,7 +116,7 @@ def open_in_memory(model: nn.Module, tokenizer: Any) -> OpenedPeft:
     names = labels if kind in OF_CLASSES else ()
     task = TaskSpec(type(base).__name__, kind, default_metric(kind), names, Columns("", None, ""), {}, {})
     description = _description(
-        used, name, fields, _identity(base, name, fields), task, tokenizer=tokenizer_parts(tokenizer),
+        used, fields, _identity(base, name, fields), task, tokenizer=tokenizer_parts(tokenizer),
         max_length=limit_length(positions_of(base), tokenizer.model_max_length, name),
     )  # fmt: skip
     if len(tokenizer) > description.base.vocab_size:

@@ -77,7 +77,7 @@ def put_adapter(
             f"{loaded.identity.name} with this configuration"
         )
     _refuse_random(loaded, placed, path)
-    _refuse_foreign(model, own, placed, saved.keys() | tensors.keys() & _embeddings(model), path)
+    _refuse_foreign(own, placed, saved.keys() | tensors.keys() & _embeddings(model), path)
     _cast(model, own, dtype if loaded.quantised is None else None)
     return model.requires_grad_(False).eval(), tuple(_news(said))
 
@@ -85,9 +85,7 @@ def put_adapter(
 def _wrapped(loaded: AnyLoaded, config: PeftConfig, path: Path) -> PeftModel:
     try:
         return PeftModel(loaded.model, config, adapter_name=ADAPTER)
-    except (
-        Exception
-    ) as error:  # whatever PEFT or the base's modules raise on a configuration that does not fit
+    except Exception as error:  # whatever PEFT or the base's modules raise where it does not fit
         raise CheckpointError(
             f"{path.parent}: PEFT {peft.__version__} cannot put this {_name_of(config)} on base "
             f"{loaded.identity.name}: {one_line(error)[:_MOST_SAID]}"
@@ -196,9 +194,7 @@ def _refuse_random(loaded: AnyLoaded, placed: Mapping[str, Tensor], path: Path) 
         )
 
 
-def _refuse_foreign(
-    model: PeftModel, own: set[str], placed: Mapping[str, Tensor], allowed: set[str], path: Path
-) -> None:
+def _refuse_foreign(own: set[str], placed: Mapping[str, Tensor], allowed: set[str], path: Path) -> None:
     """Refuse a file that would replace weights of the base which its configuration does not name."""
     names = {
         _stored_name(name)

@@ -83,7 +83,7 @@ class AdaptedModel(nn.Module):
         self.base = base
         self.method: Method | ImportedMethod | None = None
         self.lowest_trained_layer = -1
-        self._roles = ParameterRoles(base, self.anatomy, self.head_kind)
+        self._roles = ParameterRoles(base, self.anatomy)
         encoder, angles = base.base_model, Angles(base.base_model)
         shared, parallel = self.anatomy.layer_groups is not None, self.anatomy.is_parallel(base.config)
         self.layers = [

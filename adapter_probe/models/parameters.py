@@ -5,7 +5,6 @@ from __future__ import annotations
 from transformers import PreTrainedModel
 
 from adapter_probe.models.bases.family import Anatomy
-from adapter_probe.models.bases.heads import HeadKind
 
 from .layer import ADAPTER
 from .methods import ParameterRole
@@ -17,15 +16,14 @@ class ParameterRoles:
     Args:
         base: the transformers model.
         anatomy: anatomy of the model.
-        head_kind: kind of its head, see `AdaptedModel`.
 
     Attributes:
         layer_names: name of every layer's module in the encoder, bottom first; one that serves as several
             layers repeats.
     """
 
-    def __init__(self, base: PreTrainedModel, anatomy: Anatomy, head_kind: HeadKind):
-        self._anatomy, self._head_kind = anatomy, head_kind
+    def __init__(self, base: PreTrainedModel, anatomy: Anatomy):
+        self._anatomy = anatomy
         self._encoder = f"{base.base_model_prefix}."
         self.layer_names = anatomy.layer_names(base.config)
 

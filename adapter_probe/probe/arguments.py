@@ -77,9 +77,8 @@ class AblationArguments(Evaluation):
 
         base = self.base
         if base:
-            with suppress(
-                OSError, RuntimeError, ValueError
-            ):  # path too long, unknown user: reported when it is opened
+            # Too long a path or an unknown user is reported when it is opened.
+            with suppress(OSError, RuntimeError, ValueError):
                 folder = Path(base).expanduser()
                 base = str(folder.resolve()) if folder.is_dir() else base
         # A job only computes outputs; a metric function stays in the calling process.

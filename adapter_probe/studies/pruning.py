@@ -126,7 +126,7 @@ def prune(call: Prune) -> Pruning:
     files = tuple(map(str, as_tuple(call.data)))
     check_files(checkpoint, call.encoding, *files)
     default = checkpoint / (f"ablation-data-{Path(files[0]).stem}" if files else "ablation")
-    study = None if within is None else _ablation(call.ablation or default, checkpoint, within)
+    study = None if within is None else _ablation(call.ablation or default, checkpoint)
     with activity(f"prune: opening {checkpoint}", call.progress):
         arguments = AblationArguments(
             str(checkpoint),
@@ -175,7 +175,7 @@ def _remembering(request: AblationRequest, data: Sequence[str]) -> AblationReque
     return replace(request, checkpoint=replace(opened, description=description))
 
 
-def _ablation(given: Ablation | str | Path, checkpoint: Path, within: float) -> Ablation:
+def _ablation(given: Ablation | str | Path, checkpoint: Path) -> Ablation:
     """The ablation that the span is chosen by."""
     if not isinstance(given, Ablation) and not holds_results(Path(given)):
         raise ResultsError(

@@ -125,7 +125,7 @@ def ablation_study(
     name, topic = study_label(record), study_label(replace(record, stack=""))
     return MapStudy(
         name, topic, " · ".join(filter(None, [*about, short_name(record.folder)])), words, frame, views,
-        readings[: len(views)], _facts(ablation, words, readings, len(views)), _tiles(record, words),
+        readings[: len(views)], _facts(ablation, words, readings), _tiles(record, words),
         _legend(frame, words), said.n_layers or int(frame["last"].max() + 1), said.warning,
         steps, tolerance,
         [matrices and confusion_card(matrices), examples and examples_card(examples),
@@ -143,7 +143,7 @@ def _spoken(frame: pd.DataFrame, said: Sequence[str], words: Words) -> list[str]
     return told
 
 
-def _facts(ablation: ReportedAblation, words: Words, readings: list, n_views: int) -> dict[str, list]:
+def _facts(ablation: ReportedAblation, words: Words, readings: list) -> dict[str, list]:
     """By heading, what is known of each span."""
     frame, record, results = ablation.record.spans, ablation.record, ablation.results
     said = record.summary.intact_score

@@ -299,9 +299,9 @@ def test_a_second_run_computes_nothing(own, program):
     assert program("ablate", own).code == 0
     first = files_in(own / "ablation")
     before = """
-import adapter_probe.probe.resumable
+import adapter_probe.probe.runners
 def broken(*_, **__): raise AssertionError("computed again")
-adapter_probe.probe.resumable.forward_variants = broken
+adapter_probe.probe.runners.forward_variants = broken
 """
     assert program("ablate", own, before=before).code == 0
     second = files_in(own / "ablation")

@@ -109,7 +109,7 @@ def test_ctrl_c(program, ablation, undisturbed, tmp_path):
         + """
 import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
-import adapter_probe.probe.outputs as ablation
+import adapter_probe.probe.runners as ablation
 original, calls = ablation.forward_variants, []
 def interrupted(*arguments, **options):
     calls.append(None)

@@ -15,7 +15,7 @@ from adapter_probe.analysis.deltas import row_scores
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.models.methods import Adapters
-from adapter_probe.probe import outputs
+from adapter_probe.probe import runners
 from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
@@ -151,7 +151,7 @@ def test_parts_of_any_size_give_the_same(checkpoint, tmp_path):
 
 def test_a_question_whose_logits_are_not_finite_has_no_score(checkpoint, tmp_path, monkeypatch):
     """One token's end logit, in one window, under one variant."""
-    real = outputs.forward_variants
+    real = runners.forward_variants
 
     def spoilt(model, batch, masks, **options):
         out = real(model, batch, masks, **options).clone()
@@ -160,7 +160,7 @@ def test_a_question_whose_logits_are_not_finite_has_no_score(checkpoint, tmp_pat
             out[2, place.start, 1] = float("inf")
         return out
 
-    monkeypatch.setattr(outputs, "forward_variants", spoilt)
+    monkeypatch.setattr(runners, "forward_variants", spoilt)
     _, results = run(checkpoint, tmp_path)
     assert results.nonfinite.tolist() == [0, 0, 1] + [0] * (len(results.masks) - 3)
     assert np.isnan(row_scores(results)).tolist() == (results.nonfinite > 0).tolist()
