@@ -23,6 +23,7 @@ from adapter_probe.metrics import METRICS, PROPORTIONS, RATIOS
 N_RESAMPLES = 10_000
 _CHUNK_VALUES = 4_000_000  # numbers in a chunk of counts or of what is counted: some tens of megabytes
 _RANKED_VALUES = 100_000  # numbers that are sorted and summed at a time: few enough for the processor's cache
+_DRAWN_VALUES = 50_000  # numbers that are drawn at a time, for the same reason
 
 Scorer = Callable[[np.ndarray], np.ndarray]
 """From counts float32 ``[resamples, examples]`` to scores float64 ``[resamples, variants]``."""
@@ -82,8 +83,9 @@ def draw_counts(
     n, size = int(cluster.max()) + 1, chunk or max(1, _CHUNK_VALUES // n_examples)
     for begin in range(0, n_resamples, size):
         counts = np.empty((min(size, n_resamples - begin), n), dtype=np.float32)
-        for row in counts:
-            row[:] = np.bincount(generator.integers(0, n, n), minlength=n)
+        for rows in np.array_split(counts, -(-counts.size // _DRAWN_VALUES)):
+            drawn = generator.integers(0, n, rows.shape) + n * np.arange(len(rows))[:, None]
+            rows[:] = np.bincount(drawn.ravel(), minlength=rows.size).reshape(rows.shape)
         yield counts if clusters is None else counts[:, cluster]
 
 
