@@ -60,14 +60,16 @@ def naming_base(what: str, name: str) -> Iterator[None]:
 def silent_transformers() -> Iterator[None]:
     """Suppress bars, warnings and messages, such as a whole configuration that does not suit."""
     verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity(logging.CRITICAL)
+    if verbosity != logging.CRITICAL:  # setting it makes all loggers forget their levels, which takes long
+        transformers_logging.set_verbosity(logging.CRITICAL)
     transformers_logging.disable_progress_bar()
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        transformers_logging.set_verbosity(verbosity)
+        if verbosity != logging.CRITICAL:
+            transformers_logging.set_verbosity(verbosity)
         if bars:
             transformers_logging.enable_progress_bar()
 

@@ -14,11 +14,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 from unittest.mock import patch
 
 import pytest
+import typer
 
 from adapter_probe import progress
 from adapter_probe.cli.main import main
@@ -74,6 +76,9 @@ class Command:
         return outcome
 
 
+_parser = cache(typer.main.get_command)  # it does not change between commands
+
+
 class Program:
     """`adapter-probe`."""
 
@@ -101,6 +106,7 @@ class Program:
             patch.object(sys, "argv", words),
             patch.dict(os.environ, env),
             patch("adapter_probe.progress.SECONDS_BETWEEN_WORDS", 3600.0),
+            patch("typer.main.get_command", _parser),
         )
         with ExitStack() as stack:
             for context in (*patches, redirect_stdout(out), redirect_stderr(err)):
@@ -115,6 +121,11 @@ class Program:
                 traceback.print_exc()
                 code = 1
         return Outcome(code, out.getvalue(), err.getvalue())
+
+    def undrawn(self, *arguments: object, **options: object) -> Outcome:
+        """Run a command whose figures nobody looks at, without drawing them."""
+        with patch("adapter_probe.figures.gallery.write_gallery", lambda *_: []):
+            return self(*arguments, **options)
 
     def close(self) -> None:
         """End the server, and what a failed test left running."""

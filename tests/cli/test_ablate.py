@@ -23,11 +23,6 @@ from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 N_LAYERS = 3
-# For the many runs here whose figure nobody looks at.
-NO_FIGURE = """
-import adapter_probe.figures.gallery
-adapter_probe.figures.gallery.write_gallery = lambda *_: []
-"""
 SPANS = [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
 
 
@@ -101,8 +96,8 @@ class Ablated:
 def ablate(program, trained, tmp_path) -> Callable[..., Ablated]:
     """``ablate(options...)``: run on the trained checkpoint into a fresh folder, read what it wrote."""
 
-    def run(*options: object, before: str = NO_FIGURE) -> Ablated:
-        outcome = program("ablate", trained, "--out", tmp_path / "out", "--json", *options, before=before)
+    def run(*options: object, run: Callable = program.undrawn) -> Ablated:
+        outcome = run("ablate", trained, "--out", tmp_path / "out", "--json", *options)
         assert outcome.code == 0, outcome.stderr
         with open(tmp_path / "out" / "spans.csv", newline="") as file:
             spans = list(csv.DictReader(file))
@@ -174,8 +169,8 @@ def test_every_example_under_every_variant(
     assert ablated.summary["majority_score"] == 0.5
 
 
-def test_the_summary_says_what_the_table_says(ablate):
-    ablated = ablate(before="")
+def test_the_summary_says_what_the_table_says(ablate, program):
+    ablated = ablate(run=program)
     drops = {span: -float(row["delta_points"]) for span, row in zip(SPANS, ablated.spans)}
     worst = max(range(N_LAYERS), key=lambda layer: drops[layer, layer])
     assert ablated.summary["largest_single_layer_drop"]["layer"] == worst
@@ -235,10 +230,7 @@ def test_a_fixed_subset(ablate, program, trained, brute_force, tiny_task, tmp_pa
     assert len(set(places)) == 10
     assert_close_in_float32(found, wanted[places], layers=3)
     assert np.array_equal(ablated.arrays["labels"], labels[places])
-    assert (
-        program("ablate", trained, "--max-examples", 10, "--out", tmp_path / "again", before=NO_FIGURE).code
-        == 0
-    )
+    assert program.undrawn("ablate", trained, "--max-examples", 10, "--out", tmp_path / "again").code == 0
     for name in ("spans.csv", "predictions.npz"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
@@ -253,9 +245,7 @@ def test_float64_agrees_and_is_kept_apart(ablate, trained, brute_force, tiny_tas
 @pytest.mark.slow
 def test_mixed_precision_gives_the_predictions_of_float32(ablate, program, trained, tmp_path):
     exact = ablate()
-    outcome = program(
-        "ablate", trained, "--out", tmp_path / "mixed", "--precision", "mixed", before=NO_FIGURE
-    )
+    outcome = program.undrawn("ablate", trained, "--out", tmp_path / "mixed", "--precision", "mixed")
     assert outcome.code == 0, outcome.stderr
     assert "repeated in float32" in outcome.stdout
     with np.load(tmp_path / "mixed" / "predictions.npz") as archive:
@@ -296,14 +286,14 @@ def test_streams(own, program):
 
 
 def test_a_second_run_computes_nothing(own, program):
-    assert program("ablate", own).code == 0
+    assert program.undrawn("ablate", own).code == 0
     first = files_in(own / "ablation")
     before = """
 import adapter_probe.probe.runners
 def broken(*_, **__): raise AssertionError("computed again")
 adapter_probe.probe.runners.forward_variants = broken
 """
-    assert program("ablate", own, before=before).code == 0
+    assert program.undrawn("ablate", own, before=before).code == 0
     second = files_in(own / "ablation")
     assert {name: content for name, (content, _) in first.items()} == {
         name: content for name, (content, _) in second.items()
@@ -314,7 +304,7 @@ adapter_probe.probe.runners.forward_variants = broken
 def test_one_folder_a_study(own, program, tiny_task, tmp_path):
     other = shutil.copy(tiny_task / "train.jsonl", tmp_path / "other.jsonl")
     for options in ((), ("--sites", "ffn"), ("--split", "train"), ("--max-examples", 8), ("--data", other)):
-        assert program("ablate", own, *options, before=NO_FIGURE).code == 0
+        assert program.undrawn("ablate", own, *options).code == 0
     assert len(list(own.glob("ablation*"))) == 5
 
 
@@ -336,7 +326,7 @@ def test_dry_run_counts_and_writes_nothing(own, program):
     assert plan["seconds_left"] > plan["seconds_computing"] + 1 > 1  # it has to start, and to draw
     assert plan["peak_memory_bytes"] > 1e7
 
-    assert program("ablate", own, before=NO_FIGURE).code == 0
+    assert program.undrawn("ablate", own).code == 0
     before = files_in(own)
     plan = json.loads(program("ablate", own, "--dry-run", "--json").stdout)
     assert (plan["parts_done"], plan["seconds_computing"]) == (1, 0)
@@ -357,7 +347,7 @@ def test_dry_run_counts_tokens(own, program, brute_force, tiny_task):
 
 
 def test_a_changed_checkpoint(own, program):
-    assert program("ablate", own, before=NO_FIGURE).code == 0
+    assert program.undrawn("ablate", own).code == 0
     delta = load_file(own / "delta.safetensors")
     delta["classifier.bias"] += 1e-3
     save_file(delta, own / "delta.safetensors")
@@ -386,9 +376,7 @@ def test_changed_data(program, train_arguments, tiny_task, tmp_path):
     assert str(file) in program("ablate", checkpoint).refusal
     moved = tmp_path / "elsewhere.jsonl"  # the same rows elsewhere will do
     moved.write_text(content)
-    assert (
-        program("ablate", checkpoint, "--data", moved, "--out", tmp_path / "out", before=NO_FIGURE).code == 0
-    )
+    assert program.undrawn("ablate", checkpoint, "--data", moved, "--out", tmp_path / "out").code == 0
     moved.write_text(content.replace("cat", "dog", 1))
     refusal = program("ablate", checkpoint, "--data", moved, "--out", tmp_path / "out").refusal
     assert "data.fingerprint" in refusal
@@ -396,7 +384,7 @@ def test_changed_data(program, train_arguments, tiny_task, tmp_path):
 
 def test_a_changed_base(own, program, tiny_base, tmp_path):
     base = shutil.copytree(tiny_base("bert"), tmp_path / "base")
-    assert program("ablate", own, "--base", base, before=NO_FIGURE).code == 0
+    assert program.undrawn("ablate", own, "--base", base).code == 0
     text = (base / "tokenizer.json").read_text()
     (base / "tokenizer.json").write_text(text.replace('"kind"', '"unkind"'))  # the same weights
     refusal = program("ablate", own, "--base", base).refusal
@@ -411,7 +399,7 @@ def test_files_in_another_encoding(trained, program, tmp_path):
         file = tmp_path / f"{encoding}.csv"
         file.write_bytes(rows.encode(encoding))
         ablate = ("ablate", trained, "--data", file, "--out", tmp_path / encoding, "--encoding", encoding)
-        assert program(*ablate, before=NO_FIGURE).code == 0
+        assert program.undrawn(*ablate).code == 0
         found.append(json.loads((tmp_path / encoding / "manifest.json").read_text())["identity"]["data"])
     assert found[0] == found[1]
     refused = program("ablate", trained, "--data", tmp_path / "latin-1.csv", "--out", tmp_path / "x").refusal

@@ -107,9 +107,9 @@ def test_settings_of_a_base_that_cannot_be(changes, refused, trained, base):
 )
 def test_flash_attention_in_a_base(key, program, trained, base, tmp_path):
     # Our forward has its own attention: the numbers are the same, or the setting is refused in one line.
-    assert program("ablate", trained, "--out", tmp_path / "plain").code == 0
+    assert program.undrawn("ablate", trained, "--out", tmp_path / "plain").code == 0
     edit(base / "config.json", **{key: "flash_attention_2"})
-    outcome = program("ablate", trained, "--base", base, "--out", tmp_path / "flash")
+    outcome = program.undrawn("ablate", trained, "--base", base, "--out", tmp_path / "flash")
     if outcome.code:
         assert str(base) in outcome.refusal
     else:
@@ -325,7 +325,7 @@ def bomb(file: Path, arrays: dict[str, int]) -> None:
 @pytest.mark.slow
 def test_results_that_unpack_to_gigabytes(program, trained, tmp_path):
     out = tmp_path / "out"
-    assert program("ablate", trained, "--out", out).code == 0
+    assert program.undrawn("ablate", trained, "--out", out).code == 0
     right = (out / "spans.csv").read_bytes()
     sound = shutil.copytree(out, tmp_path / "sound")
     bomb(out / "predictions.npz", {"logits": 1 << 30})
@@ -382,7 +382,7 @@ def test_data_in_a_pipe_that_nobody_writes(refused, trained, train_arguments, tm
 @pytest.fixture
 def results(program, trained, tmp_path) -> Path:
     out = tmp_path / "results"
-    assert program("ablate", trained, "--out", out, "--max-examples", 8).code == 0
+    assert program.undrawn("ablate", trained, "--out", out, "--max-examples", 8).code == 0
     return out
 
 
@@ -398,7 +398,7 @@ def test_a_table_cut_short(refused, program, trained, results):
         report = program("report", results, "-o", results / "report.html")
         if report.code:
             assert name in report.refusal
-        assert program("ablate", trained, "--out", results, "--max-examples", 8).code == 0
+        assert program.undrawn("ablate", trained, "--out", results, "--max-examples", 8).code == 0
         assert file.read_bytes() == whole
 
 

@@ -269,7 +269,7 @@ adapter_probe.results.ablation_files.write_csv = fill
     assert last.startswith(f"adapter-probe: cannot write {out / 'spans.csv'}: No space left")
     written = {path: path.stat().st_mtime_ns for path in (out / "parts").iterdir()}
     assert len(written) > 5
-    assert program("ablate", trained, "--out", out).code == 0
+    assert program.undrawn("ablate", trained, "--out", out).code == 0
     assert written == {path: path.stat().st_mtime_ns for path in (out / "parts").iterdir()}
 
 
@@ -284,7 +284,7 @@ def test_an_output_folder_that_cannot_be(below, check, train_arguments, trained,
 
 def test_a_folder_with_another_study(check, program, train_arguments, trained, tmp_path):
     out = tmp_path / "out"
-    assert program("ablate", trained, "--out", out, "--max-examples", 4).code == 0
+    assert program.undrawn("ablate", trained, "--out", out, "--max-examples", 4).code == 0
     content = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     named = [out, "settings.sites: both -> ffn", "--out"]
     check("ablate", trained, "--out", out, "--max-examples", 4, "--sites", "ffn", named=named)
@@ -297,6 +297,8 @@ WAIT = """
 import os, time
 import adapter_probe.results.rundir as rundir
 import adapter_probe.training.loop as loop
+import adapter_probe.figures.gallery as gallery
+gallery.write_gallery = lambda *_: []
 loop.SECONDS_BETWEEN_SAVES = 0.0
 original = rundir.RunDirectory.write_part
 def write_part(self, *arguments):

@@ -22,7 +22,7 @@ from adapter_probe.spans import Span
 def ablated(program, trained, tmp_path_factory) -> Path:
     """A checkpoint with its ablation inside."""
     folder = shutil.copytree(trained, tmp_path_factory.mktemp("ablated") / "c")
-    assert program("ablate", folder).code == 0
+    assert program.undrawn("ablate", folder).code == 0
     return folder
 
 
@@ -39,7 +39,7 @@ def test_a_span(program, ablated, tmp_path):
     )
     assert report["adapter_parameters_after"] * 3 == report["adapter_parameters_before"]
     assert program("inspect", tmp_path / "p").code == 0
-    assert program("ablate", tmp_path / "p", "--json").code == 0
+    assert program.undrawn("ablate", tmp_path / "p", "--json").code == 0
 
 
 def test_within_a_tolerance(program, ablated, tmp_path):
@@ -168,7 +168,7 @@ def test_the_ablation_of_another_checkpoint_is_refused(
 def test_layers_that_are_pruned_already_are_not_pruned_again(program, ablated, tmp_path):
     assert program("prune", ablated, "--span", "0", "--out", tmp_path / "p").code == 0
     assert "layer 0" in program("prune", tmp_path / "p", "--span", "0-1", "--out", tmp_path / "q").refusal
-    assert program("ablate", tmp_path / "p").code == 0
+    assert program.undrawn("ablate", tmp_path / "p").code == 0
     outcome = program("prune", tmp_path / "p", "--within", 100, "--out", tmp_path / "q", "--json")
     assert json.loads(outcome.stdout)["span"] == {"first": 1, "last": 2}
 
@@ -224,7 +224,7 @@ def test_a_checkpoint_of_another_library_with_its_data(program, tmp_path):
     folder = shutil.copytree(fixtures / "peft" / "lora-everywhere", tmp_path / "c")
     data, base = tmp_path / "dev.jsonl", ("--base", fixtures / "bases" / "bert")
     data.write_text("".join(json.dumps({"text": f"w{n}", "label": n % 3}) + "\n" for n in range(24)))
-    assert program("ablate", folder, *base, "--data", data).code == 0
+    assert program.undrawn("ablate", folder, *base, "--data", data).code == 0
     options = ("--within", 100, *base, "--data", data, "--out", tmp_path / "p", "--json")
     outcome = program("prune", folder, *options)
     assert (json.loads(outcome.stdout)["chosen_on"], outcome.code) == ("half", 0)
