@@ -44,9 +44,9 @@ if TYPE_CHECKING:  # the one list of public names, which `_public_names` reads
     from .studies.model import Model as Model
     from .studies.model import open_model as open  # noqa: F401 (Python's `open` stays there under its name)
     from .studies.model_card import model_card as model_card
-    from .studies.planning import AblationPlan as AblationPlan
-    from .studies.planning import SuitePlan as SuitePlan
-    from .studies.planning import SweepPlan as SweepPlan
+    from .studies.plans import AblationPlan as AblationPlan
+    from .studies.plans import SuitePlan as SuitePlan
+    from .studies.plans import SweepPlan as SweepPlan
     from .studies.pruning import prune as prune
     from .studies.reporting import report as report
     from .studies.span_ablation import ablate as ablate

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from adapter_probe.studies.arguments import RunSuite
 from adapter_probe.studies.summaries import aligned_columns
+from adapter_probe.studies.training_arguments import RunSuite
 
 from . import options
 from .console import command, show, show_json, show_plan

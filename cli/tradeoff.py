@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adapter_probe.studies.arguments import RunTradeoff
+from adapter_probe.studies.training_arguments import RunTradeoff
 
 from . import options
 from .console import command, show_plan, show_study

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from adapter_probe.studies.arguments import Train
 from adapter_probe.studies.summaries import aligned_columns, score_text
+from adapter_probe.studies.training_arguments import Train
 
 from . import options
 from .console import command, show, show_json

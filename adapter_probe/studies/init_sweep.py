@@ -19,12 +19,13 @@ from adapter_probe.results.sealing import sealed
 from adapter_probe.results.trial_files import study_identity
 from adapter_probe.settings import Style
 
-from .arguments import InitSweepSettings, OnTrial, RunInitSweep
 from .checked import checked, planned_by, taking
 from .gallery import axes_for
 from .halving import in_reach
-from .planning import SweepPlan, plan_sweep
+from .planning import plan_sweep
+from .plans import SweepPlan
 from .sweeps import Sweep, find_trials, majority_rows, plain_rows, run_trials, spread_text
+from .training_arguments import InitSweepSettings, OnTrial, RunInitSweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -31,7 +31,8 @@ from .arguments import Ablate
 from .checked import planned_by, taking
 from .example_files import as_files, check_files
 from .in_memory import Called, Given, opened_call
-from .planning import AblationPlan, plan_ablation
+from .planning import plan_ablation
+from .plans import AblationPlan
 from .reopening import record_reads, reopen_ablation
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from .ablation import Ablation
     from .in_memory import Given
-    from .planning import AblationPlan
+    from .plans import AblationPlan
 
 USUAL = "strengths"
 """The results folder of a study with defaults, inside the checkpoint."""

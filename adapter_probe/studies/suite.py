@@ -17,12 +17,13 @@ from adapter_probe.results.schema import PARAMETERS_CSV
 from adapter_probe.spans import Stack
 
 from .ablation import Ablation
-from .arguments import Ablate, RunSuite
+from .arguments import Ablate
 from .checked import checked, planned_by, taking
 from .comparison import average
 from .gallery import draw_into_folder
 from .init_sweep import INIT_SWEEP, InitSweep, initialised_methods, run_init_sweep
-from .planning import SuitePlan, plan_sweep
+from .planning import plan_sweep
+from .plans import SuitePlan
 from .span_ablation import ablate
 from .suite_file import (
     AblationPart,
@@ -36,6 +37,7 @@ from .suite_file import (
 from .summaries import both_scores
 from .sweeps import requests_of
 from .tradeoff import TRADEOFF, Tradeoff, methods_of, run_tradeoff
+from .training_arguments import RunSuite
 from .tuning import foreseen_trials, tuned_trials
 
 if TYPE_CHECKING:

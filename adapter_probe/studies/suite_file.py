@@ -14,8 +14,8 @@ from adapter_probe.records import RecordError, by_field, from_record
 from adapter_probe.settings import setting
 from adapter_probe.training.settings import StepSettings, TrainingSettings
 
-from .arguments import InitSweepSettings, SweepSettings, TaskOptions, TradeoffSettings
 from .sweeps import MOST_TRIALS
+from .training_arguments import InitSweepSettings, SweepSettings, TaskOptions, TradeoffSettings
 
 if TYPE_CHECKING:
     from adapter_probe.data.tasks import TaskSpec

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from adapter_probe.errors import DataError, TrainingError
 from adapter_probe.metrics import LANGUAGE_METRICS, METRICS
 
-from .arguments import OnTrial, SweepSettings, TaskOptions
 from .gallery import StoredStudy
 from .summaries import aligned_columns, score_text
+from .training_arguments import OnTrial, SweepSettings, TaskOptions
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,13 +18,14 @@ from adapter_probe.results.sealing import sealed
 from adapter_probe.results.trial_files import cost_frame, read_trials, study_identity
 from adapter_probe.settings import Axis, Style
 
-from .arguments import TOP_K, OnTrial, RunTradeoff, TradeoffSettings
 from .checked import checked, planned_by, taking
 from .example_files import as_tuple
 from .gallery import axes_for, overlay_of
 from .halving import in_reach
-from .planning import SweepPlan, plan_sweep
+from .planning import plan_sweep
+from .plans import SweepPlan
 from .sweeps import Sweep, find_trials, majority_rows, plain_rows, run_trials, spread_text
+from .training_arguments import TOP_K, OnTrial, RunTradeoff, TradeoffSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

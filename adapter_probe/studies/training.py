@@ -12,8 +12,8 @@ from adapter_probe.errors import ModelError
 from adapter_probe.progress import print_message, progress_bar
 from adapter_probe.wording import named_score
 
-from .arguments import Train
 from .checked import taking
+from .training_arguments import Train
 
 if TYPE_CHECKING:
     import torch

@@ -18,7 +18,7 @@ from adapter_probe.errors import DataError, JobsDetached, ResultsError, Training
 from adapter_probe.jobs.trial_run import run_trial
 from adapter_probe.studies.init_sweep import InitSweep, init_sweep
 from adapter_probe.studies.loading import load
-from adapter_probe.studies.planning import SuitePlan
+from adapter_probe.studies.plans import SuitePlan
 from adapter_probe.studies.sweeps import TaskOptions, find_tasks, majority_rows
 from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
 from adapter_probe.training.baseline import fit_baseline
