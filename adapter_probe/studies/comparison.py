@@ -26,7 +26,7 @@ from .checked import checked
 from .example_files import as_tuple
 from .gallery import DrawnStudy, axes_for
 from .loading import ablations_of
-from .span_ablation import AGAINST_PREFIX
+from .requested import AGAINST_PREFIX
 from .summaries import average_rows, comparison_rows, data_comparison_rows
 
 if TYPE_CHECKING:

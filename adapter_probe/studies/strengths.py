@@ -29,7 +29,8 @@ from .arguments import RunStrength
 from .checked import checked, planned_by, taking
 from .gallery import StoredStudy, axes_for
 from .reopening import record_reads, reopen_ablation
-from .span_ablation import asked_of, opened_for, planned, run_ablation
+from .requested import asked_of, opened_for
+from .span_ablation import planned, run_ablation
 from .summaries import plain_text, score_text
 
 if TYPE_CHECKING:

@@ -1,0 +1,137 @@
+"""What a call of `ablate` asks for: the arguments of every ablation, and where its results are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from adapter_probe.checkpoints.hub import fetch_checkpoint, name_in_cache
+from adapter_probe.custom_metric import CustomMetric
+from adapter_probe.data.prompting import Prompting
+from adapter_probe.data.rows import categories_of
+from adapter_probe.errors import CheckpointError, DataError, must_be
+from adapter_probe.hub_names import is_hub_name, is_missing
+from adapter_probe.metrics import COMPARISONS
+from adapter_probe.progress import activity
+
+from .arguments import Ablate
+from .example_files import as_files, check_files
+from .in_memory import Called, Given, opened_call
+
+if TYPE_CHECKING:
+    from adapter_probe.probe.arguments import AblationArguments
+
+USUAL = "ablation"
+"""The results folder of an ablation with defaults, inside the checkpoint."""
+AGAINST_PREFIX = "against-"
+"""Prefix of the subfolder that holds the same variants scored on other data."""
+_IN_MEMORY = ("tokenizer", "batches", "labels", "read")
+
+
+def asked_of(call: Ablate, usual: str, opened: Given | None) -> list[tuple[AblationArguments, Path]]:
+    """What `asked_in` gives, with examples in memory kept beside the results."""
+    rows = _usual_folder(str(call.checkpoint), usual).parent if call.out is None else Path(call.out)
+    return asked_in(call, rows, rows if opened else Path(str(call.checkpoint)), usual)
+
+
+def asked_in(call: Ablate, rows: Path, place: Path, usual: str) -> list[tuple[AblationArguments, Path]]:
+    """The arguments of an ablation with its results folder, and then those on the data of `against`, if any.
+
+    Args:
+        call: what the user gave.
+        rows: where examples in memory are saved.
+        place: the checkpoint's folder, or another one for a model in memory.
+        usual: name of the results folder with settings at their defaults.
+    """
+    from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+
+    checkpoint = Path(str(call.checkpoint))
+    files = as_files(call.data, rows, place, texts=call.metric in COMPARISONS)
+    others = as_files(call.against, rows, place)
+    metric = CustomMetric(call.metric) if callable(call.metric) else call.metric
+    arguments = AblationArguments.of(
+        call, checkpoint=str(checkpoint), settings=AblationSettings.of(call), metric=metric,
+        data=_with_task(files, call.task), categories=categories_of(call.data),
+    )  # fmt: skip
+    check_files(checkpoint, call.encoding, *arguments.data, *others)
+    folder = _folder_of(arguments, call.out, usual)
+    if not others:
+        return [(arguments, folder)]
+    other = replace(arguments, data=tuple(others), split="validation", metric=None, **vars(Prompting()))
+    return [(arguments, folder), (other, folder / f"{AGAINST_PREFIX}{Path(others[0]).stem}")]
+
+
+@contextmanager
+def opened_for(call: Called) -> Iterator[tuple[Called, Given | None, TemporaryDirectory[str] | None]]:
+    """The arguments, and of a model in memory what `opened_call` gives; nothing of a checkpoint on disk."""
+    if isinstance(call.checkpoint, (str, Path)):
+        for one in fields(Ablate):
+            if one.name in _IN_MEMORY and getattr(call, one.name) != one.default:
+                raise DataError(
+                    f"{one.name}= applies only to a model in memory, and {call.checkpoint} is on disk"
+                )
+        yield _on_disk(call), None, None
+        return
+    with opened_call(call) as opened:
+        yield opened
+
+
+def _on_disk(call: Called) -> Called:
+    """The arguments with the folder of a checkpoint that is named on the hub.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or a folder is given with a revision.
+    """
+    name = str(call.checkpoint)
+    if is_hub_name(name):
+        with activity(f"ablate: looking for {name}", call.progress):
+            return replace(call, checkpoint=fetch_checkpoint(name, call.revision))
+    if call.revision is not None:
+        raise CheckpointError(
+            f"--revision {call.revision} applies only to a name on the Hugging Face Hub, and {name} is a path"
+        )
+    if is_missing(name):
+        raise CheckpointError(f"checkpoint {name}: no such folder")
+    return call
+
+
+def _with_task(data: Sequence[str | Path], task: str | None) -> tuple[str, ...]:
+    """The data files, or else the tasks of lm-evaluation-harness.
+
+    Raises:
+        DataError: both are given, or `task` does not name tasks of lm-evaluation-harness.
+    """
+    from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
+
+    if task and not is_task(task):
+        raise DataError(f"{must_be('--task', f'{PREFIX}NAME', task)}; data files are given with --data")
+    if task and data:
+        raise DataError(f"--data {data[0]} and --task {task} cannot be combined; give one of them")
+    return (task,) if task else tuple(map(str, data))
+
+
+def _folder_of(arguments: AblationArguments, out: str | Path | None, name: str) -> Path:
+    """The results folder: `out`, or the usual one with settings that are not defaults added to its name."""
+    if out is not None:
+        return Path(out)
+    said, data = arguments.slugs(), arguments.data
+    if data:
+        said["data"] = f"data-{Path(data[0]).stem}"
+    if arguments.metric in COMPARISONS:
+        said["metric"] = str(arguments.metric)
+    named = ("split", "data", *vars(Prompting()), "max_examples", "metric")
+    last = [said[one] for one in named if one in said]
+    usual, slugs = _usual_folder(arguments.checkpoint, name), arguments.settings.slugs()
+    if name != USUAL and slugs.get("spans") == "whole":  # the default of a study of strengths
+        del slugs["spans"]
+    return usual.with_name("-".join([usual.name, *slugs.values(), *last]))
+
+
+def _usual_folder(checkpoint: str, usual: str) -> Path:
+    """The results folder of a study with defaults: in the checkpoint, but not in the hub's cache."""
+    name = name_in_cache(Path(checkpoint))
+    return Path(checkpoint) / usual if name is None else Path.cwd() / f"{name}-{usual}"
