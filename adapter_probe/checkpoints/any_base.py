@@ -26,6 +26,7 @@ from .quantised import method_of, quiet_quantisers, refuse_without_package
 
 _MAPPINGS: dict[Head, Any] = {
     "classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    "multilabel": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     "regression": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     "extractive": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     "tokens": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
@@ -139,6 +140,7 @@ def load_any_base(
     n_outputs: int | None,
     dtype: torch.dtype,
     dequantise: bool = False,
+    seed: int = 0,
 ) -> AnyLoaded:
     """Read a base's weights; what it lacks is drawn as in `load_base`.
 
@@ -148,6 +150,7 @@ def load_any_base(
         n_outputs: number of logits of a head per text or token, None for the base's own.
         dtype: precision in memory; of a quantised base, of the parameters that are not quantised.
         dequantise: whether the weights of a quantised base are dequantised, by transformers' `dequantize`.
+        seed: seed of what is drawn.
 
     Raises:
         CheckpointError: damaged files, a quantisation whose package is not installed or that cannot be
@@ -157,6 +160,7 @@ def load_any_base(
     method, config = method_of(found.fields), config_for(cls, found.config)
     if n_outputs is not None:
         config.num_labels = n_outputs
+    config.return_dict = True  # the form of outputs only, which everything that runs the model relies on
     exact = dtype == torch.float32 or method is not None
     if not exact:
         config.dtype = None  # otherwise "auto" would follow the configuration, not the files
@@ -174,7 +178,7 @@ def load_any_base(
     if dequantise:
         with naming_base("quantised weights", found.name), quiet_quantisers():
             model, method = model.dequantize(), None
-    initialise(model, missing, seed=0)
+    initialise(model, missing, seed)
     refuse_not_finite(found.name, model)
     identity = _identify(found, model, missing, method)
     for parameter in model.parameters():  # no buffers: rotary frequencies stay in float32

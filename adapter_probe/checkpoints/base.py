@@ -71,11 +71,6 @@ class LoadedBase:
     shared: bool = False
     checked: bool = False
 
-    @property
-    def tied(self) -> tuple[str, ...]:
-        """See `tied_weights`."""
-        return tied_weights(self.model)
-
 
 def tied_weights(model: PreTrainedModel) -> tuple[str, ...]:
     """Names of the weights of input and output embedding if they are tied, else empty."""

@@ -6,7 +6,9 @@ from typing import Literal
 
 from adapter_probe.metrics import Kind
 
-Head = Literal["classification", "regression", "extractive", "causal", "seq2seq", "tokens", "features"]
+Head = Literal[
+    "classification", "multilabel", "regression", "extractive", "causal", "seq2seq", "tokens", "features"
+]
 """What a model computes: a task's `Kind`, or one that no task of this project has yet."""
 
 HEADS: dict[str, Head] = {

@@ -148,8 +148,7 @@ def make_model(
     Args:
         loaded: the base.
         method: the method to install.
-        tensors: names of the tensors that will be loaded. If they include one of two tied embeddings, the
-            embeddings are untied.
+        tensors: names of the tensors that will be loaded.
         dtype: precision of the model.
 
     Raises:
@@ -159,10 +158,6 @@ def make_model(
         for name, parameter in loaded.model.named_parameters():
             if name in tensors:
                 parameter.data = parameter.data.clone()
-    if not set(loaded.tied).isdisjoint(tensors):
-        head = loaded.model.get_output_embeddings()
-        head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=False)
-        loaded.model.config.tie_word_embeddings = False
     anatomy, checked = loaded.anatomy, loaded.checked
     if isinstance(method, ImportedMethod) and method.head is not None:
         anatomy, checked = install_head(loaded.model, anatomy, method.head), False

@@ -7,7 +7,7 @@ All are filled from tensors under the names that they have in this project's for
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -105,7 +105,7 @@ def put_method(
         targets = dict(model.named_parameters())
     inner = method.inner if isinstance(method, ImportedMethod) else ()
     _put_inner(model, inner)
-    placed = list(_put_bottlenecks(model, shape, method))
+    placed = list(put_bottlenecks(model, shape, method))
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     for name, adapter in placed:
@@ -117,10 +117,14 @@ def put_method(
     return targets
 
 
-def _put_bottlenecks(
+def put_bottlenecks(
     model: PreTrainedModel, shape: BaseShape, method: Method | ImportedMethod
-) -> Iterable[tuple[str, Bottleneck | ConfiguredBottleneck]]:
-    """Every bottleneck with the name of its holder."""
+) -> Iterator[tuple[str, Bottleneck | ConfiguredBottleneck]]:
+    """Put bottlenecks into a model; returns each with the name of its holder, in the order of the sites.
+
+    Raises:
+        ModelError: the method does not fit the base.
+    """
     hidden, layers = int(model.config.get_text_config().hidden_size), shape.layer_names
     found: list[tuple[int, str, Bottleneck | ConfiguredBottleneck]] = []
     if isinstance(method, Adapters):
@@ -142,6 +146,11 @@ def _put_bottlenecks(
         raise ModelError(
             f"bottlenecks beside LoRA are not supported on a {model.config.model_type} base, whose layers "
             "share their modules"
+        )
+    if found and not getattr(model.config, "do_layer_norm_before", True):
+        raise ModelError(
+            "bottlenecks in an OPT whose LayerNorms follow the sublayers (do_layer_norm_before false) are "
+            "not supported; give a method of PEFT"
         )
     for layer, kind, adapter in found:
         place, name = getattr(shape.places, kind), f"{shape.prefix}{layers[layer]}"

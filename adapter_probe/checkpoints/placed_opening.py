@@ -28,6 +28,7 @@ from .headers import AVERAGES, DELTA
 from .identity import tokenizer_parts
 from .kinds import Head, kind_of_base
 from .opened_peft import NO_COLUMNS, OpenedPlaced
+from .own_tokenizer import with_blanks
 from .peft_opening import versions_of
 from .placed import fill, put_method
 from .places import DECODERS, places_of
@@ -94,6 +95,8 @@ def open_own(
     if loaded.identity.weights_sha256 != said.base.weights_sha256:
         raise native.other_base(folder, said.base, loaded.identity)
     tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
+    if said.task.kind == "tokens":
+        tokenizer = with_blanks((), found.config, tokenizer) or tokenizer
     about = replace(said, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
     native.refuse_changed(folder, said, about)
     opened = _put(folder / DELTA, loaded, shape, anatomy, about, delta, dtype)

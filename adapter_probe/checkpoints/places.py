@@ -64,12 +64,17 @@ _GEMMA2 = Places(
 DECODERS: dict[str, Places] = {
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma"), _LLAMA),
     **dict.fromkeys(("gemma2", "gemma3_text"), _GEMMA2),
-    "phi3": Places("layers.{}", _LLAMA.attention, _LLAMA.ffn, ("self_attn.qkv_proj",)),
+    "phi3": Places(
+        "layers.{}",
+        Place("self_attn", "resid_attn_dropout", "input_layernorm"),
+        Place("mlp", "resid_mlp_dropout", "post_attention_layernorm"),
+        ("self_attn.qkv_proj",),
+    ),
     "gpt2": Places("h.{}", Place("attn", "attn", "ln_1"), Place("mlp", "mlp", "ln_2"), ("attn.c_attn",)),
     "gpt_neox": Places(
         "layers.{}",
-        Place("attention", "attention", "input_layernorm"),
-        Place("mlp", "mlp", "post_attention_layernorm"),
+        Place("attention", "post_attention_dropout", "input_layernorm"),
+        Place("mlp", "post_mlp_dropout", "post_attention_layernorm"),
         ("attention.query_key_value",),
     ),
     "opt": Places(
@@ -87,7 +92,7 @@ def places_of(anatomy: Anatomy) -> Places:
     names = anatomy.layer
 
     def place(kind: str, start: str) -> Place:
-        ends = (getattr(names, f"{kind}_{part}") for part in ("post_norm", "out_dropout", "out"))
+        ends = (getattr(names, f"{kind}_{part}") for part in ("out_dropout", "out"))
         norm = getattr(names, f"{kind}_norm")
         return Place(
             getattr(names, f"{kind}_site"), next(filter(None, ends)),

@@ -10,7 +10,7 @@ import math
 import shutil
 import tempfile
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ import torch
 from adapter_probe import metrics
 from adapter_probe.checkpoints.native import library_versions
 from adapter_probe.errors import Diverged, TrainingError
-from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.evaluation import Saving, Trainable
 from adapter_probe.models.methods import TfidfLinear
 from adapter_probe.results.atomic import read_json, remove_leftovers, write_json
@@ -145,12 +144,16 @@ def _fit(
     with clock:
         fitted = baseline_of(request, inputs, report)
     score = float(metrics.score(request.task.metric, fitted.predictions, inputs.splits["validation"].labels))
-    base = count_parameters(AdaptedModel(inputs.base.model, check=False), inputs.base.missing)
+    model, lacked = inputs.base.model, inputs.base.missing
+    inside = f"{model.base_model_prefix}."
+    own = [p.numel() for n, p in model.named_parameters() if n.startswith(inside) and n not in lacked]
     return {
         "method": {**request.method.to_json(), "chosen": asdict(fitted.setting)},
         "scores": (None if math.isnan(score) else score,),
         "diverged": False,
-        "counts": replace(base, trained=fitted.parameters, trained_without_head=fitted.parameters),
+        "counts": ParameterCounts(
+            fitted.parameters, fitted.parameters, sum(own), inputs.base.identity.n_layers
+        ),
         "versions": {**library_versions(), "scikit-learn": version("scikit-learn")},
     }
 

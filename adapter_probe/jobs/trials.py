@@ -35,7 +35,6 @@ from adapter_probe.results.trial_files import (
 )
 from adapter_probe.training.baseline import n_fits, seconds_of_baseline
 from adapter_probe.training.estimate import seconds_of
-from adapter_probe.training.language import refuse_for_language
 from adapter_probe.training.request import (
     TrainingInputs,
     TrainingRequest,
@@ -43,6 +42,7 @@ from adapter_probe.training.request import (
     load_inputs,
     warn_of_untrained_pooler,
 )
+from adapter_probe.training.whole import refuse_method
 
 REQUEST = "request.json"
 _FLOAT32 = 4  # bytes
@@ -103,8 +103,7 @@ def identify_trials(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
             known[key] = (inputs.fingerprints, len(inputs.objective.train), inputs.base.identity, untrained)
         fingerprints, n_train, base, untrained = known[key]
         check_depth(request.method, base.n_layers)
-        if request.task.kind == "causal":
-            refuse_for_language(request.method)
+        refuse_method(request.method, request.task.kind, str(base.config.get("model_type")))
         case = base.weights_sha256, request.task.kind, request.method
         if isinstance(request.method, PeftMethod) and case not in fit and last and last[0] == key:
             from adapter_probe.training.tuned import refuse_unfit  # whose import takes seconds

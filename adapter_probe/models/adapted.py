@@ -24,7 +24,6 @@ from adapter_probe.models.bases.heads import (
     classification_head,
     head_kind,
     position_logits,
-    read_positions,
 )
 from adapter_probe.models.bases.parts import linear_shape
 from adapter_probe.settings import NormChoice as NormChoice
@@ -85,13 +84,12 @@ class AdaptedModel(nn.Module):
         self.lowest_trained_layer = -1
         self._roles = ParameterRoles(base, self.anatomy)
         encoder, angles = base.base_model, Angles(base.base_model)
-        shared, parallel = self.anatomy.layer_groups is not None, self.anatomy.is_parallel(base.config)
+        shared = self.anatomy.layer_groups is not None
         self.layers = [
             Layer(
                 parts,
                 self.anatomy.attention(encoder, parts.attention, angles),
                 self.anatomy.pre_norm,
-                parallel,
                 number=number if shared else None,
             )
             for number, parts in enumerate(layer_parts(encoder, self.anatomy))
@@ -166,7 +164,7 @@ class AdaptedModel(nn.Module):
 
     @property
     def reads_all_positions(self) -> bool:
-        """Whether the head reads every token instead of only the first or last of each example."""
+        """Whether the head reads every token instead of only the first of each example."""
         return self.head_kind != "classification"
 
     @property
@@ -258,7 +256,7 @@ class AdaptedModel(nn.Module):
         """Positions ``[read]`` that the head reads, None for all."""
         if self.reads_all_positions:
             return None
-        return read_positions(batch, self.anatomy, self.base.config.pad_token_id)
+        return batch.first
 
     def read(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
         """The part of the last layer's hidden states ``[nodes, rows, hidden]`` that the head reads."""
@@ -343,8 +341,7 @@ class AdaptedModel(nn.Module):
         """Every parameter once, as (role, name, parameter).
 
         Roles: ``adapters`` (with what is inside them), ``layernorms`` (the base's, those of the embeddings
-        and after the last layer included), ``pooler``, ``head`` and ``base``. A causal model's output
-        embedding is pretrained, so it is of the ``base``.
+        and after the last layer included), ``pooler``, ``head`` and ``base``.
         """
         modules = [norm for layer in self.layers for norm in layer.parts.norms]
         modules += outer_norms(self.base.base_model, self.anatomy)

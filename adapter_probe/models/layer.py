@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
-from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.bottleneck import Bottleneck
 from adapter_probe.models.adapters.configured import ConfiguredBottleneck
 from adapter_probe.models.adapters.in_place import activated, mapped, multiplied
@@ -34,10 +32,6 @@ class Site:
         number: number of the layer if other layers share the holder, which then has one adapter for each.
 
     Attributes:
-        keeps_input: whether the next sublayer reads the input of this one: in a layer with parallel
-            sublayers, the states after the first are ``[nodes, tokens, 2 * hidden]``, the sum and that input.
-        reads_sum: whether the residual sum differs from the sublayer's input: the second site of such a
-            layer.
         strength: what the adapter's change is multiplied by while the site is off.
     """
 
@@ -49,7 +43,6 @@ class Site:
             self._holder, self._name = holder.get_submodule(ADAPTER), str(number)
         self.norm = norm
         self.pretrained_norm = norm
-        self.keeps_input = self.reads_sum = False
         self._on = True
         self.strength = 0.0
 
@@ -66,21 +59,10 @@ class Site:
     @property
     def shares_sum(self) -> bool:
         """Whether on and off differ only by a term added to the same residual sum."""
-        if self.adapter is None or self.keeps_input:
-            return False
-        return self.adapter.only_adds
+        return self.adapter is not None and self.adapter.only_adds
 
     def install(self, adapter: Bottleneck | ConfiguredBottleneck) -> None:
-        """Install an adapter here; in the model's state dict it is ``<sublayer>.adapter.*``.
-
-        Raises:
-            ModelError: the adapter is parallel, but the sublayer's input is not available here.
-        """
-        if self.reads_sum and adapter.parallel:
-            raise ModelError(
-                "a parallel adapter after a feed-forward network that runs parallel to the attention is not "
-                "supported; use a sequential adapter"
-            )
+        """Install an adapter here; in the model's state dict it is ``<sublayer>.adapter.*``."""
         self._holder.add_module(self._name, adapter)
 
     @contextmanager
@@ -130,10 +112,8 @@ class Site:
         """
         norm = norm or self.norm
         if self.adapter is None or not self._factor:
-            states = norm(x + residual)
-        else:
-            states = self.adapter.finish(x, residual, norm, groups, self._factor)
-        return torch.cat([states, residual], dim=-1) if self.keeps_input else states
+            return norm(x + residual)
+        return self.adapter.finish(x, residual, norm, groups, self._factor)
 
 
 class Layer:
@@ -146,7 +126,6 @@ class Layer:
         parts: the layer's modules.
         attention: the attention of the layer.
         pre_norm: see `Anatomy`.
-        parallel: whether the sublayers are parallel.
         number: number of the layer if other layers share its modules; its adapters are then separate, named
             ``<sublayer>.adapter.<number>.*``. None if the modules are not shared.
     """
@@ -156,18 +135,16 @@ class Layer:
         parts: LayerParts,
         attention: Attention,
         pre_norm: bool,
-        parallel: bool = False,
         number: int | None = None,
     ):
         self.parts = parts
-        self._attention, self._pre_norm, self._parallel = attention, pre_norm, parallel
+        self._attention, self._pre_norm = attention, pre_norm
         norms = (parts.attention_norm, parts.ffn_norm)
         attention_norm, ffn_norm = (nn.Identity() if pre_norm else norm for norm in norms)
         self.sites = (
             Site(parts.attention_site, attention_norm, number),
             Site(parts.ffn_site, ffn_norm, number),
         )
-        self.sites[0].keeps_input = self.sites[1].reads_sum = parallel
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The parameters that the layer uses: of its parts, and those that its attention reads directly."""
@@ -204,32 +181,25 @@ class Layer:
         entering = parts.attention_norm(hidden) if self._pre_norm else hidden
         context = self._attention(parts, entering, groups, wanted)
         out = _drop(parts.attention_out(context), parts.attention_out_dropout)
-        if parts.attention_post_norm is not None:
-            out = parts.attention_post_norm(out)
         return out, hidden if wanted is None else hidden[:, wanted]
 
     def ffn(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The feed-forward sublayer up to its site: (projected output, residual).
 
         Args:
-            hidden: ``[nodes, tokens, hidden]``; twice as wide with parallel sublayers, see
-                `Site.keeps_input`.
+            hidden: ``[nodes, tokens, hidden]``.
 
         Returns:
             Two tensors ``[nodes, tokens, hidden]``.
         """
         parts = self.parts
-        residual, hidden = hidden.chunk(2, dim=-1) if self._parallel else (hidden, hidden)
         entering = parts.ffn_norm(hidden) if self._pre_norm else hidden
         if parts.ffn_in_gated:
             gate, inner = parts.ffn_in(entering).chunk(2, dim=-1)
             inner = multiplied(activated(parts.activation, gate), inner)
-        elif parts.ffn_gate is not None:
-            inner = multiplied(mapped(parts.ffn_gate, parts.activation, entering), parts.ffn_in(entering))
         else:
             inner = mapped(parts.ffn_in, parts.activation, entering)
-        out = _drop(parts.ffn_out(_drop(inner, parts.ffn_inner_dropout)), parts.ffn_out_dropout)
-        return out if parts.ffn_post_norm is None else parts.ffn_post_norm(out), residual
+        return _drop(parts.ffn_out(_drop(inner, parts.ffn_inner_dropout)), parts.ffn_out_dropout), hidden
 
 
 def _drop(x: Tensor, dropout: Dropout | None) -> Tensor:

@@ -20,14 +20,14 @@ from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.peft_headers import WEIGHTS
 from adapter_probe.errors import ResultsError, one_line
 from adapter_probe.metrics import sign_of
-from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.models.evaluation import Saving
 from adapter_probe.results.atomic import remove_leftovers
 from adapter_probe.results.fingerprints import refuse_changes, sha256_of
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory, read_manifest
 
-from .language import WholeModel
 from .loop import OnProgress, Trainer
 from .request import TrainingRequest, build_model, identity_of, load_inputs, warn_of_untrained_pooler
+from .whole import WholeModel
 
 STATE_FOLDER = "training"
 _WHOLE = "model.safetensors"
@@ -75,12 +75,13 @@ def train_checkpoint(
             },
             scores={task.metric: best_score(scores, task.metric)},
         )
-        if isinstance(model, AdaptedModel):
-            save_checkpoint(out, best, description)
-        elif isinstance(model, WholeModel):
+        if isinstance(model, Saving):
+            save_tuned(out, model, best, description)
+        elif task.kind == "causal":
+            assert isinstance(model, WholeModel), "a language model has no adapters of this project"
             save_model(out, model, best, description)
         else:
-            save_tuned(out, model, best, description)
+            save_checkpoint(out, best, description)
         shutil.rmtree(run.path / PARTS, ignore_errors=True)
         return read_description(out)
 

@@ -51,7 +51,7 @@ class FrozenFeatures:
         frozen = model.lowest_trained_layer
         if frozen < 1:
             return
-        one_each = frozen == len(model.layers) and not model.reads_all_positions
+        one_each = frozen == model.n_layers and not model.reads_all_positions
         rows = np.ones_like(encoded.lengths) if one_each else encoded.lengths
         self._start = np.concatenate([[0], np.cumsum(rows)])
         if self._start[-1] * model.hidden_size * 4 > max_bytes:

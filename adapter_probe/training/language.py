@@ -1,123 +1,25 @@
-"""Language models in the training loop: which parameters a method trains, the loss, and the score."""
+"""Language models in the training loop: the loss and the score."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from adapter_probe import metrics
-from adapter_probe.checkpoints.any_base import AnyLoaded, choose_class, load_any_base
-from adapter_probe.checkpoints.base_config import find_any_base
-from adapter_probe.checkpoints.quantised import method_of
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples
 from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import EncodedRequests, count_texts
 from adapter_probe.data.training_texts import texts_of
-from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.evaluation import Trainable
-from adapter_probe.models.methods import (
-    Adapters,
-    HeadOnly,
-    Method,
-    ParameterRole,
-    TfidfLinear,
-    check_depth,
-)
 from adapter_probe.predictions import predictions_from_likelihoods
 
 from .features import FrozenFeatures
-from .padded import PaddedModel
 
 _TOKENS = 1024  # of a batch that is scored: the logits of all of them may be needed
-
-
-def load_language_base(name: str, revision: str | None) -> AnyLoaded:
-    """A causal language model of any family that Transformers has.
-
-    Raises:
-        CheckpointError: there is none, or it is quantised.
-    """
-    found = find_any_base(name, revision)
-    if method := method_of(found.fields):
-        raise CheckpointError(f"base {name} is quantised with {method}; give the model in full to train on")
-    return load_any_base(found, choose_class(found.name, found.config, "causal", ()), None, torch.float32)
-
-
-class WholeModel(PaddedModel):
-    """A language model of which parameters of its own train, as a baseline.
-
-    Args:
-        loaded: the base, which is changed.
-        method: full fine-tuning, top layers, LayerNorms or biases.
-
-    Raises:
-        ModelError: the method is none for language models, or finds nothing to train.
-    """
-
-    def __init__(self, loaded: AnyLoaded, method: Method):
-        super().__init__(loaded.model, "causal", loaded.identity.n_layers, loaded.model)
-        refuse_for_language(method)
-        check_depth(method, self.n_layers)
-        for role, layer, name, parameter in self._parameters_with_layers():
-            parameter.requires_grad = method.trains(role, layer, self.n_layers, name.endswith("bias"))
-        if not any(parameter.requires_grad for parameter in self.base.parameters()):
-            raise ModelError(
-                f"base {loaded.identity.name} has nothing that {method.name} trains; give another method"
-            )
-
-    def named_roles(self) -> Iterator[tuple[ParameterRole, str, nn.Parameter]]:
-        """Every parameter once, as (role, name, parameter)."""
-        for role, _, name, parameter in self._parameters_with_layers():
-            yield role, name, parameter
-
-    def _parameters_with_layers(self) -> Iterator[tuple[ParameterRole, int, str, nn.Parameter]]:
-        """Every parameter with its layer: -1 in the embeddings, the number of layers in what follows them."""
-        stack = _stack_of(self.base, self.n_layers)
-        norms = {f"{n}." for n, module in self.base.named_modules() if is_norm(module)}
-        embedding = {id(p) for p in self.base.get_input_embeddings().parameters()}
-        passed = False
-        for name, parameter in self.base.named_parameters():
-            inside = name.startswith(f"{stack}.")
-            passed = passed or inside
-            layer = int(name.removeprefix(f"{stack}.").partition(".")[0]) if inside else self.n_layers
-            if not inside and (id(parameter) in embedding or not passed):
-                layer = -1
-            role: ParameterRole = "layernorms" if any(map(name.startswith, norms)) else "base"
-            yield role, layer, name, parameter
-
-
-def is_norm(module: nn.Module) -> bool:
-    """Whether a module is a LayerNorm or one of its kind."""
-    return isinstance(module, nn.LayerNorm) or type(module).__name__.endswith(("RMSNorm", "LayerNorm"))
-
-
-def _stack_of(model: nn.Module, n_layers: int) -> str:
-    """The name of the list of a model's layers."""
-    found = [n for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m) == n_layers]
-    if not found:
-        raise ModelError(
-            f"a {type(model).__name__} has no list of its {n_layers} layers; give a method of PEFT"
-        )
-    return min(found, key=lambda name: name.count("."))
-
-
-def refuse_for_language(method: Method) -> None:
-    """Refuse methods that need a head or an encoder.
-
-    Raises:
-        ModelError: it is one.
-    """
-    if isinstance(method, Adapters | HeadOnly | TfidfLinear):
-        raise ModelError(
-            f"the method {method.name} is for classifiers; a language model trains with a method of PEFT, "
-            "such as lora:r=8, or with top_layers, layernorm_only, bitfit or full"
-        )
 
 
 class LanguageObjective:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from adapter_probe.errors import ModelError
 
 if TYPE_CHECKING:
-    from adapter_probe.data.packing import Group, PackedBatch
+    from adapter_probe.data.packing import PackedBatch
     from adapter_probe.models.methods import ParameterRole
 
 
@@ -30,7 +31,7 @@ class PaddedModel(nn.Module):
         base: the model.
         layers: empty; no layer is computed here.
         n_layers: number of layers of the base.
-        lowest_trained_layer: -1, since nothing is computed once and kept.
+        lowest_trained_layer: -1 where nothing is computed once and kept.
         reads_all_positions: whether the head reads every token.
         joins: whether a row holds several examples; only of a language model.
     """
@@ -91,27 +92,44 @@ class PaddedModel(nn.Module):
         """Logits in the batch's packed order, of a language model at the positions `PackedBatch.read`."""
         if self._kind == "causal":
             return self._next_tokens(batch)
-        if self._pad is None:  # a head that looks for the last token needs examples without padding
-            return torch.cat([self._run(batch, (group,)) for group in batch.groups])
-        return self._run(batch, batch.groups)
+        padding = self.padding(batch)
+        inputs, inside = self.pad_rows(batch, padding)
+        return self.read_out(self.compute(inputs, inside, padding), inside)
 
-    def _run(self, batch: PackedBatch, groups: tuple[Group, ...]) -> Tensor:
-        shape = sum(group.n for group in groups), max(group.length for group in groups)
-        mask = torch.zeros(shape, dtype=torch.long, device=batch.input_ids.device)
-        start, stop = groups[0].start, groups[-1].stop
-        begin = 0
-        for group in groups:
-            mask[begin : begin + group.n, : group.length] = 1
-            begin += group.n
-        inside = mask.bool()
-        ids = torch.full_like(mask, self._pad or 0)
-        ids[inside] = batch.input_ids[start:stop]  # tokens [examples, length], laid end to end
-        inputs = {"input_ids": ids, "attention_mask": mask}
+    def pad_rows(self, batch: PackedBatch, padding: int) -> tuple[dict[str, Tensor], Tensor]:
+        """The base's arguments, an example a row, and which tokens are no padding ``[rows, length]``."""
+        lengths = torch.tensor([group.length for group in batch.groups for _ in range(group.n)])
+        inside = (torch.arange(int(lengths.max())) < lengths[:, None]).to(batch.input_ids.device)
+        ids = torch.full_like(inside, padding, dtype=torch.long)
+        ids[inside] = batch.input_ids[: batch.n_tokens]  # tokens [examples, length], laid end to end
+        inputs = {"input_ids": ids, "attention_mask": inside.long()}
         if batch.token_type_ids is not None:
-            types = torch.zeros_like(mask)
-            types[inside] = batch.token_type_ids[start:stop]
+            types = torch.zeros_like(ids)
+            types[inside] = batch.token_type_ids[: batch.n_tokens]
             inputs["token_type_ids"] = types
-        out = self.base(**inputs)
+        return inputs, inside
+
+    def padding(self, batch: PackedBatch) -> int:
+        """The padding token; of a base without one, a token that no text of the batch ends with.
+
+        A head that looks for the last token that is not the padding token then finds the end of every text.
+        """
+        if self._pad is not None or self.reads_all_positions:
+            return self._pad or 0
+        ends = set(batch.input_ids[batch.last].tolist())
+        return next(token for token in itertools.count() if token not in ends)
+
+    def compute(self, inputs: dict[str, Tensor], inside: Tensor, padding: int) -> Any:
+        """The base's outputs for rows of `pad_rows`."""
+        config = self._inner[0].config.get_text_config()
+        config.pad_token_id = padding
+        try:
+            return self.base(**inputs)
+        finally:
+            config.pad_token_id = self._pad
+
+    def read_out(self, out: Any, inside: Tensor) -> Tensor:
+        """The logits in packed order, of the base's outputs for rows of `pad_rows`."""
         if self._kind == "extractive":
             return torch.stack([out.start_logits, out.end_logits], dim=-1)[inside]  # [tokens, 2]
         logits: Tensor = out.logits

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from adapter_probe import metrics
-from adapter_probe.checkpoints.any_base import AnyLoaded
+from adapter_probe.checkpoints.any_base import AnyLoaded, limit_length
 from adapter_probe.checkpoints.base import (
     LoadedBase,
     load_base,
@@ -20,9 +20,10 @@ from adapter_probe.checkpoints.base import (
     n_outputs,
     refuse_unknown_tokens,
 )
-from adapter_probe.checkpoints.base_config import find_base
+from adapter_probe.checkpoints.base_config import find_any_base, find_base
 from adapter_probe.checkpoints.identity import tokenizer_parts, training_identity
 from adapter_probe.checkpoints.own_tokenizer import with_blanks
+from adapter_probe.checkpoints.places import DECODERS
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples, load_training_texts
 from adapter_probe.data.requests import Requests
@@ -36,19 +37,21 @@ from adapter_probe.errors import (
     ResultsError,
 )
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.bases.anatomy import length_limit
+from adapter_probe.models.bases.anatomy import length_limit, refuse_short, supported_model_types
 from adapter_probe.models.evaluation import Trainable
 from adapter_probe.models.methods import Biases, Method, PeftMethod, TfidfLinear, method_from_json
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json
 
-from .language import LanguageObjective, WholeModel, load_language_base, refuse_for_language
+from .language import LanguageObjective
 from .objectives import AnswerObjective, LabelObjective, Objective, TagObjective
 from .padded import PaddedModel
 from .settings import TrainingSettings
+from .whole import WholeModel, load_whole_base
 
 # Increased when a code change changes the result of the same settings. In bfloat16 the first version
 # kept the trained matrices of the first step in matrix products. Fused Adam rounds its updates differently.
+# Decoders are one version ahead, which compute by the forward of Transformers since then.
 # The fourth version in bfloat16 draws other dropout masks on a processor, and rounds attention differently.
 TRAINING_VERSION = {"float32": 2, "bfloat16": 5}
 
@@ -145,16 +148,16 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
     """
     task = request.task
     base: LoadedBase | AnyLoaded
-    if task.kind == "causal":
-        refuse_for_language(request.method)
-        base = load_language_base(request.base, request.revision)
+    found = find_any_base(request.base, request.revision)
+    seed = request.settings.seed
+    if task.kind == "causal" or found.config.model_type not in supported_model_types():
+        base = load_whole_base(found, task, request.method, seed)
     else:
-        found = find_base(request.base, request.revision)
-        base = load_base(found, n_outputs(task), kind=task.kind, seed=request.settings.seed)
+        base = load_base(find_base(found.name, found.revision), n_outputs(task), kind=task.kind, seed=seed)
     tokenizer = load_tokenizer(base.identity.name, base.identity.revision)
     if task.kind == "tokens":
         tokenizer = with_blanks((), base.model.config, tokenizer) or tokenizer
-    limit = length_limit(request.max_length, base.model.config, tokenizer.model_max_length)
+    limit = _limit(request.max_length, base, tokenizer.model_max_length)
     if task.kind == "extractive":
         limit = WindowSettings.within(limit).max_length
     splits = {
@@ -176,6 +179,14 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         "data": {**task.fingerprints, "train": splits["train"].rows.fingerprint},
     }
     return TrainingInputs(base, splits, _objective(task, splits), limit, fingerprints)
+
+
+def _limit(asked: int | None, base: LoadedBase | AnyLoaded, tokenizer_limit: int) -> int:
+    """Maximum number of tokens per example; see `length_limit`."""
+    if isinstance(base, LoadedBase):
+        return length_limit(asked, base.model.config, tokenizer_limit)
+    refuse_short(asked)
+    return limit_length(base.max_length, min(asked or tokenizer_limit, tokenizer_limit), base.identity.name)
 
 
 def warn_of_untrained_pooler(request: TrainingRequest, n_layers: int) -> None:
@@ -218,8 +229,10 @@ def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> di
             task.
     """
     task = request.task
+    own = task.kind != "causal" and not isinstance(request.method, PeftMethod)
+    whole = own and fingerprints["base"]["config"].get("model_type") in DECODERS
     return {
-        "code_schema": TRAINING_VERSION[request.settings.dtype],
+        "code_schema": TRAINING_VERSION[request.settings.dtype] + whole,
         **fingerprints,
         "method": request.method.to_json(),
         "settings": request.settings.to_json(),
@@ -242,8 +255,8 @@ def build_model(request: TrainingRequest, base: LoadedBase | AnyLoaded, device: 
     if request.settings.checkpointing:
         if isinstance(model, AdaptedModel):
             raise ModelError(
-                "--checkpointing is for methods of PEFT and for language models, not for "
-                f"{request.method.name} on a classifier"
+                "--checkpointing is for methods of PEFT, for decoders and for language models, not for "
+                f"{request.method.name} on an encoder"
             )
         model.save_memory()
     return model
@@ -258,7 +271,7 @@ def _with_method(request: TrainingRequest, base: LoadedBase | AnyLoaded) -> Padd
 
         return TunedModel(base, method, request.task, seed)
     if isinstance(base, AnyLoaded):
-        return WholeModel(base, method)
+        return WholeModel(base, method, request.task.kind, seed)
     model = AdaptedModel(base.model)
     model.install(method, torch.Generator().manual_seed(seed))
     trained = model.choose_trained(base.missing)

@@ -29,8 +29,8 @@ from adapter_probe.errors import ModelError, one_line
 from adapter_probe.models.methods import ParameterRole, PeftMethod
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
-from .language import is_norm
 from .padded import PaddedModel
+from .whole import is_norm
 
 _MOST_SAID, _MOST_NAMES = 300, 12
 _WHOLE = ".modules_to_save."

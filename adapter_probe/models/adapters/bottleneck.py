@@ -28,7 +28,12 @@ class TokenBatchNorm(nn.BatchNorm1d):
     layer only the positions that the head reads. Evaluation uses the running averages, so that tokens are
     independent of each other. A single token has no variance: it is normalised by the running averages in
     training too, without updating them.
+
+    Attributes:
+        counted: bool ``[tokens]``, which tokens are no padding, where rows are padded; None for all.
     """
+
+    counted: Tensor | None = None
 
     def __init__(self, size: int):
         super().__init__(size)
@@ -40,8 +45,12 @@ class TokenBatchNorm(nn.BatchNorm1d):
         """``[..., size]`` to ``[..., size]``."""
         rows = x.flatten(0, -2)  # [tokens, size]
         averages, affine = (self.running_mean, self.running_var), (self.weight, self.bias)
-        by_batch = self.training and len(rows) > 1
-        return F.batch_norm(rows, *averages, *affine, by_batch, self.momentum, self.eps).view_as(x)
+        counted = rows if self.counted is None else rows[self.counted]
+        by_batch = self.training and len(counted) > 1
+        found = F.batch_norm(counted, *averages, *affine, by_batch, self.momentum, self.eps)
+        if self.counted is not None:  # what padding becomes is read nowhere
+            found = torch.zeros_like(rows, dtype=found.dtype).masked_scatter(self.counted[:, None], found)
+        return found.view_as(x)
 
 
 class Bottleneck(nn.Module):

@@ -1,7 +1,7 @@
 """The table of model families, and the supported configurations of each family.
 
 No other code refers to particular families. A family whose layers are attention and feed-forward sublayers
-with residual sums is added as a row in encoders.py or decoders.py; a new kind of attention is a subclass in
+with residual sums is added as a row in encoders.py; a new kind of attention is a subclass in
 attention.py.
 """
 
@@ -11,11 +11,10 @@ from transformers import PretrainedConfig
 
 from adapter_probe.errors import ModelError, must_be
 
-from .decoders import DECODERS
 from .encoders import ENCODERS
 from .family import Anatomy
 
-ANATOMIES: tuple[Anatomy, ...] = (*ENCODERS, *DECODERS)
+ANATOMIES: tuple[Anatomy, ...] = ENCODERS
 
 
 def supported_model_types() -> tuple[str, ...]:
@@ -52,8 +51,7 @@ def check_config(anatomy: Anatomy, config: PretrainedConfig) -> None:
         if value in allowed:
             continue
         if name in {"is_decoder", "add_cross_attention"}:
-            role = "with cross-attention" if anatomy.attention.causal else "as a decoder"
-            raise ModelError(f"{config.model_type} configured {role} is not supported")
+            raise ModelError(f"{config.model_type} configured as a decoder is not supported")
         raise ModelError(f"{name} {value!r} is not supported; allowed is {allowed[0]!r}")
 
 
@@ -66,8 +64,7 @@ def length_limit(
         ModelError: `asked` leaves no room for a token between the two special tokens, or the model or its
             tokenizer none for any.
     """
-    if asked is not None and asked < 3:
-        raise ModelError(must_be("max_length", "at least 3", asked))
+    refuse_short(asked)
     anatomy = anatomy or anatomy_for(config)
     positions = int(config.max_position_embeddings) - anatomy.positions_lost
     if anatomy.positions_follow_padding:
@@ -76,3 +73,13 @@ def length_limit(
     if limit < 1:
         raise ModelError(must_be("max_length", "at least 1", limit))
     return limit
+
+
+def refuse_short(asked: int | None) -> None:
+    """Refuse a limit that leaves no room for a token between the two special tokens.
+
+    Raises:
+        ModelError: it is one.
+    """
+    if asked is not None and asked < 3:
+        raise ModelError(must_be("max_length", "at least 3", asked))

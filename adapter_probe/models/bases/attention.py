@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from .angles import Angles
-from .dropout import apply_dropout
 from .fused import attend, attend_padded, in_parts, joined_groups
 
 if TYPE_CHECKING:
@@ -28,28 +27,23 @@ class Attention:
     """Every position attends to all positions of its example; families with more are subclasses.
 
     Attributes:
-        causal: whether a position attends only to itself and earlier positions.
         reads: modules that a subclass reads in addition to the layer's named parts.
 
     Args:
         encoder: the encoder, whose configuration gives the number of heads.
         module: the layer's attention module, from which special settings are read: the factor `scaling`
-            instead of 1 / sqrt(head width), a `sliding_window` of visible tokens, and a cap on the attention
-            logits, `attn_logit_softcapping`.
+            instead of 1 / sqrt(head width), and a `sliding_window` of visible tokens.
         angles: angles of the rotary positions, shared by the model's layers.
     """
 
-    causal = False
     reads: tuple[str, ...] = ()
 
     def __init__(self, encoder: PreTrainedModel, module: nn.Module, angles: Angles | None = None):
         config = encoder.config
         self.encoder, self.module, self.angles = encoder, module, angles or Angles(encoder)
         self.n_heads = int(config.num_attention_heads)
-        self._n_key_heads = int(getattr(config, "num_key_value_heads", None) or self.n_heads)
         self.scale: float | None = getattr(module, "scaling", None)
         self._window: int | None = getattr(module, "sliding_window", getattr(config, "sliding_window", None))
-        self._cap: float | None = getattr(module, "attn_logit_softcapping", None)
 
     def __call__(
         self, parts: LayerParts, states: Tensor, groups: tuple[Group, ...], wanted: Tensor | None
@@ -93,11 +87,11 @@ class Attention:
     @property
     def _is_plain(self) -> bool:
         """Whether every token attends to all of its example, without further terms."""
-        return type(self) is Attention and self._window is None and self._cap is None
+        return type(self) is Attention and self._window is None
 
     def _can_fold(self, parts: LayerParts) -> bool:
         """Whether keys and values are plain linear maps of the states without further terms."""
-        if not self._is_plain or _rate(parts) > 0 or parts.key is None or parts.key_norm is not None:
+        if not self._is_plain or _rate(parts) > 0 or parts.key is None:
             return False
         # If keys train, their bias needs its gradient, although it is zero.
         trains = torch.is_grad_enabled() and any(p.requires_grad for p in parts.key.parameters())
@@ -142,10 +136,6 @@ class Attention:
         else:
             query, key, value = self._split(parts.qkv(states), parts.qkv_by_head)
             query = _pick(query, wanted)
-        if parts.query_norm is not None:
-            # [nodes, tokens, heads * width] -> [nodes, tokens, heads, width] and back
-            query = parts.query_norm(query.unflatten(-1, (self.n_heads, -1))).flatten(-2)
-            key = parts.key_norm(key.unflatten(-1, (self._n_key_heads, -1))).flatten(-2)
         return query, key, value
 
     def _split(self, joined: Tensor, by_head: bool) -> tuple[Tensor, ...]:
@@ -153,9 +143,7 @@ class Attention:
         if by_head:
             # [nodes, tokens, heads * 3 * width] -> three of [nodes, tokens, heads * width]
             return tuple(t.flatten(-2) for t in joined.unflatten(-1, (self.n_heads, 3, -1)).unbind(-2))
-        width = joined.shape[-1] // (self.n_heads + 2 * self._n_key_heads)
-        keys = self._n_key_heads * width
-        return joined.split([self.n_heads * width, keys, keys], dim=-1)
+        return joined.chunk(3, dim=-1)
 
     def prepare(self, parts: LayerParts, longest: int) -> Any:
         """Data shared by all groups of a batch, for the `longest` group; passed to `rotate` and `bias`."""
@@ -187,19 +175,11 @@ class Attention:
         Returns:
             bool ``[1 or rows, 1, length, length]`` or, for some queries, ``[rows, 1, queries, length]``.
         """
-        window = self._window or group.length
-        if not self.causal and group.length <= window:
+        if self._window is None or group.length <= self._window:
             return None
         tokens = torch.arange(group.length, device=key.device)
         here = tokens[None] if at is None else at  # [1, queries] or [rows, queries]
-        allowed: Tensor | None = None
-        if self.causal:
-            allowed = tokens <= here[..., None]
-        if group.length > window:
-            near = (here[..., None] - tokens).abs() < window
-            allowed = near if allowed is None else allowed & near
-        assert allowed is not None
-        return allowed[:, None]
+        return ((here[..., None] - tokens).abs() < self._window)[:, None]
 
     def _group(
         self, parts: LayerParts, projected: Sequence[Tensor], group: Group, at: Tensor | None, shared: Any
@@ -213,35 +193,11 @@ class Attention:
         if at is not None:
             at = at.repeat(nodes, 1)
         query, key = self.rotate(query, key, at, group)
-        times = self.n_heads // key.shape[1]
-        if times > 1:  # several query heads share a key head
-            key, value = key.repeat_interleave(times, dim=1), value.repeat_interleave(times, dim=1)
         bias = self.bias(query, key, at, group, shared)
         if bias is not None and bias.dtype != torch.bool:
             bias = bias.to(query.dtype)
-        attends = attend if self._cap is None else self._capped
-        out = attends(query, key, value, bias, dropout_p=_rate(parts), scale=self.scale)
+        out = attend(query, key, value, bias, dropout_p=_rate(parts), scale=self.scale)
         return out.transpose(1, 2).reshape(nodes, total, width)
-
-    def _capped(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        allowed: Tensor | None,
-        *,
-        dropout_p: float,
-        scale: float | None,
-    ) -> Tensor:
-        """Attention with products s capped to cap * tanh(s / cap); arguments as in torch."""
-        assert self._cap is not None
-        scale = query.shape[-1] ** -0.5 if scale is None else scale
-        products = torch.tanh(query @ key.transpose(-1, -2) * (scale / self._cap)) * self._cap
-        if allowed is not None:
-            products = products.masked_fill(~allowed, -torch.inf)
-        precise = torch.promote_types(query.dtype, torch.float32)
-        weights = products.softmax(dim=-1, dtype=precise).to(query.dtype)
-        return apply_dropout(weights, dropout_p, dropout_p > 0) @ value
 
 
 def _rate(parts: LayerParts) -> float:
@@ -250,34 +206,9 @@ def _rate(parts: LayerParts) -> float:
     return dropout.p if dropout is not None and dropout.training else 0.0
 
 
-class CausalAttention(Attention):
-    """Every position attends to itself and earlier positions."""
-
-    causal = True
-
-
 def split_heads(states: Tensor, head_dim: int, n_heads: int = -1) -> Tensor:
     """``[rows, tokens, heads * head_dim]`` to ``[rows, heads, tokens, head_dim]``; either may be -1."""
     return torch.unflatten(states, -1, (n_heads, head_dim)).transpose(1, 2)
-
-
-def for_rows(values: Tensor, rows: int, at: Tensor | None = None) -> Tensor:
-    """Repeat a group's values per example for each of its rows, once for every node.
-
-    Args:
-        values: ``[1 or n, length, ...]``, of each example, or of all alike.
-        rows: nodes x n.
-        at: int64 ``[rows, queries]``, the tokens that are wanted; None for all.
-
-    Returns:
-        ``[1 or rows, length, ...]``; of the tokens wanted ``[rows, queries, ...]``.
-    """
-    if len(values) not in (1, rows):
-        values = values.repeat(rows // len(values), *[1] * (values.dim() - 1))
-    if at is None:
-        return values
-    row = torch.arange(len(values), device=at.device)[:, None]
-    return values[row, at]
 
 
 def _split(states: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:

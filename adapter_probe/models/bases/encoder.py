@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .family import Anatomy
 from .parts import LayerParts, find_parts, submodule
@@ -31,7 +29,7 @@ def outer_norms(encoder: nn.Module, anatomy: Anatomy) -> list[nn.Module]:
 
 def embedding_modules(encoder: nn.Module, anatomy: Anatomy) -> list[nn.Module]:
     """The modules that compute the input of layer 0."""
-    names = (anatomy.embeddings, anatomy.position_embeddings, anatomy.embedding_dropout, anatomy.projection)
+    names = (anatomy.embeddings, anatomy.projection)
     return [submodule(encoder, n) for n in names if n is not None and _is_there(encoder, anatomy, n)]
 
 
@@ -58,11 +56,6 @@ def embed(
     """
     words = submodule(encoder, anatomy.embeddings)
     hidden = words(input_ids, token_type_ids=token_type_ids) if anatomy.token_types else words(input_ids)
-    if anatomy.position_embeddings is not None:
-        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
-        table = submodule(encoder, anatomy.position_embeddings).weight
-        hidden = hidden + F.embedding(positions + anatomy.position_offset, table)
-    for name in (anatomy.embedding_dropout, anatomy.projection):
-        if name is not None and _is_there(encoder, anatomy, name):
-            hidden = submodule(encoder, name)(hidden)
+    if anatomy.projection is not None and _is_there(encoder, anatomy, anatomy.projection):
+        hidden = submodule(encoder, anatomy.projection)(hidden)
     return hidden

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -27,15 +27,10 @@ class Anatomy:
             named in `reads_sequence` takes ``[rows, positions, hidden]`` and reads position 0 itself; the
             others take ``[rows, features]``.
         reads_sequence: the entries of `head` that index the sequence themselves.
-        reads: position that the head reads: the first token of an example, or its last that is not the
-            padding token.
         span_head: what turns every position's hidden state into start and end logits, in the family's class
             for question answering; the last is a linear map.
         tag_head: the same for the logits of tags, in its class for token classification.
         embeddings: the module that takes token ids; with `token_types` also `token_type_ids`.
-        position_embeddings: learned positions, if the module above does not add them itself.
-        position_offset: the row of the first position in them.
-        embedding_dropout: dropout after that sum, if the module above does not apply it itself.
         projection: a map from embedding width to hidden width.
         norms: LayerNorms outside the layers, `final_norm` aside.
         final_norm: the LayerNorm between the last layer and the head.
@@ -47,8 +42,6 @@ class Anatomy:
         layer_groups: name in the configuration of the number of layer modules, if there are fewer modules
             than layers, each shared by adjacent layers; {} in `layers` is then the number of the module.
         pre_norm: whether sublayers normalise their input instead of their residual sum.
-        parallel: name in the configuration of the switch for parallel sublayers: both read the input of the
-            layer, and one sum follows.
         attention: the class of attention.
         layer: the names inside a layer.
         allowed: configuration fields with their supported values.
@@ -57,14 +50,10 @@ class Anatomy:
     model_types: tuple[str, ...]
     head: tuple[HeadStep, ...]
     reads_sequence: tuple[str, ...] = ()
-    reads: Literal["first", "last"] = "first"
     span_head: tuple[str, ...] = ("qa_outputs",)
     tag_head: tuple[str, ...] = ("dropout", "classifier")
     embeddings: str = "embeddings"
     token_types: bool = True
-    position_embeddings: str | None = None
-    position_offset: int = 0
-    embedding_dropout: str | None = None
     projection: str | None = None
     norms: tuple[str, ...] = ("embeddings.LayerNorm",)
     final_norm: str | None = None
@@ -75,7 +64,6 @@ class Anatomy:
     layers: str = "encoder.layer.{}"
     layer_groups: str | None = None
     pre_norm: bool = False
-    parallel: str | None = None
     attention: type[Attention] = Attention
     layer: LayerNames = field(default_factory=LayerNames)
     allowed: tuple[tuple[str, tuple[object, ...]], ...] = ()
@@ -86,10 +74,6 @@ class Anatomy:
         n_modules = n_layers if self.layer_groups is None else int(config_value(config, self.layer_groups))
         # As in the code of shared layers, whose groups need not be of equal size.
         return tuple(self.layers.format(int(i / (n_layers / n_modules))) for i in range(n_layers))
-
-    def is_parallel(self, config: object) -> bool:
-        """Whether the sublayers are parallel."""
-        return self.parallel is not None and bool(config_value(config, self.parallel))
 
 
 def config_value(config: object, name: str) -> Any:

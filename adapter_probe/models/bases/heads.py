@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 from transformers import (
     MODEL_FOR_QUESTION_ANSWERING_MAPPING,
@@ -13,7 +12,6 @@ from transformers import (
     PreTrainedModel,
 )
 
-from adapter_probe.data.packing import PackedBatch
 from adapter_probe.errors import ModelError
 
 from .family import Anatomy
@@ -78,21 +76,3 @@ def head_kind(model: PreTrainedModel, anatomy: Anatomy) -> HeadKind:
                 "and end (num_labels=2)"
             )
     return kind
-
-
-def read_positions(batch: PackedBatch, anatomy: Anatomy, padding: int | None) -> Tensor:
-    """Positions ``[examples]`` in the batch that a classification head reads.
-
-    A head that reads the last token skips padding tokens, as transformers does, even if the
-    tokenizer adds such a token to the text (a padding token that also ends texts).
-    """
-    if anatomy.reads == "first":
-        return batch.first
-    if padding is None:
-        return batch.last
-    last = []
-    for group in batch.groups:
-        ids = batch.input_ids[group.start : group.stop].view(group.n, group.length)
-        numbers = torch.arange(group.length, device=ids.device)
-        last.append(((ids != padding) * numbers).argmax(dim=1))
-    return batch.first + torch.cat(last)

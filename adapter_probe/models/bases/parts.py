@@ -18,15 +18,12 @@ class LayerNames:
         query, key, value: the projections, if they are separate modules; None with `qkv`.
         qkv: the joint projection, if it is one module: all queries, then all keys, then all values.
         qkv_by_head: whether query, key and value of each head are adjacent instead.
-        query_norm, key_norm: LayerNorms of every head's queries and keys.
         attention_dropout: dropout of the attention weights. Every dropout is a module or a number.
         attention_out, ffn_out: the projections that end the sublayers.
         attention_out_dropout, ffn_out_dropout: dropout after them.
-        attention_post_norm, ffn_post_norm: LayerNorms between these and the residual sum. Adapters follow.
         attention_norm, ffn_norm: the sublayer's LayerNorm, after its residual sum or at its entrance.
         attention_site, ffn_site: the modules that hold the adapters, so that the state dict names them
             ``<site>.adapter.*``; "" is the layer itself.
-        ffn_gate: a projection parallel to `ffn_in`; its activated output multiplies the output of `ffn_in`.
         ffn_in_gated: whether `ffn_in` computes both: the first half of its output is the gate, which is
             multiplied by the second half.
         ffn_inner_dropout: dropout between activation and `ffn_out`.
@@ -38,22 +35,17 @@ class LayerNames:
     value: str | None = "attention.self.value"
     qkv: str | None = None
     qkv_by_head: bool = False
-    query_norm: str | None = None
-    key_norm: str | None = None
     attention_dropout: str = "attention.self.dropout"
     attention_out: str = "attention.output.dense"
     attention_out_dropout: str | None = "attention.output.dropout"
-    attention_post_norm: str | None = None
     attention_norm: str = "attention.output.LayerNorm"
     attention_site: str = "attention.output"
     ffn_in: str = "intermediate.dense"
-    ffn_gate: str | None = None
     ffn_in_gated: bool = False
     activation: str = "intermediate.intermediate_act_fn"
     ffn_inner_dropout: str | None = None
     ffn_out: str = "output.dense"
     ffn_out_dropout: str | None = "output.dropout"
-    ffn_post_norm: str | None = None
     ffn_norm: str = "output.LayerNorm"
     ffn_site: str = "output"
 
@@ -96,36 +88,31 @@ class LayerParts:
     value: nn.Module | None
     qkv: nn.Module | None
     qkv_by_head: bool
-    query_norm: nn.Module | None
-    key_norm: nn.Module | None
     attention_dropout: Dropout | None
     attention_out: nn.Module
     attention_out_dropout: Dropout | None
-    attention_post_norm: nn.Module | None
     attention_norm: nn.Module
     attention_site: nn.Module
     ffn_in: nn.Module
-    ffn_gate: nn.Module | None
     ffn_in_gated: bool
     activation: nn.Module
     ffn_inner_dropout: Dropout | None
     ffn_out: nn.Module
     ffn_out_dropout: Dropout | None
-    ffn_post_norm: nn.Module | None
     ffn_norm: nn.Module
     ffn_site: nn.Module
 
     @property
     def norms(self) -> list[nn.Module]:
         """Every LayerNorm of the layer."""
-        return [module for name, module in vars(self).items() if name.endswith("norm") and module is not None]
+        return [self.attention_norm, self.ffn_norm]
 
     @property
     def ends(self) -> tuple[nn.Module, nn.Module]:
         """The last module of each sublayer before its site."""
         last = []
         for kind in ("attention", "ffn"):
-            names = (f"{kind}_post_norm", f"{kind}_out_dropout", f"{kind}_out")
+            names = (f"{kind}_out_dropout", f"{kind}_out")
             last.append(next(m for m in (getattr(self, n) for n in names) if isinstance(m, nn.Module)))
         return last[0], last[1]
 

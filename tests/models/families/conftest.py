@@ -1,14 +1,14 @@
 """Small random models of the families beyond the BERT-like ones, and runs of them without the engine.
 
-A test that asks for `family` runs for each of them, one that asks for `encoder`, `decoder` or `span_family`
-for these, and one that asks for `kind` for one of those that are alike. The quick tests are those of one
-family for every row of the table, and of five kinds.
+A test that asks for `family` runs for each of them, one that asks for `encoder` (with norms after the
+sublayers) or `span_family` for these, and one that asks for `kind` for one of those that are alike. The quick
+tests are those of one family for every row of the table, and of four kinds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
@@ -21,7 +21,6 @@ from torch.nn import functional as F
 from transformers import (
     MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     AutoConfig,
-    AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     PretrainedConfig,
@@ -46,9 +45,6 @@ class Family:
         norms: name, within the layer, of each sublayer's LayerNorm.
         outer_norms: LayerNorms outside the layers, by full name.
         pre_norm: LayerNorms stand before the sublayers.
-        causal: a decoder.
-        pads: whether transformers' own forward gives a padded batch what it gives each text alone. Not where
-            rotations depend on the longest text, nor for Gemma 2, whose padding is NaN in float64.
         modules: which layer module serves each layer.
         dropouts: configuration fields with dropout probabilities.
         config: what else is configured.
@@ -62,8 +58,6 @@ class Family:
     outer_norms: tuple[str, ...]
     config: dict = field(default_factory=dict)
     pre_norm: bool = False
-    causal: bool = False
-    pads: bool = True
     modules: tuple[int, ...] = tuple(range(LAYERS))
     dropouts: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
@@ -95,83 +89,7 @@ def _albert(groups: int, modules: tuple[int, ...]) -> Family:
     )
 
 
-def _gpt2(**config: object) -> Family:
-    return Family(
-        "gpt2",
-        "transformer.h.{}",
-        ("attn.resid_dropout", "mlp.dropout"),
-        ("attn", "mlp"),
-        ("ln_1", "ln_2"),
-        ("transformer.ln_f",),
-        {"n_inner": 64, "bos_token_id": 1, "eos_token_id": 2, **config},
-        pre_norm=True,
-        causal=True,
-        dropouts=("resid_pdrop", "embd_pdrop", "attn_pdrop"),
-    )
-
-
-def _llama(
-    model_type: str,
-    ends: tuple[str, str] = ("self_attn.o_proj", "mlp.down_proj"),
-    dropouts: tuple[str, ...] = ("attention_dropout",),
-    **config: object,
-) -> Family:
-    return Family(
-        model_type,
-        "model.layers.{}",
-        ends,
-        ("self_attn", "mlp"),
-        ("input_layernorm", "post_attention_layernorm"),
-        ("model.norm",),
-        {"num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2, **config},
-        pre_norm=True,
-        causal=True,
-        dropouts=dropouts,
-    )
-
-
-def _gemma(model_type: str, **config: object) -> Family:
-    """Of head width 6, a window of 8 in all layers but the second."""
-    windows = {
-        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-        "sliding_window": 8,
-    }
-    ends = ("post_attention_layernorm", "post_feedforward_layernorm")
-    return _llama(model_type, ends, head_dim=6, query_pre_attn_scalar=7, **windows, **config)
-
-
-def _phi3(**config: object) -> Family:
-    ends, dropouts = ("resid_attn_dropout", "resid_mlp_dropout"), ("attention_dropout", "resid_pdrop")
-    return _llama("phi3", ends, dropouts, **config)
-
-
-def _gpt_neox(parallel: bool) -> Family:
-    return Family(
-        "gpt_neox",
-        "gpt_neox.layers.{}",
-        ("post_attention_dropout", "post_mlp_dropout"),
-        ("attention", "mlp"),
-        ("input_layernorm", "post_attention_layernorm"),
-        ("gpt_neox.final_layer_norm",),
-        {
-            "use_parallel_residual": parallel,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-        },
-        pre_norm=True,
-        causal=True,
-        dropouts=("attention_dropout", "hidden_dropout", "classifier_dropout"),
-    )
-
-
 _TWO_WAYS = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False}
-_SCALED = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
-           "high_freq_factor": 4.0, "original_max_position_embeddings": 16}  # fmt: skip
-
-_LONG = {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "long_factor": [3.0, 5.0],
-         "short_factor": [1.0, 1.5], "original_max_position_embeddings": 10}  # fmt: skip
-
 FAMILIES: dict[str, Family] = {
     "distilbert": Family(
         "distilbert",
@@ -202,33 +120,6 @@ FAMILIES: dict[str, Family] = {
     "deberta": _deberta("deberta", max_relative_positions=-1, **_TWO_WAYS),
     "deberta, one way": _deberta("deberta", max_relative_positions=9, relative_attention=True,
                                  pos_att_type=["c2p"]),
-    "gpt2": _gpt2(),
-    "gpt2, scaled": _gpt2(scale_attn_by_inverse_layer_idx=True),
-    "llama": _llama("llama"),
-    "llama, scaled": _llama("llama", head_dim=6, attention_bias=True, mlp_bias=True, rope_parameters=_SCALED),
-    "mistral": _llama("mistral", sliding_window=40),
-    "qwen2": _llama("qwen2", num_key_value_heads=1),
-    "gemma": _llama("gemma", head_dim=6),
-    "qwen3": _llama("qwen3", head_dim=6, use_sliding_window=True, sliding_window=8, max_window_layers=1),
-    "gemma2": replace(_gemma("gemma2", attn_logit_softcapping=2.0, final_logit_softcapping=3.0), pads=False),
-    "gemma3": _gemma("gemma3_text", final_logit_softcapping=None),
-    "phi3": _phi3(sliding_window=8),
-    "phi3, long": replace(_phi3(original_max_position_embeddings=10, rope_parameters=_LONG), pads=False),
-    "smollm3": _llama("smollm3", no_rope_layers=[1, 0, 1], use_sliding_window=False),
-    "gpt_neox": _gpt_neox(parallel=True),
-    "gpt_neox, in turn": _gpt_neox(parallel=False),
-    "opt": Family(
-        "opt",
-        "model.decoder.layers.{}",
-        ("self_attn.out_proj", "fc2"),
-        ("self_attn", ""),
-        ("self_attn_layer_norm", "final_layer_norm"),
-        ("model.decoder.final_layer_norm",),
-        {"ffn_dim": 64, "word_embed_proj_dim": 32, "bos_token_id": 1, "eos_token_id": 2},
-        pre_norm=True,
-        causal=True,
-        dropouts=("dropout", "attention_dropout"),
-    ),
     "modernbert": Family(
         "modernbert",
         "model.layers.{}",
@@ -261,14 +152,12 @@ def _config(name: str, dropout: float = 0.0, **changes: object) -> PretrainedCon
     return AutoConfig.for_model(family.model_type, **config)
 
 
-def plain_model(
-    name: str, *, spans: bool = False, causal: bool = False, dropout: float = 0.0, **changes: object
-) -> nn.Module:
+def plain_model(name: str, *, spans: bool = False, dropout: float = 0.0, **changes: object) -> nn.Module:
     """A model of transformers, random everywhere and in evaluation mode, in float64."""
     made = _config(name, dropout, **changes)
     made.num_labels = 2 if spans else 3
     kind = AutoModelForQuestionAnswering if spans else AutoModelForSequenceClassification
-    model = (AutoModelForCausalLM if causal else kind).from_config(made).double().eval()
+    model = kind.from_config(made).double().eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for part, parameter in model.named_parameters():
@@ -375,9 +264,9 @@ class Separate:
         return logits
 
 
-QUICK = ("distilbert", "albert, two groups", "deberta-v3", "gpt2", "llama", "gemma2")
+QUICK = ("distilbert", "albert, two groups", "deberta-v3", "modernbert")
 """Kinds of layers, for the quick tests: norms after the sublayers, weights shared by layers, disentangled
-attention, and decoders with learnt positions, with rotations, and with norms on both sides."""
+attention, and norms before the sublayers with rotary positions."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -401,15 +290,8 @@ def _asked() -> dict[str, list[str]]:
             "albert, two groups",
             "deberta-v3",
             "deberta",
-            "gpt2",
-            "llama",
-            "gemma2",
-            "phi3",
-            "gpt_neox",
-            "opt",
             "modernbert",
         ],
-        "decoder": [name for name, family in FAMILIES.items() if family.causal],
     }
 
 

@@ -1,59 +1,30 @@
-"""What is special in some families: the last token, images, limits, and an anatomy of one's own."""
+"""What is special in some families: images, limits, and an anatomy of one's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from exact import assert_close_in_float64
 from refusals import naming
 from transformers import (
     AutoConfig,
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
-    MistralConfig,
 )
 
-from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import Group, pack
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.bases.anatomy import anatomy_for, length_limit
+from adapter_probe.models.bases.anatomy import length_limit
 from adapter_probe.models.bases.encoder import layer_parts
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.parts import LayerNames
 from adapter_probe.models.layer import Layer
-from adapter_probe.models.methods import Adapters, LayerNormOnly
+from adapter_probe.models.methods import Adapters
 from adapter_probe.probe.tree import forward_variants
 from adapter_probe.spans import span_variants
-
-
-@pytest.mark.usefixtures("in_float64")
-def test_padding_tokens_at_the_end_of_a_text_are_not_read(
-    decoder: str, adapted_model: Callable, own_logits: Callable
-):
-    """As in transformers, which looks for the last token that is not the padding token."""
-    texts = [[7, 9, 12, 0], [0, 0, 8, 0], [6, 5, 5, 5], [0, 0, 0, 0], [4], [0], [11, 0, 13]]
-    encoded = Encoded(tuple(np.array(text, dtype=np.int64) for text in texts), None, "")
-    model = adapted_model(decoder)
-    batch = pack(encoded, range(len(texts)))
-    masks = span_variants(3).masks
-    with torch.no_grad():
-        expected = own_logits(model.base, encoded, padded=False)[torch.from_numpy(batch.index)]
-        assert_close_in_float64(model(batch), expected)
-        variants = forward_variants(model, batch, masks, tokens_per_pass=20)
-        assert_close_in_float64(variants[0], expected)
-        last = model.wanted_positions(2, batch) - batch.first
-        ends = [int(np.flatnonzero(np.append(text, 1)[:-1]).max(initial=0)) for text in texts]
-        assert last.tolist() == [ends[i] for i in batch.index]
-
-        model.base.config.pad_token_id = None
-        expected = [model.base(torch.tensor([texts[i]])).logits[0] for i in batch.index]
-        assert_close_in_float64(model(batch), torch.stack(expected))
-    assert model.wanted_positions(0, batch) is None
 
 
 def test_a_model_reads_as_far_as_the_limit_says(family: str, plain_model: Callable):
@@ -64,26 +35,10 @@ def test_a_model_reads_as_far_as_the_limit_says(family: str, plain_model: Callab
         assert plain(torch.full((1, 40), 7)).logits.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["distilbert", "mpnet", "albert", "deberta-v2", "gpt2"])
+@pytest.mark.parametrize("name", ["distilbert", "mpnet", "albert", "deberta-v2"])
 def test_learned_positions_end_there(name: str, plain_model: Callable):
     with pytest.raises((IndexError, RuntimeError)):
         plain_model(name)(torch.full((1, 41), 7))
-
-
-@pytest.mark.usefixtures("in_float64")
-def test_beyond_a_sliding_window_only_the_last_tokens_are_seen(
-    adapted_model: Callable, random_examples: Callable, own_logits: Callable
-):
-    model, wide = (adapted_model("mistral", sliding_window=window) for window in (8, None))
-    encoded = random_examples([7, 8, 9, 30])
-    batch = pack(encoded, range(4))
-    with torch.no_grad():
-        own = own_logits(model.base, encoded, padded=False)
-        assert_close_in_float64(model(batch), own)
-        within = (wide(batch) - own).abs().amax(dim=1) < 1e-6
-    assert within.tolist() == [True, True, False, False]
-    config = MistralConfig(max_position_embeddings=64, sliding_window=8)
-    assert length_limit(None, config, 10**30) == 64
 
 
 def ernie() -> torch.nn.Module:
@@ -188,9 +143,3 @@ def test_layers_of_an_image_model_have_the_same_anatomy():
             hidden = layer.sites[1].finish(*layer.ffn(hidden))
         logits = base.classifier(base.vit.layernorm(hidden[0]))
         torch.testing.assert_close(logits, base(images).logits, rtol=0, atol=1e-10)
-
-
-def test_llamas_norms_have_no_bias(adapted_model: Callable):
-    model = adapted_model("llama", LayerNormOnly())
-    assert model.parameter_counts()["layernorms"] == 7 * 32
-    assert anatomy_for(model.base.config) is model.anatomy

@@ -9,7 +9,6 @@ import pytest
 import torch
 from exact import assert_close_in_float32
 from exact import assert_close_in_float64 as close
-from refusals import naming
 from torch.nn import functional as F
 
 from adapter_probe.data.encoding import Encoded
@@ -41,9 +40,8 @@ def test_intact_and_under_adapters_it_is_the_models_own(
     separate: Callable,
     own_logits: Callable,
     random_examples: Callable,
-    families: dict,
 ):
-    encoded, ways = random_examples(LENGTHS), (False, True) if families[family].pads else (False,)
+    encoded, ways = random_examples(LENGTHS), (False, True)
     plain = plain_model(family)
     model = adapted_model(family)
     alone = separate(family, model)
@@ -75,12 +73,11 @@ def test_every_mask_equals_a_run_of_its_own(
     adapted_model: Callable,
     separate: Callable,
     random_examples: Callable,
-    families: dict,
     monkeypatch: pytest.MonkeyPatch,
 ):
     model, encoded = adapted_model(family), random_examples(FEW)
-    alone, padded = separate(family, model), families[family].pads
-    expected = torch.stack([alone.run(encoded, mask, padded=padded) for mask in MASKS])
+    alone = separate(family, model)
+    expected = torch.stack([alone.run(encoded, mask, padded=True) for mask in MASKS])
     distances = torch.cdist(expected.flatten(1), expected.flatten(1))
     same = [(mask == MASKS).all(axis=1).sum() for mask in MASKS]
     assert ((distances < 1e-3).sum(dim=1).numpy() == same).all()  # no variant can pass for another
@@ -116,11 +113,9 @@ def test_pretrained_norms_follow_the_sites_that_are_off(
     assert (logits - trained).abs().max() > 0.05
 
 
-def test_norms_before_the_sublayers_cannot_be_put_back(
-    decoder: str, adapted_model: Callable, random_examples: Callable
-):
-    model = adapted_model(decoder)
-    with pytest.raises(ModelError, match=naming("pretrained")) as caught:
+def test_norms_before_the_sublayers_cannot_be_put_back(adapted_model: Callable, random_examples: Callable):
+    model = adapted_model("modernbert")
+    with pytest.raises(ModelError, match=r"pretrained is not possible with a .* base") as caught:
         forward_variants(model, pack(random_examples([3]), [0]), MASKS, tokens_per_pass=9, norms="pretrained")
     assert "\n" not in str(caught.value)
 
@@ -144,14 +139,11 @@ def test_a_span_head_reads_every_token(span_family: str, adapted_model: Callable
 
 @pytest.mark.usefixtures("in_float64")
 def test_a_pre_norm_parallel_adapter_reads_the_stream(
-    decoder: str, adapted_model: Callable, own_logits: Callable, random_examples: Callable
+    adapted_model: Callable, own_logits: Callable, random_examples: Callable
 ):
     """Both forwards agree, and with what the definition gives for the first sublayer."""
-    if decoder == "gpt_neox":
-        with pytest.raises(ModelError, match=naming("parallel")):
-            adapted_model(decoder, Adapters(5, 0.3, placement="parallel"))
-        return
-    model, encoded = adapted_model(decoder, Adapters(5, 0.3, placement="parallel")), random_examples([7, 4])
+    model = adapted_model("modernbert", Adapters(5, 0.3, placement="parallel"))
+    encoded = random_examples([7, 4])
     batch = pack(encoded, [0, 1])
     with torch.no_grad():
         close(packed(model, encoded), own_logits(model.base, encoded, padded=False))
@@ -210,6 +202,6 @@ def test_every_dropout_acts_in_training_and_only_there(
             model.train()
             setattr(module, attribute, 0.0)
     # Transformers makes these and uses them nowhere.
-    unused = {"albert": ".albert_layers.0.dropout", "opt": "model.decoder"}
+    unused = {"albert": ".albert_layers.0.dropout"}
     assert all(name.endswith(unused.get(families[family].model_type, "none")) for name in silent)
     assert len(places) > len(silent)

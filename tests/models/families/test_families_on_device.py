@@ -33,13 +33,7 @@ def host_arithmetic_is_real(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(DisentangledAttention, "_rows", real)
 
 
-def skip_long_rope(family: str) -> None:
-    if family == "phi3, long":
-        pytest.skip("transformers' own choice of angles by length does not run on fake tensors")
-
-
 def test_the_tree_stays_on_the_device(family: str, adapted_model: Callable, random_examples: Callable):
-    skip_long_rope(family)
     model = adapted_model(family).to(torch.bfloat16)
     encoded, masks = random_examples(LENGTHS), span_variants(3).masks
     with accelerator() as device:
@@ -58,7 +52,6 @@ def test_the_tree_stays_on_the_device(family: str, adapted_model: Callable, rand
 def test_pairs_stay_on_the_device(
     family: str, length: int, adapted_model: Callable, random_examples: Callable
 ):
-    skip_long_rope(family)
     model, encoded = adapted_model(family), random_examples((length,) * 3)
     pairs = np.array([0, 1, 1, 2, 0])
     masks = np.random.default_rng(0).random((len(pairs), 6)) < 0.5

@@ -13,17 +13,14 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.bases.anatomy import ANATOMIES
-from adapter_probe.models.bases.attention import (
-    Attention,
-    CausalAttention,
-)
+from adapter_probe.models.bases.attention import Attention
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.bases.relative import (
     BiasedAttention,
     DisentangledAttention,
     InterleavedDisentangledAttention,
 )
-from adapter_probe.models.bases.rotary import CausalRotaryAttention, RotaryAttention
+from adapter_probe.models.bases.rotary import RotaryAttention
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "families.md"
 BETWEEN = re.compile("(?<=<!-- table: begin -->\n).*?(?=<!-- table: end -->)", re.DOTALL)
@@ -33,9 +30,7 @@ WORDS = {
     BiasedAttention: "one bias per distance, shared by all layers",
     DisentangledAttention: "disentangled",
     InterleavedDisentangledAttention: "disentangled",
-    CausalAttention: "causal",
     RotaryAttention: "rotary",
-    CausalRotaryAttention: "causal, rotary",
 }
 
 
@@ -44,27 +39,16 @@ def row(anatomy: Anatomy) -> tuple[str, ...]:
     notes = [f"`max_position_embeddings` less {lost} positions"] if lost else []
     if anatomy.layer_groups:
         notes.append("layers share weights")
-    if anatomy.parallel:
-        notes.append(f"parallel sublayers if `{anatomy.parallel}`")
-    if anatomy.layer.query_norm:
-        notes.append("queries and keys are normalised")
-    skipped = {"is_decoder", "add_cross_attention", "is_causal", "use_bidirectional_attention"}
+    skipped = {"is_decoder", "add_cross_attention"}
     notes += [f"only `{name}={values[0]!r}`" for name, values in anatomy.allowed if name not in skipped]
     return (
         ", ".join(f"`{name}`" for name in anatomy.model_types),
-        _where_norms_are(anatomy),
+        "before" if anatomy.pre_norm else "after",
         WORDS[anatomy.attention],
-        anatomy.reads,
         "yes" if anatomy.token_types else "no",
         ", ".join(f"`{name}`" for name in (*anatomy.norms, anatomy.final_norm) if name),
         "; ".join(notes),
     )
-
-
-def _where_norms_are(anatomy: Anatomy) -> str:
-    if not anatomy.pre_norm:
-        return "after"
-    return "before and inside" if anatomy.layer.ffn_post_norm else "before"
 
 
 def table() -> str:
@@ -72,7 +56,6 @@ def table() -> str:
         "`model_type`",
         "LayerNorm",
         "attention",
-        "head reads token",
         "token types",
         "other LayerNorms",
         "notes",

@@ -37,9 +37,7 @@ POSSIBLE = {"albert, two groups": (0, 1, 3)}  # layers that share weights train 
 
 
 def made(name: str, method: Method, adapted_model: Callable) -> AdaptedModel | None:
-    """None where the family cannot: its layers share their weights, or its sublayers one input."""
-    if name == "gpt_neox" and getattr(method, "placement", "") == "parallel":
-        return None
+    """None where the family cannot: its layers share their weights."""
     if isinstance(method, TopLayers) and method.k not in POSSIBLE.get(name, (0, 1, 2, 3)):
         return None
     return adapted_model(name, method)
@@ -87,9 +85,7 @@ def test_what_changes_in_a_step_is_what_trains(
 ):
     model = made(kind, method, adapted_model)
     if model is None:
-        with pytest.raises(
-            ModelError, match=r"not possible: the base's layers share|parallel to the attention"
-        ):
+        with pytest.raises(ModelError, match=r"not possible: the base's layers share"):
             adapted_model(kind, method)
         return
     trained = model.choose_trained(frozenset())
@@ -148,7 +144,7 @@ def test_frozen_features_are_the_models_own_states(
     batch = pack(encoded, range(4))
     features = model.train().frozen_features(batch)
     assert not features.requires_grad
-    read = slice(None) if lowest < 3 else slice(-1, None) if families[kind].causal else slice(1)
+    read = slice(None) if lowest < 3 else slice(1)
     states = [own_states(model, families[kind], encoded, example) for example in batch.index]
     expected = [entering[lowest][read] for entering in states]
     torch.testing.assert_close(features, torch.cat(expected), rtol=0, atol=1e-5)
@@ -158,17 +154,6 @@ def test_frozen_features_are_the_models_own_states(
         kept = FrozenFeatures(model.float(), encoded)
         assert (kept.n_bytes > 0) == (lowest > 0)
         assert_close_in_float32(kept.forward(batch).double(), whole, layers=3)
-
-
-def test_decoders_embeddings_are_frozen_under_adapters(decoder: str, adapted_model: Callable):
-    """They have no LayerNorm there, so nothing in them trains."""
-    model = adapted_model(decoder, Adapters(4))
-    model.choose_trained(frozenset())
-    assert model.lowest_trained_layer == 0
-    model.train()
-    dropout = getattr(model.base.base_model, "drop", None)
-    assert dropout is None or not dropout.training
-    assert model.layers[0].parts.whole.training
 
 
 def test_what_layers_share_trains_for_all(adapted_model: Callable):
@@ -224,7 +209,7 @@ def test_packed_frozen_maps_train_the_same_tensors(
     ]
     maps = [(n, m) for n, m in model.base.named_modules() if n.startswith(tuple(inside))]
     linear = {n for n, m in maps if type(m) is torch.nn.Linear and not m.weight.requires_grad}
-    assert set(packed) == linear  # none in GPT-2, whose maps are Conv1D
+    assert set(packed) == linear
     assert {name for name in found if not torch.equal(found[name], expected[name])} == set()
 
 
@@ -248,5 +233,4 @@ def test_gradients_in_bfloat16_are_near(family: str, adapted_model: Callable, ra
     assert set(near) == set(exact)
     whole = torch.cat([own.flatten() for own in exact.values()]).norm()
     error = torch.cat([(near[name] - own).flatten() for name, own in exact.items()]).norm()
-    # Gemma's states grow from layer to layer, and with them their rounding.
-    assert 0 < error < (0.5 if family.startswith("gemma") else 0.1) * whole
+    assert 0 < error < 0.1 * whole

@@ -1,0 +1,297 @@
+"""The paper's methods on decoders, by the forward of Transformers: against models written out here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from exact import Float64, assert_close_in_float32, assert_close_in_float64, to_float64
+from safetensors.torch import load_file
+from tiers import slow_unless
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.checkpoints.places import DECODERS
+from adapter_probe.data.packing import pack
+from adapter_probe.data.tasks import find_task
+from adapter_probe.errors import ModelError
+from adapter_probe.models.adapters.bottleneck import TokenBatchNorm
+from adapter_probe.models.methods import (
+    Adapters,
+    Biases,
+    FullFineTuning,
+    HeadOnly,
+    LayerNormOnly,
+    Method,
+    TopLayers,
+)
+from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.request import prepare_ablation
+from adapter_probe.probe.resumable import AblationRun
+from adapter_probe.training.features import FrozenFeatures
+from adapter_probe.training.loop import Progress, epoch_batches
+from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
+from adapter_probe.training.settings import TrainingSettings
+
+CPU = torch.device("cpu")
+LAYERS, RATE, BATCH = 3, 1e-2, 32
+_LLAMA = ("model.layers.{}", ("self_attn.o_proj", "mlp.down_proj"), ("self_attn", "mlp"))
+_GEMMA = (
+    "model.layers.{}",
+    ("post_attention_layernorm", "post_feedforward_layernorm"),
+    ("self_attn", "mlp"),
+)
+WRITTEN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
+    **dict.fromkeys(DECODERS, _LLAMA),
+    "gemma2": _GEMMA,
+    "gemma3_text": _GEMMA,
+    "gpt2": ("transformer.h.{}", ("attn.c_proj", "mlp.c_proj"), ("attn", "mlp")),
+    "gpt_neox": ("gpt_neox.layers.{}", ("attention.dense", "mlp.dense_4h_to_h"), ("attention", "mlp")),
+    "opt": ("model.decoder.layers.{}", ("self_attn.out_proj", "fc2"), ("self_attn", "")),
+}
+"""The layers' names, the maps that an adapter follows, and the modules that its tensors are named after."""
+SIZES = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "intermediate_size": 48, "head_dim": 8, "max_position_embeddings": 40, "bos_token_id": 0,
+         "eos_token_id": 2}  # fmt: skip
+OTHERS = {
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32, "pad_token_id": 1, "dropout": 0.0},
+    "gpt2": {"n_inner": 48, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0},
+    "gpt_neox": {"classifier_dropout": 0.0},
+    "phi3": {"pad_token_id": 1},
+}
+one = pytest.mark.parametrize("family", slow_unless(("llama",).__contains__, DECODERS))
+few = pytest.mark.parametrize("family", slow_unless(("llama", "gpt2").__contains__, DECODERS))
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_base: Callable[..., Path], tmp_path_factory) -> Callable[..., Path]:
+    """A random decoder without dropout, most without a padding token, that knows `tiny_task`'s words."""
+    made: dict[str, Path] = {}
+
+    def make(family: str) -> Path:
+        if family not in made:
+            folder = made[family] = tmp_path_factory.mktemp(family)
+            tokenizer = AutoTokenizer.from_pretrained(tiny_base("roberta"))
+            fields = {**SIZES, "pad_token_id": None, **OTHERS.get(family, {})}
+            config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **fields)
+            torch.manual_seed(0)
+            model = AutoModel.from_config(config)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(0.2 * torch.randn_like(parameter))
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+        return made[family]
+
+    return make
+
+
+@pytest.fixture
+def prepared(decoder, short_task) -> Callable[..., tuple]:
+    """A model under a method, and the encoded training rows."""
+
+    def make(family: str, method: Method) -> tuple:
+        request = TrainingRequest(str(decoder(family)), find_task(short_task), method, TrainingSettings())
+        inputs = load_inputs(request)
+        return build_model(request, inputs.base, CPU), inputs.objective.train
+
+    return make
+
+
+def written(base: Path, family: str, tensors: dict[str, Tensor], on: np.ndarray | None = None) -> nn.Module:
+    """Transformers' model with these tensors, and the adapters among them written out."""
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=2).eval()
+    own = {name: t for name, t in tensors.items() if ".adapter." not in name}
+    assert not model.load_state_dict(own, strict=False).unexpected_keys
+    layers, ends, holders = WRITTEN[family]
+    on = np.ones(2 * LAYERS, dtype=bool) if on is None else on
+    for site in np.flatnonzero(on):
+        layer = layers.format(site // 2)
+        holder = f"{layer}.{holders[site % 2]}".rstrip(".")
+        weights = [tensors[f"{holder}.adapter.{part}"] for part in
+                   ("down.weight", "down.bias", "up.weight", "up.bias")]  # fmt: skip
+
+        def adapt(_m: nn.Module, _i: tuple, x: Tensor, w: list[Tensor] = weights) -> Tensor:
+            inner = nn.functional.gelu(nn.functional.linear(x, w[0], w[1]))
+            return x + nn.functional.linear(inner, w[2], w[3])
+
+        model.get_submodule(f"{layer}.{ends[site % 2]}").register_forward_hook(adapt)
+    return model
+
+
+def alone(model: nn.Module, ids: list[np.ndarray]) -> Tensor:
+    """Logits of every text by itself, so that no padding is needed."""
+    return torch.cat([model(input_ids=torch.from_numpy(one)[None]).logits for one in ids])
+
+
+@few
+def test_rows_with_padding_give_what_every_text_gives(family: str, prepared, decoder):
+    model, encoded = prepared(family, Adapters(4, 0.5))
+    tensors = {name: tensor.detach().double() for name, tensor in model.named_delta().items()}
+    with Float64(), torch.no_grad():
+        batch = pack(encoded, range(9))
+        assert len(batch.groups) > 2
+        reference = to_float64(written(decoder(family), family, tensors))
+        own = alone(reference, [encoded.input_ids[i] for i in batch.index])
+        assert_close_in_float64(to_float64(model).eval()(batch), own)
+
+
+@few
+@pytest.mark.parametrize("method", [TopLayers(0), TopLayers(2), HeadOnly()], ids=str)
+def test_frozen_layers_are_kept(family: str, method: Method, prepared):
+    model, encoded = prepared(family, method)
+    assert model.lowest_trained_layer == (LAYERS if isinstance(method, HeadOnly) else LAYERS - method.k)
+    model.double().eval()
+    batch = pack(encoded, range(9))
+    with Float64(), torch.no_grad():
+        features = model.frozen_features(batch)
+        assert features.shape == (9 if model.lowest_trained_layer == LAYERS else batch.n_tokens, 32)
+        assert_close_in_float64(model.forward_from(features, batch), model(batch))
+    assert FrozenFeatures(model.float(), encoded).n_bytes
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+@pytest.mark.parametrize("family", slow_unless(("llama", "opt").__contains__, DECODERS))
+@pytest.mark.parametrize(
+    "method",
+    [Adapters(4), TopLayers(0), TopLayers(1), LayerNormOnly(), FullFineTuning(), HeadOnly()],
+    ids=str,
+)
+def test_what_trains(family: str, method: Method, prepared):
+    model, _ = prepared(family, method)
+    prefix = f"{model.base.base_model_prefix}."
+    norms = {n for n, m in model.base.named_modules() if "Norm" in type(m).__name__}
+    outer = {n for n in norms if ".layers." not in n and ".h." not in n}
+    top = WRITTEN[family][0].format(LAYERS - 1) + "."
+
+    def expected(name: str) -> bool:
+        module = name.rpartition(".")[0]
+        match method:
+            case Adapters():
+                return ".adapter." in name or module in norms
+            case TopLayers():
+                return module in outer or (method.k == 1 and name.startswith(top))
+            case LayerNormOnly():
+                return module in norms
+        return isinstance(method, FullFineTuning)
+
+    found = {name for name, p in model.base.named_parameters() if p.requires_grad}
+    every = {name for name, _ in model.base.named_parameters()}
+    assert len(outer) == 1
+    assert found == {name for name in every if not name.startswith(prefix) or expected(name)}
+    assert {name for _, name, _ in model.named_roles()} == every
+    assert len(model.named_delta()) == len(found)
+
+
+@one
+def test_the_losses_are_those_of_a_plain_loop(family: str, decoder, short_task, train, prepared, tmp_path):
+    base, method = decoder(family), Adapters(size=4, init_std=0.1)
+    seen: list[Progress] = []
+    train(base, short_task, tmp_path / "c", seen.append, method, epochs=2, learning_rate=RATE)
+    model, encoded = prepared(family, method)
+    tensors = {n: t.detach().clone().requires_grad_() for n, t in model.named_delta().items()}
+    own = written(base, family, tensors)
+    used = {n: p for n, p in own.named_parameters() if n in tensors} | {
+        n: t for n, t in tensors.items() if ".adapter." in n
+    }
+    assert used.keys() == tensors.keys()
+    rows = [json.loads(line) for line in (short_task / "train.jsonl").read_text().splitlines()]
+    labels = torch.tensor([["negative", "positive"].index(row["label"]) for row in rows])
+    optimizer = torch.optim.Adam(used.values())
+    order = [b for epoch in range(2) for b in epoch_batches(encoded.lengths, BATCH, 0, epoch)]
+    rise, losses = round(0.1 * len(order)), []
+    for step, batch in enumerate(order):
+        loss = nn.functional.cross_entropy(alone(own, [encoded.input_ids[i] for i in batch]), labels[batch])
+        share = (step + 1) / rise if step < rise else (len(order) - step) / (len(order) - rise)
+        optimizer.param_groups[0]["lr"] = RATE * share
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert np.ptp(losses) > 0.05
+    np.testing.assert_allclose([one.loss for one in seen if one.step], losses, rtol=1e-4)
+
+
+@one
+def test_a_trained_checkpoint_is_opened_and_ablated(family: str, decoder, short_task, train, tmp_path):
+    base, out = decoder(family), tmp_path / "c"
+    said = train(base, short_task, out, method=Adapters(4, 0.5), epochs=1)
+    request = prepare_ablation(AblationArguments(str(out)), CPU)
+    with AblationRun(request, tmp_path / "out") as ablation:
+        ablation.compute(lambda _: None)
+        results = ablation.results()
+    tensors, ids = load_file(out / "delta.safetensors"), list(request.encoded.input_ids)
+    with torch.no_grad():
+        expected = [alone(written(base, family, tensors, mask), ids).numpy() for mask in results.masks]
+    assert np.ptp(np.stack(expected), axis=0).max() > 0.003
+    assert_close_in_float32(results.outputs, np.stack(expected), layers=LAYERS)
+    right = results.outputs[0].argmax(axis=1) == request.examples.labels
+    assert right.mean() == said.scores["accuracy"]
+
+
+@pytest.mark.parametrize(
+    "method", [Adapters(4, 0.1), pytest.param(TopLayers(1), marks=pytest.mark.slow)], ids=str
+)
+def test_a_training_that_was_interrupted_ends_in_the_same_bytes(method, decoder, short_task, train, tmp_path):
+    def stop(now: Progress) -> None:
+        if now.step == 4:
+            raise KeyboardInterrupt
+
+    base = decoder("gpt2")
+    train(base, short_task, tmp_path / "whole", method=method)
+    with pytest.raises(KeyboardInterrupt):
+        train(base, short_task, tmp_path / "c", stop, method)
+    train(base, short_task, tmp_path / "c", method=method)
+    for name in ("adapter_probe.json", "delta.safetensors"):
+        assert (tmp_path / "c" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    opened = open_any(tmp_path / "c")
+    assert opened.reason == "a gpt2 model is a decoder, and the packed engine runs encoders"
+
+
+def test_padding_is_not_counted_in_a_batch_norm():
+    torch.manual_seed(0)
+    x, counted = torch.randn(2, 3, 4), torch.tensor([True, True, False, True, True, True])
+    norm, plain = TokenBatchNorm(4), nn.BatchNorm1d(4)
+    norm.counted = counted
+    expected = plain(x.flatten(0, 1)[counted])
+    torch.testing.assert_close(norm(x).flatten(0, 1)[counted], expected)
+    torch.testing.assert_close(norm.running_var, plain.running_var)
+
+
+@pytest.mark.parametrize(
+    ("family", "method", "options", "message"),
+    [
+        ("llama", Biases(), {}, "has nothing that bitfit trains"),
+        ("llama", TopLayers(4), {}, "k 4 exceeds the base, which has 3 layers"),
+        ("llama", Adapters(4, norm="batchnorm"), {"checkpointing": True}, "would count every batch twice"),
+    ],
+)
+def test_what_does_not_fit_is_refused(family, method, options, message, decoder, short_task):
+    settings = TrainingSettings(**options)
+    request = TrainingRequest(str(decoder(family)), find_task(short_task), method, settings)
+    with pytest.raises(ModelError, match=message):
+        build_model(request, load_inputs(request).base, CPU)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "message"),
+    [
+        ("falcon", {"alibi": False}, "method adapters does not know where the layers of a falcon model are"),
+        ("opt", {"do_layer_norm_before": False, **OTHERS["opt"]}, r"LayerNorms follow the sublayers"),
+    ],
+)
+def test_families_without_places_are_refused(family, fields, message, decoder, short_task, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(decoder("llama"))
+    sizes = {name: SIZES[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
+    config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **{**sizes, **fields})
+    AutoModel.from_config(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    request = TrainingRequest(str(tmp_path), find_task(short_task), Adapters(4), TrainingSettings())
+    with pytest.raises(ModelError, match=message) as caught:
+        build_model(request, load_inputs(request).base, CPU)
+    assert "\n" not in str(caught.value)
