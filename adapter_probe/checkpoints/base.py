@@ -179,16 +179,16 @@ def load_base(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> LoadedBase:
-    """Load a base and add a head; a causal model has its own.
+    """Load a base and add a head.
 
     Weights that the base lacks (the head, perhaps the pooler) are drawn from N(0, initializer_range^2), with
     zero biases, by a generator seeded with `seed`; torch's global generators are not used.
 
     Args:
         base: a base that `find_base` found, or its folder or hub id.
-        n_outputs: columns of the logits; None for a causal model, whose columns are its vocabulary.
-        kind: ``extractive`` or ``tokens`` for a head that reads all positions, ``causal`` for the model's own
-            output embedding, else a head that reads one position.
+        n_outputs: columns of the logits; None for the base's own number.
+        kind: ``extractive`` or ``tokens`` for a head that reads all positions, else a head that reads one
+            position.
         seed: seed of the head's initialisation.
         dtype: precision of the weights in memory, of which there is only one copy; if it is not float32,
             they are read in the stored precision and cast one by one.
@@ -218,8 +218,10 @@ def load_base(
         )
     missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
     initialise(model, missing, seed)
-    _refuse_damaged(name, model, missing, None if kind == "causal" else found.anatomy)
-    identity = _identify(found, model, missing, kind == "causal")
+    pooler = f"{model.base_model_prefix}.{found.anatomy.pooler}." if found.anatomy.pooler else None
+    refuse_lost(name, missing, f"{model.base_model_prefix}.", pooler)
+    refuse_not_finite(name, model)
+    identity = _identify(found, model, missing)
     for parameter in model.parameters():  # one by one, and no buffers: rotary frequencies stay in float32
         parameter.data = parameter.data.to(dtype)
     model.config.dtype = dtype
@@ -240,21 +242,24 @@ def has_untrained_pooler(base: LoadedBase) -> bool:
     return bool(biases) and not any(bias.any() for bias in biases)
 
 
-def _refuse_damaged(
-    name: str, model: PreTrainedModel, missing: frozenset[str], anatomy: Anatomy | None
-) -> None:
-    """Refuse a base with NaN, or that lacks more than head and pooler (`anatomy`), or anything (None)."""
-    lost, part = sorted(missing), "model"
-    if anatomy is not None:
-        prefix, part = f"{model.base_model_prefix}.", "encoder"
-        may_miss = f"{prefix}{anatomy.pooler}." if anatomy.pooler else None
-        lost = [k for k in lost if k.startswith(prefix) and not (may_miss and k.startswith(may_miss))]
+def refuse_lost(name: str, missing: Collection[str], prefix: str, pooler: str | None) -> None:
+    """Refuse a base that lacks more than a head and a pooler.
+
+    Args:
+        name: the base.
+        missing: names of the parameters that it lacks.
+        prefix: that of the names of all that it must have; "" for a whole language model.
+        pooler: the prefix of the pooler's, which it may lack.
+
+    Raises:
+        CheckpointError: it does.
+    """
+    lost = sorted(n for n in missing if n.startswith(prefix) and not (pooler and n.startswith(pooler)))
     if lost:
         raise CheckpointError(
-            f"base {name} lacks {len(lost)} of the {part}'s tensors or has them in another shape, {lost[0]} "
-            "first; it is damaged or of another family"
+            f"base {name} lacks {len(lost)} of the {'encoder' if prefix else 'model'}'s tensors or has them "
+            f"in another shape, {lost[0]} first; it is damaged or of another family"
         )
-    refuse_not_finite(name, model)
 
 
 def refuse_not_finite(name: str, model: PreTrainedModel) -> None:
@@ -298,11 +303,11 @@ def weights_sha256(model: PreTrainedModel, missing: Collection[str], whole: bool
     return weights.hexdigest()
 
 
-def _identify(found: FoundBase, model: PreTrainedModel, missing: frozenset[str], whole: bool) -> BaseIdentity:
+def _identify(found: FoundBase, model: PreTrainedModel, missing: frozenset[str]) -> BaseIdentity:
     return BaseIdentity(
         name=found.name,
         revision=found.revision,
-        weights_sha256=weights_sha256(model, missing, whole),
+        weights_sha256=weights_sha256(model, missing, whole=False),
         n_layers=int(model.config.num_hidden_layers),
         hidden_size=int(model.config.hidden_size),
         vocab_size=int(model.config.vocab_size),

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from adapter_probe.checkpoints.any_base import AnyLoaded, choose_class, load_any_base
-from adapter_probe.checkpoints.base import n_outputs
+from adapter_probe.checkpoints.base import n_outputs, refuse_lost
 from adapter_probe.checkpoints.base_config import AnyBase
-from adapter_probe.checkpoints.kinds import Head
 from adapter_probe.checkpoints.places import DECODERS
 from adapter_probe.checkpoints.quantised import method_of
 from adapter_probe.data.packing import PackedBatch
@@ -57,17 +56,9 @@ def load_whole_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -
     head: Any = task.kind
     cls = choose_class(found.name, found.config, head, ())
     loaded = load_any_base(found, cls, n_outputs(task), torch.float32, seed=seed)
-    _refuse_lost(loaded, head)
-    return loaded
-
-
-def _refuse_lost(loaded: AnyLoaded, head: Head) -> None:
     prefix = "" if head == "causal" else f"{loaded.model.base_model_prefix}."
-    if lost := sorted(n for n in loaded.missing if n.startswith(prefix) and ".pooler." not in n):
-        raise CheckpointError(
-            f"base {loaded.identity.name} lacks {len(lost)} of the model's tensors or has them in another "
-            f"shape, {lost[0]} first; it is damaged or of another family"
-        )
+    refuse_lost(found.name, loaded.missing, prefix, f"{prefix}pooler.")
+    return loaded
 
 
 def refuse_method(method: Method, kind: str, family: str) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from refusals import naming
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 
-from adapter_probe.checkpoints.base import load_base
+from adapter_probe.checkpoints.any_base import AnyLoaded, choose_class, load_any_base
+from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.errors import CheckpointError
+from adapter_probe.models.methods import FullFineTuning
+from adapter_probe.training.whole import load_whole_base
 
 
 def saved(
@@ -25,10 +29,15 @@ def saved(
     return str(folder)
 
 
+def load(folder: str, head: str = "causal", dtype: torch.dtype = torch.float32) -> AnyLoaded:
+    found = find_any_base(folder)
+    return load_any_base(found, choose_class(folder, found.config, head, ()), None, dtype)
+
+
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
 def test_the_weights_are_cast_and_identify_the_base_as_before(stored: torch.dtype, tmp_path: Path):
     folder = saved(tmp_path, stored)
-    whole, half = load_base(folder, kind="causal"), load_base(folder, kind="causal", dtype=torch.bfloat16)
+    whole, half = load(folder), load(folder, dtype=torch.bfloat16)
     assert half.identity == whole.identity
     expected = dict(whole.model.named_parameters())
     for name, parameter in half.model.named_parameters():
@@ -44,19 +53,23 @@ def test_the_weights_are_cast_and_identify_the_base_as_before(stored: torch.dtyp
 
 def test_an_output_embedding_of_its_own_identifies_the_base_too(tmp_path: Path):
     folder = saved(tmp_path, tied=False)
-    first = load_base(folder, kind="causal").identity
+    first = load(folder).identity
     model = LlamaForCausalLM.from_pretrained(folder)
     with torch.no_grad():
         model.lm_head.weight[0, 0] += 1
     model.save_pretrained(tmp_path / "other")
-    other = load_base(str(tmp_path / "other"), kind="causal").identity
+    other = load(str(tmp_path / "other")).identity
     assert other.weights_sha256 != first.weights_sha256
-    classifiers = [load_base(name, 2).identity.weights_sha256 for name in (folder, str(tmp_path / "other"))]
+    classifiers = [
+        load(name, "classification").identity.weights_sha256 for name in (folder, str(tmp_path / "other"))
+    ]
     assert classifiers[0] == classifiers[1]
 
 
 def test_a_base_without_its_output_embedding_is_no_language_model(tmp_path: Path):
+    task = SimpleNamespace(kind="causal", label_names=())
     folder = saved(tmp_path, tied=False, kind=LlamaModel)
     with pytest.raises(CheckpointError, match=naming("1", "lm_head.weight")):
-        load_base(folder, kind="causal")
-    assert load_base(saved(tmp_path / "tied", kind=LlamaModel), kind="causal").missing == frozenset()
+        load_whole_base(find_any_base(folder), task, FullFineTuning(), 0)
+    tied = find_any_base(saved(tmp_path / "tied", kind=LlamaModel))
+    assert load_whole_base(tied, task, FullFineTuning(), 0).missing == frozenset()
