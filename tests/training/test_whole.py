@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import torch
 from exact import Float64, assert_close_in_float32, assert_close_in_float64, to_float64
+from refusals import naming
 from safetensors.torch import load_file
 from tiers import slow_unless
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
+import adapter_probe as ap
+from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.places import DECODERS
 from adapter_probe.data.packing import pack
@@ -250,7 +253,7 @@ def test_a_training_that_was_interrupted_ends_in_the_same_bytes(method, decoder,
     for name in ("adapter_probe.json", "delta.safetensors"):
         assert (tmp_path / "c" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     opened = open_any(tmp_path / "c")
-    assert opened.reason == "a gpt2 model is a decoder, and the packed engine runs encoders"
+    assert isinstance(opened, OpenedPlaced)
 
 
 def test_padding_is_not_counted_in_a_batch_norm():
@@ -266,9 +269,14 @@ def test_padding_is_not_counted_in_a_batch_norm():
 @pytest.mark.parametrize(
     ("family", "method", "options", "message"),
     [
-        ("llama", Biases(), {}, "has nothing that bitfit trains"),
-        ("llama", TopLayers(4), {}, "k 4 exceeds the base, which has 3 layers"),
-        ("llama", Adapters(4, norm="batchnorm"), {"checkpointing": True}, "would count every batch twice"),
+        ("llama", Biases(), {}, naming("bitfit")),
+        ("llama", TopLayers(4), {}, naming("k 4", "3 layers")),
+        (
+            "llama",
+            Adapters(4, norm="batchnorm"),
+            {"checkpointing": True},
+            naming("--checkpointing", "batchnorm"),
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(family, method, options, message, decoder, short_task):
@@ -281,8 +289,8 @@ def test_what_does_not_fit_is_refused(family, method, options, message, decoder,
 @pytest.mark.parametrize(
     ("family", "fields", "message"),
     [
-        ("falcon", {"alibi": False}, "method adapters does not know where the layers of a falcon model are"),
-        ("opt", {"do_layer_norm_before": False, **OTHERS["opt"]}, r"LayerNorms follow the sublayers"),
+        ("falcon", {"alibi": False}, naming("adapters", "falcon", "lora:r=8")),
+        ("opt", {"do_layer_norm_before": False, **OTHERS["opt"]}, naming("OPT", "do_layer_norm_before")),
     ],
 )
 def test_families_without_places_are_refused(family, fields, message, decoder, short_task, tmp_path):
@@ -295,3 +303,29 @@ def test_families_without_places_are_refused(family, fields, message, decoder, s
     with pytest.raises(ModelError, match=message) as caught:
         build_model(request, load_inputs(request).base, CPU)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tag_task", "label_task"])
+@pytest.mark.parametrize("method", [Adapters(4, 0.1), HeadOnly()], ids=str)
+def test_tags_and_several_labels(kind: str, method: Method, decoder, train, tmp_path, request):
+    base, task = decoder("llama"), request.getfixturevalue(kind)
+    said = train(base, task, tmp_path / "c", method=method)
+    opened = open_any(tmp_path / "c")
+    inputs = load_inputs(TrainingRequest(str(base), find_task(task), method, TrainingSettings()))
+    encoded = inputs.objective.validation
+    batch = pack(encoded, range(len(encoded)))
+    model = build_model(
+        TrainingRequest(str(base), find_task(task), method, TrainingSettings()), inputs.base, CPU
+    )
+    tensors = load_file(tmp_path / "c" / "delta.safetensors")
+    with torch.no_grad():
+        for name, own in model.named_delta().items():
+            own.copy_(tensors[name])
+        ids = [torch.from_numpy(encoded.input_ids[i])[None] for i in batch.index]
+        alone = [opened.model(input_ids=one).logits[0] for one in ids]
+        expected = torch.cat(alone) if kind == "tag_task" else torch.stack(alone)
+        assert_close_in_float32(model.eval()(batch), expected, layers=LAYERS)
+    if isinstance(method, Adapters):
+        study = ap.ablate(tmp_path / "c", progress=False)
+        assert study.summary.intact_score == pytest.approx(next(iter(said.scores.values())))
