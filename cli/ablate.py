@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from adapter_probe.settings import as_points
 from adapter_probe.studies.arguments import Ablate
-from adapter_probe.studies.summaries import aligned_columns, data_comparison_rows
+from adapter_probe.studies.summaries import data_comparison_rows
+from adapter_probe.studies.terminal_text import aligned_columns
 
 from . import options
 from .console import command, show, show_plan, show_study

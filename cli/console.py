@@ -17,7 +17,7 @@ import typer
 
 from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, JobsDetached
 from adapter_probe.progress import activity, clear_status, print_message, printable
-from adapter_probe.studies.summaries import aligned_columns, file_lists
+from adapter_probe.studies.terminal_text import aligned_columns, file_lists
 
 from .declared import Declared
 from .options import Place

@@ -110,13 +110,13 @@ def _option(one: Field[Any], annotation: Any, panel: str) -> _Option | None:
     elif default is None or default == "":
         default, kind = None, kind | None
     repeatable = get_origin(kind) is list and not about.get("argument")
-    told = {"help": _in_words(about["help"], repeatable), "metavar": metavar}
+    words = {"help": _in_words(about["help"], repeatable), "metavar": metavar}
     if about.get("argument"):
-        made: Any = typer.Argument(**told)
+        made: Any = typer.Argument(**words)
     else:
         flags = about.get("flags") or ([flag_of(one.name)] if kind is bool and not default else [])
         made = typer.Option(
-            *flags, **told, show_default=shown, rich_help_panel=about.get("panel") or panel or None
+            *flags, **words, show_default=shown, rich_help_panel=about.get("panel") or panel or None
         )
     parameter = inspect.Parameter(
         one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.progress import print_message
 from adapter_probe.studies.look import Draw
-from adapter_probe.studies.summaries import file_lists
+from adapter_probe.studies.terminal_text import file_lists
 
 from . import options
 from .console import command, show, show_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from adapter_probe.studies.checkpoint_arguments import Prune
-from adapter_probe.studies.summaries import aligned_columns, drop_interval_text, score_text
+from adapter_probe.studies.terminal_text import aligned_columns, drop_interval_text, score_text
 from adapter_probe.wording import is_distance
 
 from . import options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adapter_probe.studies.summaries import aligned_columns
+from adapter_probe.studies.terminal_text import aligned_columns
 from adapter_probe.studies.training_arguments import RunSuite
 
 from . import options

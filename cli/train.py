@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from adapter_probe.studies.summaries import aligned_columns, score_text
+from adapter_probe.studies.terminal_text import aligned_columns, score_text
 from adapter_probe.studies.training_arguments import Train
 
 from . import options

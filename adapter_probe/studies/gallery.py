@@ -21,7 +21,7 @@ from adapter_probe.settings import DEFAULT_FORMATS, FIGURE_FORMATS, Axis, Column
 from .checked import checked, taking
 from .example_files import as_tuple
 from .look import Draw, Look
-from .summaries import aligned_columns
+from .terminal_text import aligned_columns
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from typing import Any
 
 from adapter_probe.wording import count_text
 
-from .summaries import aligned_columns, duration_text, method_text
+from .terminal_text import aligned_columns, duration_text, method_text
 
 _DEEP = 16
 """Number of layers from which the text of an ablation's plan lists other choices of spans."""

@@ -31,7 +31,7 @@ from .gallery import StoredStudy, axes_for
 from .reopening import record_reads, reopen_ablation
 from .requested import asked_of, opened_for
 from .span_ablation import planned, run_ablation
-from .summaries import plain_text, score_text
+from .terminal_text import plain_text, score_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,15 +1,15 @@
-"""Summaries of results as text for the terminal, notebooks and `repr`."""
+"""The main results of studies as (name, value) pairs of text."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe import wording
-from adapter_probe.models.peft_method import PeftMethod
+
+from .terminal_text import amount_text, drop_text, plain_text, score_text
 
 if TYPE_CHECKING:
     from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
@@ -21,47 +21,8 @@ if TYPE_CHECKING:
 _MOST_LISTED, _MOST_GROUPS = 5, 12
 
 
-def aligned_columns(rows: list[tuple[str, str]]) -> str:
-    """(name, value) pairs as two aligned columns."""
-    width = max(len(left) for left, _ in rows)
-    return "\n".join(f"{left:<{width}}  {right}".rstrip() for left, right in rows)
-
-
-def plain_text(text: str) -> str:
-    """Text for the terminal, whose encoding may lack the signs of a figure."""
-    return text.replace("−", "-").replace("–", "-")
-
-
-def _examples(n: int, metric: str) -> str:
-    """A number of examples as text."""
-    return wording.examples_text(n, metric)
-
-
-def score_text(score: float | None, metric: str) -> str:
-    """A score as text; see `adapter_probe.wording.score_text`."""
-    return plain_text(wording.score_text(score, metric))
-
-
-def drop_text(delta: float | None, metric: str) -> str:
-    """A change of a score, in points, as a drop or a gain; see `adapter_probe.wording.drop_text`."""
-    return plain_text(wording.drop_text(None if delta is None else -delta, metric))
-
-
-def drop_interval_text(delta: float | None, interval: Sequence[float | None], metric: str) -> str:
-    """A change of a score with its interval, in points, as a drop: `drop 1.2 points, 95% interval ...`."""
-    if None in interval:
-        return drop_text(delta, metric)
-    low, high = (_amount_text(-end, metric) for end in reversed(interval))  # type: ignore[operator]
-    drop = wording.drop_name(metric)
-    return f"{drop_text(delta, metric)}, 95% interval of the {drop} {low.split()[0]} to {high}"
-
-
-def _amount_text(points: float, metric: str) -> str:
-    return plain_text(wording.amount_text(points, metric))
-
-
 def _signed_amount(points: float, metric: str) -> str:
-    text = _amount_text(points, metric)
+    text = amount_text(points, metric)
     return f"+{text}" if points > 0 and float(text.split()[0]) else text
 
 
@@ -90,9 +51,10 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     metric, warning = summary.metric, summary.warning
     part = f", {summary.switched} only" if summary.switched else ""
     removed = drop_text(summary.removed_delta_points, metric)
+    counted = wording.examples_text(summary.n_examples, metric)
     rows = [
         *([] if warning is None else [("note", warning)]),
-        ("task", f"{summary.task}, {summary.evaluated}, {_examples(summary.n_examples, metric)}, {metric}"),
+        ("task", f"{summary.task}, {summary.evaluated}, {counted}, {metric}"),
     ]
     if wording.is_distance(metric):
         rows += [("compared with", "the intact model's outputs"), (_all_done(summary), f"{removed}{part}")]
@@ -168,7 +130,7 @@ def _group_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     rows = [
         (
             f"on {name}",
-            f"{_intact_of(own, metric)}{_examples(own.n_examples, metric)}, {_all_done(summary)} "
+            f"{_intact_of(own, metric)}{wording.examples_text(own.n_examples, metric)}, {_all_done(summary)} "
             f"{drop_text(own.removed_delta_points, metric)}",
         )
         for name, own in list(wholes.items())[:_MOST_GROUPS]
@@ -216,7 +178,7 @@ def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
     a, b = record.names
     scores = [score_text(score, record.metric) for score in record.intact_scores]
     frame, counted = record.spans, int(record.spans["significant"].sum())
-    told = _examples(record.n_examples, record.metric)
+    told = wording.examples_text(record.n_examples, record.metric)
     rows = [
         (
             "comparison",
@@ -239,7 +201,7 @@ def data_comparison_rows(record: DataComparisonRecord) -> list[tuple[str, str]]:
     """The main results of a comparison of two data sets as (name, value) pairs of text."""
     (task, other), frame = record.names, record.spans
     told = [
-        f"{name}: {score_text(score, metric)} {metric}, {_examples(n, metric)}"
+        f"{name}: {score_text(score, metric)} {metric}, {wording.examples_text(n, metric)}"
         for name, score, metric, n in zip(
             record.names, record.intact_scores, record.metrics, record.n_examples
         )
@@ -260,10 +222,10 @@ def data_comparison_rows(record: DataComparisonRecord) -> list[tuple[str, str]]:
 def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
     """The main results of an average of ablations as (name, value) pairs of text."""
     scores, frame = record.intact_scores, record.spans
-    told = _examples(record.n_examples, record.metric)
+    told = wording.examples_text(record.n_examples, record.metric)
     low, high = (score_text(score, record.metric) for score in (min(scores), max(scores)))
     removed, apart = statistics.fmean(record.removed_points), statistics.stdev(record.removed_points)
-    spread = _amount_text(frame["sd_points"].median(), record.metric)
+    spread = amount_text(frame["sd_points"].median(), record.metric)
     rows = [
         (
             "average",
@@ -275,7 +237,7 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
             "undefined"
             if math.isnan(removed)
             else f"{drop_text(removed, record.metric)}, standard deviation over studies "
-            f"{_amount_text(apart, record.metric)}",
+            f"{amount_text(apart, record.metric)}",
         ),
         ("spread over studies", f"median standard deviation {spread} per span"),
     ]
@@ -283,42 +245,3 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
         counted = int(frame["significant"].sum())
         rows.append(("beyond chance", f"{counted} of {len(frame)} spans (p < 0.05 after Holm)"))
     return rows
-
-
-def file_lists(groups: Iterable[Iterable[str | Path]]) -> str:
-    """Paths, those that differ only in the suffix on one line: ``folder/heatmap.{pdf,png}``."""
-    endings: dict[Path, list[str]] = {}
-    for path in (Path(path) for group in groups for path in group):
-        endings.setdefault(path.with_suffix(""), []).append(path.suffix[1:])
-    return "\n".join(
-        f"{stem}.{found[0]}" if len(found) == 1 else f"{stem}.{{{','.join(found)}}}"
-        for stem, found in endings.items()
-    )
-
-
-def method_text(method: dict[str, Any]) -> str:
-    """A training method and its settings, as text."""
-    if "config" in method:
-        of_peft = PeftMethod.from_json(method, "method").text
-        name, _, settings = of_peft.partition(":")
-        return ", ".join([wording.method_label(name), *filter(None, settings.split(","))])
-    # Fine-tuning of no layers on top (k = 0) is a setting too.
-    fields = [
-        f"{name.replace('_', ' ')} {_field(value)}"
-        for name, value in method.items()
-        if name not in ("name", "inner") and (value or name == "k")
-    ]
-    return ", ".join([wording.METHOD_LABELS.get(method["name"], "adapters"), *fields])
-
-
-def _field(value: Any) -> str:
-    if isinstance(value, list):
-        return "/".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def duration_text(seconds: float) -> str:
-    """A duration in seconds, minutes or hours, as text."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

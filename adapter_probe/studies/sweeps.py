@@ -12,7 +12,7 @@ from adapter_probe.errors import DataError, TrainingError
 from adapter_probe.metrics import LANGUAGE_METRICS, METRICS
 
 from .gallery import StoredStudy
-from .summaries import aligned_columns, score_text
+from .terminal_text import aligned_columns, score_text
 from .training_arguments import OnTrial, SweepSettings, TaskOptions
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import adapter_probe as ap
 from adapter_probe.figures import attribution
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import read_json
-from adapter_probe.studies.summaries import score_text
+from adapter_probe.studies.terminal_text import score_text
 
 matplotlib.use("agg")
 
