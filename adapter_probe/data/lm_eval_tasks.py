@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.data.prompting import Prompting, chat_writer
-from adapter_probe.data.requests import Form, Request, Requests, requests_with_fingerprint
+from adapter_probe.data.request_rows import Form, Request
+from adapter_probe.data.requests import Requests, requests_with_fingerprint
 from adapter_probe.data.requests_encoding import measure_text
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, install_extra, listed, one_line

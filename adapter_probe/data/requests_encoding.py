@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.data.requests import Request, Requests
+from adapter_probe.data.request_rows import Request
+from adapter_probe.data.requests import Requests
 from adapter_probe.errors import DataError
 
 

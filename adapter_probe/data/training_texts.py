@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
-from adapter_probe.data.requests import Request, Requests
+from adapter_probe.data.request_rows import Request
+from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import EncodedRequests, Text, TokenTree, Unfit, encoder_of
 from adapter_probe.errors import DataError
 

@@ -1,0 +1,214 @@
+"""The forms of a row that a language model is evaluated on, by its columns, and the example that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from adapter_probe.data.formats import READERS, is_text
+from adapter_probe.errors import DataError, listed, one_line, shown
+
+Form = Literal["choice", "completion", "text"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One example.
+
+    Attributes:
+        context: text before the continuations; may be empty.
+        choices: the continuations, without the delimiter before them.
+        delimiter: text between context and continuation.
+        gold: index of the right choice.
+        group: group of the example in the data, or "".
+        framed: whether the tokenizer adds its first token; a chat template has written it already.
+        counts: characters, bytes and words of every choice, if they differ from those of its text.
+        turns: of a chat to train on, where every turn of the assistant begins and ends, in characters of
+            context and choice together.
+    """
+
+    context: str
+    choices: tuple[str, ...]
+    delimiter: str = ""
+    gold: int = 0
+    group: str = ""
+    framed: bool = True
+    counts: tuple[tuple[int, int, int], ...] = ()
+    turns: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One row with checked access to its fields."""
+
+    place: str
+    record: Mapping[str, object]
+
+    def error(self, column: str, expected: str) -> DataError:
+        value = shown(self.record[column])
+        return DataError(f"{self.place}: column {column!r} contains {value}, expected {expected}")
+
+    def text(self, column: str) -> str:
+        value = self.record[column]
+        if not is_text(value):
+            raise self.error(column, "a string of complete Unicode characters")
+        return value
+
+    def filled(self, column: str) -> str:
+        """A text that must not be empty."""
+        if not self.text(column):
+            raise self.error(column, "some text")
+        return self.text(column)
+
+    def label(self, column: str) -> str:
+        """The name of a part of the data; nothing where it is missing."""
+        value = self.record[column]
+        if value is None:
+            return ""
+        if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).isprintable():
+            raise self.error(column, "a name in printable characters")
+        return str(value)
+
+    def choices(self, column: str) -> tuple[str, ...]:
+        value = self.record[column]
+        good = isinstance(value, list) and len(value) > 1
+        if not good or not all(choice and is_text(choice) for choice in value):
+            raise self.error(column, "a list of two or more texts")
+        return tuple(value)
+
+    def index(self, column: str, n: int) -> int:
+        value = self.record[column]
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < n:
+            raise self.error(column, f"the number of the right choice, 0 to {n - 1}")
+        return value
+
+
+def _asked(row: _Row, tokenizer: Any) -> Request:
+    choices = row.choices("choices")
+    return Request(row.text("context"), choices, " ", row.index("gold", len(choices)))
+
+
+def _question(row: _Row, tokenizer: Any) -> Request:
+    if row.record.get("context"):
+        raise row.error("context", "no text beside a question; write it into the question")
+    choices = row.choices("choices")
+    context = f"Question: {row.text('question')}\nAnswer:"  # the prompt of ARC in lm-evaluation-harness
+    return Request(context, choices, " ", row.index("answer", len(choices)))
+
+
+def _pair(row: _Row, tokenizer: Any) -> Request:
+    sentences = row.filled("sentence_good"), row.filled("sentence_bad")
+    parts = (row.label(name) for name in ("field", "UID") if name in row.record)
+    return Request("", sentences, " ", 0, "/".join(part for part in parts if part))
+
+
+def _completion(row: _Row, tokenizer: Any) -> Request:
+    return Request(row.text("prompt"), (row.filled("completion"),))
+
+
+def _chat(row: _Row, tokenizer: Any) -> Request:
+    """The last turn is the completion of all turns before it, formatted by the tokenizer's template."""
+    messages = row.record["messages"]
+    good = isinstance(messages, list) and len(messages) > 1 and all(isinstance(m, dict) for m in messages)
+    if not good or messages[-1].get("role") != "assistant":
+        raise row.error("messages", "two or more messages, the last one of the assistant")
+    if not all(is_text(m.get("content")) for m in messages):
+        raise row.error("messages", "messages whose content is a text each")
+    if not tokenizer.chat_template:
+        raise DataError(f"{row.place}: the base's tokenizer has no chat template for messages")
+    try:
+        before = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
+        whole = tokenizer.apply_chat_template(messages, tokenize=False)
+    except Exception as error:  # templates are programs and may raise anything
+        raise row.error("messages", f"messages for the chat template ({one_line(error)})") from None
+    if not whole.startswith(before) or whole == before:
+        raise row.error("messages", "turns that the tokenizer's chat template writes in sequence")
+    return Request(before, (whole[len(before) :],), framed=False)
+
+
+def _turns(row: _Row, tokenizer: Any) -> tuple[tuple[int, int], ...]:
+    """Where the turns of the assistant begin and end in a chat that `_chat` has read."""
+    messages: Any = row.record["messages"]
+    own = [place for place, message in enumerate(messages) if message.get("role") == "assistant"]
+    try:
+        whole = tokenizer.apply_chat_template(messages, tokenize=False)
+        parts = [
+            (
+                tokenizer.apply_chat_template(messages[:place], tokenize=False, add_generation_prompt=True),
+                tokenizer.apply_chat_template(messages[: place + 1], tokenize=False),
+            )
+            for place in own
+        ]
+    except Exception as error:  # templates are programs and may raise anything
+        raise row.error("messages", f"messages for the chat template ({one_line(error)})") from None
+    if not all(whole.startswith(after) and after.startswith(before) for before, after in parts):
+        raise row.error("messages", "turns that the tokenizer's chat template writes in sequence")
+    return tuple((len(before), len(after)) for before, after in parts)
+
+
+def _text(row: _Row, tokenizer: Any) -> Request:
+    return Request("", (row.filled("text"),))
+
+
+def _prompt(row: _Row, tokenizer: Any) -> Request:
+    return Request("", (row.filled("prompt"),))
+
+
+_Reader = Callable[[_Row, Any], Request]
+FORMS: dict[tuple[str, ...], tuple[Form, _Reader]] = {
+    ("context", "choices", "gold"): ("choice", _asked),
+    ("question", "choices", "answer"): ("choice", _question),
+    ("sentence_good", "sentence_bad"): ("choice", _pair),
+    ("prompt", "completion"): ("completion", _completion),
+    ("messages",): ("completion", _chat),
+    ("text",): ("text", _text),
+    ("prompt",): ("text", _prompt),
+}
+
+
+"""By the columns that determine it, the form of a row and what makes its example."""
+
+
+def columns_of(place: str, record: Mapping[str, object]) -> tuple[str, ...]:
+    """The columns that determine the form of a row, a key of `FORMS`.
+
+    Raises:
+        DataError: the row is of no known form, or of several.
+    """
+    found = [columns for columns in FORMS if set(columns) <= set(record)]
+    # If there are the columns of another kind, a text or prompt column often repeats their content.
+    found = [columns for columns in found if FORMS[columns][0] != "text"] or found[:1]
+    if len(found) > 1:
+        kinds = " and ".join(f"({listed(columns)})" for columns in found)
+        raise DataError(
+            f"{place}: the columns fit several kinds of row, {kinds}; remove the columns of all kinds but one"
+        )
+    if found:
+        return found[0]
+    allowed = "; ".join(", ".join(columns) for columns in FORMS)
+    raise DataError(
+        f"{place}: columns {listed(record)} match no form of language model data: {allowed}"
+        f" (or a .txt file among {', '.join(READERS)})"
+    )
+
+
+def request_of(
+    place: str, record: Mapping[str, object], tokenizer: Any, turns: bool = False
+) -> tuple[tuple[str, ...], Request]:
+    """The columns that determine a row's form, and its example.
+
+    Args:
+        place: where the row is, for messages.
+        record: its fields.
+        tokenizer: writes chats by its template.
+        turns: whether a chat is to have the turns of the assistant.
+
+    Raises:
+        DataError: the row is of no known form, or of several, or damaged; or the template does not write the
+            turns of a chat in sequence.
+    """
+    row, columns = _Row(place, record), columns_of(place, record)
+    read = FORMS[columns][1]
+    made = read(row, tokenizer)
+    return columns, replace(made, turns=_turns(row, tokenizer)) if turns and read is _chat else made
