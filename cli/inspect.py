@@ -27,12 +27,14 @@ def inspect(asked: Inspect, json: options.Json = False) -> None:
 def _text(facts: dict[str, Any]) -> str:
     method, counts = facts["method"], facts["parameters"]
     scores = ", ".join(named_score(value, name) for name, value in facts["scores"].items())
+    stacks = [f"{n} in the {name}" for name, n in facts["stacks"].items()]
+    layers = " and ".join(stacks) or facts["n_layers"]
     rows = [
         ("base", f"{facts['base']} ({facts['family']})"),
         ("task", f"{facts['task']}, {scores}" if scores else facts["task"]),
         (
             "layers",
-            f"{facts['n_layers']}, adapters at {facts['n_sites']} sites, hidden size {facts['hidden_size']}",
+            f"{layers}, adapters at {facts['n_sites']} sites, hidden size {facts['hidden_size']}",
         ),
         ("method", method_text(method)),
         ("engine", f"{facts['engine']}: {facts['engine_reason']}"),

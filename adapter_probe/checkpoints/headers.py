@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -48,6 +48,7 @@ class Contents:
         pretrained: number of parameters of the base without a head.
         notes: remarks for the user, one sentence each.
         engine: the engine that runs it, and why.
+        stacks: numbers of layers by stack of a model with several; empty for one.
     """
 
     description: Description
@@ -61,6 +62,7 @@ class Contents:
     pretrained: int
     notes: tuple[str, ...] = ()
     engine: Engine = PACKED
+    stacks: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

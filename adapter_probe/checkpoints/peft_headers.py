@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,12 +115,13 @@ def read_peft_contents(folder: Path, base: str | None = None, opened: bool = Fal
     return Contents(
         said,
         str(fields.get("model_type")),
-        layers,
+        len(layers),
         identity.hidden_size,
         sites,
         *_counts(adapter, stored),
         tuple(notes_on([name for name in adapter.modules if not _LAYER.match(f"{name}.")], bias)),
         engine=choose_engine(document, fields),
+        stacks=_stacks(layers, fields),
     )
 
 
@@ -213,15 +215,28 @@ def _is_module(parts: list[str], modules: set[str]) -> bool:
     return ".".join(parts) in modules or (len(parts) > 1 and ".".join(parts[1:]) in modules)
 
 
-def _places(modules: Iterable[str], base: Iterable[str]) -> tuple[int, int]:
-    """Numbers of layers in the lists that have adapters, and of the layers' children with adapters."""
+def _places(modules: Iterable[str], base: Iterable[str]) -> tuple[set[str], int]:
+    """The layers in the lists that have adapters, and the number of their children with adapters."""
     matches = [match for name in modules if (match := _LAYER.match(f"{name}."))]
     lists = {match[1].rpartition(".")[0] for match in matches}
     ends = tuple(lists | {name.partition(".")[2] for name in lists})
     layers = {
         match[1] for name in base if (match := _LAYER.match(name)) and match[1].rpartition(".")[0] in ends
     }
-    return len(layers), len({match.groups() for match in matches})
+    return layers, len({match.groups() for match in matches})
+
+
+def _stacks(layers: Iterable[str], fields: Mapping[str, Any]) -> dict[str, int]:
+    """Numbers of layers by stack, named as in `adapter_probe.replay.stacks`; empty for a single one."""
+    parts = [name for name, one in fields.items() if name.endswith("_config") and isinstance(one, dict)]
+    counted = Counter(tuple(part for part in name.split(".") if not part.isdecimal()) for name in layers)
+    columns = list(zip(*counted))
+    own = next((column for column in columns if len(set(column)) > 1), ())
+    names = [name.removesuffix("_model").removesuffix("_tower") for name in own]
+    if not (fields.get("is_encoder_decoder") or parts) or len(set(names)) < len(counted):
+        return {}
+    found = dict(zip(names, counted.values()))
+    return {name: found[name] for name in sorted(found, key=lambda name: (name == "decoder", name))}
 
 
 def _counts(adapter: _Adapter, base: Mapping[str, int]) -> tuple[dict[ParameterRole, int], int, int, int]:

@@ -24,7 +24,7 @@ from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, fini
 
 from .general_model import GeneralModel, example_of, ignore_padding, inputs_of
 from .heap import available_memory, return_free_memory
-from .layouts import Layout, choose_layout
+from .layouts import Layout, choose_layout, encoding_once
 from .likelihoods import WrittenScores, summed_by_continuation
 from .outputs import without_needless
 from .rows import Scorer, rows_of
@@ -115,7 +115,10 @@ class GeneralRunner:
         summed: Arrays = {}
         for rows in rows_of(encoded, items, layout, self._dtype, self._device):
             read = Scorer(rows, is_last, [] if self._request.compares_tokens else None)
-            scored = self._replay.outputs(rows.inputs, masks, rows=tokens_per_pass, read=read, each_pass=step)
+            with encoding_once(self._replay.model, rows.share):
+                scored = self._replay.outputs(
+                    rows.inputs, masks, rows=tokens_per_pass, read=read, each_pass=step
+                )
             for name, found in summed_by_continuation(rows.batch, scored, len(items)).items():
                 if name in summed:  # of other continuations
                     found = summed[name] & found if name == "greedy" else summed[name] + found
@@ -192,7 +195,9 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
     few = 2 * read <= encoded.lengths  # so that positions that are not read can be told
     items = np.lexsort((encoded.lengths, ~few))[:1]
     rows = rows_of(encoded, items, layout[0], dtype, device)[0]
-    return Replay(module, rows.inputs, read=Scorer(rows, layout[1]), switches=switches, alone=alone), layout
+    with encoding_once(module, rows.share):
+        replay = Replay(module, rows.inputs, read=Scorer(rows, layout[1]), switches=switches, alone=alone)
+    return replay, layout
 
 
 def _may_share(request: AblationRequest, module: nn.Module) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ModelError
@@ -56,7 +57,6 @@ def choose_layout(
     """
     order = np.argsort(encoded.lengths, kind="stable")
     items = np.unique([order[0], order[-1], *_deepest(encoded)])
-    share = share and encoded.trees[0].source is None
     first = 2 if alone or _depends_on_length(model) else 0 if share else 1
     worst = float("nan")
     with torch.no_grad():
@@ -146,6 +146,43 @@ def _scores(
     total = np.zeros((len(items), encoded.n_continuations))
     for rows in rows_of(encoded, items, layout, dtype, device):
         run: Callable[[], Any] = lambda rows=rows: model(**rows.inputs)  # noqa: E731
-        scored = Scorer(rows, is_last)(model, run, 1)
+        with encoding_once(model, rows.share):
+            scored = Scorer(rows, is_last)(model, run, 1)
         total += summed_by_continuation(rows.batch, scored, len(items))["logits"][0]
     return total
+
+
+@contextmanager
+def encoding_once(model: nn.Module, share: int) -> Iterator[None]:
+    """Inside, an encoder reads the first of every `share` rows, and gives its states to all of them.
+
+    Nothing else knows of it: the rows are those of the decoder. Copies of a batch are whole runs of rows.
+    """
+    if share == 1:
+        yield
+        return
+    base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+
+    def first(_module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        given, spec = tree_flatten((args, kwargs))
+        thinned: tuple[tuple, dict[str, Any]] = tree_unflatten(
+            [x[::share] if isinstance(x, Tensor) else x for x in given], spec
+        )
+        return thinned
+
+    def each(_module: nn.Module, _args: tuple, out: Any) -> Any:
+        states = out[0].repeat_interleave(share, dim=0)
+        if isinstance(out, tuple):
+            return (states, *out[1:])
+        out["last_hidden_state"] = states
+        return out
+
+    encoder = base.get_encoder()
+    handles = [
+        encoder.register_forward_pre_hook(first, with_kwargs=True), encoder.register_forward_hook(each)
+    ]  # fmt: skip
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

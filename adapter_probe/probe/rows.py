@@ -4,14 +4,14 @@ A context and all its continuations share one row where the model allows it: a t
 and positions go on from the context. Elsewhere every continuation has a row of its own, with its context.
 Rows of like lengths are padded at their ends, which no token of a causal model sees. `choose_layout` finds
 out what is allowed. An encoder-decoder reads every continuation as a row of its decoder, batched with those
-whose encoder reads as many tokens.
+whose encoder reads as many tokens; its encoder reads a context once for all its continuations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +27,10 @@ from adapter_probe.replay.two_weights import TwoWeights
 from .likelihoods import LogitsInParts, Scored, compare_states, score_states
 
 Layout = Literal["shared", "texts", "alone"]
-"""A row for a context with all its continuations; for each continuation; or that, and never padded."""
+"""A row for a context with all its continuations; for each continuation; or that, and never padded.
+
+In the first, an encoder-decoder's continuations have rows of the decoder, and share one of the encoder.
+"""
 Piece = tuple[TokenTree, list[int]]
 """A row, and the slots of its continuations, see `Scored`."""
 
@@ -42,11 +45,13 @@ class Rows:
         inputs: keyword arguments of the model's forward.
         batch: what is scored.
         read: int64 ``[read]``, positions in the rows laid end to end.
+        share: how many rows, one after the other, an encoder reads as one, see `layouts.encoding_once`.
     """
 
     inputs: dict[str, Tensor]
     batch: Scored
     read: Tensor
+    share: int = 1
 
 
 def rows_of(
@@ -62,20 +67,22 @@ def rows_of(
         device: the model's device.
     """
     n = encoded.n_continuations
-    pieces: list[Piece] = []
+    units: list[list[Piece]] = []  # of pieces that stay together
     for place, item in enumerate(items):
         tree, slots = encoded.trees[item], [place * n + number for number in range(n)]
-        if layout == "shared":
-            pieces.append((tree, slots[: len(tree.scored)]))
-        else:
-            pieces += [(text_of(tree, number), [slots[number]]) for number in range(len(tree.scored))]
+        if layout == "shared" and tree.source is None:
+            units.append([(tree, slots[: len(tree.scored)])])
+            continue
+        own = [(text_of(tree, number), [slots[number]]) for number in range(len(tree.scored))]
+        units += [own] if layout == "shared" else [[piece] for piece in own]
     if layout == "alone":
-        batches = [[piece] for piece in pieces]
-    else:
-        sizes = [0 if tree.source is None else len(tree.source) for tree, _ in pieces]
-        groups = [[p for p, own in zip(pieces, sizes) if own == size] for size in sorted(set(sizes))]
-        batches = [batch for group in groups for batch in _alike(group)]
-    return [_batch(batch, n, dtype, device) for batch in batches]
+        return [_batch(unit, n, dtype, device) for unit in units]
+    sizes = [(0 if (source := unit[0][0].source) is None else len(source), len(unit)) for unit in units]
+    found = []
+    for size in sorted(set(sizes)):
+        for batch in _alike([unit for unit, own in zip(units, sizes) if own == size]):
+            found.append(replace(_batch(batch, n, dtype, device), share=size[1]))
+    return found
 
 
 def arguments_of(trees: Sequence[TokenTree], ids: np.ndarray) -> dict[str, Tensor]:
@@ -90,18 +97,22 @@ def arguments_of(trees: Sequence[TokenTree], ids: np.ndarray) -> dict[str, Tenso
     }
 
 
-def _alike(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Rows in order of length, cut where padding would cost more than smaller batches."""
+def _alike(units: Sequence[list[Piece]]) -> Iterator[list[Piece]]:
+    """Rows in order of length, cut where padding would cost more than smaller batches; units stay whole."""
     batch: list[Piece] = []
     tokens = 0
-    for piece in sorted(pieces, key=lambda own: len(own[0].tokens)):
-        length = len(piece[0].tokens)
-        if tokens >= _FEWEST_TOKENS and length * (len(batch) + 1) > _MOST_PADDED * (tokens + length):
+    for unit in sorted(units, key=_width):
+        length, n = _width(unit), len(unit)
+        if tokens >= _FEWEST_TOKENS and length * (len(batch) + n) > _MOST_PADDED * (tokens + length * n):
             yield batch
             batch, tokens = [], 0
-        batch.append(piece)
-        tokens += length
+        batch += unit
+        tokens += length * n
     yield batch
+
+
+def _width(unit: Sequence[Piece]) -> int:
+    return max(len(tree.tokens) for tree, _ in unit)
 
 
 def _batch(pieces: Sequence[Piece], n: int, dtype: torch.dtype, device: torch.device) -> Rows:

@@ -139,8 +139,8 @@ class Walk:
         return torch.stack(out)
 
     def _most_copies(self) -> int:
-        main = next(x for x in self.recorded.calls[0].out if isinstance(x, Tensor))
-        return max(1, self.rows * self.units * main.shape[-1] // main.numel())
+        mains = (next(x for x in call.out if isinstance(x, Tensor)) for call in self.recorded.calls)
+        return max(1, min(self.rows * self.units * x.shape[-1] // x.numel() for x in mains))
 
     def _finished(self, branch: Branch) -> Tensor:
         """The model's outputs of a branch after the last call, ``[nodes, ...]``."""

@@ -24,11 +24,11 @@ def inspect(call: Inspect) -> dict[str, Any]:
     """The layers, sites, sizes and parameter counts of a checkpoint, whichever library wrote it.
 
     Returns:
-        plain JSON: `base`, `family`, `task`, `metric` and `scores`; `n_layers`, `n_sites` (with an adapter)
-        and `hidden_size`; the record of the `method`; numbers of `parameters` by role, of
-        `trained_parameters` and of `trained_parameters_without_head`; the latter as `percent_of_base`, and
-        the adapters alone as `adapters_percent_of_base`; `engine`, "packed" or "general", that runs it, with
-        the `engine_reason`; `notes` on how the checkpoint was read.
+        plain JSON: `base`, `family`, `task`, `metric` and `scores`; `n_layers`, by name also those of each of
+        several `stacks`, `n_sites` (with an adapter) and `hidden_size`; the record of the `method`; numbers
+        of `parameters` by role, of `trained_parameters` and of `trained_parameters_without_head`; the latter
+        as `percent_of_base`, and the adapters alone as `adapters_percent_of_base`; `engine`, "packed" or
+        "general", that runs it, with the `engine_reason`; `notes` on how the checkpoint was read.
 
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
@@ -63,6 +63,7 @@ def inspect(call: Inspect) -> dict[str, Any]:
         "metric": description.task.metric,
         "scores": description.scores,
         "n_layers": contents.n_layers,
+        "stacks": dict(contents.stacks),
         "n_sites": contents.n_sites,
         "hidden_size": contents.hidden_size,
         "method": _method(description.method),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -185,30 +186,50 @@ def test_choices_are_compared_by_their_likelihoods(name: str, tokenizer):
     ]
 
 
-def test_an_encoder_runs_once_for_all_variants_of_the_decoder(tokenizer):
-    model, calls = made("t5"), {"encoder": 0, "decoder": 0}
-    base = model.get_base_model()
-    originals = type(base.encoder.block[0]).forward
+@contextmanager
+def rows_counted(model: PeftModel):
+    """How many rows the layers of a T5 read inside, by stack."""
+    calls, block = {"encoder": 0, "decoder": 0}, type(model.get_base_model().encoder.block[0])
+    original = block.forward
 
     def counted(self, *args, **kwargs):
         calls["decoder" if self.is_decoder else "encoder"] += len(
             args[0] if args else kwargs["hidden_states"]
         )
-        return originals(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
-    type(base.encoder.block[0]).forward = counted
+    block.forward = counted
     try:
-        counts = {}
-        for stack, spans in (("decoder", "single"), ("decoder", "all"), ("both", "all")):
-            calls.update(encoder=0, decoder=0)
-            ap.ablate(model, data=ROWS, tokenizer=tokenizer, stack=stack, spans=spans, progress=False)
-            counts[stack, spans] = dict(calls)
+        yield calls
     finally:
-        type(base.encoder.block[0]).forward = originals
-    few, many, both = counts.values()
+        block.forward = original
+
+
+def test_an_encoder_runs_once_for_all_variants_of_the_decoder(tokenizer):
+    model, counts = made("t5"), []
+    for stack, spans in (("decoder", "single"), ("decoder", "all"), ("both", "all")):
+        with rows_counted(model) as calls:
+            ap.ablate(model, data=ROWS, tokenizer=tokenizer, stack=stack, spans=spans, progress=False)
+        counts.append(calls)
+    few, many, both = counts
     assert few["encoder"] == many["encoder"]  # whatever the number of variants
     assert few["decoder"] < many["decoder"]
     assert both["encoder"] > many["encoder"]
+
+
+def test_an_encoder_runs_once_for_all_choices_of_a_prompt(tokenizer):
+    model, counts, scores = made("t5"), [], []
+    for n in (2, 6):
+        choices = ["the cat saw a big old house", "a bird", "fine", "the dog", "an old house", "a cat"][:n]
+        rows = [{"context": prompt, "choices": choices, "gold": 0} for prompt, _ in PAIRS * 2]
+        with rows_counted(model) as calls:
+            study = ap.ablate(model, data=rows, tokenizer=tokenizer, spans="single", progress=False)
+        counts.append(calls)
+        scores.append(study.results.outputs[..., :2])
+    few, many = counts
+    assert few["encoder"] == many["encoder"]
+    assert few["decoder"] < many["decoder"]
+    np.testing.assert_allclose(*scores, rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -293,6 +314,7 @@ def folder(tmp_path_factory, tokenizer) -> Path:
 
 @pytest.mark.slow
 def test_a_checkpoint_on_disk_gives_the_same_numbers(folder: Path, study: ap.Ablation):
+    assert ap.inspect(folder / "ckpt")["stacks"] == {"encoder": 2, "decoder": 3}
     own = ap.ablate(folder / "ckpt", data=folder / "rows.jsonl", progress=False)
     columns = ["stack", "first", "last"]
     pd.testing.assert_frame_equal(own.spans[columns], study.spans[columns])

@@ -88,7 +88,9 @@ def test_a_suite_of_tags_and_of_several_labels(tiny_base, tag_task, label_task, 
         again = ap.ablate(tmp_path / f"{task}-pruned", spans="whole", progress=False)
         assert again.summary.intact_score == pytest.approx(one, abs=1e-9)
     ablations = [seeds[0] for seeds in study.ablations.values()]
-    ap.report([study.tradeoff, study.init_sweep, *ablations], tmp_path / "report.html", examples=True)
+    folders = [tmp_path / f"out/checkpoints/{task}/seed-0" for task in METRICS]
+    parts = [study.tradeoff, study.init_sweep, *ablations]
+    ap.report(parts, tmp_path / "report.html", checkpoints=folders, examples=True)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "entity F1" in page
     assert "micro F1" in page
