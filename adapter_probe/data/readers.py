@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from adapter_probe.data.formats import (
@@ -32,6 +33,7 @@ _SPLIT_WORDS = {
 }
 _RAW_MRPC = re.compile(r"msr_paraphrase_(train|test)\.txt")  # tab-separated despite the suffix
 _SUFFIXES = (*READERS, PARQUET)
+_TEXT = ".txt"  # of MRPC's corpus, and of words with tags
 _LINES_OF_TEXT = (
     ". Convert lines such as 'label:text' with sed 's/:/\\t/' FILE.txt > FILE.tsv and name the columns "
     "with --label 0 --text 1"
@@ -115,7 +117,7 @@ def find_files(
     claims: dict[str, list[str]] = {}
     for name in names:
         split = _split_of(name)
-        if split is not None and (folder / name).is_file():
+        if split is not None and (folder / name).is_file() and _has_rows(folder / name):
             claims.setdefault(split, []).append(name)
     if not claims:
         raise DataError(
@@ -146,10 +148,19 @@ def name_of_file(name: str) -> str:
 
 
 def _split_of(name: str) -> str | None:
-    if (Path(name).suffix.lower() not in _SUFFIXES and not _is_raw_mrpc(name)) or name in _NOT_ROWS:
+    if Path(name).suffix.lower() not in (*_SUFFIXES, _TEXT) or name in _NOT_ROWS:
         return None
     words = [word for word in split_words(name) if word not in ("matched", "mismatched")] or [""]
     return _SPLIT_WORDS.get(words[0], _SPLIT_WORDS.get(words[-1]))
+
+
+def _has_rows(path: Path) -> bool:
+    """Whether a file has rows, by its name, or as a text file by its contents."""
+    if path.suffix.lower() != _TEXT or _is_raw_mrpc(path.name):
+        return True
+    with suppress(DataError):
+        return looks_like_conll(read_text(path))
+    return False
 
 
 def _choose_files(folder: Path, split: str, names: list[str], mismatched: bool) -> list[str]:

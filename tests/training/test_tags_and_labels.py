@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from byte_tokenizer import byte_tokenizer
 from sklearn.metrics import f1_score
 from tiers import slow_unless
 from trainer import BATCH, RATE, losses_of_trainer, order_of_batches, still
-from transformers import AutoTokenizer, DataCollatorForTokenClassification
+from transformers import AutoTokenizer, DataCollatorForTokenClassification, LlamaConfig, LlamaModel
 
 import adapter_probe as ap
 from adapter_probe.data.packing import pack
@@ -156,10 +157,31 @@ def _all_of(model):
     return type("Whole", (), {"forward": staticmethod(model)})
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["adapters", "lora:r=4"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_decoders_train_too_and_run_in_the_general_engine(kind, method, train, tmp_path, request):
+    tokenizer = byte_tokenizer(True)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=24, pad_token_id=tokenizer.pad_token_id, initializer_range=0.3,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    LlamaModel(config).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    fields = {"size": 4, "init_std": 0.1} if method == "adapters" else {}
+    made = train(tmp_path / "base", request.getfixturevalue(kind), tmp_path / "c",
+                 method=method_of(method, **fields), epochs=2, batch_size=BATCH)  # fmt: skip
+    study = ap.ablate(tmp_path / "c", spans="single", progress=False)
+    assert made.scores == {study.summary.metric: pytest.approx(study.summary.intact_score, abs=1e-9)}
+
+
 def test_tags_of_all_splits_are_known(tmp_path):
     for split, tags in (("train", "O B-A"), ("validation", "O I-B")):
-        (tmp_path / f"{split}.conll").write_text("\n".join(f"a {tag}" for tag in tags.split()))
-    assert find_task(tmp_path).label_names == ("B-A", "I-B", "O")
+        (tmp_path / f"{split}.conll").write_text("\n\n".join(f"a {tag}" for tag in tags.split()))
+    (tmp_path / "train.conll").rename(tmp_path / "train.txt")  # as CoNLL 2003 is distributed
+    found = find_task(tmp_path)
+    assert (found.kind, found.label_names) == ("tokens", ("B-A", "I-B", "O"))
 
 
 @pytest.mark.parametrize("kind", ["tokens", "multilabel"])

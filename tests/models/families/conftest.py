@@ -1,8 +1,8 @@
 """Small random models of the families beyond the BERT-like ones, and runs of them without the engine.
 
 A test that asks for `family` runs for each of them, one that asks for `encoder` (with norms after the
-sublayers) or `span_family` for these, and one that asks for `kind` for one of those that are alike. The quick
-tests are those of one family for every row of the table, and of four kinds.
+sublayers), `span_family` or `tag_family` for these, and one that asks for `kind` for one of those that are
+alike. The quick tests are those of one family for every row of the table, and of four kinds.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import (
     MODEL_FOR_QUESTION_ANSWERING_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     AutoConfig,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     PretrainedConfig,
 )
 
@@ -152,11 +154,14 @@ def _config(name: str, dropout: float = 0.0, **changes: object) -> PretrainedCon
     return AutoConfig.for_model(family.model_type, **config)
 
 
-def plain_model(name: str, *, spans: bool = False, dropout: float = 0.0, **changes: object) -> nn.Module:
+def plain_model(
+    name: str, *, spans: bool = False, tags: bool = False, dropout: float = 0.0, **changes: object
+) -> nn.Module:
     """A model of transformers, random everywhere and in evaluation mode, in float64."""
     made = _config(name, dropout, **changes)
     made.num_labels = 2 if spans else 3
     kind = AutoModelForQuestionAnswering if spans else AutoModelForSequenceClassification
+    kind = AutoModelForTokenClassification if tags else kind
     model = kind.from_config(made).double().eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -281,6 +286,9 @@ def _asked() -> dict[str, list[str]]:
     return {
         "span_family": [
             name for name in FAMILIES if type(_config(name)) in MODEL_FOR_QUESTION_ANSWERING_MAPPING
+        ],
+        "tag_family": [
+            name for name in FAMILIES if type(_config(name)) in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
         ],
         "family": list(FAMILIES),
         "encoder": [name for name, family in FAMILIES.items() if not family.pre_norm],

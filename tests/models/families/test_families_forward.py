@@ -138,6 +138,17 @@ def test_a_span_head_reads_every_token(span_family: str, adapted_model: Callable
 
 
 @pytest.mark.usefixtures("in_float64")
+def test_a_tag_head_reads_every_token(tag_family: str, adapted_model: Callable, random_examples: Callable):
+    model, encoded = adapted_model(tag_family, tags=True), random_examples(LENGTHS)
+    batch = pack(encoded, range(len(encoded)))
+    with torch.no_grad():
+        rows = [model.base(torch.from_numpy(encoded.input_ids[i])[None]).logits[0] for i in batch.index]
+        close(model(batch), torch.cat(rows))
+        masks = np.array([ALL_ON])
+        close(forward_variants(model, batch, masks, tokens_per_pass=100)[0], torch.cat(rows))
+
+
+@pytest.mark.usefixtures("in_float64")
 def test_a_pre_norm_parallel_adapter_reads_the_stream(
     adapted_model: Callable, own_logits: Callable, random_examples: Callable
 ):
