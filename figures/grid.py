@@ -14,8 +14,6 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.backend_bases import FigureCanvasBase
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.ticker import FuncFormatter, Locator
 
@@ -136,19 +134,22 @@ def draw_cells(
 def _draw_squares(cells: Cells, values: np.ndarray, ax: Axes, scale: Scale, texts: Sequence[str]) -> None:
     """The filled cells and their numbers, in black or white."""
     figure = ax.get_figure(root=True)
-    if type(figure.canvas) is FigureCanvasBase:  # cannot draw; otherwise seaborn would use pyplot
-        FigureCanvasAgg(figure)
     colours, data, there = mappable(scale), cells.matrix(as_drawn(values)), len(ax.texts)
     labels = np.full(data.shape, "", dtype=object)
     labels[cells.positions[:, 0], cells.positions[:, 1]] = texts
     numbered = 1.5 * size_in_points(ax)[0] / data.shape[1] > 2 * style.SMALLEST_SIZE
-    sns.heatmap(
-        data, mask=np.isnan(data), vmin=0, vmax=1, cmap=colours.cmap, norm=colours.norm, cbar=False,
-        square=True, annot=labels if numbered else None, fmt="",
-        annot_kws={"va": "center", "linespacing": 1.0},
-        linewidths=_GAP * style.scale_factor(), linecolor=ax.get_facecolor(),
-        xticklabels=False, yticklabels=False, ax=ax,
-    )  # fmt: skip
+    # seaborn draws the whole figure to see whether tick labels overlap, and there are none.
+    figure.canvas.draw = lambda: setattr(figure, "stale", False)
+    try:
+        sns.heatmap(
+            data, mask=np.isnan(data), vmin=0, vmax=1, cmap=colours.cmap, norm=colours.norm, cbar=False,
+            square=True, annot=labels if numbered else None, fmt="",
+            annot_kws={"va": "center", "linespacing": 1.0},
+            linewidths=_GAP * style.scale_factor(), linecolor=ax.get_facecolor(),
+            xticklabels=False, yticklabels=False, ax=ax,
+        )  # fmt: skip
+    finally:
+        del figure.canvas.draw
     for text in list(ax.texts)[there:]:
         column, row = (int(place) for place in text.get_position())
         ink = style.text_colour(colours.to_rgba(data[row, column])[:3])

@@ -67,11 +67,11 @@ def test_there_are_cases_of_both_libraries():
 # Each way of adapting, of joining and of heading, once.
 QUICK = {
     "adapterhub": (
-        "1.0-lora", "adapter-plus", "distilbert-flex", "flex-pooled", "gated-channel", "gpt2-pfeiffer",
+        "adapter-plus", "distilbert-flex", "flex-pooled", "gated-channel",
         "houlsby", "ia3", "left-out", "llama-lora", "lora-everywhere", "norms-per-layer", "parallel-learned",
         "pfeiffer", "qa-flex", "union",
     ),
-    "peft": ("deberta-lora", "gpt2-ia3", "lora-everywhere", "lora-patterns", "norms", "qa", "qwen2-lora"),
+    "peft": ("deberta-lora", "gpt2-ia3", "lora-everywhere", "lora-patterns", "qa", "qwen2-lora"),
 }  # fmt: skip
 
 

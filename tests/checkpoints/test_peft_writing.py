@@ -70,7 +70,12 @@ def rows(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("case", "span"), [("lora", Span(1, 1)), ("lora-patterns", Span(2, 2)), ("ia3", Span(0, 1))]
+    ("case", "span"),
+    [
+        pytest.param("lora", Span(1, 1), marks=pytest.mark.slow),
+        ("lora-patterns", Span(2, 2)),
+        ("ia3", Span(0, 1)),
+    ],
 )
 def test_a_pruned_checkpoint_of_peft_is_pefts(case: str, span: Span, rows: Path, tmp_path: Path):
     folder = FIXTURES / "peft" / case

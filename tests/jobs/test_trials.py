@@ -142,8 +142,12 @@ def test_divergence_is_an_outcome(request_for, tmp_path):
 
 @pytest.mark.parametrize("pooler", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "method", [Adapters(size=2), TopLayers(0), TopLayers(2), LayerNormOnly(), HeadOnly(), FullFineTuning()]
-)
+    "method",
+    [
+        Adapters(size=2), TopLayers(2), FullFineTuning(),
+        *(pytest.param(m, marks=pytest.mark.slow) for m in (TopLayers(0), LayerNormOnly(), HeadOnly())),
+    ],
+)  # fmt: skip
 def test_counts_are_those_of_the_formulas(method, pooler, request_for, tiny_base, tmp_path):
     base = tiny_base("bert", pooler=pooler)
     [record] = run([request_for(method, base=base, epochs=1)], tmp_path)

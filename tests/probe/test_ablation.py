@@ -123,7 +123,7 @@ def test_parts_cover_every_example_once(prepared: Callable, small_parts: None, t
     assert sorted(indices) == list(range(64))
 
 
-@pytest.mark.parametrize("tokens_per_pass", [9, 37, None])
+@pytest.mark.parametrize("tokens_per_pass", [9, pytest.param(37, marks=pytest.mark.slow), None])
 def test_tokens_per_pass_changes_no_prediction(
     tokens_per_pass: int | None, prepared: Callable, small_parts: None, tmp_path: Path
 ):
@@ -156,7 +156,7 @@ def same(one: AblationResults, other: AblationResults) -> bool:
     return all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in arrays)
 
 
-@pytest.mark.parametrize("after", [1, 2, 7, 14])
+@pytest.mark.parametrize("after", [2, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 14))])
 def test_a_resumed_run_equals_one_that_was_never_interrupted(
     after: int, prepared: Callable, small_parts: None, tmp_path: Path
 ):

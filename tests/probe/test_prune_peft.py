@@ -146,7 +146,7 @@ BY_PEFT = ("lora", "some layers", "modules to save", "replicated layers", "exper
 UNSCALABLE = ("dora", "randlora", "vblora")
 
 
-@pytest.mark.parametrize("name", slow_unless(lambda name: name in ("lora", "ia3", "dora"), TUNERS))
+@pytest.mark.parametrize("name", slow_unless(lambda name: name in ("lora", "dora"), TUNERS))
 def test_peft_loads_scaled_adapters_and_computes_the_same(name: str, made: Made, base: Path, tmp_path: Path):
     checkpoint, out = made(TUNERS[name]()), tmp_path / "scaled"
     if name in UNSCALABLE:

@@ -137,7 +137,9 @@ def test_any_examples_of_any_family_equal_runs_of_their_own(
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize(
+    "family", ["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "electra"))]
+)
 def test_bfloat16_is_near(
     family: str, tiny_model: Callable, tiny_examples: Callable, separate_runs: Callable
 ):

@@ -69,7 +69,7 @@ def test_model_is_left_as_it_was():
     assert not any("forward" in m.__dict__ for m in model.get_base_model().modules())
 
 
-@pytest.mark.parametrize("rows", [4096, 30, 9])
+@pytest.mark.parametrize("rows", [4096, pytest.param(30, marks=pytest.mark.slow), 9])
 def test_pairs_of_two_stages_in_few_rows(rows):
     """A part of a batch without padding has no mask, where the whole has one."""
     base, x = family("t5 (labels)")

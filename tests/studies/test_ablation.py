@@ -9,6 +9,7 @@ import pytest
 from refusals import naming
 
 import adapter_probe as ap
+from adapter_probe.analysis import ablation_tables
 from adapter_probe.figures import attribution
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import read_json
@@ -171,7 +172,9 @@ def test_one_of_several_needs_no_list(study, tmp_path):
         ap.average(study)
 
 
-def test_a_function_as_the_metric(study, checkpoint, tmp_path):
+def test_a_function_as_the_metric(study, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(ablation_tables, "resamples_for", lambda _: 500)  # each calls the function
+
     def balanced(labels, predictions):
         return np.mean([(predictions[labels == c] == c).mean() if (labels == c).any() else 0 for c in (0, 1)])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -24,8 +24,8 @@ from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
 from adapter_probe.training.baseline import fit_baseline
 
 
-@pytest.fixture(autouse=True)
-def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _in_this_process() -> Iterator[None]:
     """Trials run here, one after the other, in place of in workers."""
     import torch
 
@@ -37,7 +37,9 @@ def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
             look()
         return []
 
-    monkeypatch.setattr(LocalProcesses, "run", run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalProcesses, "run", run)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +55,11 @@ def two_tasks(tiny_task: Path, tmp_path_factory: pytest.TempPathFactory) -> list
     return folders
 
 
-@pytest.fixture
-def sweep(tiny_base: Callable[..., Path], two_tasks, tmp_path) -> InitSweep:
+@pytest.fixture(scope="module")
+def sweep(tiny_base: Callable[..., Path], two_tasks, tmp_path_factory) -> InitSweep:
     return init_sweep(
-        tiny_base("bert"), two_tasks[0], tmp_path / "sweep", stds=(0.01, 0.1), size=2, seeds=2,
-        learning_rates=(0.01,), epochs=(1,), threads=1, progress=False,
+        tiny_base("bert"), two_tasks[0], tmp_path_factory.mktemp("sweep") / "s", stds=(0.01, 0.1), size=2,
+        seeds=2, learning_rates=(0.01,), epochs=(1,), threads=1, progress=False,
     )  # fmt: skip
 
 
@@ -67,7 +69,7 @@ def same_frames(one, other) -> None:
     assert one.record.identity == other.record.identity
 
 
-def test_an_init_sweep(sweep, capfd, tmp_path):
+def test_an_init_sweep(sweep, capfd):
     assert list(sweep.table["init_std"]) == [0.01, 0.1]
     assert (sweep.table["n"] == 2).all()
     for _, point in sweep.table.iterrows():
@@ -164,10 +166,11 @@ def test_a_figure_on_given_axes(sweep, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_wider_sweep_trains_what_is_new(tiny_base, two_tasks, sweep, monkeypatch):
-    before = {path: path.stat().st_mtime_ns for path in sweep.folder.glob("trials/*/trial.json")}
+def test_a_wider_sweep_trains_what_is_new(tiny_base, two_tasks, sweep, tmp_path):
+    folder = shutil.copytree(sweep.folder, tmp_path / "copy")
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/trial.json")}
     wider = init_sweep(
-        tiny_base("bert"), two_tasks[0], sweep.folder, stds=(0.01, 0.1, 0.5), size=2, seeds=2,
+        tiny_base("bert"), two_tasks[0], folder, stds=(0.01, 0.1, 0.5), size=2, seeds=2,
         learning_rates=(0.01,), epochs=(1,), progress=False,
     )  # fmt: skip
     assert list(wider.table["init_std"]) == [0.01, 0.1, 0.5]

@@ -116,6 +116,7 @@ def test_equal_results_give_equal_bytes(make_ablation, reported, sweep_folder, t
     assert str(tmp_path.parent) not in first.read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_the_page_stays_light(make_ablation: Callable[..., Path], reported):
     assert len(page_html(map_studies([reported(make_ablation(n_layers=12))])).encode()) < 300_000
 

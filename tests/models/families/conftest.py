@@ -269,8 +269,8 @@ class Separate:
         return logits
 
 
-QUICK = ("distilbert", "albert, two groups", "deberta-v3", "modernbert")
-"""Kinds of layers, for the quick tests: norms after the sublayers, weights shared by layers, disentangled
+QUICK = ("albert, two groups", "deberta-v3", "modernbert")
+"""Kinds of layers, for the quick tests: norms after the sublayers and weights shared by layers, disentangled
 attention, and norms before the sublayers with rotary positions."""
 
 
