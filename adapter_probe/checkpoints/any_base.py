@@ -174,6 +174,7 @@ def load_any_base(
             ignore_mismatched_sizes=True,  # a head for other labels; any other mismatch is refused later
             use_safetensors=True,  # never unpickle
         )
+    _refuse_unread(found.name, method, model)
     missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
     if dequantise:
         with naming_base("quantised weights", found.name), quiet_quantisers():
@@ -188,6 +189,20 @@ def load_any_base(
     model.config.dtype = dtype
     model.requires_grad_(False)
     return AnyLoaded(model.eval(), missing, identity, method, positions_of(model))
+
+
+def _refuse_unread(name: str, method: str | None, model: nn.Module) -> None:
+    """Refuse a base whose quantised weights transformers left aside: it fills HQQ's with random ones.
+
+    Raises:
+        CheckpointError: it does.
+    """
+    if any(getattr(module, "W_q", "absent") is None for module in model.modules()):
+        raise CheckpointError(
+            f"base {name} is quantised with {method}, whose weights transformers {transformers.__version__} "
+            f"does not read; load it with the package {method} and ablate the model in memory, or give the "
+            "unquantised model with --base, which is another model"
+        )
 
 
 def _identify(
