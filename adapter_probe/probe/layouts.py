@@ -53,7 +53,8 @@ def choose_layout(
         the layout, and whether the model returns its output embedding's results unchanged.
 
     Raises:
-        ModelError: the model's own forward fails in its precision, or not even single texts give its scores.
+        ModelError: the model's own forward fails in its precision or gives no finite score, or not even
+            single texts give its scores.
     """
     order = np.argsort(encoded.lengths, kind="stable")
     items = np.unique([order[0], order[-1], *_deepest(encoded)])
@@ -62,7 +63,12 @@ def choose_layout(
     with torch.no_grad():
         with refused(preparing=True, how=f"in {str(dtype).removeprefix('torch.')}"):
             own, is_last = _own_scores(model, encoded, items, device)
-        known = ~np.isnan(own)
+        known = np.isfinite(own)
+        if not known.any():
+            raise ModelError(
+                "the intact model's logits are NaN or infinite on the texts that are tried first, so nothing "
+                "can be compared with it; check the weights of the base (--base) and of the adapter"
+            )
         for layout in get_args(Layout)[first:]:
             with suppress(RuntimeError, TypeError, ValueError, IndexError):  # a mask that the model refuses
                 found = _scores(model, encoded, items, layout, is_last, dtype, device)

@@ -80,7 +80,8 @@ def _finished(tuned: Linear, strength: float) -> nn.Parameter:
     weight = base.weight.detach().to(wide)
     for name in _active(tuned):
         a, b = (of[name].weight.detach().to(wide) for of in (tuned.lora_A, tuned.lora_B))
-        weight = weight.addmm(b, a, alpha=strength * tuned.scaling[name])
+        factor = torch.tensor(strength * tuned.scaling[name], dtype=wide)  # infinite where it overflows
+        weight = weight.addmm(b, a, alpha=float(factor))
     return nn.Parameter(weight.to(base.weight.dtype), requires_grad=False)
 
 

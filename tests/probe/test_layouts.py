@@ -85,6 +85,14 @@ def test_contexts_share_a_row_where_the_scores_stay_the_same(name, layout):
     assert is_last == (name not in ("cohere", "recurrent_gemma"))  # they scale or cap the logits
 
 
+def test_a_model_without_finite_logits_is_refused_with_the_reason():
+    model, _ = family("llama")
+    with torch.no_grad():
+        model.get_output_embeddings().weight.fill_(float("inf"))
+    with pytest.raises(ModelError, match="the intact model's logits are NaN or infinite on the texts"):
+        choose_layout(model, requests(), torch.float64, torch.device("cpu"), alone=False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rwkv", "lfm2", "recurrent_gemma", "qwen3_next"])
 def test_the_item_that_decides_is_neither_the_shortest_nor_the_longest(name):

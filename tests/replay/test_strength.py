@@ -18,7 +18,7 @@ from torch import nn
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.switches import Switches, blend
-from adapter_probe.replay.two_weights import finish_maps
+from adapter_probe.replay.two_weights import TwoWeights, finish_maps
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from test_tuners import IN_FLOAT32, TUNERS, tuned
@@ -125,3 +125,13 @@ def test_experts_are_scaled_and_outputs_that_are_no_numbers_refused():
     assert blend(whole, whole, 0.5) is whole
     with pytest.raises(ModelError, match=naming("--strength 0.5", "Tensor")):
         blend(whole, whole + 1, 0.5)
+
+
+def test_a_strength_that_overflows_with_the_loras_own_factor_is_infinite_and_no_error():
+    model, _ = tuned(TUNERS["lora"])
+    model = model.float()
+    largest = float(np.finfo(np.float32).max)
+    finish_maps(model, largest)
+    weights = [module.scaled for module in model.modules() if isinstance(module, TwoWeights)]
+    assert weights
+    assert not torch.isfinite(weights[0]).all()
