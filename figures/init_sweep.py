@@ -57,8 +57,6 @@ _NUMBER = 0.9  # of a tick label's size: the number of diverged trials
 
 def sweep_series(sweep: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) -> list[ScoreSeries]:
     """The series of a sweep by task, method and size, with the paper's curve for its tasks and metric."""
-    older = {"size": 0, "method": _ADAPTERS, "init": ""}  # columns that older tables lack
-    sweep = sweep.assign(**{name: value for name, value in older.items() if name not in sweep})
     chosen = None if trials is None else chosen_trials(with_inits(trials), SWEEP_POINT)
     tried = 1 if trials is None else rates_tried(with_inits(trials), SWEEP_POINT)
     keys, found = ["task", "metric", "method", "size"], []
@@ -84,8 +82,7 @@ def sweep_series(sweep: pd.DataFrame, trials: pd.DataFrame | None, paper: bool) 
 
 def _trials_of(points: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
     """The trials that the points aggregate."""
-    keys = [name for name in SWEEP_POINT if name in points]
-    return chosen.merge(points[keys].drop_duplicates(), on=keys, how="inner")
+    return chosen.merge(points[SWEEP_POINT].drop_duplicates(), on=SWEEP_POINT, how="inner")
 
 
 def init_sweep(record: SweepRecord, ax: Axes | None = None, *, paper: bool = False) -> Axes:
@@ -166,14 +163,9 @@ class _Decades(LogLocator):
         return ticks[(ticks >= self._limits[0]) & (ticks <= self._limits[1])]
 
 
-def _column(one: ScoreSeries, name: str, default: str) -> pd.Series:
-    """A column of the points that older tables lack."""
-    return one.points[name] if name in one.points else pd.Series(default, index=one.points.index)
-
-
 def _places(series: Sequence[ScoreSeries]) -> dict[str, float]:
     """Where named initialisations stand, to the right of all standard deviations."""
-    names = dict.fromkeys(name for one in series for name in _column(one, "init", "") if name)
+    names = dict.fromkeys(name for one in series for name in one.points["init"] if name)
     end = np.log10(_std_limits(series)[1])
     return {name: float(10 ** (end + _BETWEEN * (index + 0.7))) for index, name in enumerate(names)}
 
@@ -280,7 +272,7 @@ def _draw_diverged(ax: Axes, series: Sequence[ScoreSeries]) -> None:
 
 def _std_limits(series: Sequence[ScoreSeries]) -> tuple[float, float]:
     """Limits of the axis of standard deviations."""
-    stds = np.concatenate([one.points.loc[_column(one, "init", "") == "", "init_std"] for one in series])
+    stds = np.concatenate([one.points.loc[one.points["init"] == "", "init_std"] for one in series])
     if not stds.size:  # only named ones, which stand to the right of an empty range
         return DEFAULT_STD / 1.1, DEFAULT_STD
     return float(stds.min()) / 2.2, float(stds.max()) * 2.2
@@ -288,9 +280,7 @@ def _std_limits(series: Sequence[ScoreSeries]) -> tuple[float, float]:
 
 def _shows_default(series: Sequence[ScoreSeries]) -> bool:
     low, high = _std_limits(series)
-    return low < DEFAULT_STD < high and any(
-        (_column(one, "method", _ADAPTERS) == _ADAPTERS).any() for one in series
-    )
+    return low < DEFAULT_STD < high and any((one.points["method"] == _ADAPTERS).any() for one in series)
 
 
 def _default_line() -> dict[str, object]:
@@ -326,7 +316,7 @@ def legend_entries(series: Sequence[ScoreSeries]) -> list[LegendEntry]:
 
 def _drawn_text(series: Sequence[ScoreSeries]) -> str:
     """What is drawn with that standard deviation, by which distribution."""
-    adapters = [bool((_column(one, "method", _ADAPTERS) == _ADAPTERS).all()) for one in series]
+    adapters = [bool((one.points["method"] == _ADAPTERS).all()) for one in series]
     texts = ["the adapters' initialisation (normal distribution truncated at two σ)"] * any(adapters)
     texts += ["the matrix A of LoRA (normal distribution), while B is zero"] * (not all(adapters))
     return " or of ".join(texts)

@@ -51,9 +51,7 @@ def dots_text(series: Sequence[ScoreSeries]) -> str:
 
 
 def _settings(points: pd.DataFrame, tried: int) -> str:
-    """The chosen learning rate and epochs, and how they were chosen, if the table has them."""
-    if not {"learning_rate", "epochs"} <= set(points.columns):
-        return ""
+    """The chosen learning rate and epochs, and how they were chosen."""
     rates = points["learning_rate"].dropna().unique()
     epochs = points["epochs"].dropna().unique()
     of = f" out of up to {tried} learning rates" if tried > 1 else ""

@@ -17,7 +17,7 @@ import pandas as pd
 from adapter_probe.analysis.deltas import without_noise
 from adapter_probe.errors import ResultsError
 from adapter_probe.metrics import sign_of, to_points
-from adapter_probe.results.schema import CHOICE_COLUMNS, SWEEP_COLUMNS
+from adapter_probe.results.schema import SWEEP_COLUMNS
 from adapter_probe.settings import KAIMING
 from adapter_probe.wording import BASELINE, method_label
 
@@ -81,7 +81,7 @@ def init_sweep_table(trials: pd.DataFrame) -> pd.DataFrame:
         `diverged`, `majority_score`, `learning_rate`, `epochs`, `size`, `method`, `init`. `n` counts the
         trials that did not diverge.
     """
-    return _over_seeds(with_inits(trials), SWEEP_POINT, [])[[*SWEEP_COLUMNS, *CHOICE_COLUMNS]]
+    return _over_seeds(with_inits(trials), SWEEP_POINT, [])[[*SWEEP_COLUMNS]]
 
 
 def with_inits(trials: pd.DataFrame) -> pd.DataFrame:

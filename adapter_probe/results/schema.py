@@ -62,12 +62,13 @@ ColumnKind = str
 SWEEP_COLUMNS = {
     "task": "text", "metric": "text", "init_std": "number", "n": "count", "mean": "number", "sem": "number",
     "min": "number", "max": "number", "diverged": "count", "majority_score": "number",
+    "learning_rate": "number", "epochs": "count", "size": "count", "method": "text", "init": "text",
 }  # fmt: skip
 TRADEOFF_COLUMNS = {
     "task": "text", "metric": "text", "method": "text", "size": "count", "k": "count", "label": "text",
     "n": "count", "mean": "number", "sem": "number", "min": "number", "max": "number", "diverged": "count",
     "trained_parameters": "count", "trained_parameters_without_head": "count", "percent_of_base": "number",
-    "majority_score": "number",
+    "majority_score": "number", "learning_rate": "number", "epochs": "count",
 }  # fmt: skip
 AGGREGATE_COLUMNS = {
     "method": "text", "size": "count", "k": "count", "label": "text", "n_tasks": "count",
@@ -80,12 +81,11 @@ COSTS_COLUMNS = {
     "trial": "text", "seconds_per_step": "number", "peak_memory_bytes": "count", "checkpoint_bytes": "count",
 }  # fmt: skip
 TRIALS_COLUMNS = {
-    "task": "text", "metric": "text", "method": "text", "size": "count", "init_std": "number",
-    "activation": "text", "sites": "text", "k": "count", "learning_rate": "number", "epochs": "count",
-    "batch_size": "count", "seed": "count", "score": "number", "diverged": "flag",
+    "trial": "text", "task": "text", "metric": "text", "method": "text", "size": "count",
+    "init_std": "number", "activation": "text", "sites": "text", "k": "count", "learning_rate": "number",
+    "epochs": "count", "batch_size": "count", "seed": "count", "score": "number", "diverged": "flag",
     "trained_parameters": "count",
 }  # fmt: skip
-OPTIONAL_TRIALS_COLUMNS = {"trial": "text"}
 SPANS_COLUMNS = {
     "first": "count", "last": "count", "n_layers": "count", "score": "number", "delta_points": "number",
     "n_examples": "count",
@@ -104,10 +104,6 @@ GROUPS_COLUMNS = {
     "group": "text", "n_examples": "count", "variant": "text", "first": "count", "last": "count",
     "score": "number", "delta_points": "number",
 }  # fmt: skip
-CHOICE_COLUMNS = {
-    "learning_rate": "number", "epochs": "count", "size": "count", "method": "text", "init": "text",
-}  # fmt: skip
-"""Columns that identify the trials behind a row of a sweep; older tables lack some."""
 
 STRENGTHS_COLUMNS = {
     "strength": "number", "first": "count", "last": "count", "n_layers": "count", "whole": "flag",

@@ -56,14 +56,13 @@ class Cost:
         peak_memory_bytes: the most memory in use during the training: allocated on an accelerator, or else
             resident in the process, libraries included; None where the system does not tell.
         checkpoint_bytes: size of the file with the trained tensors, as `adapter_probe.train` writes it.
-        seconds_to_load: time to read such a file and to put its tensors into a model that is in memory; None
-            in older records.
+        seconds_to_load: time to read such a file and to put its tensors into a model that is in memory.
     """
 
     seconds_per_step: float | None
     peak_memory_bytes: int | None
     checkpoint_bytes: int
-    seconds_to_load: float | None = None
+    seconds_to_load: float
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class TrialRecord:
         counts: numbers of parameters.
         seconds: time of training and evaluation, summed over interruptions.
         versions: versions of the libraries.
-        cost: what it cost; None in records of older versions, and for the baseline without pretraining.
+        cost: what it cost; None for the baseline without pretraining.
     """
 
     trial: str
@@ -128,13 +127,13 @@ def read_trial(folder: str | Path) -> TrialRecord | None:
             f"{path}: schema {schema!r}; this version reads schema {SCHEMA} only; choose another --out or "
             "remove the folder"
         )
-    checksum = document.pop("checksum", None)  # older records have none
+    checksum = document.pop("checksum", None)
     try:
         record = from_record(TrialRecord, document)
     except AdapterProbeError as error:
         raise ResultsError(f"{path}: {error}") from error
     wrong = None
-    if checksum not in (None, hash_json(document)):
+    if checksum != hash_json(document):
         wrong = "was edited: its checksum does not match"
     elif record.trial != path.parent.name:
         wrong = f"is the record of another trial, {record.trial}"

@@ -84,16 +84,16 @@ def _read(folder: Path) -> Ablation | InitSweep | Tradeoff | Strengths:
     check_complete(folder, dispensable=(schema.PREDICTIONS,))
     if (folder / schema.SPANS_CSV).is_file():
         return _read_ablation(folder)
-    trials = _read_if_there(folder / schema.TRIALS_CSV, schema.TRIALS_COLUMNS, schema.OPTIONAL_TRIALS_COLUMNS)
+    trials = _read_if_there(folder / schema.TRIALS_CSV, schema.TRIALS_COLUMNS)
     if (path := folder / schema.SWEEP_CSV).is_file():
         from .init_sweep import InitSweep
 
-        sweep = schema.read_table(path, schema.SWEEP_COLUMNS, schema.CHOICE_COLUMNS)
+        sweep = schema.read_table(path, schema.SWEEP_COLUMNS)
         return InitSweep(SweepRecord(folder, sweep, trials, study_identity(path)))
     if (path := folder / schema.TRADEOFF_CSV).is_file():
         from .tradeoff import Tradeoff
 
-        table = schema.read_table(path, schema.TRADEOFF_COLUMNS, schema.CHOICE_COLUMNS)
+        table = schema.read_table(path, schema.TRADEOFF_COLUMNS)
         aggregate = _read_if_there(folder / schema.AGGREGATE_CSV, schema.AGGREGATE_COLUMNS)
         sizes = _read_sizes(folder / schema.SIZES_CSV)
         costs = _read_if_there(folder / schema.COSTS_CSV, schema.COSTS_COLUMNS)
@@ -129,10 +129,8 @@ def _read_ablation(folder: Path) -> Ablation:
     return Ablation(record, partial(load_ablation, folder) if there else None)
 
 
-def _read_if_there(
-    path: Path, columns: Mapping[str, str], optional: Mapping[str, str] | None = None
-) -> pd.DataFrame | None:
-    return schema.read_table(path, columns, optional) if path.is_file() else None
+def _read_if_there(path: Path, columns: Mapping[str, str]) -> pd.DataFrame | None:
+    return schema.read_table(path, columns) if path.is_file() else None
 
 
 def _read_sizes(path: Path) -> pd.DataFrame | None:
