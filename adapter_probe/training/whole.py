@@ -45,9 +45,14 @@ def load_whole_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -
         seed: seed of the head's initialisation.
 
     Raises:
-        CheckpointError: it is quantised, or it lacks weights.
+        CheckpointError: it is an encoder-decoder, quantised, or it lacks weights.
         ModelError: the method does not fit the task or the family.
     """
+    if task.kind == "causal" and found.config.is_encoder_decoder:
+        raise CheckpointError(
+            f"base {found.name} is an encoder-decoder, which is ablated but not trained here; train it with "
+            "PEFT, and give its folder to `adapter-probe ablate`"
+        )
     refuse_method(method, task.kind, found.config.model_type)
     if quantised := method_of(found.fields):
         raise CheckpointError(
