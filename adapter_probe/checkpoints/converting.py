@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.methods import Adapters
@@ -20,7 +19,7 @@ from .files import CONFIG, DESCRIPTION
 from .headers import DELTA
 from .native import OpenedCheckpoint, save_checkpoint
 from .opened_peft import OpenedPlaced
-from .peft_writing import WRITABLE, write_peft
+from .peft_writing import WRITABLE, writable_specs, write_peft
 
 _VERSION = "adapters.1.3.0"  # the library's name, and the version of its format
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "swish": "swish", "tanh": "tanh"}
@@ -76,24 +75,13 @@ def to_peft(opened: OpenedCheckpoint | OpenedPlaced, out: Path) -> None:
     """
     refuse_full(out)
     description = opened.description
-    base, layers, tensors = _parts_for_peft(opened)
+    specs = writable_specs(description.method)
+    assert isinstance(opened, OpenedPlaced), "the packed engine has no adapters inside sublayers"
+    with torch.device("meta"):  # the base as it was before PEFT's modules were put into it
+        plain = type(opened.model)(copy.deepcopy(opened.model.config))
+    layers = tuple(dict.fromkeys(opened.layer_names))
     name, revision = description.base.name, description.base.revision
-    write_peft(out, description.method, tensors, base, layers, description.task.kind, name, revision)
-
-
-def _parts_for_peft(
-    opened: OpenedCheckpoint | OpenedPlaced,
-) -> tuple[PreTrainedModel, tuple[str, ...], dict[str, Tensor]]:
-    """The base's modules, the names of its layers, and the tensors that differ from it."""
-    model = opened.model
-    if isinstance(opened, OpenedPlaced):
-        with torch.device("meta"):  # the base as it was before PEFT's modules were put into it
-            plain = type(model)(copy.deepcopy(model.config))
-        return plain, tuple(dict.fromkeys(opened.layer_names)), dict(opened.tensors)
-    base = model.base
-    names = dict.fromkeys(model.anatomy.layer_names(base.config))
-    layers = tuple(f"{base.base_model_prefix}.{name}" for name in names)
-    return base, layers, {n: p for n, p in base.named_parameters() if n in opened.trained}
+    write_peft(out, specs, opened.tensors, plain, layers, description.task.kind, name, revision)
 
 
 def lost_in_adapterhub(opened: OpenedCheckpoint) -> list[str]:

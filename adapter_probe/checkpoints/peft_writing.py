@@ -1,4 +1,4 @@
-"""Write checkpoints in PEFT's format: LoRA, DoRA, (IA)^3 and tuned LayerNorms."""
+"""Write LoRA and (IA)^3 of AdapterHub in PEFT's format."""
 
 from __future__ import annotations
 
@@ -20,14 +20,8 @@ from .files import CONFIG
 from .peft_fits import LoraTargets
 from .peft_headers import WEIGHTS
 
-WRITABLE = "LoRA, DoRA, (IA)³ or tuned LayerNorms, one of them at a time"
-_TYPES = {
-    "low_rank": "LORA",
-    "decomposed": "LORA",
-    "scale_input": "IA3",
-    "scale_output": "IA3",
-    "norm": "LN_TUNING",
-}
+WRITABLE = "LoRA or (IA)³, one of them at a time"
+_TYPES = {"low_rank": "LORA", "scale_input": "IA3", "scale_output": "IA3"}
 TASK_TYPES: dict[Kind, str] = {
     "classification": "SEQ_CLS",
     "regression": "SEQ_CLS",
@@ -41,7 +35,7 @@ _PREFIX = "base_model.model."
 
 def write_peft(
     out: Path,
-    method: object,
+    specs: Sequence[InnerSpec],
     tensors: Mapping[str, Tensor],
     base: PreTrainedModel,
     layers: Sequence[str],
@@ -53,7 +47,7 @@ def write_peft(
 
     Args:
         out: output folder; the configuration, which makes it a checkpoint, is written last.
-        method: the adapters.
+        specs: the adapters, see `writable_specs`.
         tensors: all tensors that differ from the base, by their names in this project's model.
         base: the model, for the names and kinds of its modules.
         layers: names of the layers' modules in it, bottom first.
@@ -62,10 +56,8 @@ def write_peft(
         revision: revision of the base on the hub.
 
     Raises:
-        CheckpointError: PEFT has no such adapters.
         ResultsError: the folder cannot be written.
     """
-    specs = _writable(method)
     modules = dict(base.named_modules())
     changed = {spec.module for spec in specs}
     document = {
@@ -77,8 +69,7 @@ def write_peft(
         "modules_to_save": _whole(tensors, changed, base) or None,
         **_targets(specs, base, layers),
     }
-    if document["peft_type"] != "LN_TUNING":
-        document["fan_in_fan_out"] = type(modules[specs[0].module]).__name__ == "Conv1D"
+    document["fan_in_fan_out"] = type(modules[specs[0].module]).__name__ == "Conv1D"
     if document["peft_type"] == "LORA":
         whole = tuple(f"{name}." for name in document["modules_to_save"] or ())
         others = [key for key in tensors if ".adapter." not in key and not key.startswith(whole)]
@@ -101,7 +92,7 @@ def write_peft(
     write_json(out / CONFIG, document)
 
 
-def _writable(method: object) -> tuple[InnerSpec, ...]:
+def writable_specs(method: object) -> tuple[InnerSpec, ...]:
     """The adapters, if all are of the same PEFT type.
 
     Raises:
@@ -110,9 +101,8 @@ def _writable(method: object) -> tuple[InnerSpec, ...]:
     if not isinstance(method, ImportedMethod):
         given = getattr(method, "name", method)
         raise CheckpointError(f"PEFT's format can represent {WRITABLE}, not the method {given}")
-    kinds = {_TYPES[spec.kind] for spec in method.inner}
-    mixed = {"low_rank", "decomposed"} <= {spec.kind for spec in method.inner}
-    if method.bottlenecks or method.head is not None or len(kinds) != 1 or mixed:
+    kinds = {_TYPES.get(spec.kind) for spec in method.inner}
+    if method.bottlenecks or method.head is not None or len(kinds) != 1 or None in kinds:
         held = " and ".join(method.kinds) if method.inner or method.bottlenecks else "no adapters at all"
         own = " with a library-specific head" if method.head is not None else ""
         raise CheckpointError(f"PEFT's format can represent {WRITABLE}, not {held}{own}")
@@ -133,7 +123,7 @@ def _whole(tensors: Iterable[str], changed: set[str], base: PreTrainedModel) -> 
     return sorted(names)
 
 
-def _targets(specs: tuple[InnerSpec, ...], base: PreTrainedModel, layers: Sequence[str]) -> dict[str, Any]:
+def _targets(specs: Sequence[InnerSpec], base: PreTrainedModel, layers: Sequence[str]) -> dict[str, Any]:
     """The modules with adapters, by name endings and layers if possible, else by full names."""
     wanted = {spec.module for spec in specs}
     places = [
@@ -152,7 +142,7 @@ def _targets(specs: tuple[InnerSpec, ...], base: PreTrainedModel, layers: Sequen
     return {"target_modules": sorted(wanted), "exclude_modules": None}
 
 
-def _lora_settings(specs: tuple[InnerSpec, ...], biases: bool) -> dict[str, Any]:
+def _lora_settings(specs: Sequence[InnerSpec], biases: bool) -> dict[str, Any]:
     """Ranks and scales; PEFT's scale is alpha / r, so that alpha is the scale times the rank."""
     alphas = {spec.module: _whole_number(spec.scale * spec.rank) for spec in specs}
     rank = Counter(spec.rank for spec in specs).most_common(1)[0][0]
@@ -164,8 +154,6 @@ def _lora_settings(specs: tuple[InnerSpec, ...], biases: bool) -> dict[str, Any]
         "alpha_pattern": {_pattern(name): value for name, value in alphas.items() if value != alpha},
         "lora_dropout": 0.0,
         "use_rslora": False,
-        "use_dora": specs[0].kind == "decomposed",
-        "lora_bias": specs[0].bias,
         "bias": "all" if biases else "none",
         "init_lora_weights": True,
     }
@@ -183,11 +171,8 @@ def _pattern(module: str) -> str:
 def _tensors_of(spec: InnerSpec, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     own = f"{spec.module}.adapter."
     parts = {key.removeprefix(own): tensor for key, tensor in tensors.items() if key.startswith(own)}
-    if spec.kind in ("low_rank", "decomposed"):
-        names = {"down.weight": "lora_A.weight", "up.weight": "lora_B.weight", "up.bias": "lora_B.bias"}
-        names["magnitude"] = "lora_magnitude_vector"
+    if spec.kind == "low_rank":
+        names = {"down.weight": "lora_A.weight", "up.weight": "lora_B.weight"}
         return {f"{spec.module}.{names[part]}": tensor for part, tensor in parts.items()}
-    if spec.kind == "norm":
-        return {f"{spec.module}.ln_tuning_layers.{part}": tensor for part, tensor in parts.items()}
     factor = parts["factor"] * spec.scale
     return {f"{spec.module}.ia3_l": factor[None] if spec.kind == "scale_input" else factor[:, None]}

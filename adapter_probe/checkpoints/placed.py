@@ -1,6 +1,6 @@
 """Adapters of AdapterHub and of this project in Transformers' own models, for the general engine.
 
-Bottlenecks become modules with hooks, see `places`; LoRA, (IA)³ and tuned LayerNorms become modules of PEFT.
+Bottlenecks become modules with hooks, see `places`; LoRA and (IA)³ become modules of PEFT.
 All are filled from tensors under the names that they have in this project's format.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from peft import IA3Config, LNTuningConfig, LoraConfig, PeftConfig, inject_adapter_in_model
+from peft import IA3Config, LoraConfig, PeftConfig, inject_adapter_in_model
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -32,11 +32,7 @@ from .places import Place
 _PARTS = {
     "down.weight": "lora_A.{}.weight",
     "up.weight": "lora_B.{}.weight",
-    "up.bias": "lora_B.{}.bias",
-    "magnitude": "lora_magnitude_vector.{}.weight",
     "factor": "ia3_l.{}",
-    "weight": "ln_tuning_layers.{}.weight",
-    "bias": "ln_tuning_layers.{}.bias",
 }
 """The parts of an adapter inside a sublayer, in this project's format and in PEFT's modules."""
 
@@ -222,17 +218,12 @@ def _config(specs: Sequence[InnerSpec]) -> PeftConfig:
         ModelError: no single type of PEFT has all these kinds.
     """
     names, kinds = [spec.module for spec in specs], {spec.kind for spec in specs}
-    if kinds in ({"low_rank"}, {"decomposed"}):
+    if kinds == {"low_rank"}:
         ranks = {"^" + spec.module.replace(".", r"\."): spec.rank for spec in specs}
-        return LoraConfig(
-            r=1, target_modules=names, rank_pattern=ranks, lora_bias=specs[0].bias,
-            use_dora=kinds == {"decomposed"},
-        )  # fmt: skip
+        return LoraConfig(r=1, target_modules=names, rank_pattern=ranks)
     if kinds <= {"scale_input", "scale_output"}:
         reading = [spec.module for spec in specs if spec.kind == "scale_input"]
         return IA3Config(target_modules=names, feedforward_modules=reading)
-    if kinds == {"norm"}:
-        return LNTuningConfig(target_modules=names)
     raise ModelError(f"adapters of the kinds {', '.join(sorted(kinds))} are not supported in one model")
 
 
