@@ -20,7 +20,7 @@ from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.tensors import split
-from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, finish_maps
+from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, finish_maps, finished_maps
 
 from .general_model import GeneralModel, example_of, ignore_padding, inputs_of
 from .heap import available_memory, return_free_memory
@@ -161,12 +161,20 @@ def general_runners(request: AblationRequest, dtype: torch.dtype, lanes: int) ->
     """
     model = request.model
     assert isinstance(model, GeneralModel), "the other engine runs this model"
-    fixed = model.fixed or not can_share(model.module)
-    module = model.module if fixed else cast_copy(model.module.to(request.device), dtype)
-    strength = request.settings.strength
-    added = bytes_of_finished(module) * (2 if strength else 1)
-    if not fixed and added < _SHARE_OF_FREE * available_memory(request.device):
-        finish_maps(module, strength)
+    fixed, strength = model.fixed or not can_share(model.module), request.settings.strength
+
+    def fits(module: nn.Module) -> bool:
+        added = bytes_of_finished(module) * (2 if strength else 1)
+        return added < _SHARE_OF_FREE * available_memory(request.device)
+
+    module = model.module
+    if not fixed:
+        module.to(request.device)
+        ready = all(p.dtype == dtype for p in module.parameters() if p.is_floating_point())
+        finished = finished_maps(module, strength) if ready and fits(module) else {}
+        module = cast_copy(module, dtype, finished)
+        if not ready and fits(module):
+            finish_maps(module, strength)
     replay, layout = _prepared(request, module)
     pack(replay)
     first = GeneralRunner(request, replay, layout)

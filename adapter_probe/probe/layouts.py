@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from adapter_probe.data.requests_encoding import EncodedRequests
+from adapter_probe.data.requests_encoding import EncodedRequests, TokenTree
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.checking import refused
 
@@ -20,6 +20,7 @@ from .rows import Layout, Scorer, arguments_of, output_embedding, rows_of, text_
 
 # The largest difference between sums of log-likelihoods, which are kept in float32, relative to the largest.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 2e-2}
+_TOGETHER = 256  # tokens of texts of one length that share a forward, of a model that keeps them apart
 # Positions of these kinds depend on the length of the row.
 _BY_LENGTH = ("dynamic", "longrope")
 
@@ -62,7 +63,7 @@ def choose_layout(
     worst = float("nan")
     with torch.no_grad():
         with refused(preparing=True, how=f"in {str(dtype).removeprefix('torch.')}"):
-            own, is_last = _own_scores(model, encoded, items, device)
+            own, is_last = _own_scores(model, encoded, items, device, 0 if alone else _TOGETHER)
         known = np.isfinite(own)
         if not known.any():
             raise ModelError(
@@ -112,9 +113,11 @@ def _kinds(rope: Any) -> Iterator[object]:
 
 
 def _own_scores(
-    model: nn.Module, encoded: EncodedRequests, items: np.ndarray, device: torch.device
+    model: nn.Module, encoded: EncodedRequests, items: np.ndarray, device: torch.device, most: int
 ) -> tuple[np.ndarray, bool]:
-    """Log-likelihoods ``[items, continuations]`` by one forward each, and `choose_layout`'s second result.
+    """Log-likelihoods ``[items, continuations]`` of single texts, and `choose_layout`'s second result.
+
+    Only texts of the same length share a forward, of at most so many tokens.
 
     Of an item with many continuations the first, the last and the longest are computed, and the others are
     NaN, as where an item has fewer.
@@ -123,20 +126,35 @@ def _own_scores(
     seen: list[Tensor] = []
     handle = output_embedding(model).register_forward_hook(lambda _module, _args, out: seen.append(out))
     try:
-        for place, item in enumerate(items):
-            sizes = list(map(len, encoded.trees[item].scored))
-            for number in {0, len(sizes) - 1, int(np.argmax(sizes))}:
-                text, before = text_of(encoded.trees[item], number), len(seen)
-                inputs = arguments_of([text], text.tokens[None].copy())
-                out = model(**{name: x.to(device) for name, x in inputs.items()})["logits"]
-                is_last = len(seen) == before + 1 and torch.equal(seen.pop().to(out.dtype), out)
+        for batch in _of_one_length(encoded, items, most):
+            before, trees = len(seen), [text for *_, text in batch]
+            inputs = arguments_of(trees, np.stack([text.tokens for text in trees]))
+            out = model(**{name: x.to(device) for name, x in inputs.items()})["logits"]
+            is_last = len(seen) == before + 1 and torch.equal(seen.pop().to(out.dtype), out)
+            for logits, (place, number, text) in zip(out, batch):
                 states = torch.from_numpy(text.read[text.after])
-                chosen = torch.log_softmax(out[0, states.to(device)].double().cpu(), dim=-1)
+                chosen = torch.log_softmax(logits[states.to(device)].double().cpu(), dim=-1)
                 targets = torch.from_numpy(text.targets)
                 sums[place, number] = chosen[torch.arange(len(states)), targets].sum()
     finally:
         handle.remove()
     return sums, is_last
+
+
+def _of_one_length(
+    encoded: EncodedRequests, items: np.ndarray, most: int
+) -> Iterator[list[tuple[int, int, TokenTree]]]:
+    """Some texts of the items, with their items' places and their numbers, in batches of `most` tokens."""
+    groups: dict[tuple[int, ...], list[tuple[int, int, TokenTree]]] = {}
+    for place, item in enumerate(items):
+        sizes = list(map(len, encoded.trees[item].scored))
+        for number in sorted({0, len(sizes) - 1, int(np.argmax(sizes))}):
+            text = text_of(encoded.trees[item], number)
+            lengths = (len(text.tokens), 0 if text.source is None else len(text.source))
+            groups.setdefault(lengths, []).append((place, number, text))
+    for (length, source), texts in groups.items():
+        size = max(1, most // (length + source))
+        yield from (texts[i : i + size] for i in range(0, len(texts), size))
 
 
 def _scores(

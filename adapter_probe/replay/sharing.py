@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from itertools import chain
 
 import torch
@@ -14,11 +15,18 @@ def sharing(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())})
 
 
-def cast_copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+def cast_copy(
+    model: nn.Module, dtype: torch.dtype, instead: Mapping[nn.Module, nn.Module] | None = None
+) -> nn.Module:
     """A copy that shares its tensors, but for those that are stored in another floating-point precision.
 
     Quantised weights are kept, and buffers of the model that are computed and not stored, such as rotary
     frequencies; but not those of tuners, such as the projections of a VeRA that were drawn again.
+
+    Args:
+        model: the model.
+        dtype: the precision.
+        instead: modules that stand in the copy in place of some of the model's, which are not copied.
     """
     stored = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
     tuners = (module for module in model.modules() if type(module).__module__.startswith("peft."))
@@ -32,7 +40,9 @@ def cast_copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
         return nn.Parameter(other, requires_grad=False) if isinstance(tensor, nn.Parameter) else other
 
     tensors = chain(model.parameters(), model.buffers())
-    return copy.deepcopy(model, {id(tensor): cast(tensor) for tensor in tensors})
+    memo: dict[int, object] = {id(tensor): cast(tensor) for tensor in tensors}
+    memo |= {id(module): other for module, other in (instead or {}).items()}
+    return copy.deepcopy(model, memo)
 
 
 def can_share(model: nn.Module) -> bool:

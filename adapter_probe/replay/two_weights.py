@@ -105,6 +105,11 @@ def can_finish(module: nn.Module) -> bool:
     return plain and base.weight.device.type != "meta" and not _hooked(module)
 
 
+def finished_maps(model: nn.Module, strength: float = 0.0) -> dict[nn.Module, nn.Module]:
+    """Every map that can be finished, with what may stand in its place."""
+    return {module: TwoWeights(module, strength) for module in model.modules() if can_finish(module)}
+
+
 def finish_maps(model: nn.Module, strength: float = 0.0) -> int:
     """Replace, in place, every map that can be finished; returns the bytes of the added weights."""
     added = 0
