@@ -117,7 +117,7 @@ def checkpoint_identity(record: Mapping[str, Any]) -> dict[str, Any]:
     """The identity of a checkpoint in an evaluation.
 
     Args:
-        record: a checkpoint's description as JSON, see `Description.to_json`; fields that older ones lack
+        record: a checkpoint's description as JSON, see `Description.to_json`; fields that it lacks
             are left out.
     """
     base, method = record.get("base") or {}, record.get("method") or {}
