@@ -1,6 +1,7 @@
 """MLX-LM's adapters: closed forms, MLX's own forward where it is installed, and what is refused.
 
-The files are written here after `mlx_lm/tuner/lora.py` and `dora.py` of mlx-lm 0.31, or by mlx-lm itself.
+The files are written here after `mlx_lm/tuner/lora.py` and `dora.py` of mlx-lm 0.31, or by mlx-lm itself
+(run with 0.32.2).
 """
 
 from __future__ import annotations
