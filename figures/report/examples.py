@@ -117,7 +117,7 @@ def confusion_card(found: Mapping[str, Any]) -> Html:
 def examples_content(
     results: AblationResults, spans: pd.DataFrame, texts: ExampleTexts
 ) -> dict[str, Any] | None:
-    """The examples whose outcome some span changes, with their predictions, as plain JSON.
+    """The examples whose outcome, tags or labels some span changes, with their predictions, as plain JSON.
 
     Returns:
         `numbers` of the examples in their split, from 1; `texts` and `second` (or None); `truth`, and by
@@ -139,10 +139,17 @@ def examples_content(
             f"{len(texts.texts)} texts do not fit predictions of {results.n_examples} examples"
         )
     intact, rows = intact_row(results), variant_of(results, spans)
-    kept = np.flatnonzero((outcomes != outcomes[intact])[results.nonfinite == 0].any(axis=0))
+    differ = outcomes != outcomes[intact]
+    if results.kind in (
+        "tokens",
+        "multilabel",
+    ):  # which may change and stay wrong
+        own = results.predictions if results.tags is None else results.tags
+        differ = (own != own[intact]).any(axis=-1)
+    kept = np.flatnonzero(differ[results.nonfinite == 0].any(axis=0))
     said, options, truth = _predicted(results, texts, kept)
     margins, most = _margins(results, kept), int(said.max(initial=0))
-    changed = (outcomes != outcomes[intact])[[row for row in rows if row is not None]][:, kept].sum(axis=0)
+    changed = differ[[row for row in rows if row is not None]][:, kept].sum(axis=0)
 
     def told(row: int | None) -> dict[str, Any] | None:
         if row is None:
