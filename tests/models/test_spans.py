@@ -8,7 +8,7 @@ import pytest
 import torch
 from refusals import naming
 from torch.nn import functional as F
-from transformers import AutoModelForMaskedLM, AutoModelForQuestionAnswering, AutoModelForTokenClassification
+from transformers import AutoModelForMaskedLM, AutoModelForQuestionAnswering
 
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import PackedBatch, pack
@@ -78,10 +78,6 @@ def test_a_span_head_needs_two_outputs(tiny_base: Callable):
         AdaptedModel(base)
 
 
-@pytest.mark.parametrize("kind", [AutoModelForMaskedLM, AutoModelForTokenClassification])
-def test_a_model_with_another_head_is_refused(kind: type, tiny_base: Callable):
-    base = kind.from_pretrained(tiny_base("roberta"))
-    with pytest.raises(ModelError) as caught:
-        AdaptedModel(base)
-    assert type(base).__name__ in str(caught.value)
-    assert "sequence classification or question answering" in str(caught.value)
+def test_a_model_with_another_head_is_refused(tiny_base: Callable):
+    with pytest.raises(ModelError, match=naming("RobertaForMaskedLM")):
+        AdaptedModel(AutoModelForMaskedLM.from_pretrained(tiny_base("roberta")))

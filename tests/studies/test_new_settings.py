@@ -15,7 +15,7 @@ from adapter_probe.probe import arguments
 from adapter_probe.results import schema
 from adapter_probe.results.rundir import PARTS
 from adapter_probe.results.trial_files import claim_study
-from adapter_probe.training.request import TrainingRequest, identity_of
+from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings
 
 
@@ -74,6 +74,7 @@ def test_older_trials_are_not_trained_again(tiny_base, tmp_path, short_task):
     claim_study(tmp_path, "tradeoff", *trials.shared_settings([now]))
     # The table of trials has no column for a new setting, so a folder holds one value of it.
     other = replace(old, settings=LaterTraining(epochs=1, patience=2))
-    assert trials.trial_id(identity_of(other, {})) != trials.trial_id(identity_of(old, {}))
+    (later,) = trials.plan_trials([other])
+    assert later.id != was.id
     with pytest.raises(ResultsError, match=naming("patience", "2")):
-        claim_study(tmp_path, "tradeoff", *trials.shared_settings(trials.plan_trials([other])))
+        claim_study(tmp_path, "tradeoff", *trials.shared_settings([later]))

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,13 +16,15 @@ from refusals import naming
 
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError, JobsDetached, ResultsError, TrainingError
+from adapter_probe.jobs.resources import Resources
 from adapter_probe.jobs.trial_run import run_trial
 from adapter_probe.studies.init_sweep import InitSweep, init_sweep
 from adapter_probe.studies.loading import load
 from adapter_probe.studies.plans import SuitePlan
-from adapter_probe.studies.sweeps import TaskOptions, find_tasks, majority_rows
+from adapter_probe.studies.sweeps import TaskOptions, find_tasks, majority_rows, say_slow_bfloat16
 from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
 from adapter_probe.training.baseline import fit_baseline
+from adapter_probe.training.settings import TrainingSettings
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -276,6 +279,14 @@ def test_ids_of_trials_that_look_like_numbers_stay_texts(tiny_base, two_tasks, t
     (identity,) = study.trials["trial"]
     path.write_text(path.read_text().replace(identity, "00e1234567890123"))
     assert load(tmp_path).trials["trial"].tolist() == ["00e1234567890123"]
+
+
+@pytest.mark.parametrize(("dtype", "told"), [("bfloat16", 1), ("float32", 0)])
+def test_a_sweep_in_slow_bfloat16_says_what_would_be_faster(dtype, told, monkeypatch, capfd):
+    monkeypatch.setattr("adapter_probe.device.bfloat16_speed", lambda _: 0.25)
+    trial = SimpleNamespace(request=SimpleNamespace(settings=TrainingSettings(dtype=dtype)))
+    say_slow_bfloat16([trial], Resources())
+    assert capfd.readouterr().err.count("--dtype float32") == told
 
 
 @pytest.mark.slow
