@@ -38,6 +38,7 @@ from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.training.features import FrozenFeatures
 from adapter_probe.training.loop import Progress, epoch_batches
+from adapter_probe.training.peft_methods import method_of
 from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
 from adapter_probe.training.settings import TrainingSettings
 
@@ -329,3 +330,15 @@ def test_tags_and_several_labels(kind: str, method: Method, decoder, train, tmp_
     if isinstance(method, Adapters):
         study = ap.ablate(tmp_path / "c", progress=False)
         assert study.summary.intact_score == pytest.approx(next(iter(said.scores.values())))
+
+
+@pytest.mark.slow
+def test_peft_trains_classifiers_of_other_families(decoder, short_task, train, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(decoder("llama"))
+    sizes = {name: SIZES[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
+    config = AutoConfig.for_model("falcon", vocab_size=len(tokenizer), **sizes)
+    AutoModel.from_config(config).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    said = train(tmp_path / "base", short_task, tmp_path / "c", method=method_of("lora:r=2"))
+    study = ap.ablate(tmp_path / "c", progress=False)
+    assert study.summary.intact_score == pytest.approx(said.scores["accuracy"])
