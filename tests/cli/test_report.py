@@ -313,8 +313,9 @@ def test_several_folders_come_in_order(run, checkpoint: Path, tmp_path: Path):
     sweep = tmp_path / "sweep"
     sweep.mkdir()
     (sweep / "sweep.csv").write_text(
-        "task,metric,init_std,n,mean,sem,min,max,diverged,majority_score\n"
-        "tiny,accuracy,0.01,3,0.8,0.1,0.7,0.9,0,0.5\n"
+        "task,metric,init_std,n,mean,sem,min,max,diverged,majority_score,"
+        "learning_rate,epochs,size,method,init\n"
+        "tiny,accuracy,0.01,3,0.8,0.1,0.7,0.9,0,0.5,0.001,3,64,adapters,\n"
     )
     assert run(sweep, checkpoint).exit_code == 0
     assert [study["name"] for study in data_of(tmp_path / "report.html")["studies"]] == ["tiny"]

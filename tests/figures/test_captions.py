@@ -38,13 +38,15 @@ def points(kind: dict[str, object], **columns: object) -> pd.DataFrame:
 
 
 def sweep_points(**columns: object) -> pd.DataFrame:
-    kind = {"init_std": [1e-3, 1e-2], "n": [3, 2], "diverged": [0, 1], "learning_rate": 3e-4, "epochs": 3}
+    kind = {"init_std": [1e-3, 1e-2], "n": [3, 2], "diverged": [0, 1], "learning_rate": 3e-4, "epochs": 3,
+            "method": "adapters", "init": ""}  # fmt: skip
     return points(kind, **columns)
 
 
 def tradeoff_points(**columns: object) -> pd.DataFrame:
     kind = {"method": ["adapters", "full"], "n": 2, "diverged": 0, "trained_parameters": [1000, 10**6],
-            "trained_parameters_without_head": [900, 10**6], "percent_of_base": [0.1, 100.0]}  # fmt: skip
+            "trained_parameters_without_head": [900, 10**6], "percent_of_base": [0.1, 100.0],
+            "learning_rate": 3e-4, "epochs": 3}  # fmt: skip
     return points(kind, **columns)
 
 
