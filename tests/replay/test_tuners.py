@@ -64,6 +64,7 @@ TUNERS = {
     "waveft": peft.WaveFTConfig(n_frequency=50, target_modules=L),
 }
 IN_FLOAT32 = ("pissa", "olora", "psoft")  # whose start PEFT computes in this precision only
+INSIDE = ("c3a",)  # which PEFT always computes in float32, where some processors round differently by batch
 QUICK = ("lora", "ia3", "layer_replication")
 
 
@@ -80,12 +81,14 @@ def tuned(config, std=0.2, name="llama", dtype=None):
 def test_every_span_equals_the_loop(name):
     dtype = torch.float32 if name in IN_FLOAT32 else None
     model, x = tuned(TUNERS[name], 1.0 if name == "vera" else 0.2, dtype=dtype)
-    replay = Replay(model, x)
-    assert_equal_to_loop(replay, x, spans(len(replay.layers)))
+    exact = name not in INSIDE
+    replay = Replay(model if exact else model.float(), x)
+    tolerance = 1e-10 if exact else 1e-5
+    assert_equal_to_loop(replay, x, spans(len(replay.layers)), tolerance)
     if name not in ("modules_to_save", "embeddings"):  # all that the tuner changes is inside the layers
         off = replay.outputs(x, np.zeros((1, len(replay.has_adapter)), bool))[0]
         with torch.no_grad(), model.disable_adapter():
-            assert torch.allclose(model(**x).logits, off, atol=1e-10)
+            assert torch.allclose(model(**x).logits, off, atol=tolerance)
 
 
 @pytest.mark.slow
