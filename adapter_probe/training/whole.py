@@ -276,7 +276,7 @@ def _put_bottlenecks(loaded: AnyLoaded, method: Adapters, seed: int) -> list[tup
     generator = torch.Generator().manual_seed(seed)
     placed: list[tuple[str, nn.Module]] = []
     for name, adapter in put_bottlenecks(loaded.model, shape, method):
-        adapter.initialise(method.init_std, generator)  # type: ignore[union-attr]
+        adapter.initialise(method.init_std, generator)  # type: ignore[union-attr, operator]
         placed.append((name, adapter))
     return placed
 
