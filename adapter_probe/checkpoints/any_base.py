@@ -6,7 +6,7 @@ import contextlib
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
+from adapter_probe.data.requests_encoding import Start
 from adapter_probe.errors import CheckpointError, must_be
 
 from .base import initialise, refuse_not_finite, weights_sha256
@@ -256,6 +257,16 @@ def positions_of(model: PreTrainedModel) -> int:
         if isinstance(module, nn.Embedding) and "position" in name and module.padding_idx is not None:
             limits.append(module.num_embeddings - module.padding_idx - 1)
     return min(int(limit) for limit in limits if math.isfinite(limit))
+
+
+def start_of(model: Any) -> Start:
+    """How an encoder-decoder's own code begins to write, see `encode_requests`."""
+
+    def start(tokens: Sequence[int]) -> int:
+        labels = torch.tensor([list(tokens)])
+        return int(model.prepare_decoder_input_ids_from_labels(labels)[0, 0])
+
+    return start
 
 
 def limit_length(positions: int, tokenizer_limit: float, name: str) -> int:

@@ -27,12 +27,15 @@ class Encoded:
         fingerprint: SHA-256 of all of these ids and lengths.
         scored: of a language model, per example int64 ``[scored]``: the places of the tokens that are scored,
             each by what is predicted at the place before it; else None.
+        sources: of an encoder-decoder, int64 ``[examples]``: how many of the first tokens the encoder reads,
+            the decoder reading what follows; else None.
     """
 
     input_ids: tuple[np.ndarray, ...]
     token_type_ids: tuple[np.ndarray, ...] | None
     fingerprint: str
     scored: tuple[np.ndarray, ...] | None = None
+    sources: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -82,15 +85,17 @@ def encoded_with_fingerprint(
     input_ids: tuple[np.ndarray, ...],
     token_type_ids: tuple[np.ndarray, ...] | None,
     scored: tuple[np.ndarray, ...] | None = None,
+    sources: np.ndarray | None = None,
 ) -> Encoded:
     """Token ids together with their fingerprint; arguments as in `Encoded`."""
     digest = hashlib.sha256()
-    for examples in (input_ids, token_type_ids, *([scored] if scored is not None else ())):
+    more = (scored, None if sources is None else (sources,))
+    for examples in (input_ids, token_type_ids, *(one for one in more if one is not None)):
         digest.update(b"ids" if examples is not None else b"none")
         for ids in examples or ():
             digest.update(len(ids).to_bytes(8, "little"))
             digest.update(ids.astype("<i8", copy=False).tobytes())
-    return Encoded(input_ids, token_type_ids, digest.hexdigest(), scored)
+    return Encoded(input_ids, token_type_ids, digest.hexdigest(), scored, sources)
 
 
 def _arrays(examples: Sequence[Sequence[int]]) -> tuple[np.ndarray, ...]:

@@ -97,9 +97,13 @@ def load_examples(
 
 
 def load_training_texts(
-    tokenizer: Any, task: TaskSpec, max_length: int, max_examples: int | None = None
+    tokenizer: Any,
+    task: TaskSpec,
+    max_length: int,
+    max_examples: int | None = None,
+    start: Start | None = None,
 ) -> Examples:
     """Read and encode the training split of a language model; see `load_examples` and `encode_training`."""
     tables = read_language_split(task, "train", expect_fingerprint=True)
-    requests = requests_of(tokenizer, tables, "train", max_examples, turns=True)
-    return Examples(requests, encode_training(tokenizer, requests, max_length))
+    requests = requests_of(tokenizer, tables, "train", max_examples, turns=start is None)
+    return Examples(requests, encode_training(tokenizer, requests, max_length, start))

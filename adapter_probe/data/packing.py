@@ -48,6 +48,7 @@ class PackedBatch:
         first: int64 ``[examples]``, the position of each example's first token.
         read: int64 ``[read]``, the positions whose next tokens are scored, in packed order; None where the
             head reads one token an example, or all.
+        sources: see `Encoded`, int64 ``[examples]`` in packed order, on the host.
     """
 
     index: np.ndarray
@@ -56,6 +57,7 @@ class PackedBatch:
     token_type_ids: Tensor | None
     first: Tensor
     read: Tensor | None = None
+    sources: np.ndarray | None = None
 
     @property
     def n_tokens(self) -> int:
@@ -103,7 +105,7 @@ class PackedBatch:
             return None if values is None else values.to(device)
 
         tensors = (self.input_ids, self.token_type_ids, self.first, self.read)
-        return PackedBatch(self.index, self.groups, *map(moved, tensors))  # type: ignore[arg-type]
+        return PackedBatch(self.index, self.groups, *map(moved, tensors), self.sources)  # type: ignore[arg-type]
 
 
 def pack(encoded: Encoded, index: Sequence[int] | np.ndarray) -> PackedBatch:
@@ -120,7 +122,8 @@ def pack(encoded: Encoded, index: Sequence[int] | np.ndarray) -> PackedBatch:
         read = torch.from_numpy(
             np.concatenate([start + encoded.scored[i] - 1 for start, i in zip(starts, chosen)])
         )
-    return PackedBatch(chosen, groups, torch.from_numpy(ids), types, torch.from_numpy(starts), read)
+    sources = None if encoded.sources is None else encoded.sources[chosen]
+    return PackedBatch(chosen, groups, torch.from_numpy(ids), types, torch.from_numpy(starts), read, sources)
 
 
 def packed_groups(lengths: np.ndarray) -> tuple[Group, ...]:

@@ -114,12 +114,7 @@ def encode_requests(
         DataError: whole texts are given to an encoder-decoder, the tokenizer of another model has neither a
             BOS nor an EOS token, or a continuation gives no token or more than the model reads.
     """
-    if start is not None and requests.form == "text":
-        raise DataError(
-            f"{requests.name}: an encoder-decoder reads one text and writes another; give rows with columns "
-            "prompt and completion, or with choices, not whole texts"
-        )
-    encoder = encoder_of(tokenizer, max_length) if start is None else Pairs(tokenizer, start, max_length)
+    encoder = encoder_of(tokenizer, requests, max_length, start)
     trees, example, n_tokens = [], [], []
     for number, request in enumerate(requests.rows):
         try:
@@ -140,12 +135,22 @@ def encode_requests(
     )
 
 
-def encoder_of(tokenizer: Any, max_length: int) -> Encoder:
-    """What encodes single requests.
+def encoder_of(
+    tokenizer: Any, requests: Requests, max_length: int, start: Start | None = None
+) -> Encoder | Pairs:
+    """What encodes single requests; arguments as of `encode_requests`.
 
     Raises:
-        DataError: the tokenizer has neither a BOS nor an EOS token.
+        DataError: whole texts are given to an encoder-decoder, or the tokenizer of another model has neither
+            a BOS nor an EOS token.
     """
+    if start is not None:
+        if requests.form == "text":
+            raise DataError(
+                f"{requests.name}: an encoder-decoder reads one text and writes another; give rows with "
+                "columns prompt and completion, or with choices, not whole texts"
+            )
+        return Pairs(tokenizer, start, max_length)
     prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if prefix is None:
         raise DataError("the base's tokenizer has neither a BOS nor an EOS token to start a text with")

@@ -6,7 +6,7 @@ of the right choice, the good sentence, the completion, every turn of the assist
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,17 +15,28 @@ import numpy as np
 from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
 from adapter_probe.data.request_rows import Request
 from adapter_probe.data.requests import Requests
-from adapter_probe.data.requests_encoding import EncodedRequests, Text, TokenTree, Unfit, encoder_of
+from adapter_probe.data.requests_encoding import (
+    EncodedRequests,
+    Encoder,
+    Start,
+    Text,
+    TokenTree,
+    Unfit,
+    encoder_of,
+)
 from adapter_probe.errors import DataError
 
 
-def encode_training(tokenizer: Any, requests: Requests, max_length: int) -> Encoded:
+def encode_training(
+    tokenizer: Any, requests: Requests, max_length: int, start: Start | None = None
+) -> Encoded:
     """The sequences to train on, one per row, or per window of a long text.
 
     Args:
         tokenizer: a transformers tokenizer.
         requests: the rows; chats with the turns of the assistant.
         max_length: maximum number of tokens; longer sequences lose their start.
+        start: of an encoder-decoder, see `encode_requests`.
 
     Returns:
         tokens, and in `scored` the places of those that the loss is of.
@@ -33,33 +44,41 @@ def encode_training(tokenizer: Any, requests: Requests, max_length: int) -> Enco
     Raises:
         DataError: a row gives no token to train on, see `encode_requests`.
     """
-    encoder = encoder_of(tokenizer, max_length)
-    ids, scored = [], []
+    encoder = encoder_of(tokenizer, requests, max_length, start)
+    ids, scored, sources = [], [], []
     for number, request in enumerate(requests.rows):
         try:
+            source = encoder.source(request)
             if request.turns:
                 found = [_chat(tokenizer, request)]
-            elif requests.form == "text":
+            elif requests.form == "text" and isinstance(encoder, Encoder):
                 found = [_places(text) for texts in encoder.windows(request) for text in texts]
             else:
                 right = replace(request, choices=(request.choices[request.gold],), gold=0, counts=())
-                found = [_places(text) for text in encoder.pairs(right)]
+                found = [_places(text, source) for text in encoder.pairs(right)]
         except Unfit as unfit:
             raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None
         for tokens, places in found:
-            cut = max(0, len(tokens) - max_length)
+            cut = max(0, len(tokens) - max_length) if source is None else 0  # else each is short enough
             kept = places[places > cut] - cut  # nothing comes before the first token
             if not len(kept):
                 raise DataError(f"{requests.name} row {number + 1}: no token to train on")
             ids.append(tokens[cut:])
             scored.append(kept)
-    return encoded_with_fingerprint(tuple(ids), None, tuple(scored))
+            sources.append(source)
+    return encoded_with_fingerprint(tuple(ids), None, tuple(scored), _sizes(sources))
 
 
-def _places(text: Text) -> tuple[np.ndarray, np.ndarray]:
+def _places(text: Text, source: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     context, continuation = text
-    whole = np.array(context + continuation, dtype=np.int64)
-    return whole, np.arange(len(context), len(whole))
+    whole = np.array([*(() if source is None else source), *context, *continuation], dtype=np.int64)
+    return whole, np.arange(len(whole) - len(continuation), len(whole))
+
+
+def _sizes(sources: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Tokens that an encoder reads of every sequence; None without an encoder."""
+    sizes = [len(source) for source in sources if source is not None]
+    return np.array(sizes, dtype=np.int64) if sizes else None
 
 
 def _chat(tokenizer: Any, request: Request) -> tuple[np.ndarray, np.ndarray]:
@@ -81,18 +100,20 @@ def texts_of(encoded: EncodedRequests) -> tuple[Encoded, np.ndarray, np.ndarray]
         the sequences with their scored places; and int64 ``[sequences]`` each, the example and the
         continuation that it is of.
     """
-    ids, scored, example, number = [], [], [], []
+    ids, scored, sources, example, number = [], [], [], [], []
     for item, tree in enumerate(encoded.trees):
         for place, (tokens, n_scored) in enumerate(_sequences(tree)):
-            ids.append(tokens)
-            scored.append(np.arange(len(tokens) - n_scored, len(tokens)))
+            whole, places = _places((tokens[:-n_scored], tokens[-n_scored:]), tree.source)
+            ids.append(whole)
+            scored.append(places)
+            sources.append(tree.source)
             example.append(int(encoded.example[item]))
             number.append(place)
-    made = encoded_with_fingerprint(tuple(ids), None, tuple(scored))
+    made = encoded_with_fingerprint(tuple(ids), None, tuple(scored), _sizes(sources))
     return made, np.array(example, dtype=np.int64), np.array(number, dtype=np.int64)
 
 
-def _sequences(tree: TokenTree) -> Iterator[tuple[np.ndarray, int]]:
+def _sequences(tree: TokenTree) -> Iterator[tuple[list[int], int]]:
     """Every continuation of a tree with the tokens before it, and the number of its own tokens."""
     for own in tree.scored:
         last = int(own[-1])
@@ -100,4 +121,4 @@ def _sequences(tree: TokenTree) -> Iterator[tuple[np.ndarray, int]]:
         while state >= 0:
             tokens.append(int(tree.tokens[state]))
             state = int(tree.parents[state])
-        yield np.array(tokens[::-1], dtype=np.int64), len(own)
+        yield tokens[::-1], len(own)

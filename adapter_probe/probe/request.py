@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 
+from adapter_probe.checkpoints.any_base import start_of
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
 from adapter_probe.checkpoints.engines import PACKED, Engine
 from adapter_probe.checkpoints.native import OpenedCheckpoint
@@ -256,12 +256,7 @@ def _start_of(opened: OpenedCheckpoint | OpenedPeft) -> Start | None:
             f"a {type(base).__name__} reads {base.main_input_name} and no text; give batches= of a model in "
             "memory"
         )
-
-    def start(tokens: Sequence[int]) -> int:
-        labels = torch.tensor([list(tokens)])
-        return int(base.prepare_decoder_input_ids_from_labels(labels)[0, 0])
-
-    return start
+    return start_of(base)
 
 
 def _without_adapters(

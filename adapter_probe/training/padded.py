@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -137,6 +138,15 @@ class PaddedModel(nn.Module):
 
     def _next_tokens(self, batch: PackedBatch) -> Tensor:
         """Logits ``[read, vocabulary]`` of the tokens after the positions that are read."""
+        inputs, row, column, width = self._texts(batch) if batch.sources is None else self._pairs(batch)
+        if not self._adds_tokens:  # whose tokens PEFT gives the model as a cache
+            inputs["use_cache"] = False
+        with self._only(row, column, width):
+            logits: Tensor = self.base(**inputs).logits
+        return logits[0]
+
+    def _texts(self, batch: PackedBatch) -> tuple[dict[str, Any], Tensor, Tensor, int]:
+        """The base's arguments; row and column of the positions that are read; and the width of rows."""
         lengths = [group.length for group in batch.groups for _ in range(group.n)]
         rows, begins, width = _joined(lengths) if self.joins else _alone(lengths)
         device = batch.input_ids.device
@@ -156,11 +166,29 @@ class PaddedModel(nn.Module):
             inputs["position_ids"] = torch.zeros_like(ids)
             inputs["position_ids"][row, column] = place
         assert batch.read is not None, "a language model's batch says what is scored"
-        if not self._adds_tokens:  # whose tokens PEFT gives the model as a cache
-            inputs["use_cache"] = False
-        with self._only(row[batch.read], column[batch.read], width):
-            logits: Tensor = self.base(**inputs).logits
-        return logits[0]
+        return inputs, row[batch.read], column[batch.read], width
+
+    def _pairs(self, batch: PackedBatch) -> tuple[dict[str, Any], Tensor, Tensor, int]:
+        """As `_texts`, of an encoder-decoder, whose decoder reads all but the last token."""
+        assert batch.sources is not None, "the encoder reads the beginning of each example"
+        assert batch.read is not None, "the batch says what is scored"
+        lengths = np.array([group.length for group in batch.groups for _ in range(group.n)])
+        sources = torch.from_numpy(batch.sources).to(batch.first.device)
+        written = torch.from_numpy(lengths - batch.sources - 1).to(batch.first.device)
+        ids, inside = self._cut(batch, batch.first, sources, int(batch.sources.max()))
+        width = int((lengths - batch.sources).max()) - 1
+        decoder_ids, _ = self._cut(batch, batch.first + sources, written, width)
+        row = torch.searchsorted(batch.first, batch.read, right=True) - 1
+        inputs = {"input_ids": ids, "attention_mask": inside.long(), "decoder_input_ids": decoder_ids}
+        return inputs, row, batch.read - (batch.first + sources)[row], width
+
+    def _cut(self, batch: PackedBatch, first: Tensor, sizes: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Rows of tokens ``[examples, width]`` from `first` on, padded, and which are no padding."""
+        columns = torch.arange(width, device=first.device)
+        inside = columns < sizes[:, None]
+        ids = torch.full(inside.shape, self._pad or 0, device=first.device)
+        ids[inside] = batch.input_ids[(first[:, None] + columns)[inside]]
+        return ids, inside
 
     def _apart(self, of: Tensor) -> Tensor:
         """Mask ``[rows, 1, columns, columns]``: a token sees itself and the earlier ones of its example."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from adapter_probe import metrics
-from adapter_probe.checkpoints.any_base import AnyLoaded, limit_length
+from adapter_probe.checkpoints.any_base import AnyLoaded, limit_length, start_of
 from adapter_probe.checkpoints.base import (
     LoadedBase,
     load_base,
@@ -160,15 +160,18 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
     limit = _limit(request.max_length, base, tokenizer.model_max_length)
     if task.kind == "extractive":
         limit = WindowSettings.within(limit).max_length
+    start = start_of(base.model) if task.kind == "causal" and base.model.config.is_encoder_decoder else None
     splits = {
         "train": (
-            load_training_texts(tokenizer, task, limit, request.max_train)
+            load_training_texts(tokenizer, task, limit, request.max_train, start)
             if task.kind == "causal"
             else load_examples(
                 tokenizer, task, "train", limit, max_examples=request.max_train, expect_fingerprint=True
             )
         ),
-        "validation": load_examples(tokenizer, task, "validation", limit, expect_fingerprint=True),
+        "validation": load_examples(
+            tokenizer, task, "validation", limit, expect_fingerprint=True, start=start
+        ),
     }
     for examples in splits.values():
         assert isinstance(examples.encoded, Encoded | EncodedRequests)
@@ -266,6 +269,10 @@ def _with_method(request: TrainingRequest, base: LoadedBase | AnyLoaded) -> Padd
     method, seed = request.method, request.settings.seed
     if request.settings.packing and request.task.kind != "causal":
         raise ModelError(f"--packing is for language models; task {request.task.name} is {request.task.kind}")
+    if request.settings.packing and base.model.config.is_encoder_decoder:
+        raise ModelError(
+            f"--packing is for language models of one stack; base {base.identity.name} is an encoder-decoder"
+        )
     if isinstance(method, PeftMethod):
         from .tuned import TunedModel  # whose import takes seconds
 

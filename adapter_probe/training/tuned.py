@@ -155,7 +155,8 @@ def _config(loaded: LoadedBase | AnyLoaded, method: PeftMethod, task: TaskSpec) 
         fields["modules_to_save"] = sorted({*(fields.get("modules_to_save") or ()), *lacked})
     if fields["peft_type"] == "LN_TUNING" and not fields.get("target_modules"):
         fields["target_modules"] = _norms(loaded)  # PEFT knows them of few families
-    return read_config(place, {**fields, "task_type": TASK_TYPES[task.kind]})
+    writes = task.kind == "causal" and loaded.model.config.is_encoder_decoder
+    return read_config(place, {**fields, "task_type": "SEQ_2_SEQ_LM" if writes else TASK_TYPES[task.kind]})
 
 
 def _norms(loaded: LoadedBase | AnyLoaded) -> list[str]:

@@ -45,23 +45,19 @@ def load_whole_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -
         seed: seed of the head's initialisation.
 
     Raises:
-        CheckpointError: it is an encoder-decoder, quantised, or it lacks weights.
+        CheckpointError: it is quantised, or it lacks weights.
         ModelError: the method does not fit the task or the family.
     """
-    if task.kind == "causal" and found.config.is_encoder_decoder:
-        raise CheckpointError(
-            f"base {found.name} is an encoder-decoder, which is ablated but not trained here; train it with "
-            "PEFT, and give its folder to `adapter-probe ablate`"
-        )
     refuse_method(method, task.kind, found.config.model_type)
     if quantised := method_of(found.fields):
         raise CheckpointError(
             f"base {found.name} is quantised with {quantised}; give the model in full to train on"
         )
-    head: Any = task.kind
+    writes = task.kind == "causal"
+    head: Any = "seq2seq" if writes and found.config.is_encoder_decoder else task.kind
     cls = choose_class(found.name, found.config, head, ())
     loaded = load_any_base(found, cls, n_outputs(task), torch.float32, seed=seed)
-    prefix = "" if head == "causal" else f"{loaded.model.base_model_prefix}."
+    prefix = "" if writes else f"{loaded.model.base_model_prefix}."
     refuse_lost(found.name, loaded.missing, prefix, f"{prefix}pooler.")
     return loaded
 
@@ -109,8 +105,9 @@ class WholeModel(PaddedModel):
     def __init__(self, loaded: AnyLoaded, method: Method, kind: str, seed: int):
         super().__init__(loaded.model, kind, loaded.identity.n_layers, loaded.model)
         refuse_method(method, kind, loaded.model.config.model_type)
+        self._stacks = _stacks_of(self.base, self.n_layers)
+        self.n_layers = max(self._stacks.values())
         check_depth(method, self.n_layers)
-        self._stack = _stack_of(self.base, self.n_layers)
         self._placed = _put_bottlenecks(loaded, method, seed) if isinstance(method, Adapters) else []
         trained = {}
         for role, layer, name, parameter in self._parameters_with_layers():
@@ -133,18 +130,20 @@ class WholeModel(PaddedModel):
             yield role, name, parameter
 
     def _parameters_with_layers(self) -> Iterator[tuple[ParameterRole, int, str, nn.Parameter]]:
-        """Every parameter with its layer: -1 in the embeddings, the number of layers in what follows them."""
+        """Every parameter with its layer: -1 in embeddings, their number after the layers; all tops are equal."""
         norms = {f"{n}." for n, module in self.base.named_modules() if is_norm(module)}
         embedding = {id(p) for p in self.base.get_input_embeddings().parameters()}
         encoder = "" if self._kind == "causal" else f"{self.base.base_model_prefix}."
-        passed = False
+        passed, two = False, len(self._stacks) > 1
         for name, parameter in self.base.named_parameters():
-            inside = name.startswith(f"{self._stack}.")
-            passed = passed or inside
+            stack = next((one for one in self._stacks if name.startswith(f"{one}.")), None)
+            passed = not two and (passed or stack is not None)
             norm = any(map(name.startswith, norms)) and _OWN not in name
-            layer = int(name.removeprefix(f"{self._stack}.").partition(".")[0]) if inside else self.n_layers
-            last = passed or (norm and "embed" not in name)  # OPT makes its last norm before its layers
-            if not inside and (id(parameter) in embedding or not last):
+            last = passed or ((norm or two) and "embed" not in name)  # OPT makes its last norm first
+            layer = self.n_layers
+            if stack is not None:
+                layer += int(name.removeprefix(f"{stack}.").partition(".")[0]) - self._stacks[stack]
+            elif id(parameter) in embedding or not last:
                 layer = -1
             role: ParameterRole = "adapters" if _OWN in name else "layernorms" if norm else "base"
             if not name.startswith(encoder):
@@ -169,11 +168,11 @@ class WholeModel(PaddedModel):
         return self
 
     def _layers(self) -> list[nn.Module]:
-        return list(self.base.get_submodule(self._stack))
+        return list(self.base.get_submodule(*self._stacks))
 
     def _before(self) -> Iterator[nn.Module]:
         """The modules beside the stack of layers that were made before it: embeddings and their dropout."""
-        owner, _, name = self._stack.rpartition(".")
+        owner, _, name = next(iter(self._stacks)).rpartition(".")
         for other, module in self.base.get_submodule(owner).named_children():
             if other == name:
                 return
@@ -286,11 +285,15 @@ def is_norm(module: nn.Module) -> bool:
     return isinstance(module, nn.LayerNorm) or type(module).__name__.endswith(("RMSNorm", "LayerNorm"))
 
 
-def _stack_of(model: nn.Module, n_layers: int) -> str:
-    """The name of the list of a model's layers."""
-    found = [n for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m) == n_layers]
-    if not found:
-        raise ModelError(
-            f"a {type(model).__name__} has no list of its {n_layers} layers; give a method of PEFT"
-        )
-    return min(found, key=lambda name: name.count("."))
+def _stacks_of(model: Any, n_layers: int) -> dict[str, int]:
+    """The names of the lists of a model's layers, two of an encoder-decoder, with their sizes."""
+    lists = {n: len(m) for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
+    found = [[name for name, size in lists.items() if size == n_layers]]
+    if model.config.is_encoder_decoder:
+        sides = (model.get_encoder(), model.get_decoder())
+        names = [f"{name}." for name, module in model.named_modules() if module in sides]
+        found = [[name for name in lists if name.startswith(side)] for side in names]
+    if not all(found):
+        raise ModelError(f"a {type(model).__name__} has no list of its layers; give a method of PEFT")
+    outer = [min(names, key=lambda name: name.count(".")) for names in found]
+    return {name: lists[name] for name in outer}

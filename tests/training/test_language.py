@@ -18,7 +18,6 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
-    T5Config,
     Trainer,
     TrainingArguments,
 )
@@ -261,12 +260,6 @@ def test_examples_that_share_a_row_do_not_see_each_other(bases, tasks):
     assert rows[1] < 12
     torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)
     assert len(alone) == inputs.objective.weight(np.arange(12))
-
-
-def test_an_encoder_decoder_is_refused_in_one_line(tasks, tmp_path):
-    T5Config(d_model=8, d_ff=8, d_kv=4, num_layers=1, num_heads=2, vocab_size=60).save_pretrained(tmp_path)
-    with pytest.raises(AdapterProbeError, match="encoder-decoder, which is ablated but not trained"):
-        load_inputs(request_of(tmp_path, tasks("sft"), "lora:r=4"))
 
 
 def test_a_model_that_does_not_keep_examples_apart_is_refused(bases, tasks, monkeypatch):
