@@ -130,7 +130,7 @@ class WholeModel(PaddedModel):
             yield role, name, parameter
 
     def _parameters_with_layers(self) -> Iterator[tuple[ParameterRole, int, str, nn.Parameter]]:
-        """Every parameter with its layer: -1 in embeddings, their number after the layers; all tops are equal."""
+        """Every parameter with its layer, the top equal: -1 in embeddings, `n_layers` after the layers."""
         norms = {f"{n}." for n, module in self.base.named_modules() if is_norm(module)}
         embedding = {id(p) for p in self.base.get_input_embeddings().parameters()}
         encoder = "" if self._kind == "causal" else f"{self.base.base_model_prefix}."
