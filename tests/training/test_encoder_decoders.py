@@ -153,8 +153,7 @@ def padded(pairs: list[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "labels": join(labels, True, -100)}
 
 
-@pytest.mark.parametrize("family", ["t5", "bart"])
-@pytest.mark.parametrize("form", ["sft", "choices"])
+@pytest.mark.parametrize(("family", "form"), [("t5", "sft"), ("bart", "choices")])
 def test_the_loss_is_the_models_own(family, form, bases, tasks):
     request = request_of(bases(family), tasks(form), "lora:r=4")
     inputs = load_inputs(request)
