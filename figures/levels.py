@@ -264,7 +264,7 @@ def draw_colorbar(
         for colour, width in ((style.WHITE, style.BORDER_HALO), (style.INK, style.BORDER)):
             line = bar.ax.axhline if upright else bar.ax.axvline
             line(tolerance, color=colour, linewidth=width * style.scale_factor())
-    bar.set_label(label, linespacing=0.95)
+    bar.set_label(label, linespacing=1.1)
     if isinstance(scale, DropScale) and scale.below:
         at = {"xy": (1, -0.05), "xytext": (2, 0), "ha": "left", "va": "top"}
         if not upright:
