@@ -243,6 +243,7 @@ def test_a_checkpoint_of_another_library_with_its_data(program, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_string_labels_are_named(program, tmp_path):
     """The checkpoint of another library does not name its outputs: numbers in the data, or names given."""
     fixtures = Path(__file__).parents[1] / "checkpoints" / "fixtures"

@@ -61,6 +61,7 @@ def test_ablations_stand_side_by_side(tmp_path, ablation_folder):
     assert set(attribution.frame["task"]) == {"CoLA", "MNLI-m", "cola2"}
 
 
+@pytest.mark.slow
 def test_one_task_twice_is_told_apart_by_folder(tmp_path, ablation_folder):
     folders = [ablation_folder(tmp_path / name, "cola", 2) for name in ("small", "large")]
     heatmap, _ = drawn(folders)
@@ -120,6 +121,7 @@ def test_two_tradeoffs_are_two_sets_of_figures(tmp_path, tradeoff_folder):
     assert {name.rsplit("-", 1)[1] for name in names} == {"one", "two"}
 
 
+@pytest.mark.slow
 def test_two_sweeps_share_one_figure(tmp_path, sweep_folder):
     folders = [sweep_folder(tmp_path / "one"), sweep_folder(tmp_path / "two", tasks=("mnli",))]
     (figure,) = drawn(folders)

@@ -44,6 +44,7 @@ def examples_in(page: Path) -> dict:
     return json.loads(data)["studies"][0]["examples"]
 
 
+@pytest.mark.slow
 def test_the_report_has_the_texts_of_the_frame(study, frame, tmp_path):
     made = ap.report(study.folder, tmp_path / "report.html", examples=True)
     found, right = examples_in(made.path), changed(study)

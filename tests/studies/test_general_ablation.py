@@ -38,9 +38,8 @@ WORDS = ["ab", "cd ab", "ba", "ab cd", "x", "a longer one"]
 LABELLED = [{"text": text, "label": n % 2} for n, text in enumerate(WORDS * 2)]
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=() if k == "olmo2" else pytest.mark.slow) for k in CAUSAL]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CAUSAL)
 def test_a_language_model_that_the_packed_engine_does_not_know(kind, tmp_path):
     checkpoint = saved(tmp_path, kind, CAUSAL[kind][0], "CAUSAL_LM", CAUSAL[kind][1])
     data = written(tmp_path, CHOICES)

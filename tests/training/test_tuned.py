@@ -136,9 +136,9 @@ def test_what_has_no_switch_says_so_after_its_training(tiny_base, short_task, tr
         ap.ablate(tmp_path / "c", progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "steps"),
-    [("dora:r=2", (2, 4)), pytest.param("lora:init_lora_weights=pissa", (1, 5), marks=pytest.mark.slow)],
+    ("method", "steps"), [("dora:r=2", (2, 4)), ("lora:init_lora_weights=pissa", (1, 5))]
 )
 def test_an_interrupted_training_ends_in_the_same_bytes(
     method, steps, tiny_base, short_task, train, tmp_path
