@@ -261,10 +261,18 @@ def positions_of(model: PreTrainedModel) -> int:
 
 def start_of(model: Any) -> Start:
     """How an encoder-decoder's own code begins to write, see `encode_requests`."""
+    shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)  # which NLLB's class lacks
 
     def start(tokens: Sequence[int]) -> int:
-        labels = torch.tensor([list(tokens)])
-        return int(model.prepare_decoder_input_ids_from_labels(labels)[0, 0])
+        try:
+            if shift is None:
+                return int(model.config.decoder_start_token_id)
+            return int(shift(torch.tensor([list(tokens)]))[0, 0])
+        except (AttributeError, AssertionError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"a {type(model).__name__} needs decoder_start_token_id and pad_token_id in its config.json, "
+                "which say how it begins to write"
+            ) from error
 
     return start
 

@@ -239,7 +239,7 @@ class Trainer:
                 self._state.best[name] = torch.from_numpy(arrays[f"best/{name}"]).to(device)
         step = torch.tensor(float(self._state.step), device=device)  # fused Adam reads it there
         for name, parameter in self._trained.items():
-            if self._state.step:
+            if f"{_MOMENTS[0]}/{name}" in arrays:  # none of a parameter that no loss depended on
                 moments = {m: torch.from_numpy(arrays[f"{m}/{name}"]).to(device) for m in _MOMENTS}
                 self._optimizer.state[parameter] = {"step": step.clone(), **moments}
 

@@ -210,6 +210,10 @@ class PaddedModel(nn.Module):
 
         def pick(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             states = given[0]
+            if (
+                states.dim() != 3
+            ):  # FSMT embeds the decoder's tokens with it, ProphetNet predicts several each
+                raise ModelError(f"a {type(self._inner[0]).__name__} is not trained here; train it with PEFT")
             return (states[row, column + states.shape[1] - width][None], *given[1:])
 
         handle = self._inner[0].get_output_embeddings().register_forward_pre_hook(pick)

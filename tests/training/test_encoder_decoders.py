@@ -18,6 +18,13 @@ from transformers import (
     AutoTokenizer,
     BartConfig,
     BartForConditionalGeneration,
+    BertConfig,
+    EncoderDecoderConfig,
+    EncoderDecoderModel,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    ProphetNetConfig,
+    ProphetNetForConditionalGeneration,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -80,15 +87,28 @@ seeds = 2
 epochs = 1
 """
 SIZES = {"d_model": 16, "vocab_size": 60, "pad_token_id": 0, "eos_token_id": 3}
+LAYERS = {"encoder_layers": 3, "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24,
+          "encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 40,
+          "bos_token_id": 2, "decoder_start_token_id": 3, "forced_eos_token_id": None,
+          "dropout": 0.0}  # fmt: skip
+OF_T5 = {**SIZES, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
+         "dropout_rate": 0.0}  # fmt: skip
+BERT, WRITER = (BertConfig(
+    vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
+    max_position_embeddings=40, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+) for _ in range(2))  # fmt: skip
 FAMILIES = {
-    "t5": (T5ForConditionalGeneration, T5Config(
-        **SIZES, d_kv=4, d_ff=24, num_layers=2, num_decoder_layers=3, num_heads=4, dropout_rate=0.0,
-        decoder_start_token_id=0,
-    )),
-    "bart": (BartForConditionalGeneration, BartConfig(
-        **SIZES, encoder_layers=3, decoder_layers=2, encoder_ffn_dim=24, decoder_ffn_dim=24, dropout=0.0,
-        encoder_attention_heads=4, decoder_attention_heads=4, max_position_embeddings=40, bos_token_id=2,
-        decoder_start_token_id=3, forced_eos_token_id=None,
+    "t5": (T5ForConditionalGeneration, T5Config(**OF_T5, decoder_start_token_id=0)),
+    "bart": (BartForConditionalGeneration, BartConfig(**SIZES, **LAYERS)),
+    "m2m_100": (M2M100ForConditionalGeneration, M2M100Config(**SIZES, **LAYERS, encoder_layerdrop=0.0)),
+    "bert to bert": (EncoderDecoderModel, EncoderDecoderConfig.from_encoder_decoder_configs(
+        BERT, WRITER, decoder_start_token_id=2, pad_token_id=0,
+    )),  # whose pooler has no gradient
+    "t5 without a start": (T5ForConditionalGeneration, T5Config(**OF_T5)),
+    "prophetnet": (ProphetNetForConditionalGeneration, ProphetNetConfig(
+        vocab_size=60, hidden_size=16, encoder_ffn_dim=24, num_encoder_layers=1, num_decoder_layers=1,
+        num_encoder_attention_heads=4, decoder_ffn_dim=24, num_decoder_attention_heads=4, pad_token_id=0,
+        max_position_embeddings=40, decoder_start_token_id=2, eos_token_id=3,
     )),
 }  # fmt: skip
 
@@ -153,9 +173,12 @@ def padded(pairs: list[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "labels": join(labels, True, -100)}
 
 
-@pytest.mark.parametrize(("family", "form"), [("t5", "sft"), ("bart", "choices")])
+@pytest.mark.parametrize(("family", "form"), [
+    ("t5", "sft"), ("bart", "choices"),
+    *(pytest.param(family, "sft", marks=pytest.mark.slow) for family in ("m2m_100", "bert to bert")),
+])  # fmt: skip
 def test_the_loss_is_the_models_own(family, form, bases, tasks):
-    request = request_of(bases(family), tasks(form), "lora:r=4")
+    request = request_of(bases(family), tasks(form), "lora:r=4,target_modules=all-linear")
     inputs = load_inputs(request)
     model = build_model(request, inputs.base, CPU).eval()
     batch = pack(inputs.objective.train, np.arange(BATCH))
@@ -172,6 +195,7 @@ def test_the_loss_is_the_models_own(family, form, bases, tasks):
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
                 ("t5", "choices", "ia3", "accuracy"),
+                ("m2m_100", "sft", "lora:r=4,target_modules=q_proj+v_proj", "nll"),
                 ("bart", "choices", "lora:r=4", "acc_norm"),
                 ("bart", "sft", "dora:r=2", "token_accuracy"),
                 ("t5", "sft", "ln_tuning", "greedy_accuracy"),
@@ -244,11 +268,12 @@ def test_what_baselines_train(family, bases, tasks):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["t5", "bart"])
-def test_an_interrupted_training_ends_in_the_same_bytes(family, bases, tasks, tmp_path):
-    request = request_of(
-        bases(family), tasks("sft"), "lora:r=4,lora_dropout=0.1", accumulate=2, checkpointing=True
-    )
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [("t5", "lora:r=4,lora_dropout=0.1"), ("bart", "lora:r=4,lora_dropout=0.1"), ("bert to bert", "full")],
+)
+def test_an_interrupted_training_ends_in_the_same_bytes(family, method, bases, tasks, tmp_path):
+    request = request_of(bases(family), tasks("sft"), method, accumulate=2, checkpointing=True)
 
     def stop(now) -> None:
         if now.step == 3:
@@ -258,7 +283,8 @@ def test_an_interrupted_training_ends_in_the_same_bytes(family, bases, tasks, tm
     with pytest.raises(KeyboardInterrupt):
         train_checkpoint(request, tmp_path / "cut", CPU, stop)
     losses_of(request, tmp_path / "cut")
-    one, other = ((tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("whole", "cut"))
+    file = "model.safetensors" if method == "full" else "adapter_model.safetensors"
+    one, other = ((tmp_path / name / file).read_bytes() for name in ("whole", "cut"))
     assert one == other
 
 
@@ -281,12 +307,15 @@ def test_a_baseline_is_a_model_of_transformers(bases, tasks, tmp_path):
         ("sft", {"method": "lora:r=4", "packing": True}, ("--packing", "encoder-decoder")),
         ("sft", {"method": "bitfit"}, ("bitfit",)),
         ("sft", {"method": "top_layers", "k": 4}, ("k 4", "3")),
+        ("sft", {"family": "t5 without a start", "method": "ia3"}, ("decoder_start_token_id", "config.json")),
+        ("sft", {"family": "prophetnet", "method": "full"}, ("ProphetNetForConditionalGeneration",)),
         ("text", {"method": "lora:r=4", "kind": "causal"}, ("prompt and completion", "not whole texts")),
     ],
 )
 def test_bad_input(form, options, words, bases, tasks, tmp_path):
+    base, options = bases(options.get("family", "t5")), {k: v for k, v in options.items() if k != "family"}
     with pytest.raises(AdapterProbeError, match=naming(*words)) as caught:
-        ap.train(bases("t5"), task=tasks(form), out=tmp_path / "c", progress=False, **options)
+        ap.train(base, task=tasks(form), out=tmp_path / "c", progress=False, **options)
     assert "\n" not in str(caught.value)
 
 
