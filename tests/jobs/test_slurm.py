@@ -356,7 +356,7 @@ def test_a_machine_without_slurm(tmp_path, monkeypatch):
     executor = array(tmp_path)
     with monkeypatch.context() as patch:  # over before the cluster is emptied
         patch.setenv("PATH", str(tmp_path))
-        with pytest.raises(TrainingError, naming("squeue", "--slurm")):
+        with pytest.raises(TrainingError, match=naming("squeue", "--slurm")):
             executor.submit([tmp_path / "a"])
 
 

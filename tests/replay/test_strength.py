@@ -21,7 +21,7 @@ from adapter_probe.replay.switches import Switches, blend
 from adapter_probe.replay.two_weights import TwoWeights, finish_maps
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from test_tuners import IN_FLOAT32, TUNERS, tuned
+from test_tuners import IN_FLOAT32, INSIDE, TUNERS, tuned
 
 STRENGTHS = (0.5, -1.0, 1.0000001)
 SCALED_BY_PEFT = ("lora", "rslora", "rank_pattern", "biases", "some layers")
@@ -30,7 +30,7 @@ UNMERGED = (
     "layer_replication", "embeddings", "tokens", "modules_to_save", "vera", "peanut", "hira", "biases",
     "beft",
 )  # fmt: skip
-MERGED_IN_FLOAT32 = ("c3a", "deft")  # by PEFT itself, whatever the model's precision
+MERGED_IN_FLOAT32 = ("deft",)  # by PEFT itself, whatever the model's precision
 
 
 def masks_of(model: nn.Module, strength: float, x: dict) -> tuple[Replay, np.ndarray, torch.Tensor]:
@@ -76,6 +76,7 @@ def test_a_lora_is_scaled_as_by_pefts_own_factors(name, finished):
 def test_every_tuner_lies_between_its_weights_without_and_with_it(name):
     dtype = torch.float32 if name in IN_FLOAT32 else None
     model, x = tuned(TUNERS[name], dtype=dtype)
+    model = model.float() if name in INSIDE else model
     merged = copy.deepcopy(model).merge_and_unload().state_dict()
     plain = copy.deepcopy(model).unload()
     base = {key: value.clone() for key, value in plain.state_dict().items()}
@@ -89,7 +90,8 @@ def test_every_tuner_lies_between_its_weights_without_and_with_it(name):
                 value.copy_(base[key] + share * (merged[key] - base[key]))
             with torch.no_grad():
                 wanted.append(output(plain(**x)))
-        assert_close(ours, wanted, tolerance=1e-6 if name in MERGED_IN_FLOAT32 else 1e-10)
+        exact = 1e-6 if name in MERGED_IN_FLOAT32 else 1e-10
+        assert_close(ours, wanted, tolerance=1e-5 if name in INSIDE else exact)
 
 
 def test_a_model_is_left_as_it_was():
