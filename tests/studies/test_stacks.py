@@ -36,14 +36,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
 from peft_cases import WORDS
 
 PAIRS = [
-    ("the cat saw a dog", "a dog"),
-    ("fine", "the house was big"),
-    ("the house was big", "fine"),
-    ("a cruel bird", "the cat saw"),
+    ("w1 w2 w3 w4 w5", "w4 w5"),
+    ("w6", "w1 w7 w8 w9"),
+    ("w1 w7 w8 w9", "w6"),
+    ("w4 w10 w11", "w1 w2 w3"),
 ]
 ROWS = [{"prompt": prompt, "completion": completion} for prompt, completion in PAIRS]
 CHOICES = [
-    {"context": prompt, "choices": [completion, "a bird", "the big house"], "gold": 0}
+    {"context": prompt, "choices": [completion, "w4 w11", "w1 w9 w7"], "gold": 0}
     for prompt, completion in PAIRS
 ]
 SIZES = {"d_model": 16, "vocab_size": 60, "pad_token_id": 0, "eos_token_id": 3}
