@@ -58,7 +58,9 @@ def test_training_with_and_without(method, tiny_base, short_task, train, tmp_pat
     first, second = (load_file(tmp_path / name / "delta.safetensors") for name in ("kept", "anew"))
     assert first.keys() == second.keys()
     for name, tensor in first.items():
-        np.testing.assert_allclose(tensor, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
+        # No output depends on a bias of all keys. Its gradient is rounding, which AdamW makes whole steps of.
+        if not name.endswith("key.bias"):
+            np.testing.assert_allclose(tensor, second[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 def test_frozen_layers_run_once_an_example(tiny_base, short_task, train, tmp_path, monkeypatch):
