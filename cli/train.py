@@ -35,12 +35,12 @@ def _text(outcome: dict[str, Any]) -> str:
     epochs = ", ".join(score_text(score, metric) for score in outcome["validation_scores"])
     no_better = majority is not None and (score is None or score <= majority)
     warning = "; the model scores no higher, so an ablation would not be informative" if no_better else ""
-    choices = majority is None and metric in LANGUAGE_METRICS  # of a language model, which has no classes
+    no_class = majority is None and metric in {*LANGUAGE_METRICS, "entity_f1"}  # no classes
     return aligned_columns(
         [
             ("task", outcome["task"]),
             (f"best {metric}", f"{score_text(score, metric)} (epochs: {epochs})"),
-            *([] if choices else [("majority class", f"{score_text(majority, metric)}{warning}")]),
+            *([] if no_class else [("majority class", f"{score_text(majority, metric)}{warning}")]),
             ("checkpoint", str(outcome["checkpoint"])),
         ]
     )

@@ -77,7 +77,7 @@ class StrengthSummary:
         half = self.chosen_on == "half"
         if self.best == 1:
             where = "the half of the examples that it is chosen on" if half else "the examples"
-            return f"no: of these strengths, 1 has the best score on {where}"
+            return f"no: of these strengths, none has a better score than 1 on {where}"
         low, high = self.interval_points
         if self.delta_points is None or low is None or high is None:
             return f"not known: the difference of strength {best} to 1 is undefined on {n}"

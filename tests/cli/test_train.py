@@ -41,8 +41,8 @@ def test_the_majority_class_stands_beside_the_score(score, majority, no_better):
     assert ("scores no higher" in line) == no_better
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "nll"])
-def test_choices_and_texts_of_a_language_model_have_no_majority_class(metric):
+@pytest.mark.parametrize("metric", ["accuracy", "nll", "entity_f1"])
+def test_what_has_no_classes_has_no_majority_class(metric):
     outcome = {"task": "a", "metric": metric, "score": 0.9, "majority_score": None,
                "validation_scores": [0.9], "checkpoint": "c"}  # fmt: skip
     assert "majority class" not in _text(outcome)

@@ -168,7 +168,7 @@ def test_verdicts():
     far = StrengthSummary(**known | {"metric": "kl"})
     assert far.verdict.startswith("not known: kl tells how far")
     one = StrengthSummary(**known, best=1.0, n_judged=5, delta_points=0.0, interval_points=(0.0, 0.0))
-    assert one.verdict.startswith("no: of these strengths, 1 has the best score on the half")
+    assert one.verdict.startswith("no: of these strengths, none has a better score than 1 on the half")
     for best, low, lead in (
         (0.5, 0.1, "yes, too strong: "),
         (2.0, 0.1, "yes, too weak: "),

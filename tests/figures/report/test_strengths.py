@@ -59,7 +59,7 @@ def test_layers_are_told_apart_by_more_than_colour(n_layers, in_legend):
 def test_the_page_has_the_answer_the_figure_and_every_number():
     page = page_html([], [record(3)])
     assert "ARC-Easy: accuracy by strength of the adapters" in page
-    assert "Too strong or too weak? No: of these strengths, 1 has the best score" in page
+    assert "Too strong or too weak? No: of these strengths, none has a better score than 1" in page
     assert page.count("<svg") == 1
     rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", page)]
     assert len(rows) == 1 + 16
