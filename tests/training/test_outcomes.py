@@ -18,6 +18,7 @@ from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import TrainingError
 from adapter_probe.models.methods import Adapters
+from adapter_probe.training.settings import TrainingSettings
 
 
 def outputs(checkpoint, rows: list[dict]) -> np.ndarray:
@@ -135,6 +136,18 @@ def test_bfloat16_keeps_what_trains_in_float32(tiny_base, short_task, train, tmp
 def test_bfloat16_trains_nearly_the_same(tiny_base, tiny_task, train, tmp_path):
     described = train(tiny_base("bert"), tiny_task, tmp_path / "c", dtype="bfloat16", learning_rate=2e-2)
     assert described.scores["accuracy"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("dtype", "longest", "fused"),
+    [("float32", 8, True), ("bfloat16", 8, False), ("bfloat16", 256, False), ("bfloat16", 257, True)],
+)
+def test_only_short_examples_in_bfloat16_train_by_plain_attention(dtype, longest, fused):
+    """PyTorch's fused attention is slow there, and the plain one needs memory for long examples."""
+    rows = torch.zeros(1, 2, 8, 4, requires_grad=True)
+    with loop.precision_of(TrainingSettings(dtype=dtype), torch.device("cpu"), longest):
+        attended = torch.nn.functional.scaled_dot_product_attention(rows, rows, rows)
+    assert ("Flash" in type(attended.grad_fn).__name__) is fused
 
 
 def test_bfloat16_products_are_of_the_weights_as_they_are_now(
