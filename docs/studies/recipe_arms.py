@@ -6,8 +6,8 @@ LoRAs are trained anew in half of the layers: those with the largest shares of t
 to the shares (`ranks`), which has about as many parameters as the uniform rank of `all`. Half B, which chose
 nothing, judges.
 
-Every training is a row of `OUT/trials.csv`; rows that are there are not trained again. DATA is the folder of
-the data sets, BASE the pretrained encoder.
+Every training is a row of `OUT/trials.csv`; rows that are there are not trained again, and processes with
+different tasks or seeds may share OUT. DATA is the folder of the data sets, BASE the pretrained encoder.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("base", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", default="0,1,2,3,4", help="in this order")
     parser.add_argument("--rows", type=int, default=N_TRAIN, help="examples to train on")
     parser.add_argument("--half", type=int, default=None, help="examples of each half at most")
     parser.add_argument("--dtype", default="float32", help="precision of the products in training")
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     tasks = given.tasks.split(",")
     files = {task: write_files(given.data, given.out / task, task, given.rows, given.half) for task in tasks}
-    for seed in range(given.seeds):
+    for seed in map(int, given.seeds.split(",")):
         for task in tasks:
             run_seed(task, seed, files[task], given.base, given.out, given.dtype, given.precision)
 
@@ -92,7 +92,10 @@ def run_seed(
             recipe = folder / f"recipe-{arm}"
             study.recipe(recipe, keep=layers, rank=RANK if arm == "ranks" else None, checkpoint=whole)
             trained = train(str(recipe), folder / arm, task, seed, files, base, dtype)
-        append(table, {"task": task, "arm": arm, "seed": seed, **judged(trained, files["b"], base, study)})
+        append(
+            table,
+            {"task": task, "arm": arm, "seed": seed, **judged(trained, files["b"], base, study, precision)},
+        )
         if arm != "all":
             shutil.rmtree(trained)
 
@@ -125,7 +128,7 @@ def train(
     return out
 
 
-def judged(checkpoint: Path, rows: Path, base: Path, whole: object) -> dict[str, object]:
+def judged(checkpoint: Path, rows: Path, base: Path, whole: object, precision: str) -> dict[str, object]:
     """Accuracy on half B, the layers with a LoRA, their ranks, and the parameters of the LoRA."""
     from safetensors import safe_open
 
@@ -134,8 +137,9 @@ def judged(checkpoint: Path, rows: Path, base: Path, whole: object) -> dict[str,
     n_layers = whole.summary.n_layers  # type: ignore[attr-defined]
     everything = f"{n_layers}..{n_layers}"
     study = ap.ablate(
-        checkpoint, data=rows, base=base, spans=everything, out=checkpoint / "half-b", progress=False
-    )
+        checkpoint, data=rows, base=base, spans=everything, precision=precision, out=checkpoint / "half-b",
+        progress=False,
+    )  # fmt: skip
     with safe_open(checkpoint / "adapter_model.safetensors", "np") as stored:
         names = [name for name in stored.keys() if ".lora_" in name]  # noqa: SIM118 - not a dictionary
         found = {name: stored.get_slice(name).get_shape() for name in names}
