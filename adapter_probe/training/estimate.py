@@ -37,7 +37,7 @@ def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.d
     features = FrozenFeatures(model, objective.train, max_bytes=0)
     kept = model.lowest_trained_layer > 0
     batch = pack(objective.train, middle).to(device)
-    precision = precision_of(settings, device, int(lengths.max()))
+    precision = precision_of(settings, device)
     with torch.random.fork_rng(devices=[]), precision, packed_frozen_maps(model):
         stored = model.frozen_features(batch) if kept else None
         model.train()

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import Diverged
+from adapter_probe.models.bases.functional import faster_functional
 from adapter_probe.models.evaluation import Trainable
 from adapter_probe.models.packed import packed_frozen_maps
 from adapter_probe.results.rundir import RunDirectory
@@ -36,9 +36,6 @@ SECONDS_BETWEEN_SAVES = 60.0
 POOL_BATCHES = 50
 _TRIED = 4  # examples on which it is seen that those of a row do not see each other
 _APART = {"float32": 1e-3, "bfloat16": 0.05}  # of logits relative to the largest, by rounding
-# On a CPU, the backward pass of torch 2.13's fused attention in bfloat16 takes 4 to 11 times as long as that
-# of plain products. These keep a matrix [tokens, tokens] for every head: up to this many tokens an example.
-_SHORT = 256
 OnProgress = Callable[["Progress"], None]
 
 
@@ -139,7 +136,7 @@ class Trainer:
         whole = True  # whether parameters, moments, step and scores are consistent
         try:
             model = self._model
-            precision = precision_of(self._settings, model.device, int(self._objective.train.lengths.max()))
+            precision = precision_of(self._settings, model.device)
             # Dropout draws from torch's global generators, which are restored afterwards.
             own = torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else [])
             with own, precision, packed_frozen_maps(model):
@@ -267,18 +264,11 @@ def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
 
 
 @contextlib.contextmanager
-def precision_of(settings: TrainingSettings, device: torch.device, longest: int) -> Iterator[None]:
-    """The context in which a training computes on a device, in the precision of its settings.
-
-    Args:
-        settings: training settings.
-        device: the model's device.
-        longest: tokens of the longest example.
-    """
-    with contextlib.ExitStack() as held:
-        if settings.dtype != "float32":
-            # The autocast cache would keep the first step's rounding of trained matrices for the training.
-            held.enter_context(torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False))
-            if device.type == "cpu" and longest <= _SHORT and not settings.packing:
-                held.enter_context(sdpa_kernel(SDPBackend.MATH))
+def precision_of(settings: TrainingSettings, device: torch.device) -> Iterator[None]:
+    """The context in which a training computes on a device, in the precision of its settings."""
+    if settings.dtype == "float32":
+        yield
+        return
+    # The autocast cache would keep the first step's rounding of trained matrices for the whole training.
+    with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False), faster_functional():
         yield

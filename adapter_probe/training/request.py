@@ -52,8 +52,9 @@ from .whole import WholeModel, load_whole_base
 # Increased when a code change changes the result of the same settings. In bfloat16 the first version
 # kept the trained matrices of the first step in matrix products. Fused Adam rounds its updates differently.
 # Decoders are one version ahead, which compute by the forward of Transformers since then.
-# The fourth version in bfloat16 draws other dropout masks on a processor, and rounds attention differently.
-TRAINING_VERSION = {"float32": 2, "bfloat16": 5}
+# The fourth version in bfloat16 draws other dropout masks on a processor, and rounds attention differently;
+# since the sixth, bases that compute by the forward of Transformers do so, too.
+TRAINING_VERSION = {"float32": 2, "bfloat16": 6}
 
 
 @dataclass(frozen=True)
