@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Iterable
 
-_LONGEST_SHOWN, _LONGEST_QUOTED = 60, 40  # characters
+_LONGEST_SHOWN, _LONGEST_QUOTED, _MOST_SAID = 60, 40, 300  # characters
 _MOST_SHOWN = 12  # values
 
 
@@ -18,8 +18,8 @@ def reason_of(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Another library's message on one line; the error's type if the message is empty."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """The beginning of another library's message, on one line; the error's type if the message is empty."""
+    return cut(" ".join(str(error).split()), _MOST_SAID) or type(error).__name__
 
 
 def cut(text: str, most: int) -> str:

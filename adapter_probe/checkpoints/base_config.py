@@ -31,7 +31,6 @@ from .hub import ask_hub
 from .identity import config_settings, forward_settings
 from .quantised import twin_of
 
-_MOST_SAID = 300
 _MOST_LABELS = 1_000_000  # transformers makes a name for each
 _SIZES = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
@@ -52,7 +51,7 @@ def naming_base(what: str, name: str) -> Iterator[None]:
     except AdapterProbeError:
         raise
     except Exception as error:
-        said = one_line(error)[:_MOST_SAID]
+        said = one_line(error)
         raise CheckpointError(f"base {name}: its {what} cannot be loaded: {said}") from error
 
 

@@ -26,7 +26,6 @@ ADAPTER = "default"  # the name under which PEFT keeps the one adapter
 HEADS = ("classifier", "score", "qa_outputs", "classification_head", "logits_proj")
 _PREFIX = "base_model.model."
 _NUMBERED = re.compile(r"(?:^|\.)\d+(?:\.|$)")
-_MOST_SAID = 300
 _OF_EMBEDDINGS = ("weight", "bias", "base_layer.weight", "base_layer.bias")
 # Of PEFT's warnings, those that say of a setting that it had no effect; the others are advice on training,
 # merging and saving, or on what is refused here.
@@ -88,7 +87,7 @@ def _wrapped(loaded: AnyLoaded, config: PeftConfig, path: Path) -> PeftModel:
     except Exception as error:  # whatever PEFT or the base's modules raise where it does not fit
         raise CheckpointError(
             f"{path.parent}: PEFT {peft.__version__} cannot put this {_name_of(config)} on base "
-            f"{loaded.identity.name}: {one_line(error)[:_MOST_SAID]}"
+            f"{loaded.identity.name}: {one_line(error)}"
         ) from error
 
 
@@ -137,7 +136,7 @@ def _fill(
     except KeyError as error:  # PEFT looks up a module to save
         raise CheckpointError(f"{path} lacks {error.args[0]}, which the configuration names") from error
     except Exception as error:  # whatever PEFT raises on tensors that do not belong together
-        said = one_line(error)[:_MOST_SAID]
+        said = one_line(error)
         raise CheckpointError(f"{path}: PEFT {peft.__version__} cannot load it: {said}") from error
     finally:
         del model.load_state_dict
@@ -233,7 +232,7 @@ def _cast(model: PeftModel, own: set[str], dtype: torch.dtype | None) -> None:
 def _news(said: list[warnings.WarningMessage]) -> list[str]:
     """PEFT's warnings about settings without effect, one sentence each."""
     texts = dict.fromkeys(one_line(w.message) for w in said if isinstance(w.message, Warning))
-    return [f"PEFT says: {text[:_MOST_SAID]}" for text in texts if any(part in text for part in _NEWS)]
+    return [f"PEFT says: {text}" for text in texts if any(part in text for part in _NEWS)]
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 from .padded import PaddedModel
 from .whole import is_norm
 
-_MOST_SAID, _MOST_NAMES = 300, 12
+_MOST_NAMES = 12
 _WHOLE = ".modules_to_save."
 
 
@@ -137,7 +137,7 @@ def _wrapped(loaded: LoadedBase | AnyLoaded, method: PeftMethod, task: TaskSpec,
         except Exception as error:  # whatever PEFT or the base's modules raise on what does not fit
             raise ModelError(
                 f"--method {method.text}: PEFT {peft.__version__} cannot put it on base "
-                f"{loaded.identity.name}: {one_line(error)[:_MOST_SAID]} (its modules are {_ends(loaded)})"
+                f"{loaded.identity.name}: {one_line(error)} (its modules are {_ends(loaded)})"
             ) from error
         if method.init_std is not None:
             _redraw(model, method.init_std)
