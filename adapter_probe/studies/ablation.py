@@ -223,7 +223,7 @@ class Ablation(StoredStudy):
         out: str | Path,
         *,
         rank: int | None = None,
-        keep: Literal["all", "needed"] | Sequence[int] = "all",
+        keep: Literal["all", "needed"] | int | Sequence[int] = "all",
         within: float = 1.0,
         checkpoint: str | Path | None = None,
     ) -> Recipe:
@@ -236,7 +236,8 @@ class Ablation(StoredStudy):
             rank: mean rank, which is distributed over the layers in proportion to their shares of the drop
                 (``rank_pattern``; ``alpha_pattern`` keeps their scale); None keeps the ranks.
             keep: layers that get adapters (``layers_to_transform``): all that have them now, those that are
-                needed (all but the longest span within `within`), or these numbers.
+                needed (all but the longest span within `within`), this many with the largest shares of the
+                drop, or a list of layers.
             within: with ``needed``, the drop that is tolerated, in percentage points.
             checkpoint: folder of the ablated LoRA; by default the one that contains the study.
 

@@ -71,7 +71,7 @@ def write_recipe(
     study: Ablation,
     out: str | Path,
     rank: int | None,
-    keep: Keep | Sequence[int],
+    keep: Keep | int | Sequence[int],
     within: float,
     checkpoint: str | Path | None,
 ) -> Recipe:
@@ -92,8 +92,14 @@ def write_recipe(
         )
     _, adapted, ranked = studied
     span = _needless(study, within) if keep == "needed" else None
-    layers = _layers(adapted, keep, span, study.folder)
-    shares = None if rank is None else _shares(study, layers, ranked)
+    if isinstance(keep, int):
+        if not 1 <= keep <= len(adapted):
+            raise ResultsError(must_be("keep", f"from 1 to {len(adapted)} layers", keep))
+        every = _shares(study, adapted, ranked)
+        layers = sorted(sorted(every, key=lambda layer: -every[layer])[:keep])
+    else:
+        layers = _layers(adapted, keep, span, study.folder)
+    shares = _shares(study, layers, ranked) if isinstance(keep, int) or rank is not None else None
     if rank is not None or layers != list(adapted):
         _refuse_numbered(found)
     changed = _configured(found / CONFIG, config, layers, adapted, rank, shares)
@@ -105,7 +111,8 @@ def write_recipe(
     ranks = () if config.get("rank_pattern") else tuple(by_layer)
     removed = None if span is None else Span(int(span["first"]), int(span["last"]))
     recipe = Recipe(folder, tuple(layers), ranks, removed)
-    write_text(folder / CARD, _card(study, found, config, recipe, span, within, shares))
+    n_adapted = len(adapted)
+    write_text(folder / CARD, _card(study, found, config, recipe, span, within, shares, rank, n_adapted))
     return recipe
 
 
@@ -154,7 +161,7 @@ def _layers(
         return kept
     if isinstance(keep, str):
         if keep != "all":
-            raise ResultsError(must_be("keep", "all, needed, or numbers of layers", keep))
+            raise ResultsError(must_be("keep", "all, needed, how many layers, or a list of layers", keep))
         return list(adapted)
     if not keep or not set(keep) <= set(adapted):
         raise ResultsError(must_be("keep", f"layers out of {', '.join(map(str, adapted))}", list(keep)))
@@ -218,6 +225,8 @@ def _card(
     span: pd.Series | None,
     within: float,
     shares: Mapping[int, float] | None,
+    rank: int | None,
+    n_adapted: int,
 ) -> str:
     """The evidence, as Markdown."""
     said = study.summary
@@ -245,11 +254,13 @@ def _card(
             f"Without adapters: {off}, the longest span within {limit}. Switched off without retraining: "
             f"{cost}{interval}. The span was chosen on these examples, so the number is optimistic.",
         ]
-    if shares is not None:
+    if shares is not None and recipe.ranks:
         rows = zip(recipe.layers, recipe.ranks)
         lines += [
             "",
-            "Ranks follow each layer's share of the change with all adapters off; every layer keeps its "
+            f"The layers with the largest shares of the change with all adapters off, of {n_adapted}."
+            if rank is None
+            else "Ranks follow each layer's share of the change with all adapters off; every layer keeps its "
             f"scale (`alpha_pattern`). The mean rank is {rounded(float(np.mean(recipe.ranks)))}; it was "
             f"{config['r']}.",
             "",

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from adapter_probe.analysis.significance import holm
 from adapter_probe.figures.style import FAINT, GREEN, GRID, INK, paper_style
 
 MARGIN = 1.0  # points
@@ -51,6 +52,7 @@ def main(trials: Path, out: Path) -> None:
         rows += [{"task": task, **difference(scores[task], *pair)} for pair in known]
     out.mkdir(parents=True, exist_ok=True)
     found = pd.DataFrame(rows)
+    found.insert(7, "p_holm", holm(found["p"].to_numpy()))  # of all differences of this table
     found.round(4).to_csv(out / "differences.csv", index=False, lineterminator="\n")
     print(found.round(3).to_string(index=False))
     with paper_style():

@@ -103,6 +103,16 @@ def test_ranks_follow_the_shares_and_scales_stay(study, rank, tmp_path):
     assert f"The mean rank is {rank}.0; it was {RANK}." in (tmp_path / "README.md").read_text()
 
 
+@pytest.mark.parametrize("rank", [None, 3])
+def test_as_many_layers_as_asked_have_the_largest_shares(study, rank, tmp_path):
+    recipe = study.recipe(tmp_path, keep=2, rank=rank)
+    best = study.layers.nlargest(2, "share_points")
+    assert recipe.layers == tuple(sorted(best["layer"])) == tuple(built(tmp_path, study))
+    assert sum(recipe.ranks) == 2 * (rank or RANK)
+    told = (tmp_path / "README.md").read_text()
+    assert all(f"| {layer} |" in told for layer in recipe.layers)
+
+
 def test_both_at_once_and_layers_by_number(study, tmp_path):
     recipe = study.recipe(tmp_path, rank=5, keep=[3, 0])
     assert recipe.layers == (0, 3)
@@ -124,7 +134,9 @@ def test_rank_stabilised_scales_stay(study, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"keep": "some"}, "keep must be all, needed, or numbers of layers, not 'some'"),
+        ({"keep": "some"}, "keep must be all, needed, .* not 'some'"),
+        ({"keep": 0}, "keep must be from 1 to 4 layers, not 0"),
+        ({"keep": 5}, "keep must be from 1 to 4 layers, not 5"),
         ({"keep": [1, 9]}, "keep must be layers out of 0, 1, 2, 3, not"),
         ({"keep": []}, "keep must be layers out of"),
         ({"keep": "needed", "within": 1e9}, "no layer would keep an adapter; give a smaller within"),
