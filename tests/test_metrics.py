@@ -247,55 +247,53 @@ def test_names():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "facts"),
     [
         (
             lambda: metric_label("auc"),
-            "unknown metric 'auc'; allowed: accuracy, mcc, f1, macro_f1, micro_f1, entity_f1, ",
+            ("'auc'", "accuracy, mcc, f1, macro_f1, micro_f1, entity_f1"),
         ),
-        (lambda: score("auc", np.zeros(2, int), np.zeros(2, int)), "unknown metric 'auc'; allowed: accuracy"),
-        (lambda: majority_score("auc", np.zeros(2, int)), "unknown metric 'auc'"),
-        (lambda: default_metric("ranking"), "kind of task 'ranking'; allowed: classification, regression"),
+        (lambda: score("auc", np.zeros(2, int), np.zeros(2, int)), ("'auc'", "accuracy")),
+        (lambda: majority_score("auc", np.zeros(2, int)), ("'auc'", "accuracy")),
+        (lambda: default_metric("ranking"), ("'ranking'", "classification, regression")),
         (
             lambda: predictions_from_logits(np.zeros((2, 2)), "ranking"),
-            "kind of task 'ranking'; allowed: classification, regression",
+            ("'ranking'", "classification, regression"),
         ),
         (
             lambda: check_metric("pearson", "classification"),
-            "'pearson' does not fit classification; allowed: accuracy, mcc, f1, macro_f1",
+            ("'pearson'", "classification", "accuracy, mcc, f1, macro_f1"),
         ),
         (
             lambda: check_metric("mcc", "regression"),
-            "'mcc' does not fit regression; allowed: pearson, spearman",
+            ("'mcc'", "regression", "pearson, spearman"),
         ),
         (
             lambda: check_metric("accuracy", "extractive"),
-            "'accuracy' does not fit extractive; allowed: squad_f1, exact_match",
+            ("'accuracy'", "extractive", "squad_f1, exact_match"),
         ),
         (
             lambda: check_metric("f1", "classification", 3),
-            "'f1' does not fit classification with 3 labels; allowed: accuracy, mcc, macro_f1",
+            ("'f1'", "3 labels", "accuracy, mcc, macro_f1"),
         ),
         (
             lambda: score("f1", np.array([0, 1, 2]), np.array([0, 1, 1])),
-            "'f1' does not fit classification with 3 labels; allowed: accuracy, mcc, macro_f1",
+            ("'f1'", "3 labels", "accuracy, mcc, macro_f1"),
         ),
     ],
 )
-def test_user_errors_are_one_line_and_name_what_is_allowed(call, message):
-    with pytest.raises(DataError) as error:
+def test_user_errors_are_one_line_and_name_what_is_allowed(call, facts):
+    with pytest.raises(DataError, match=naming(*facts)):
         call()
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("predictions", "labels", "message"),
     [
-        (np.zeros((2, 3), int), np.zeros(4, int), r"got \(4,\) and \(2, 3\)"),
-        (np.zeros((2, 0), int), np.zeros(0, int), "at least one example"),
-        (np.zeros(2), np.zeros(2, int), "whole numbers, got float64 and int64"),
-        (np.array([0, 1]), np.array([0, -1]), "0 or more, got -1"),
+        (np.zeros((2, 3), int), np.zeros(4, int), naming("(4,)", "(2, 3)")),
+        (np.zeros((2, 0), int), np.zeros(0, int), naming("one", "(0,)", "(2, 0)")),
+        (np.zeros(2), np.zeros(2, int), naming("float64", "int64")),
+        (np.array([0, 1]), np.array([0, -1]), naming("0", "-1")),
     ],
 )
 def test_misuse_is_a_value_error(predictions, labels, message):
@@ -306,7 +304,7 @@ def test_misuse_is_a_value_error(predictions, labels, message):
 def test_misuse_of_question_answering_is_a_value_error():
     with pytest.raises(ValueError, match=naming("[0, 1]", "0.5 to 1.5")):
         score("squad_f1", np.array([0.5, 1.5]), np.zeros(2, int))
-    with pytest.raises(ValueError, match="decoded from a window's start and end logits"):
+    with pytest.raises(ValueError, match=naming("start", "end")):
         predictions_from_logits(np.zeros((4, 2)), "extractive")
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import naming
 
 from adapter_probe.records import RecordError, from_record, to_record
 
@@ -62,35 +63,32 @@ def test_defaults_and_a_whole_number_for_a_number():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"name": 5}, ["name is 5", "a string"]),
-        ({"count": True}, ["count is true", "a whole number"]),
-        ({"count": 1.5}, ["count is 1.5"]),
-        ({"flag": 1}, ["flag is 1", "true or false"]),
-        ({"inner": []}, ["inner is []", "an object"]),
-        ({"inner": {"weight": "x"}}, ["inner.weight", '"x"', "a number"]),
+        ({"name": 5}, ["name", "5", "string"]),
+        ({"count": True}, ["count", "true", "whole number"]),
+        ({"count": 1.5}, ["count", "1.5", "whole number"]),
+        ({"flag": 1}, ["flag", "1", "true", "false"]),
+        ({"inner": []}, ["inner", "[]", "object"]),
+        ({"inner": {"weight": "x"}}, ["inner.weight", '"x"', "number"]),
         ({"inner": {"weight": float("nan")}}, ["inner.weight", "NaN"]),
-        ({"inner": {"weight": 1.0, "tag": "c"}}, ["inner.tag", '"c"', "one of a, b"]),
-        ({"inner": {}}, ["'inner.weight' is missing"]),
+        ({"inner": {"weight": 1.0, "tag": "c"}}, ["inner.tag", '"c"', "a, b"]),
+        ({"inner": {}}, ["'inner.weight'", "missing"]),
         ({"inner": {"weight": 1.0, "extra": 1}}, ["'inner.extra'", "weight, tag"]),
         ({"sizes": [1, "2"]}, ["sizes[1]", '"2"']),
-        ({"sizes": 3}, ["sizes is 3", "a list"]),
+        ({"sizes": 3}, ["sizes", "3", "list"]),
         ({"scores": {"f1": "high"}}, ["scores.f1", '"high"']),
-        ({"scores": [1]}, ["scores is [1]", "an object"]),
+        ({"scores": [1]}, ["scores", "[1]", "object"]),
         ({"colour": "red"}, ["'colour'", "name, count"]),
         ({"name": ["long"] * 50}, ["…"]),
     ],
 )
 def test_a_misfit_is_named(change, words):
-    with pytest.raises(RecordError) as caught:
+    with pytest.raises(RecordError, match=naming(*words)):
         from_record(Outer, {**GOOD, **change})
-    for word in words:
-        assert word in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("record", [None, [], "text", 3])
 def test_a_record_is_an_object(record):
-    with pytest.raises(RecordError, match="expected an object"):
+    with pytest.raises(RecordError, match=naming(json.dumps(record), "object")):
         from_record(Outer, record)
 
 

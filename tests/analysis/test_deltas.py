@@ -76,7 +76,7 @@ def test_without_an_intact_row_there_is_nothing_to_compare_with(make_results):
     results = make_results(3)
     masks = results.masks.copy()
     masks[:, 0] = False
-    with pytest.raises(ResultsError, match="every adapter on"):
+    with pytest.raises(ResultsError, match=naming("no row", "adapter")):
         deltas.span_scores(dataclasses.replace(results, masks=masks))
 
 

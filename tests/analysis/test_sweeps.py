@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import naming
 from scipy.stats import sem, trim_mean
 
 from adapter_probe.analysis.sweeps import (
@@ -200,7 +201,7 @@ def test_trials_of_different_settings_are_never_averaged():
 
 
 def test_no_full_fine_tuning():
-    with pytest.raises(ResultsError, match="no task has full fine-tuning"):
+    with pytest.raises(ResultsError, match=naming("no task", "full fine-tuning")):
         aggregate_table(frame(trial()))
 
 

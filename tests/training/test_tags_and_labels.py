@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
+from refusals import naming
 from sklearn.metrics import f1_score
 from tiers import slow_unless
 from trainer import BATCH, RATE, losses_of_trainer, order_of_batches, still
@@ -186,5 +187,5 @@ def test_tags_of_all_splits_are_known(tmp_path):
 
 @pytest.mark.parametrize("kind", ["tokens", "multilabel"])
 def test_the_baseline_of_words_says_which_tasks_it_is_for(kind):
-    with pytest.raises(TrainingError, match=f"not for {kind} tasks; leave it out"):
+    with pytest.raises(TrainingError, match=naming("TF-IDF", kind, "classification", "regression")):
         n_fits(kind, "micro_f1")

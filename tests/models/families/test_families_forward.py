@@ -9,6 +9,7 @@ import pytest
 import torch
 from exact import assert_close_in_float32
 from exact import assert_close_in_float64 as close
+from refusals import naming
 from torch.nn import functional as F
 
 from adapter_probe.data.encoding import Encoded
@@ -115,9 +116,10 @@ def test_pretrained_norms_follow_the_sites_that_are_off(
 
 def test_norms_before_the_sublayers_cannot_be_put_back(adapted_model: Callable, random_examples: Callable):
     model = adapted_model("modernbert")
-    with pytest.raises(ModelError, match=r"pretrained is not possible with a .* base") as caught:
+    with pytest.raises(
+        ModelError, match=naming("--layernorm pretrained", "modernbert", "--layernorm trained")
+    ):
         forward_variants(model, pack(random_examples([3]), [0]), MASKS, tokens_per_pass=9, norms="pretrained")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.usefixtures("in_float64")
