@@ -3,7 +3,8 @@
 Every difference is paired over seeds: the LoRAs of one seed share their examples, their order and the halves
 of the validation data. OUT gets `differences.csv` and `differences.png`. An arm is equivalent to all layers
 if two one-sided paired t tests at the 5% level exclude that it is `MARGIN` points better or worse (TOST,
-Schuirmann 1987); with few seeds an arm can be neither different nor equivalent.
+Schuirmann 1987); with few seeds an arm can be neither different nor equivalent. Holm's correction is over the
+differences of a task.
 """
 
 import sys
@@ -52,7 +53,7 @@ def main(trials: Path, out: Path) -> None:
         rows += [{"task": task, **difference(scores[task], *pair)} for pair in known]
     out.mkdir(parents=True, exist_ok=True)
     found = pd.DataFrame(rows)
-    found.insert(7, "p_holm", holm(found["p"].to_numpy()))  # of all differences of this table
+    found.insert(7, "p_holm", found.groupby("task")["p"].transform(lambda own: holm(own.to_numpy())))
     found.round(4).to_csv(out / "differences.csv", index=False, lineterminator="\n")
     print(found.round(3).to_string(index=False))
     with paper_style():
