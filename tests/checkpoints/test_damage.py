@@ -19,7 +19,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from refusals import naming
+from refusals import names, naming
 from safetensors.numpy import load_file, save_file
 
 from adapter_probe.checkpoints.base import load_base, load_tokenizer
@@ -84,7 +84,7 @@ def test_the_edits_of_these_tests_do_no_harm_by_themselves(checkpoint, base):
 
 
 def test_a_missing_folder(tmp_path):
-    assert refusal(tmp_path / "none") == f"checkpoint {tmp_path / 'none'}: no such folder"
+    assert names(refusal(tmp_path / "none"), str(tmp_path / "none"), "no such folder")
 
 
 def test_a_folder_that_is_no_checkpoint(tmp_path):
@@ -169,7 +169,7 @@ def test_any_flipped_byte_or_cut_shows(data, checkpoint):
     finally:
         file.write_bytes(content)
     assert message.startswith(str(file))
-    assert "damaged or was changed" in message
+    assert names(message, "damaged", "sha256")
 
 
 def test_a_missing_delta(checkpoint):
@@ -185,7 +185,7 @@ def test_a_pickle_under_the_name_of_the_delta_is_not_read(checkpoint, tmp_path):
     content = pickle.dumps(Bomb())
     (checkpoint / "delta.safetensors").write_bytes(content)
     edit(checkpoint, "delta_sha256", hashlib.sha256(content).hexdigest())
-    assert "not a safetensors file" in refusal(checkpoint)
+    assert names(refusal(checkpoint), str(checkpoint / "delta.safetensors"), "safetensors file")
     assert not (tmp_path / "boom").exists()
 
 
@@ -385,31 +385,28 @@ def test_a_config_that_is_no_object(base, content):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"num_attention_heads": 0}, "num_attention_heads in its config.json is 0"),
-        ({"hidden_size": -4}, "hidden_size in its config.json is -4"),
-        ({"dtype": "nonsense"}, 'dtype in its config.json is "nonsense"'),
-        ({"torch_dtype": 3}, "torch_dtype in its config.json is 3"),
-        ({"layer_norm_eps": float("nan")}, "contains NaN or infinite values"),
-        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "is quantised"),
-        ({"_attn_implementation": "flash_attention_2"}, "FlashAttention2"),
-        ({"id2label": [1]}, "its configuration cannot be loaded"),
+        ({"num_attention_heads": 0}, ("num_attention_heads", "config.json", "0")),
+        ({"hidden_size": -4}, ("hidden_size", "config.json", "-4")),
+        ({"dtype": "nonsense"}, ("dtype", "config.json", '"nonsense"')),
+        ({"torch_dtype": 3}, ("torch_dtype", "config.json", "3")),
+        ({"layer_norm_eps": float("nan")}, ("NaN", "infinite")),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, ("quantization_config", "--base")),
+        ({"_attn_implementation": "flash_attention_2"}, ("FlashAttention2",)),
+        ({"id2label": [1]}, ("configuration", "'list'")),
     ],
 )
 def test_a_config_that_transformers_would_trip_over(base, change, words):
     file = base / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(CheckpointError, match=naming(str(base), *words)):
         load_base(str(base), 2)
-    assert words in str(caught.value)
-    assert str(base) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("content", ["null", "[]", '{"model": null}'])
 def test_a_tokenizer_file_of_something_else(base, name, content):
     (base / name).write_text(content)
-    with pytest.raises(CheckpointError, match="its tokenizer cannot be loaded"):
+    with pytest.raises(CheckpointError, match=naming(str(base), "tokenizer")):
         load_tokenizer(str(base))
 
 
@@ -426,8 +423,9 @@ def test_a_base_of_git_lfs_pointers(base, name):
 def test_a_pipe_in_place_of_a_file_of_the_base(checkpoint, base, name):
     (base / name).unlink(missing_ok=True)
     os.mkfifo(base / name)
-    assert f"{base / name} is a pipe, socket or device; a regular file is needed" in refusal(checkpoint, base)
-    with pytest.raises(CheckpointError, match="is a pipe, socket or device"):
+    facts = str(base / name), "pipe", "regular file"
+    assert names(refusal(checkpoint, base), *facts)
+    with pytest.raises(CheckpointError, match=naming(*facts)):
         read_contents(checkpoint, str(base))
 
 

@@ -8,13 +8,14 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import peft
 import pytest
 import torch
-from refusals import naming
+from refusals import names, naming
 from safetensors.torch import load_file, save_file
 
 from adapter_probe.checkpoints.opening import open_any, open_checkpoint
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import CheckpointError, quote
 from adapter_probe.models.bases.encoders import ENCODERS
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -59,7 +60,7 @@ def refusal(folder: Path, base: str | None = BERT) -> str:
         ({"architecture": "prompt_tuning"}, "prompt tuning"),
         ({"architecture": "reft"}, "ReFT"),
         ({"scaling": "sometimes"}, "sometimes"),
-        ({"non_linearity": "sinc"}, "activation 'sinc' is not one of"),
+        ({"non_linearity": "sinc"}, "'sinc'"),
     ],
 )
 def test_configurations_that_are_not_supported(copied: Callable[[str], Path], changes: dict, words: str):
@@ -81,17 +82,17 @@ def test_kinds_of_adapterhub_lora_that_are_not_supported(copied, changes: dict, 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"use_dora": True}, "lacks base_model.model.bert.encoder.layer"),
-        ({"peft_type": "PREFIX_TUNING"}, '"PREFIX_TUNING"'),
-        ({"task_type": "SEQ_2_SEQ_LM"}, "no class for seq2seq on a bert model"),
-        ({"init_lora_weights": "pissa"}, '"pissa", which changes the base\'s weights'),
-        ({"layer_replication": [[0, 2]]}, "which PEFT 0.21.2 does not put on base"),
+        ({"use_dora": True}, ("lacks", "base_model.model.bert.encoder.layer")),
+        ({"peft_type": "PREFIX_TUNING"}, ('"PREFIX_TUNING"',)),
+        ({"task_type": "SEQ_2_SEQ_LM"}, ("seq2seq", "bert")),
+        ({"init_lora_weights": "pissa"}, ('"pissa"',)),
+        ({"layer_replication": [[0, 2]]}, ("contains", f"PEFT {peft.__version__}")),
     ],
 )
-def test_kinds_of_peft_that_are_not_supported(copied, changes: dict, words: str):
+def test_kinds_of_peft_that_are_not_supported(copied, changes: dict, words: tuple[str, ...]):
     folder = copied("peft/lora")
     edit(folder / "adapter_config.json", **changes)
-    assert words in refusal(folder)
+    assert names(refusal(folder), *words)
 
 
 def test_fusion_is_refused(copied):
@@ -120,55 +121,53 @@ def test_lacking_adapters_are_told_by_layer(copied):
         folder / "pytorch_adapter.bin",
         lambda tensors: {k: v for k, v in tensors.items() if "layer.1.attention" not in k},
     )
-    message = refusal(folder)
-    assert "lacks 1 of the adapters" in message
-    assert "layer 1 after the attention sublayer" in message
+    assert names(refusal(folder), "lacks 1", "layer 1", "attention")
 
 
 def test_a_missing_head_is_not_made_up(copied):
     folder = copied("adapterhub/houlsby")
     (folder / "pytorch_model_head.bin").unlink()
-    assert "contains no prediction head" in refusal(folder)
+    assert names(refusal(folder), str(folder), BERT, "prediction head")
 
 
 def test_half_a_head_is_not_made_up(copied):
     folder = copied("adapterhub/houlsby")
     retensor(folder / "pytorch_model_head.bin", lambda t: {"classifier.weight": t["classifier.weight"]})
-    assert "has classifier.bias; these weights would be random" in refusal(folder)
+    assert names(refusal(folder), str(folder), BERT, "classifier.bias", "random")
 
 
 def test_a_head_of_another_size_is_refused(copied):
     folder = copied("adapterhub/houlsby")
     edit(folder / "head_config.json", label2id={"a": 0, "b": 1}, num_labels=2)
-    assert "classifier.bias has shape [3], the model on base" in refusal(folder)
+    assert names(refusal(folder), "classifier.bias", "[3]", "[2]")
 
 
 def test_a_head_for_something_else_is_refused(copied):
     folder = copied("adapterhub/houlsby")
     edit(folder / "head_config.json", model_class="BertForTokenClassification")
-    assert "BertForTokenClassification, which is not supported; supported are" in refusal(folder)
+    assert names(refusal(folder), "BertForTokenClassification", "*ForQuestionAnswering")
 
 
 def test_a_pooler_that_nobody_holds_is_refused(copied, tmp_path: Path):
     folder, base = copied("adapterhub/houlsby"), Path(shutil.copytree(BERT, tmp_path / "base"))
     retensor(base / "model.safetensors", lambda t: {k: v for k, v in t.items() if "pooler" not in k})
-    assert "bert.pooler.dense.bias and 1 more; these weights would be random" in refusal(folder, str(base))
+    assert names(refusal(folder, str(base)), str(base), "bert.pooler.dense.bias", "1 more", "random")
 
 
 def test_another_familys_base_is_refused():
     message = refusal(FIXTURES / "adapterhub" / "houlsby", str(FIXTURES / "bases" / "roberta"))
-    assert "was trained on a bert model of hidden size 16" in message
+    assert names(message, "bert", "roberta", "hidden size 16")
 
 
 def test_a_base_that_is_not_there_is_named():
-    assert 'was trained on "tiny-random/bert"' in refusal(FIXTURES / "adapterhub" / "houlsby", None)
+    assert names(refusal(FIXTURES / "adapterhub" / "houlsby", None), '"tiny-random/bert"', "--base")
     assert "--base" in refusal(FIXTURES / "peft" / "lora", None)
 
 
 def test_a_folder_of_several_adapters_lists_them(copied, tmp_path: Path):
     for name in ("first", "second"):
         shutil.copytree(FIXTURES / "adapterhub" / "houlsby", tmp_path / "all" / name)
-    assert "contains 2 adapters, first, second" in refusal(tmp_path / "all")
+    assert names(refusal(tmp_path / "all"), "2 adapters", "first, second")
     shutil.rmtree(tmp_path / "all" / "first")
     assert open_checkpoint(tmp_path / "all", BERT).description.task.label_names == ("bad", "fair", "good")
 
@@ -180,13 +179,13 @@ def test_a_pickle_that_runs_code_does_not(copied):
 
     folder = copied("adapterhub/houlsby")
     torch.save({"bert.encoder.layer.0.output.adapters.task.x": Evil()}, folder / "pytorch_adapter.bin")
-    assert "pytorch_adapter.bin is damaged, or contains more than tensors" in refusal(folder)
+    assert names(refusal(folder), str(folder / "pytorch_adapter.bin"), "tensors")
 
 
 def test_nan_is_refused(copied):
     folder = copied("peft/lora")
     retensor(folder / "adapter_model.safetensors", lambda t: {k: v * float("nan") for k, v in t.items()})
-    assert "contains NaN or infinite values" in refusal(folder)
+    assert names(refusal(folder), str(folder / "adapter_model.safetensors"), "NaN", "infinite")
 
 
 def test_old_names_of_tensors_and_activations(copied):
@@ -342,12 +341,12 @@ def test_unknown_fields_of_the_whole_and_of_a_union(copied):
     file.write_text(json.dumps({**document, "config": {**document["config"], "weights": [1, 2]}}))
     assert '"weights"' in refusal(folder)
     file.write_text(json.dumps({**document, "config": {**document["config"], "configs": {}}}))
-    assert "configs is {}, expected a list" in refusal(folder)
+    assert names(refusal(folder), "configs", "{}", "list")
     for architecture in ("lora_only", None, ["union"]):
         file.write_text(
             json.dumps({**document, "config": {**document["config"], "architecture": architecture}})
         )
-        assert "several configs of the architecture" in refusal(folder)
+        assert names(refusal(folder), "several", "architecture", quote(architecture))
 
 
 @pytest.mark.slow
@@ -355,7 +354,7 @@ def test_unknown_fields_of_the_whole_and_of_a_union(copied):
 def test_a_pattern_that_backtracks_for_ever_is_refused(copied):
     folder = copied(PEFT)
     edit(folder / "adapter_config.json", alpha_pattern={"([a-z.0-9_]+)*X": 9})
-    assert "takes too long" in refusal(folder)
+    assert names(refusal(folder), "([a-z.0-9_]+)*X", "too long")
 
 
 def test_a_part_of_a_composition_is_refused(tmp_path: Path):
@@ -364,14 +363,14 @@ def test_a_part_of_a_composition_is_refused(tmp_path: Path):
     folder, setup = tmp_path / "all" / "task", tmp_path / "all" / "adapter_setup.json"
     open_checkpoint(folder, BERT)
     setup.write_text("{}")
-    assert "is part of a composition of several adapters" in refusal(folder)
+    assert names(refusal(folder), str(setup), "composition")
     setup.unlink()
     fusion = tmp_path / "all" / "task,other" / "adapter_fusion_config.json"
     fusion.parent.mkdir()
     fusion.write_text(json.dumps({"config": {}, "name": "task,other"}))
-    assert "is part of AdapterFusion" in refusal(folder)
+    assert names(refusal(folder), str(fusion), "AdapterFusion")
     shutil.rmtree(tmp_path / "all" / "other")
-    assert "is part of AdapterFusion" in refusal(tmp_path / "all")
+    assert names(refusal(tmp_path / "all"), str(fusion), "AdapterFusion")
     fusion.write_text(json.dumps({"config": {}, "name": "a,b"}))
     open_checkpoint(folder, BERT)
 
@@ -392,15 +391,14 @@ def test_numbers_that_are_not_real_are_not_cast(copied, change, kind: str):
         )
         shutil.rmtree(folder.parent / "c")
         retensor(folder / name, lambda tensors: {k: change(t) for k, t in tensors.items()})
-        assert f"contains {kind} values, expected floating-point numbers" in refusal(folder)
+        assert names(refusal(folder), kind, "floating-point")
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
 def test_a_pointer_of_git_lfs_says_how_to_get_the_file(copied, name: str):
     folder = copied(PEFT)
     (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
-    assert f"{folder / name} is a git-LFS pointer" in refusal(folder)
-    assert "git lfs pull" in refusal(folder)
+    assert names(refusal(folder), str(folder / name), "git lfs pull")
 
 
 def test_a_file_that_unpacks_to_more_is_not_unpacked(copied):
@@ -414,4 +412,4 @@ def test_a_file_that_unpacks_to_more_is_not_unpacked(copied):
     assert "is compressed" in refusal(folder)
     wide = torch.ones(1).expand(100_000, 100_000)
     torch.save({"bert.encoder.layer.0.output.adapters.task.adapter_up.weight": wide}, file)
-    assert "more than the file contains" in refusal(folder)
+    assert names(refusal(folder), str(file), "[100000, 100000]", "more")

