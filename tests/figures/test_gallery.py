@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from refusals import naming
+from refusals import names, naming, says
 
 from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.errors import ResultsError
@@ -86,7 +86,7 @@ def test_labels_name_panels_captions_and_files(tmp_path, ablation_folder):
     options = replace(OPTIONS, labels=("TREC, ffn only", "costs $5"))
     made = write_gallery(records, tmp_path / "out", options)
     (caption,) = (one.caption for one in made if one.stem == "heatmap")
-    assert all(f"{label}: one trained checkpoint" in caption for label in options.labels)
+    assert all(says(caption, label, "one", "checkpoint") for label in options.labels)
     assert [one.stem for one in made if one.kind == "table"] == [
         "table-removable-trec-ffn-only", "table-removable-costs-5",
     ]  # fmt: skip
@@ -178,7 +178,7 @@ def test_kept_spans_are_a_figure_of_their_own(tmp_path, ablation_folder):
     layers.assign(share_points=float("nan")).to_csv(folders[1] / "layers.csv", index=False)
     made = drawn(folders)
     assert stems(made) == ["heatmap", "heatmap-kept", "attribution"]
-    assert made[1].figure.axes[0].get_xlabel() == "last layer kept on"
+    assert names(made[1].figure.axes[0].get_xlabel(), "last layer", "kept on")
     assert stems(tables_of(records_in(folders), OPTIONS)) == ["table-removable-cola-off"]
 
 

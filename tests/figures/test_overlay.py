@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from refusals import naming
+from refusals import names, naming, says
 
 from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.overlay import read_overlay
@@ -74,7 +74,7 @@ def test_a_table_lies_over_the_panels_of_its_tasks(record, tmp_path):
     assert hollow(first) == {(METHODS["lora"].colour, 300000, 82.0), (METHODS["vera"].colour, 20000, 79.0)}
     assert {x for _, x, _ in hollow(second)} == {9000}
     assert "hollow: blog" in {text.get_text() for text in drawing.figure.legends[0].get_texts()}
-    assert "results of other people, as given, from blog." in drawing.caption
+    assert says(drawing.caption, "other people", "blog")
     rows = drawing.frame[drawing.frame["source"] == "blog"]
     assert sorted(rows["mean"]) == pytest.approx([0.70, 0.79, 0.82])
     plt.close("all")
@@ -90,7 +90,7 @@ def test_pefts_method_comparison_has_every_cost(tradeoff_trials, tmp_path):
     assert overlay.set_index("method")["parameters"].to_dict() == {"lora": 9175040, "full": 3212749824}
     lora = overlay[overlay["method"] == "lora"].iloc[0]
     assert (lora["size"], lora["mean"], lora["seconds_per_step"]) == (32, 0.48, 1796 / 5000)
-    assert lora["source"] == "PEFT's method comparison (meta-llama/Llama-3.2-3B, metamath, gsm8k)"
+    assert names(lora["source"], "PEFT", "meta-llama/Llama-3.2-3B, metamath, gsm8k")
     trials = tradeoff_trials(("cola",))
     record = TradeoffRecord(Path("t"), sweeps.tradeoff_table(trials), None, None, trials, {})
     ax = tradeoff(record, plt.figure().add_subplot(), overlay=overlay)

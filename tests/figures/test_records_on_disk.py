@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import names
 
 from adapter_probe.analysis.study_records import AblationRecord, SweepRecord, TradeoffRecord
 from adapter_probe.errors import ResultsError
@@ -33,9 +34,9 @@ def test_each_kind_is_told_by_its_tables(tmp_path, ablation_folder, sweep_folder
     assert isinstance(load(sweep_folder(tmp_path / "b")).record, SweepRecord)
     assert isinstance(load(tradeoff_folder(tmp_path / "c")).record, TradeoffRecord)
     (tmp_path / "d").mkdir()
-    assert "contains no results" in refusal(tmp_path / "d")
+    assert names(refusal(tmp_path / "d"), str(tmp_path / "d"), "no results")
     (tmp_path / "d" / "sizes.csv").touch()
-    assert "nothing to draw" in refusal(tmp_path / "d")
+    assert names(refusal(tmp_path / "d"), str(tmp_path / "d"), "nothing")
 
 
 def test_a_checkpoint_stands_for_its_ablations(tmp_path, ablation_folder):
@@ -50,23 +51,21 @@ def test_a_checkpoint_stands_for_its_ablations(tmp_path, ablation_folder):
 @pytest.mark.parametrize(
     ("column", "value", "words"),
     [
-        ("mean", "high", ("data row 3", "mean is 'high'", "a number")),
-        ("n", "1.5", ("data row 3", "n is '1.5'", "a whole number")),
-        ("init_std", "inf", ("data row 3", "init_std is 'inf'")),
+        ("mean", "high", ("data row 3", "mean", "'high'", "number")),
+        ("n", "1.5", ("data row 3", "n", "'1.5'", "whole number")),
+        ("init_std", "inf", ("data row 3", "init_std", "'inf'", "number")),
     ],
 )
 def test_a_damaged_sweep(tmp_path, sweep_folder, column, value, words):
     folder = sweep_folder(tmp_path / "s")
     edit(folder / "sweep.csv", column, 2, value)
-    said = refusal(folder)
-    for word in (str(folder / "sweep.csv"), *words):
-        assert word in said
+    assert names(refusal(folder), str(folder / "sweep.csv"), *words)
 
 
 def test_a_damaged_flag(tmp_path, tradeoff_folder):
     folder = tradeoff_folder(tmp_path / "s")
     edit(folder / "aggregate.csv", "on_frontier", 0, "maybe")
-    assert "on_frontier is 'maybe'; give true or false" in refusal(folder)
+    assert names(refusal(folder), str(folder / "aggregate.csv"), "on_frontier", "'maybe'", "true", "false")
 
 
 @pytest.mark.parametrize("column", ["task", "mean", "init_std"])
@@ -82,7 +81,7 @@ def test_empty_and_unreadable_tables(tmp_path, sweep_folder):
     folder = sweep_folder(tmp_path / "s")
     lines = (folder / "sweep.csv").read_text().splitlines()
     (folder / "sweep.csv").write_text(lines[0] + "\n")
-    assert "has no rows" in refusal(folder)
+    assert names(refusal(folder), str(folder / "sweep.csv"), "no rows")
     (folder / "sweep.csv").write_bytes(b"\xff\xfe\x00")
     assert str(folder / "sweep.csv") in refusal(folder)
 
