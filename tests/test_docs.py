@@ -11,24 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from docs_scripts import DOCS, module
 
-ROOT = Path(__file__).resolve().parents[1]
-DOCS = ROOT / "docs"
+ROOT = DOCS.parent
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 _LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)\s#]+)")
-
-
-def module(name: str) -> ModuleType:
-    """A script of docs/, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
 SUPPORTED = module("supported")
 STUDY = module("studies/study")
 STUDIES = [page for page in sorted((DOCS / "studies").glob("*.md")) if STUDY.commands(page)]

@@ -86,7 +86,8 @@ def write_recipe(
             f"{study.folder}: a recipe needs an ablation of whole layers of a LoRA of PEFT, in one stack of "
             "layers"
         )
-    if study.summary.warning:
+    derived = isinstance(keep, (str, int)) or rank is not None
+    if study.summary.warning and derived:
         raise ResultsError(
             f"{study.folder}: no recipe can be derived from this study. {study.summary.warning}"
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import peft
@@ -121,6 +123,16 @@ def test_both_at_once_and_layers_by_number(study, tmp_path):
     assert {layer: own for layer, ((own, _),) in found.items()} == dict(zip((0, 3), recipe.ranks))
 
 
+def test_a_study_that_shows_nothing_chooses_nothing(study, tmp_path):
+    summary = replace(study.summary, warning="It shows nothing.")
+    empty = copy.copy(study)
+    empty.__dict__["record"] = replace(study.record, summary=summary)
+    for choice in ({"keep": "needed"}, {"keep": 2}, {"rank": 4}, {"rank": 4, "keep": [0, 3]}):
+        with pytest.raises(AdapterProbeError, match=naming(str(study.folder), "It shows nothing.")):
+            empty.recipe(tmp_path / "out", **choice)
+    assert empty.recipe(tmp_path / "out", keep=[3, 0]).layers == (0, 3)
+
+
 def test_rank_stabilised_scales_stay(study, tmp_path):
     checkpoint = tmp_path / "lora"
     checkpoint.mkdir()
@@ -132,21 +144,21 @@ def test_rank_stabilised_scales_stay(study, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "facts"),
     [
-        ({"keep": "some"}, "keep must be all, needed, .* not 'some'"),
-        ({"keep": 0}, "keep must be from 1 to 4 layers, not 0"),
-        ({"keep": 5}, "keep must be from 1 to 4 layers, not 5"),
-        ({"keep": [1, 9]}, "keep must be layers out of 0, 1, 2, 3, not"),
-        ({"keep": []}, "keep must be layers out of"),
-        ({"keep": "needed", "within": 1e9}, "no layer would keep an adapter; give a smaller within"),
-        ({"keep": "needed", "within": -1.0}, "within must be 0 or more points, not -1.0"),
-        ({"rank": 0}, "rank must be at least 1, not 0"),
-        ({"checkpoint": "nowhere"}, "nowhere contains no adapter_config.json; give the checkpoint"),
+        ({"keep": "some"}, ["keep", "all, needed", "'some'"]),
+        ({"keep": 0}, ["keep", "from 1 to 4", "0"]),
+        ({"keep": 5}, ["keep", "from 1 to 4", "5"]),
+        ({"keep": [1, 9]}, ["keep", "0, 1, 2, 3", "[1, 9]"]),
+        ({"keep": []}, ["keep", "0, 1, 2, 3", "[]"]),
+        ({"keep": "needed", "within": 1e9}, ["within"]),
+        ({"keep": "needed", "within": -1.0}, ["within", "0 or more points", "-1.0"]),
+        ({"rank": 0}, ["rank", "at least 1", "0"]),
+        ({"checkpoint": "nowhere"}, ["nowhere", "adapter_config.json", "checkpoint"]),
     ],
 )
-def test_bad_input_is_refused_in_one_line(study, arguments, said, tmp_path):
-    with pytest.raises(AdapterProbeError, match=said) as caught:
+def test_bad_input_is_refused_in_one_line(study, arguments, facts, tmp_path):
+    with pytest.raises(AdapterProbeError, match=naming(*facts)) as caught:
         study.recipe(tmp_path / "out", **arguments)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -156,11 +168,11 @@ def test_bad_input_is_refused_in_one_line(study, arguments, said, tmp_path):
 
 def test_patterns_that_a_recipe_would_replace_are_refused(study, tmp_path):
     config = json.loads((study.folder.parent / "adapter_config.json").read_text())
-    for change, arguments, said in (
-        ({"rank_pattern": {"q": 2}}, {"rank": 4}, "has a rank_pattern or alpha_pattern of its own"),
-        ({"target_modules": ".*v_proj"}, {"keep": [0]}, "only with a list of target_modules"),
-        ({"peft_type": "IA3"}, {}, "a recipe needs an ablation of whole layers of a LoRA"),
+    for change, arguments, facts in (
+        ({"rank_pattern": {"q": 2}}, {"rank": 4}, ["rank_pattern", "rank"]),
+        ({"target_modules": ".*v_proj"}, {"keep": [0]}, ["layers_to_transform", "target_modules"]),
+        ({"peft_type": "IA3"}, {}, [str(study.folder), "LoRA"]),
     ):
         (tmp_path / "adapter_config.json").write_text(json.dumps(config | change))
-        with pytest.raises(AdapterProbeError, match=said):
+        with pytest.raises(AdapterProbeError, match=naming(*facts)):
             study.recipe(tmp_path / "out", checkpoint=tmp_path, **arguments)

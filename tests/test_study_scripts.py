@@ -1,0 +1,204 @@
+"""The scripts of docs/studies on tiny models: their tables, from PEFT's files, SciPy and `ablate`."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+from byte_tokenizer import byte_tokenizer
+from docs_scripts import module
+from safetensors.numpy import load_file
+from scipy.stats import spearmanr, ttest_1samp
+
+import adapter_probe as ap
+
+pytestmark = pytest.mark.slow
+
+
+def script(name: str) -> ModuleType:
+    return module(f"studies/{name}")
+
+
+@pytest.fixture(scope="module")
+def airline(tiny_task: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny_task` in the files of a task of the studies."""
+    folder = tmp_path_factory.mktemp("data") / "crowdflower_airline"
+    folder.mkdir()
+    lines = (tiny_task / "train.jsonl").read_text().splitlines(keepends=True)
+    for file, rows in (("train", lines[:96]), ("validation", lines[96:166]), ("test", lines[166:])):
+        (folder / f"{file}.jsonl").write_text("".join(rows))
+    return folder.parent
+
+
+def test_arms_of_the_recipe_study(
+    airline: Path, tiny_base: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    arms, base, out = script("recipe_arms"), tiny_base("bert", layers=4), tmp_path / "out"
+    monkeypatch.setitem(arms.TASKS, "crowdflower_airline", (*arms.TASKS["crowdflower_airline"][:3], 12))
+    given = [str(airline), str(base), str(out), "--tasks", "crowdflower_airline", "--half", "64"]
+    arms.main([*given, "--seeds", "0"])
+    before = (out / "trials.csv").read_text()
+    arms.main([*given, "--seeds", "0,1"])
+    assert (out / "trials.csv").read_text().startswith(before)
+
+    trials = pd.read_csv(out / "trials.csv").set_index(["seed", "arm"])
+    assert [*trials.index] == [(seed, arm) for seed in (0, 1) for arm in arms.ARMS]
+    chosen, judged = (set((out / "crowdflower_airline" / f"{half}.jsonl").open()) for half in "ab")
+    assert not chosen & judged
+    for seed, own in trials.groupby("seed"):
+        own = own.droplevel("seed")
+        assert own.loc["lowest", "layers"] == "0 1"
+        assert own.loc["highest", "layers"] == "2 3"
+        assert own.loc["random", "layers"].split() == [
+            *map(str, sorted(random.Random(seed).sample(range(4), 2)))
+        ]
+        shares = ap.load(out / "crowdflower_airline" / f"seed-{seed}" / "ablation-of-all").layers
+        largest = shares.groupby("layer")["share_points"].sum().nlargest(2).index
+        assert own.loc["ablation", "layers"] == " ".join(map(str, sorted(largest)))
+        whole = load_file(out / "crowdflower_airline" / f"seed-{seed}" / "all" / "adapter_model.safetensors")
+        lora = sum(tensor.size for name, tensor in whole.items() if ".lora_" in name)
+        assert (own["parameters"][["all", "ablation", "lowest", "highest", "random"]] == lora * np.array(
+            [1, 0.5, 0.5, 0.5, 0.5]
+        )).all()  # fmt: skip
+        ranks = [*map(int, own.loc["ranks", "ranks"].split())]
+        assert own.loc["ranks", "parameters"] == lora * sum(ranks) / (4 * arms.RANK)
+        assert own["score"].between(0, 1).all()
+
+
+def test_differences_of_the_recipe_study(tmp_path: Path):
+    compared, chance = script("recipe_differences"), np.random.default_rng(0)
+    means = {"all": 0.9, "ablation": 0.9, "lowest": 0.8, "highest": 0.9, "random": 0.85, "ranks": 0.9}
+    trials = pd.DataFrame(
+        [{"task": "sst2", "arm": arm, "seed": seed, "score": mean + chance.normal(0, 0.001)}
+         for seed in range(5) for arm, mean in means.items()]
+    )  # fmt: skip
+    trials.to_csv(tmp_path / "trials.csv", index=False)
+    compared.main(tmp_path / "trials.csv", tmp_path / "out")
+    found = pd.read_csv(tmp_path / "out" / "differences.csv").set_index(["arm", "other"])
+    assert [*found.index] == list(compared.PAIRS)
+    wide = 100 * trials.pivot(index="seed", columns="arm", values="score")
+    for arm, other in found.index:
+        row, points = found.loc[(arm, other)], wide[arm] - wide[other]
+        interval = ttest_1samp(points, 0).confidence_interval()
+        assert row["ci_low_points"] == pytest.approx(interval.low, abs=1e-3)
+        assert row["ci_high_points"] == pytest.approx(interval.high, abs=1e-3)
+        nearer = max(
+            ttest_1samp(points, -compared.MARGIN, alternative="greater").pvalue,
+            ttest_1samp(points, compared.MARGIN, alternative="less").pvalue,
+        )
+        assert row["p_equivalent"] == pytest.approx(nearer, abs=1e-3)
+    assert (
+        found.loc[("ablation", "all"), "p_equivalent"] < 0.05 < found.loc[("lowest", "all"), "p_equivalent"]
+    )
+    assert (found["p_holm"] >= found["p"]).all()
+    assert (tmp_path / "out" / "differences.png").stat().st_size > 1000
+
+
+def test_agreement_of_seeds_on_all_examples_and_on_thirds(airline: Path, tiny_base: Callable, tmp_path: Path):
+    folders, files = [], airline / "crowdflower_airline"
+    for seed in (0, 1):
+        trained = ap.train(
+            tiny_base("bert", layers=4), tmp_path / str(seed), train_file=files / "train.jsonl", seed=seed,
+            validation_file=files / "validation.jsonl", size=4, learning_rate=1e-2, epochs=2, progress=False,
+        )  # fmt: skip
+        ap.ablate(trained.checkpoint, out=tmp_path / f"grid-{seed}", progress=False)
+        folders.append(tmp_path / f"grid-{seed}")
+    script("seed_thirds").main(tmp_path / "out.csv", *map(str, folders))
+    found = pd.read_csv(tmp_path / "out.csv").set_index("comparison")
+    drops = [ap.load(folder).spans.set_index(["first", "last"])["delta_points"] for folder in folders]
+    values, weights = [], []
+    for length in (1, 2):  # of 4 layers, longer spans are fewer than three
+        same = [span for span in drops[0].index if span[1] - span[0] + 1 == length]
+        values.append(spearmanr(drops[0][same].round(9), drops[1][same].round(9)).statistic)
+        weights.append(len(same))
+    expected = np.average(np.nan_to_num(values), weights=weights)
+    shared = found.loc["two seeds, same examples"].iloc[0]
+    assert shared["within_one_length"] == pytest.approx(expected, abs=2e-3)
+    assert (found["ci_low"] <= found["ci_high"]).all()
+    assert set(found.loc["two seeds, disjoint thirds", "n_examples"]) == {70 // 3}
+
+
+def test_lowest_layers_cost_what_the_ablation_says(
+    airline: Path, tiny_base: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    timing, base = script("lowest_layers"), tiny_base("bert")
+    rows = airline / "crowdflower_airline" / "validation.jsonl"
+    trained = ap.train(
+        base, tmp_path / "c", train_file=rows, validation_file=rows, size=4, learning_rate=1e-2, epochs=2,
+        progress=False,
+    )  # fmt: skip
+    monkeypatch.setattr(timing, "ROUNDS", 2)
+    timing.main(str(trained.checkpoint), str(base), rows, tmp_path / "out")
+    found = pd.read_csv(tmp_path / "out" / "lowest-layers.csv").set_index("layers_without")
+    prefixes = ap.ablate(trained.checkpoint, data=rows, out=tmp_path / "all", progress=False).spans
+    prefixes = prefixes[prefixes["first"] == 0].set_index("last")["delta_points"]
+    for n in (1, 2):
+        assert found.loc[n, "delta_points"] == pytest.approx(prefixes[n - 1], abs=1e-4)
+    assert [*found.index] == [0, 1, 2]
+    assert (found["seconds_per_1000_texts"] > 0).all()
+    assert found.loc[0, ["saved_one", "saved_one_low", "saved_one_high", "saved_eight"]].tolist()[:3] == [
+        0,
+        0,
+        0,
+    ]
+    assert (tmp_path / "out" / "lowest-layers.png").exists()
+
+
+def test_the_boundary_is_chosen_on_one_half_and_judged_on_the_other(tmp_path: Path):
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    base, data, out = tmp_path / "base", tmp_path / "data" / "sst2", tmp_path / "out"
+    tokenizer = byte_tokenizer(bos=True)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.2,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    data.mkdir(parents=True)
+    for split, n in (("train", 24), ("validation", 40)):
+        rows = [
+            {"sentence": f"{'ab' * (i % 5)} is {'good' if i % 3 else 'bad'}", "label": int(i % 3 > 0)}
+            for i in range(n)
+        ]
+        (data / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = [
+        str(base),
+        str(data.parent),
+        str(out),
+        "--tasks",
+        "sst2",
+        "--seeds",
+        "2",
+        "--half",
+        "16",
+        "--texts",
+        "4",
+    ]
+    script("upper_layers").main(given)
+    tables = [(out / f"{name}.csv").read_bytes() for name in ("boundaries", "curves")]
+    boundaries, curves = (pd.read_csv(out / f"{name}.csv") for name in ("boundaries", "curves"))
+    assert len(boundaries) == 2
+    assert len(curves) == 2 * 3
+    for (_, row), (_, curve) in zip(boundaries.iterrows(), curves.groupby("seed")):
+        curve = curve.set_index("first")
+        best = curve["delta_points_a"].max()
+        if row["boundary"] == 3:  # every suffix costs something on half A
+            assert best < 0
+            assert row["delta_points_b"] == 0
+        else:
+            assert row["boundary"] == curve.index[np.isclose(curve["delta_points_a"], best)].min()
+            assert row["delta_points_b"] == pytest.approx(curve.loc[row["boundary"], "delta_points"])
+        assert row["score_a"] - row["intact_a"] == pytest.approx(max(0, best) / 100)
+        assert curve["kl"].is_monotonic_decreasing or (curve["kl"] >= 0).all()
+    script("upper_layers").main(given)
+    assert tables == [(out / f"{name}.csv").read_bytes() for name in ("boundaries", "curves")]
+    assert (out / "upper-layers.png").exists()
