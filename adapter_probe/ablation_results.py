@@ -67,8 +67,7 @@ class AblationResults:
             intact model and where all stacks are off; `settings` has their names and numbers of layers in
             the order of the sites. None of a model with one stack.
         tags: int16 ``[variants, sentences, words]``, predicted tags, indices into `label_names`; -1 where a
-            logit was not finite, `NO_WORD` where a sentence has no word that is scored. None for other kinds,
-            and for results that are older.
+            logit was not finite, `NO_WORD` where a sentence has no word that is scored. None for other kinds.
         true_tags: int16 ``[sentences, words]``, the right ones.
     """
 

@@ -83,10 +83,19 @@ OF_CLASSES = ("classification", "tokens", "multilabel")
 """Kinds of tasks whose head has an output per class."""
 LOSSES = tuple(name for name, one in LANGUAGE_METRICS.items() if one.loss_unit is not None)
 """Metrics in nats or bits, or perplexities, of which less is closer."""
-RATIOS = (*LOSSES, "agreement", "token_accuracy")
+_SHARES = tuple(name for name in LANGUAGE_METRICS if name not in LOSSES)
+RATIOS = (*LOSSES, *(name for name in _SHARES if LANGUAGE_METRICS[name].divided_by == "tokens"))
 """Metrics that are a ratio of two sums over examples: of `predictions` and of `labels`, see `score`."""
 PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in RATIOS)
 """Shares of right examples."""
+OF_CHOICES = tuple(name for name, one in LANGUAGE_METRICS.items() if one.forms == ("choice",))
+"""Metrics of multiple choice."""
+OF_TOKENS = tuple(
+    name
+    for name, one in LANGUAGE_METRICS.items()
+    if "completion" in one.forms and one.divided_by in ("tokens", "") and name not in COMPARISONS
+)
+"""Metrics that a text of which only the tokens are known has."""
 LOSS_UNITS = {name: LANGUAGE_METRICS[name].loss_unit for name in LOSSES}
 """Units of the losses; empty for perplexities."""
 
@@ -95,9 +104,7 @@ COUNTED = ("tokens", "characters", "bytes", "words")
 
 _COUNTED = ("macro_f1", "micro_f1", *METRICS["tokens"])
 """Metrics of labels ``[examples, labels]``; the first is also one of classes."""
-IN_PERCENT = (
-    "f1", *_COUNTED, *METRICS["extractive"], *PROPORTIONS, "agreement", "token_accuracy",
-)  # fmt: skip
+IN_PERCENT = ("f1", *_COUNTED, *METRICS["extractive"], *_SHARES)
 """Metrics that are printed as percentages; the others are correlations and losses."""
 
 _WORDS = {

@@ -178,6 +178,15 @@ def amount_text(points: float, metric: str | None) -> str:
     return f"{text} point{'' if text == '1.0' else 's'}"
 
 
+def interval_text(low: float, high: float, metric: str | None) -> str:
+    """An interval of points, its unit once: `0.2 to 1.0 points`."""
+    unit = _written(metric).loss_unit
+    if unit is not None:
+        ends = (number_text(end / 100, metric, 3) for end in (low, high))
+        return f"{' to '.join(ends)} {unit}".rstrip()
+    return f"{rounded(low)} to {rounded(high)} points"
+
+
 def number_text(value: float, metric: str | None, digits: int = 1) -> str:
     """A number with this many decimals, or if it is a small divergence with two significant digits."""
     if is_distance(metric) and is_loss(metric) and 0 < abs(value) < 10 ** (1 - digits):
@@ -292,6 +301,18 @@ def drawn_units(metric: str | None) -> str:
 
     units = {"extractive": "paragraphs", "tokens": "sentences"}
     return next((unit for kind, unit in units.items() if metric in METRICS[kind]), "examples")
+
+
+def share_text(percent: float) -> str:
+    """A percentage without its sign: `2.2`, `0.035`, `100`; a dash if undefined."""
+    if math.isnan(percent):
+        return "–"
+    return f"{percent:.1f}".removesuffix(".0") if percent >= 1 else f"{percent:.2g}"
+
+
+def percent_text(percent: float) -> str:
+    """A percentage with its sign: `2.2%`; a dash if undefined."""
+    return "–" if math.isnan(percent) else f"{share_text(percent)}%"
 
 
 def range_text(values: list[int], noun: str) -> str:

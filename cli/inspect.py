@@ -6,7 +6,7 @@ from typing import Any
 
 from adapter_probe.studies.checkpoint_arguments import Inspect
 from adapter_probe.studies.terminal_text import aligned_columns, method_text
-from adapter_probe.wording import named_score
+from adapter_probe.wording import named_score, percent_text
 
 from . import options
 from .console import command, show, show_json
@@ -43,7 +43,7 @@ def _text(facts: dict[str, Any]) -> str:
             "trained",
             f"{facts['trained_parameters']:>12,} parameters, "
             f"{facts['trained_parameters_without_head']:,} without the head, "
-            f"{facts['percent_of_base']:.2f}% of the base",
+            f"{percent_text(facts['percent_of_base'])} of the base",
         ),
     ]
     return "\n".join([aligned_columns(rows), *(f"\n{note}" for note in facts["notes"])])

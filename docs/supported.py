@@ -13,10 +13,11 @@ from adapter_probe.checkpoints import (
     peft_fields,
     peft_headers,
 )
-from adapter_probe.checkpoints.converting import CHECKPOINT_FORMATS
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.checkpoints.headers import DELTA
 from adapter_probe.models.bases.anatomy import supported_model_types
+from adapter_probe.settings import annotations_of, choices_of
+from adapter_probe.studies.checkpoint_arguments import Convert
 
 PAGE = Path(__file__).parent / "guides" / "peft-adapterhub.md"
 BEGIN, END = "<!-- made from the code: begin -->", "<!-- made from the code: end -->"
@@ -74,12 +75,13 @@ def support_sections() -> str:
         lines += [f"### {library}", "", f"- **Files:** {files}", f"- **Opened:** {'; '.join(opened)}"]
         lines += [f"- **Refused, by name:** {never}"] * bool(never) + [""]
     families = _code(supported_model_types())
+    formats = list(choices_of(annotations_of(Convert)["to"]))
     lines += [
         "### For all of them",
         "",
         f"- **Model types of the packed engine:** {families}",
     ]
-    return "\n".join([*lines, f"- **Formats that `convert` writes:** {_code(CHECKPOINT_FORMATS)}"])
+    return "\n".join([*lines, f"- **Formats that `convert` writes:** {_code(formats)}"])
 
 
 def update(path: Path) -> None:

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 
 from adapter_probe.analysis.data_comparison import DataComparisonRecord
 from adapter_probe.analysis.study_records import StudyRecord
+from adapter_probe.errors import cut
 from adapter_probe.wording import (
     change_of,
     count_text,
@@ -66,8 +67,8 @@ def _draw(record: DataComparisonRecord, ax: Axes) -> list[LegendEntry]:
     ax.plot(0, 0, **_intact_props(), zorder=4)
     _draw_frontier(frame, ax, unit)
     (task, other), (first, second) = record.names, record.metrics
-    ax.set_xlabel(f"{drop_name(first)} on {_short(task)} ({unit_name(first)})")
-    ax.set_ylabel(f"{drop_name(second)} on {_short(other)} ({unit_name(second)})")
+    ax.set_xlabel(f"{drop_name(first)} on {cut(task_label(task), _LONGEST_NAME)} ({unit_name(first)})")
+    ax.set_ylabel(f"{drop_name(second)} on {cut(task_label(other), _LONGEST_NAME)} ({unit_name(second)})")
     return _entries(record)
 
 
@@ -122,12 +123,6 @@ def _directions(first: str, second: str) -> str:
     if left == down:
         return f"Left and down is {left}{'' if is_distance(first) else '; gains are negative'}."
     return f"Left is {left}, down is {down}; gains are negative."
-
-
-def _short(name: str) -> str:
-    """The name, shortened to fit an axis label."""
-    label = task_label(name)
-    return label if len(label) <= _LONGEST_NAME else f"{label[: _LONGEST_NAME - 1]}…"
 
 
 def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:

@@ -11,9 +11,9 @@ import pandas as pd
 from adapter_probe.analysis.published import published_glue, published_tasks
 from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.known_tasks import KNOWN_TASKS, known_task
-from adapter_probe.wording import BASELINE, METHOD_LABELS
+from adapter_probe.wording import BASELINE, METHOD_LABELS, percent_text
 
-from .table_layouts import CHOSEN, multiple_text, of_tradeoffs, percent_text, seeds_text, task_heading
+from .table_layouts import CHOSEN, multiple_text, of_tradeoffs, seeds_text, task_heading
 from .tables import Table, is_greatest, score_cell
 from .venues import FigureOptions
 

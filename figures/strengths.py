@@ -20,6 +20,8 @@ from adapter_probe.analysis.study_records import StrengthRecord, StudyRecord
 from adapter_probe.results.schema import span_columns
 from adapter_probe.wording import (
     count_text,
+    drawn_units,
+    examples_text,
     is_distance,
     layers_text,
     metric_name,
@@ -150,15 +152,15 @@ def _caption(record: StrengthRecord) -> str:
     spans = f"; thin lines: those of {count_text(n_spans, 'span')} of layers alone" if n_spans else ""
     if n_spans > len(_DASHES):
         spans += f", of which the {_MOST_LABELLED} that change the score most are named where there is room"
-    unit = "paragraphs" if said.metric in metrics.METRICS["extractive"] else "examples"
     asked = "" if is_distance(said.metric) else "Is another strength better? "
     return caption_of(
         [
             f"{task_label(said.task)}: {metric_name(said.metric)} on {said.data} "
-            f"({count_text(said.n_examples, 'example')}) when the change that the adapters make is multiplied"
-            f" by the strength on the axis, without retraining; 0 switches them off, 1 is the model as it was"
-            f" trained. Thick line: the adapters of all layers{spans}.",
-            f"The band is the 95% paired bootstrap interval over {unit} of the difference to strength 1.",
+            f"({examples_text(said.n_examples, said.metric)}) when the change that the adapters make is"
+            " multiplied by the strength on the axis, without retraining; 0 switches them off, 1 is the model"
+            f" as it was trained. Thick line: the adapters of all layers{spans}.",
+            f"The band is the 95% paired bootstrap interval over {drawn_units(said.metric)} of the difference"
+            " to strength 1.",
             f"{asked}{sentence(said.verdict)}.",
             undefined_text(int(frame["score"].isna().sum()), "Scores left out"),
         ]

@@ -13,6 +13,7 @@ from adapter_probe.wording import (
     count_text,
     drop_name,
     number_text,
+    share_text,
     span_text,
     task_label,
     tolerance_text,
@@ -44,7 +45,7 @@ def lay_out_tradeoff(tradeoff: pd.DataFrame) -> Table:
     means, cells = pd.DataFrame(index=range(len(methods))), pd.DataFrame(index=range(len(methods)))
     cells["method"] = methods["label"].to_numpy(str)
     cells["parameters"] = [f"{n:,}" for n in methods[count]]
-    cells["% of base"] = [_share(share) for share in methods["percent_of_base"]]
+    cells["% of base"] = [share_text(share) for share in methods["percent_of_base"]]
     for task, metric in columns.itertuples(index=False):
         mine = points[(points["task"] == task) & (points["metric"] == metric)]
         rows = methods[keys].merge(mine, on=keys, how="left")
@@ -142,18 +143,6 @@ def task_heading(task: str, metric: str) -> str:
 def multiple_text(total: float) -> str:
     """A multiple of the base model: `1.3×`; a dash if undefined."""
     return "–" if np.isnan(total) else f"{total:.1f}×"
-
-
-def _share(percent: float) -> str:
-    """A percentage without its sign: `2.2`, `0.035`, `100`; a dash if undefined."""
-    if np.isnan(percent):
-        return "–"
-    return f"{percent:.1f}".removesuffix(".0") if percent >= 1 else f"{percent:.2g}"
-
-
-def percent_text(share: float) -> str:
-    """A percentage with its sign: `2.2%`; a dash if undefined."""
-    return "–" if np.isnan(share) else f"{_share(share)}%"
 
 
 def seeds_text(points: pd.DataFrame) -> str:

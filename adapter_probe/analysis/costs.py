@@ -45,9 +45,7 @@ def chosen_costs(record: TradeoffRecord, x: Axis) -> pd.DataFrame:
     trials, column = chosen_trials(record.trials), COLUMNS[x]
     if x != "parameters":
         if record.costs is None or record.costs[column].isna().all():
-            raise ResultsError(
-                f"{record.folder}: no trial recorded {column}; trials of older versions have no costs"
-            )
+            raise ResultsError(f"{record.folder}: no trial recorded {column}")
         trials = trials.merge(record.costs[["trial", column]], how="left", on="trial")
     return trials.assign(cost=trials[column].astype(float))
 

@@ -184,14 +184,6 @@ def within_tolerance(delta_points: np.ndarray | pd.Series, tolerance: float) -> 
     return drop_points(delta_points) <= tolerance
 
 
-def span_grid(spans: pd.DataFrame) -> np.ndarray:
-    """`delta_points` as a matrix, float64 `[first layer, last layer]`, NaN where there is no such span."""
-    first, last = spans["first"].to_numpy(dtype=int), spans["last"].to_numpy(dtype=int)
-    grid = np.full((last.max() + 1, last.max() + 1), np.nan)
-    grid[first, last] = spans["delta_points"].to_numpy(dtype=float)
-    return grid
-
-
 def finite_or_none(value: float) -> float | None:
     """A number for JSON, which has neither NaN nor infinity."""
     return float(value) if np.isfinite(value) else None

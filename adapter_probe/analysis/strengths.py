@@ -87,11 +87,10 @@ class StrengthSummary:
             ("one half of the examples", f"the other half ({n})") if half else (n, "the same ones")
         )
         gain = "fall" if wording.is_loss(self.metric) else "gain"
-        ends = [wording.amount_text(end, self.metric) for end in (low, high)]
         return (
             f"{sure}: of these strengths {best} is best on {chosen}; on {judged} it is a "
             f"{wording.drop_text(-self.delta_points, self.metric)} against 1, 95% interval of the {gain} "
-            f"{ends[0].split()[0]} to {ends[1]}"
+            f"{wording.interval_text(low, high, self.metric)}"
         )
 
 

@@ -29,7 +29,6 @@ _PARTS = {
     "up.weight": "adapter_up.weight",
     "up.bias": "adapter_up.bias",
 }
-CHECKPOINT_FORMATS = ("adapterhub", "mlx", "native", "peft")
 _FAMILIES = ("bert", "roberta", "xlm-roberta", "electra")
 
 

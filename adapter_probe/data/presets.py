@@ -13,7 +13,7 @@ from pathlib import Path
 from adapter_probe.data.formats import QUESTION_COLUMNS, Rows
 from adapter_probe.data.hub import HubSplit, newest_commit
 from adapter_probe.data.readers import find_files, split_words
-from adapter_probe.data.spec import Columns, TaskSpec
+from adapter_probe.data.spec import Columns
 from adapter_probe.errors import DataError, listed
 from adapter_probe.known_tasks import KNOWN_TASKS, KnownTask, known_task
 
@@ -88,14 +88,6 @@ def find_preset(name: str) -> Preset:
             f"unknown task {name!r}; the names of known tasks are {', '.join(p.name for p in PRESETS)}"
         )
     return preset
-
-
-def table_metrics(task: TaskSpec) -> tuple[str, ...]:
-    """The metrics that tables report for a task, most important first."""
-    if task.preset is not None:
-        return KNOWN_TASKS[task.preset].table_metrics
-    own = KNOWN_TASKS["squad"].table_metrics if task.kind == "extractive" else (task.metric,)
-    return own if task.metric in own else (task.metric, *own)
 
 
 def hub_files(preset: Preset) -> dict[str, tuple[str, ...]]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from adapter_probe.data.request_rows import Request
 from adapter_probe.data.requests import Requests
-from adapter_probe.errors import DataError
+from adapter_probe.errors import DataError, shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +205,7 @@ class Encoder:
             made = [self._turn(request.context, choice) for choice in request.choices]
         for (_, scored), choice in zip(made, request.choices):
             if not 0 < len(scored) <= self.max_length:
-                raise Unfit(f"{choice[:60]!r} has {len(scored)} tokens; 1 to {self.max_length} are allowed")
+                raise Unfit(f"{shown(choice)} has {len(scored)} tokens; 1 to {self.max_length} are allowed")
         return made
 
     def _turn(self, context: str, continuation: str) -> Text:
@@ -226,7 +226,7 @@ class Encoder:
         """A text in windows that score each token once, with the last window as full as possible."""
         ids, size = self.tokens(request.choices[0]), self.max_length
         if not ids:
-            raise Unfit(f"{request.choices[0][:60]!r} has no tokens")
+            raise Unfit(f"{shown(request.choices[0])} has no tokens")
         yield [([self.prefix], ids[:size])]
         for begin in range(size, len(ids), size):
             end = min(begin + size, len(ids))
@@ -255,7 +255,7 @@ class Pairs:
         text, framed = request.context, request.framed
         ids = self.tokenizer(text, add_special_tokens=framed, truncation=True, max_length=self.max_length)
         if not ids["input_ids"]:
-            raise Unfit(f"the prompt {text[:60]!r} has no tokens")
+            raise Unfit(f"the prompt {shown(text)} has no tokens")
         return np.array(ids["input_ids"], dtype=np.int64)
 
     def pairs(self, request: Request) -> list[Text]:
@@ -264,7 +264,7 @@ class Pairs:
         for choice in request.choices:
             ids: list[int] = self.tokenizer(text_target=choice)["input_ids"]
             if not 0 < len(ids) <= self.max_length:
-                raise Unfit(f"{choice[:60]!r} has {len(ids)} tokens; 1 to {self.max_length} are allowed")
+                raise Unfit(f"{shown(choice)} has {len(ids)} tokens; 1 to {self.max_length} are allowed")
             made.append(([self.start(ids)], ids))
         return made
 

@@ -17,7 +17,6 @@ from adapter_probe.settings import Settings, SiteChoice, setting
 from .peft_method import PeftMethod
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "swish", "tanh"]
-ACTIVATIONS = get_args(Activation)
 Placement = Literal["sequential", "parallel"]
 Interaction = Literal["add", "multiply"]
 InnerNorm = Literal["none", "layernorm", "batchnorm"]

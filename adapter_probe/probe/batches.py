@@ -23,13 +23,10 @@ from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.splits import Split
 from adapter_probe.data.tagged import Tagged, Words, tag_metric, words_with_fingerprint
 from adapter_probe.errors import DataError, ModelError, must_be, one_line
-from adapter_probe.metrics import Kind, default_metric
+from adapter_probe.metrics import OF_TOKENS, Kind, default_metric
 from adapter_probe.replay.recording import Inputs, Runner
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
-
-_OF_TOKENS = ("nll", "token_accuracy", "greedy_accuracy", "perplexity", "continuation_perplexity")
-"""Metrics of texts that are given as tokens."""
 
 
 def examples_of(
@@ -110,8 +107,8 @@ def _written(
     content = encoded.fingerprint.encode() + written.tokens.astype("<i8").tobytes()
     fingerprint = hashlib.sha256(content).hexdigest()
     row = Request("", ("",), counts=((0, 0, 0),))
-    rows = Requests("completion", (row,) * len(encoded), "given", fingerprint, _OF_TOKENS)
-    return Examples(rows, written), _task(base, "causal", _OF_TOKENS[0], ())
+    rows = Requests("completion", (row,) * len(encoded), "given", fingerprint, OF_TOKENS)
+    return Examples(rows, written), _task(base, "causal", "nll", ())
 
 
 def _task(base: nn.Module, kind: Kind, metric: str, names: tuple[str, ...]) -> TaskSpec:

@@ -113,7 +113,7 @@ class Ablation(StoredStudy):
 
     @cached_property
     def results(self) -> AblationResults:
-        """The outputs of every variant for every example: `masks`, `spans`, `logits`, `labels` and more.
+        """The outputs of every variant for every example; see `adapter_probe.ablation_results`.
 
         Raises:
             ResultsError: the folder contains no predictions, or they are damaged.

@@ -17,11 +17,10 @@ from adapter_probe.data.tagged import Tagged
 from adapter_probe.data.tasks import Columns, Split, TaskSpec, load_split
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.figures.report.examples import ExampleTexts
-from adapter_probe.metrics import PROPORTIONS, check_kind, default_metric
+from adapter_probe.metrics import OF_CHOICES, check_kind, default_metric
 from adapter_probe.results.sealing import MADE_FROM, read_note
 
 _MOST_VALUES = 60  # of a column that is worth filtering by
-_CHOICE_METRICS = PROPORTIONS[:3]  # of rows that are read without a tokenizer
 
 
 def texts_of(
@@ -46,7 +45,9 @@ def texts_of(
         ResultsError: it is not known which files were evaluated.
         DataError: the texts cannot be read, or are not those that were evaluated.
     """
-    choices = results.kind == "causal" and results.metric in _CHOICE_METRICS
+    choices = (
+        results.kind == "causal" and results.metric in OF_CHOICES
+    )  # whose rows are read without a tokenizer
     if results.are_right is None or (results.kind == "causal" and not choices):
         return None
     asked = read_note(folder, MADE_FROM).get("asked") or {}

@@ -136,7 +136,7 @@ def compare_samples(study: Ablation, rows: Requests, path: str | Path) -> Sample
     if not found:
         raise DataError(
             f"--lm-eval-samples {path}: none of the {len(rows):,} rows is in it with the same prompt and "
-            f"continuations; the first row's text is {shown(_texts(rows, rows.rows[0])[0][0][:60])}"
+            f"continuations; the first row's text is {shown(_texts(rows, rows.rows[0])[0][0])}"
         )
     mean = np.mean(scores, axis=0).tolist() if scores else [math.nan, math.nan]
     return SamplesCheck(len(rows), found, largest, name, *mean)

@@ -35,6 +35,7 @@ from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.schema import MANIFEST, holds_results
 from adapter_probe.settings import as_points
 from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
+from adapter_probe.wording import tolerance_text
 
 from .ablation import Ablation
 from .checked import taking
@@ -224,9 +225,10 @@ def _choose(
     found = longest_removable(_with_adapters(spans, request), within, basis)
     if found is None:
         done = study.summary.done if study.summary.strength else "removed"
+        limit = tolerance_text(within, study.summary.metric)
         judged = "by the estimate" if basis == "estimate" else "by the 95% interval"
         raise ResultsError(
-            f"{study.folder}: no span can be {done} within {within:g} points {judged}, on the "
+            f"{study.folder}: no span can be {done} within {limit} {judged}, on the "
             f"{n_examples:,} examples that the span is chosen on; give a larger --within"
         )
     span = Span(int(found["first"]), int(found["last"]), str(found.get("stack", "")))
@@ -264,8 +266,21 @@ def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path) -> Pruning:
     row = ablation_tables(results).spans.iloc[0]
     before, after = row_scores(results).tolist()
     return Pruning(
-        pruned.span, choice.chosen_on, choice.n_examples, results.n_examples, results.metric, before, after,
-        float(row["delta_points"]), (float(row["ci_low_points"]), float(row["ci_high_points"])),
-        float(row.get("p_value", np.nan)), pruned.adapters_before, pruned.adapters_after,
-        pruned.seconds_before, pruned.seconds_after, out, choice.warning, pruned.strength,
-    )  # fmt: skip
+        span=pruned.span,
+        chosen_on=choice.chosen_on,
+        n_examples_chosen_on=choice.n_examples,
+        n_examples=results.n_examples,
+        metric=results.metric,
+        score_before=before,
+        score_after=after,
+        delta_points=float(row["delta_points"]),
+        delta_interval_points=(float(row["ci_low_points"]), float(row["ci_high_points"])),
+        p_value=float(row.get("p_value", np.nan)),
+        adapter_parameters_before=pruned.adapters_before,
+        adapter_parameters_after=pruned.adapters_after,
+        seconds_before=pruned.seconds_before,
+        seconds_after=pruned.seconds_after,
+        checkpoint=out,
+        warning=choice.warning,
+        strength=pruned.strength,
+    )

@@ -25,9 +25,10 @@ from adapter_probe.results.atomic import make_folder, write_json, write_text
 from adapter_probe.settings import as_points
 from adapter_probe.spans import Span
 from adapter_probe.wording import (
-    amount_text,
     count_text,
     drop_text,
+    examples_text,
+    interval_text,
     layers_text,
     metric_name,
     number_text,
@@ -233,7 +234,7 @@ def _card(
     said = study.summary
     own = checkpoint.name
     named = f"{said.task}, {said.evaluated}; {metric_name(said.metric)}"
-    data = f"{count_text(said.n_examples, 'example')} ({named})"
+    data = f"{examples_text(said.n_examples, said.metric)} ({named})"
     lines = [
         f"# A LoRA to train after the ablation of {own}",
         "",
@@ -247,8 +248,8 @@ def _card(
         off = layers_text(int(span["first"]), int(span["last"]))
         interval = ""
         if "ci_low_points" in span and not math.isnan(span["ci_low_points"]):
-            low, high = (amount_text(-span[f"ci_{end}_points"], said.metric) for end in ("high", "low"))
-            interval = f" (95% interval {low.split()[0]} to {high})"
+            low, high = (-span[f"ci_{end}_points"] for end in ("high", "low"))
+            interval = f" (95% interval {interval_text(low, high, said.metric)})"
         limit, cost = tolerance_text(within, said.metric), drop_text(-span["delta_points"], said.metric)
         lines += [
             "",

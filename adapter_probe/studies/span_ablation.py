@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from adapter_probe.probe.request import AblationRequest
     from adapter_probe.probe.resumable import AblationRun
 
-_ANY_DEVICE = ("auto", "cpu")  # available on every machine
+ANY_DEVICE = ("auto", "cpu")
+"""Devices that every machine has."""
 
 
 @taking(Ablate)
@@ -168,7 +169,7 @@ def _finished(asked: Sequence[tuple[AblationArguments, Path]], call: Ablate) -> 
     """The study, if all of it is there already and nothing that it was made from has changed."""
     from adapter_probe.device import check_threads
 
-    if call.device not in _ANY_DEVICE or call.cluster is not None:
+    if call.device not in ANY_DEVICE or call.cluster is not None:
         return None
     check_threads(call.threads)
     with activity("ablate: checking for changes since the last run", call.progress):

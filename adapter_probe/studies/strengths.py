@@ -23,14 +23,14 @@ from adapter_probe.results.atomic import claim_folder, write_csv, write_json
 from adapter_probe.results.fingerprints import refuse_changes, to_plain
 from adapter_probe.results.sealing import read_study, sealed, write_study
 from adapter_probe.settings import Style
-from adapter_probe.wording import is_distance, metric_name
+from adapter_probe.wording import examples_text, is_distance, metric_name
 
 from .arguments import RunStrength
 from .checked import checked, planned_by, taking
 from .gallery import StoredStudy, axes_for
 from .reopening import record_reads, reopen_ablation
 from .requested import asked_of, opened_for
-from .span_ablation import planned, run_ablation
+from .span_ablation import ANY_DEVICE, planned, run_ablation
 from .terminal_text import plain_text, score_text
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Strengths(StoredStudy):
                 name: f"{score}; {others[name]} {metric_name(there.metric)} on {there.data}"
                 for name, score in points.items()
             }
-        about = f"{said.task}, {said.data}, {said.n_examples:,} examples, {said.metric}"
+        about = f"{said.task}, {said.data}, {examples_text(said.n_examples, said.metric)}, {said.metric}"
         asked = "too strong or too weak" if not is_distance(said.metric) else "too strong"
         return [(f"{asked}?", plain_text(said.verdict)), ("task", about), *points.items()]
 
@@ -187,8 +187,11 @@ def _finished(
     parts: Sequence[Mapping[float, _Part]], call: RunStrength
 ) -> list[dict[float, Ablation]] | None:
     """The ablations, if all are there already and nothing that they were made from has changed."""
-    if call.device not in ("auto", "cpu"):
+    from adapter_probe.device import check_threads
+
+    if call.device not in ANY_DEVICE:
         return None
+    check_threads(call.threads)
     with activity("strength: checking for changes since the last run", call.progress):
         found = [{s: reopen_ablation(*part) for s, part in own.items()} for own in parts]
     return None if any(None in own.values() for own in found) else found  # type: ignore[return-value]

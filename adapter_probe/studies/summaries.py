@@ -64,9 +64,7 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         rows.append((_all_done(summary), f"{score} ({removed}){part}"))
     guesses = summary.majority_score is not None or summary.kind not in ("tokens", "multilabel")
     if guesses and metric not in RATIOS:
-        named = {"causal": "random choice", "tokens": "most frequent tag"}
-        baseline = named.get(summary.kind, "majority class")
-        rows.append((baseline, score_text(summary.majority_score, metric)))
+        rows.append((summary.baseline, score_text(summary.majority_score, metric)))
     if summary.positive_class is not None:
         rows.append(("positive class", summary.positive_class))
     if summary.significant_spans is not None and summary.stacks:

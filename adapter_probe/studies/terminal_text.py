@@ -35,9 +35,9 @@ def drop_interval_text(delta: float | None, interval: Sequence[float | None], me
     """A change of a score with its interval, in points, as a drop: `drop 1.2 points, 95% interval ...`."""
     if None in interval:
         return drop_text(delta, metric)
-    low, high = (amount_text(-end, metric) for end in reversed(interval))  # type: ignore[operator]
-    drop = wording.drop_name(metric)
-    return f"{drop_text(delta, metric)}, 95% interval of the {drop} {low.split()[0]} to {high}"
+    low, high = (-end for end in reversed(interval))  # type: ignore[operator]
+    drop, ends = wording.drop_name(metric), plain_text(wording.interval_text(low, high, metric))
+    return f"{drop_text(delta, metric)}, 95% interval of the {drop} {ends}"
 
 
 def amount_text(points: float, metric: str) -> str:

@@ -17,6 +17,7 @@ from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
 from adapter_probe.results.trial_files import cost_frame, read_trials, study_identity
 from adapter_probe.settings import Axis, Style
+from adapter_probe.wording import percent_text
 
 from .checked import checked, planned_by, taking
 from .example_files import as_tuple
@@ -134,15 +135,13 @@ class Tradeoff(Sweep):
 
     def rows(self) -> list[tuple[str, str]]:
         """The table as (point, score) pairs of text."""
-        points = plain_rows(self.table)
-        rows = [
-            (
-                f"{point['task']}: {point['label']}",
-                f"{spread_text(point)}, {point['trained_parameters_without_head']:,} parameters"
-                + ("" if (share := point["percent_of_base"]) is None else f" ({share:.2f}% of the base)"),
+        points, rows = plain_rows(self.table), []
+        for point in points:
+            count, share = point["trained_parameters_without_head"], point["percent_of_base"]
+            of_base = "" if share is None else f" ({percent_text(share)} of the base)"
+            rows.append(
+                (f"{point['task']}: {point['label']}", f"{spread_text(point)}, {count:,} parameters{of_base}")
             )
-            for point in points
-        ]
         return [*rows, *majority_rows(points)]
 
     def _draw(self, ax: Axes) -> Axes:

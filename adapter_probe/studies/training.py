@@ -70,8 +70,9 @@ def train(call: Train) -> Training:
     settings = TrainingSettings.of(call)
     preset, folder = locate_task(call.task, call.data)
     spec = find_task(
-        folder, call.train_file, call.validation_file, (), call.text, call.text_b, call.label, call.kind,
-        call.metric, call.name, preset, call.encoding, call.validation_share,
+        folder, train=call.train_file, validation=call.validation_file, text=call.text, text_b=call.text_b,
+        label=call.label, kind=call.kind, metric=call.metric, name=call.name, preset=preset,
+        encoding=call.encoding, validation_share=call.validation_share,
     )  # fmt: skip
     request = TrainingRequest(
         str(call.base), spec, method, settings, call.max_length, max_train=call.max_train

@@ -25,12 +25,12 @@ from adapter_probe.wording import (
     drop_text,
     examples_text,
     is_distance,
-    is_loss,
     metric_name,
+    percent_text,
     score_text,
 )
 
-from .advice import percent_text, slider_steps
+from .advice import slider_steps
 from .examples import ExampleTexts, confusion, confusion_card, examples_card, examples_content, flip_counts
 from .inline_svg import inline
 from .map_section import MapStudy
@@ -124,14 +124,28 @@ def ablation_study(
     ]
     name, topic = study_label(record), study_label(replace(record, stack=""))
     return MapStudy(
-        name, topic, " · ".join(filter(None, [*about, short_name(record.folder)])), words, frame, views,
-        readings[: len(views)], _facts(ablation, words, readings), _tiles(record, words),
-        _legend(frame, words), said.n_layers or int(frame["last"].max() + 1), said.warning,
-        steps, tolerance,
-        [matrices and confusion_card(matrices), examples and examples_card(examples),
-         _layers(record, prefix, words)],
-        {"confusion": matrices, "examples": examples}, _settings(ablation),
-    )  # fmt: skip
+        title=name,
+        topic=topic,
+        about=" · ".join(filter(None, [*about, short_name(record.folder)])),
+        words=words,
+        spans=frame,
+        views=views,
+        readings=readings[: len(views)],
+        facts=_facts(ablation, words, readings),
+        tiles=_tiles(record, words),
+        legend=_legend(frame, words),
+        layers=said.n_layers or int(frame["last"].max() + 1),
+        warning=said.warning,
+        steps=steps,
+        start=tolerance,
+        more=[
+            matrices and confusion_card(matrices),
+            examples and examples_card(examples),
+            _layers(record, prefix, words),
+        ],
+        script={"confusion": matrices, "examples": examples},
+        record=_settings(ablation),
+    )
 
 
 def _spoken(frame: pd.DataFrame, said: Sequence[str], words: Words) -> list[str]:
@@ -173,7 +187,7 @@ def _facts(ablation: ReportedAblation, words: Words, readings: list) -> dict[str
         )
         inside = [sum(parameters[first : last + 1]) for first, last in zip(frame["first"], frame["last"])]
         facts[kept] = [
-            fact(f"{n:,} parameters", f"{percent_text(n / total)} of the adapters") for n in inside
+            fact(f"{n:,} parameters", f"{percent_text(100 * n / total)} of the adapters") for n in inside
         ]
     if "non_monotone" in frame:
         note = f"smaller {words.drop} than a shorter span inside it (simultaneous 95% bound)"
@@ -211,11 +225,11 @@ def _all_off(record: AblationRecord, words: Words) -> str:
 
 def _score_tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:
     """The intact score, that with everything off, and that of guessing."""
-    said, hundred = record.summary, -100 if is_loss(words.metric) else 100
+    said = record.summary
     tiles = [] if said.intact_score is None else [("intact", score_text(said.intact_score, words.metric), "")]
     if said.intact_score is not None and said.removed_delta_points is not None:
         change = drop_text(-said.removed_delta_points, words.metric)
-        removed = score_text(said.intact_score + said.removed_delta_points / hundred, words.metric)
+        removed = score_text(said.removed_score, words.metric)
         tiles.append((_all_off(record, words), removed, change))
     if said.majority_score is not None:
         tiles.append((said.baseline, score_text(said.majority_score, words.metric), ""))

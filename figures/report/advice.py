@@ -10,7 +10,7 @@ import pandas as pd
 
 from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.removable import longest_removable, shortest_sufficient, tolerance_steps
-from adapter_probe.wording import drop_text, layers_text, tolerance_text
+from adapter_probe.wording import drop_text, layers_text, percent_text, tolerance_text
 
 from .maps import View
 from .span_words import Reading, Words
@@ -133,9 +133,4 @@ def _saved(first: int, last: int, kept: bool, parameters: Sequence[int] | None, 
         return layers
     inner, every = sum(parameters[first : last + 1]), sum(parameters)
     gone = every - inner if kept else inner
-    return f"{layers}, {gone:,} of {every:,} adapter parameters ({percent_text(gone / every)})"
-
-
-def percent_text(share: float) -> str:
-    """A share as a percentage: 2.5%, 42%."""
-    return f"{100 * share:.1f}%" if 100 * share < 9.95 else f"{100 * share:.0f}%"
+    return f"{layers}, {gone:,} of {every:,} adapter parameters ({percent_text(100 * gone / every)})"

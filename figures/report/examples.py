@@ -14,6 +14,7 @@ from adapter_probe.analysis.deltas import intact_row
 from adapter_probe.errors import ResultsError
 from adapter_probe.formulas import NO_WORD
 from adapter_probe.metrics import COMPARISONS, continuation_sizes
+from adapter_probe.wording import signed
 
 from .markup import Html, choice, tag
 
@@ -168,7 +169,7 @@ def examples_content(
         "truth": truth, "columns": {name: _places(column) for name, column in columns.items()},
         "own": results.kind != "classification", "options": options,
         "intact": told(intact), "rows": [told(row) for row in rows],
-        "words": None if margins is None else [f"{n / 100:+.2f}".replace("-", "−") for n in range(-100, 101)],
+        "words": None if margins is None else [signed(n / 100, 2) for n in range(-100, 101)],
         "heads": ["true", "intact model", "this span", "changed by"], "changes": changed.tolist(),
         "flips": [f"{n} of {len(spans)} spans" for n in changed.tolist()],
     }  # fmt: skip

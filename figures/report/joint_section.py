@@ -63,9 +63,22 @@ def average_study(
     ]
     title = f"{task_label(record.task) if record.task else 'Ablations'}: mean of {len(record.names)} studies"
     return MapStudy(
-        title, title, _about(record), words, frame, views, [mean, spread][: len(views)], facts, tiles, legend,
-        int(frame["last"].max()) + 1, None, steps, tolerance, record=dict(record.identity), joint=True,
-    )  # fmt: skip
+        title=title,
+        topic=title,
+        about=_about(record),
+        words=words,
+        spans=frame,
+        views=views,
+        readings=[mean, spread][: len(views)],
+        facts=facts,
+        tiles=tiles,
+        legend=legend,
+        layers=int(frame["last"].max()) + 1,
+        steps=steps,
+        start=tolerance,
+        record=dict(record.identity),
+        joint=True,
+    )
 
 
 def comparison_study(record: ComparisonRecord, prefix: str) -> MapStudy:
@@ -89,10 +102,20 @@ def comparison_study(record: ComparisonRecord, prefix: str) -> MapStudy:
     ]
     single = "single layer" if (frame["first"] == frame["last"]).any() else "one group"
     return MapStudy(
-        f"{b} minus {a}", f"{b} minus {a}", _about(record), words, frame, view, [reading], facts, tiles,
-        [("key-single", single)],
-        int(frame["last"].max()) + 1, record=dict(record.identity), joint=True,
-    )  # fmt: skip
+        title=f"{b} minus {a}",
+        topic=f"{b} minus {a}",
+        about=_about(record),
+        words=words,
+        spans=frame,
+        views=view,
+        readings=[reading],
+        facts=facts,
+        tiles=tiles,
+        legend=[("key-single", single)],
+        layers=int(frame["last"].max()) + 1,
+        record=dict(record.identity),
+        joint=True,
+    )
 
 
 def _views(

@@ -8,6 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from adapter_probe.wording import span_text
+
 from .maps import MANY, View
 from .markup import Html, settings, table, tag
 from .span_words import NONE, Reading, Words, facts_content
@@ -204,6 +206,5 @@ def _spans_table(study: MapStudy) -> Html:
             columns.append(("95% interval", [text.removesuffix(words.unit) or NONE for text in intervals]))
     for place, head in enumerate(facts["heads"]):
         columns.append((head, [NONE if row[place] is None else row[place][0] for row in facts["rows"]]))
-    names = [words.span(*pair).split(" ", 1)[1].rsplit(" ", 1)[0] for pair in study.pairs]
-    rows = list(zip(names, *(column for _, column in columns)))
+    rows = list(zip((span_text(*pair) for pair in study.pairs), *(column for _, column in columns)))
     return table(f"{len(rows)} spans as a table", ["span", *(head for head, _ in columns)], rows)

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from adapter_probe.analysis.deltas import drop_points, tested_spans
-from adapter_probe.wording import amount_text, done_text, drop_name, drop_text, layers_text
+from adapter_probe.wording import amount_text, done_text, drop_name, drop_text, interval_text, layers_text
 
 NONE = "—"
 
@@ -65,7 +65,7 @@ class Words:
 
     def interval(self, low: float, high: float) -> str:
         """An interval of points with its unit."""
-        return f"{self.number(low)} to {self.number(high)}{self.unit}"
+        return interval_text(low, high, self.metric)
 
     def span(self, first: int, last: int) -> str:
         """A span with what was done to it."""

@@ -16,7 +16,7 @@ from adapter_probe.figures.drawing import Drawing
 from adapter_probe.figures.init_sweep import placed_inits
 from adapter_probe.figures.venues import FigureOptions, Venue
 from adapter_probe.metrics import IN_PERCENT
-from adapter_probe.wording import score_axis, score_text, task_label
+from adapter_probe.wording import score_axis, score_text, signed, task_label
 
 from .inline_svg import inline, places
 from .markup import Html, choice, settings, short_name, table, tag
@@ -51,7 +51,7 @@ _MOST_NAMED = 3  # tasks in a heading
 _FILTERS = ("task", "label", "size", "init_std", "init", "learning_rate", "seed")
 _SCORES = ("mean", "min", "max", "score", "majority_score")
 _WHOLE = ("trained_parameters_without_head", "best_epoch")
-_SHORT = ("init_std", "learning_rate", "percent_of_base")
+_SHORT = ("init_std", "learning_rate")
 
 
 def sweep_section(record: SweepRecord | TradeoffRecord, number: int) -> Html:
@@ -247,8 +247,7 @@ def cell_text(name: str, value: object, metric: str | None) -> str:
     if name.startswith("p_"):
         return "< 0.001" if number < 0.001 else f"{number:.3f}"
     if name.endswith("_points"):
-        text = f"{number:+.2f}".replace("-", "−")
-        return "0.00" if float(f"{number:.2f}") == 0 else text
+        return signed(number, 2)
     if name in _SHORT:
         return f"{number:.3g}"
     return f"{number:,.0f}" if number.is_integer() or name in _WHOLE else f"{100 * number:.1f}"

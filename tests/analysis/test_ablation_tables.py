@@ -12,10 +12,11 @@ import pytest
 from refusals import naming
 from scipy.stats import binomtest
 from sklearn.metrics import cohen_kappa_score
+from span_tables import span_grid
 
 from adapter_probe.analysis.ablation_tables import ablation_tables, resamples_for
 from adapter_probe.analysis.attribution import interactions, shares
-from adapter_probe.analysis.deltas import row_scores, span_grid, span_scores
+from adapter_probe.analysis.deltas import row_scores, span_scores
 from adapter_probe.analysis.removable import longest_removable, non_monotone
 from adapter_probe.analysis.resampling import draw_counts
 from adapter_probe.analysis.summary import summarise

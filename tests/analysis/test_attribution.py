@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from span_tables import span_grid
 
 from adapter_probe.analysis.attribution import interactions, shares
-from adapter_probe.analysis.deltas import span_grid
 from adapter_probe.analysis.published import published_ablation
 
 

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from refusals import naming
 from scipy import stats
 from sklearn.metrics import matthews_corrcoef
@@ -102,22 +101,3 @@ def test_drops_have_no_minus_zero_and_keep_what_is_undefined():
     assert not np.signbit(drops[:3]).any()
     np.testing.assert_array_equal(drops, [0, 0, 0, np.nan, 2.5])
     assert not deltas.within_tolerance(np.array([np.nan]), 100.0)[0]
-
-
-@given(
-    hnp.arrays(bool, st.integers(1, 7).map(lambda n: (n, n))).filter(lambda keep: np.triu(keep).any()),
-    st.randoms(use_true_random=False),
-)
-def test_a_grid_holds_each_span_in_its_place(keep, random):
-    cells = [(first, last) for first, last in np.argwhere(np.triu(keep)).tolist()]
-    random.shuffle(cells)
-    values = {cell: random.uniform(-9, 9) for cell in cells}
-    frame = pd.DataFrame(
-        [(*cell, value) for cell, value in values.items()], columns=["first", "last", "delta_points"]
-    )
-    grid = deltas.span_grid(frame)
-    assert grid.shape == (1 + max(last for _, last in cells),) * 2
-    for first in range(len(grid)):
-        for last in range(len(grid)):
-            value = values.get((first, last), np.nan)
-            np.testing.assert_equal(grid[first, last], value)

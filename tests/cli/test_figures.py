@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import Result
+from span_tables import span_grid
 from typer.testing import CliRunner
 
 from adapter_probe.analysis.attribution import interactions, shares
-from adapter_probe.analysis.deltas import span_grid
 from adapter_probe.analysis.published import published_ablation
 from adapter_probe.analysis.sweeps import aggregate_table, init_sweep_table, size_table, tradeoff_table
 from adapter_probe.cli.main import app

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from refusals import names
 
-from adapter_probe.data.presets import PRESETS, find_preset, preset_named, table_metrics
+from adapter_probe.data.presets import PRESETS, find_preset, preset_named
 from adapter_probe.data.tasks import Columns, TaskSpec, find_task, load_split, locate_task
 from adapter_probe.errors import DataError
 from adapter_probe.known_tasks import KNOWN_TASKS
@@ -278,17 +278,6 @@ def test_a_checkpoints_task_reads_other_files_by_the_same_conventions(folder, tm
 def test_an_unknown_preset_in_a_record_is_named(folder):
     task = replace(find_task(folder({"train.csv": PAIR}), preset="rte"), preset="rte2")
     assert names(refused(load_split, task, "train"), "'rte2'", ", ".join(PUBLISHED))
-
-
-def test_table_metrics_of_any_task(folder):
-    here = folder({"train.csv": PAIR})
-    named, guessed = find_task(here, preset="mrpc"), find_task(here, metric="macro_f1")
-    assert table_metrics(named) == ("f1",)
-    assert table_metrics(guessed) == ("macro_f1",)
-    assert table_metrics(replace(named, preset=None, kind="extractive", metric="exact_match")) == (
-        "squad_f1",
-        "exact_match",
-    )
 
 
 def test_squad_by_name_and_by_its_layout(folder):

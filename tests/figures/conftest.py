@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from span_tables import span_grid
 
 from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.attribution import interactions, shares
-from adapter_probe.analysis.deltas import span_grid
 from adapter_probe.analysis.published import published_init_sweep, published_tradeoff
 from adapter_probe.figures import style
 from adapter_probe.results.ablation_files import write_spans

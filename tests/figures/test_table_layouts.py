@@ -12,8 +12,8 @@ from adapter_probe.figures.table_layouts import (
     lay_out_removable,
     lay_out_sizes,
     lay_out_tradeoff,
-    percent_text,
 )
+from adapter_probe.wording import percent_text
 
 
 @pytest.fixture(scope="module")

@@ -419,11 +419,6 @@ def judge_converted(place: Path, _done: str) -> None:
 # --- results
 
 
-def lay_results(place: Path, sources: Path) -> None:
-    lay_native(place, sources)
-    copy(sources / "sweep", place / "sweep")
-
-
 SWEEP = (
     "init-sweep", "--stds", "1e-2:0.1", "--size", 2, "--seeds", 1, "--epochs", 1, "--learning-rates", 0.01,
     "--max-train", 32, "--workers", 1,

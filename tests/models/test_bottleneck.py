@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from scipy import special, stats
 
 from adapter_probe.models.adapters.bottleneck import Bottleneck
-from adapter_probe.models.methods import ACTIVATIONS
+from adapter_probe.models.methods import Activation
 
 CLOSED_FORMS = {
     "gelu": lambda z: z * special.ndtr(z),
@@ -25,7 +26,7 @@ def initialised(hidden: int, size: int, std: float, seed: int = 0) -> Bottleneck
     return adapter
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", get_args(Activation))
 def test_output_has_the_closed_form(activation: str):
     adapter = Bottleneck(7, 3, activation).double()
     draw = np.random.default_rng(0)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import get_args
 
 import pytest
 from refusals import names
@@ -9,8 +10,8 @@ from refusals import names
 from adapter_probe.errors import AdapterProbeError, ModelError, quote
 from adapter_probe.models.adapters import bottleneck
 from adapter_probe.models.methods import (
-    ACTIVATIONS,
     METHOD_NAMES,
+    Activation,
     Adapters,
     Biases,
     FullFineTuning,
@@ -77,7 +78,7 @@ def test_a_record_from_before_the_variants_opens():
 
 
 def test_every_activation_named_can_be_computed():
-    assert set(ACTIVATIONS) == set(bottleneck._ACTIVATIONS)
+    assert set(get_args(Activation)) == set(bottleneck._ACTIVATIONS)
 
 
 def refused(make: Callable[[], object], kind: type[AdapterProbeError] = AdapterProbeError) -> str:

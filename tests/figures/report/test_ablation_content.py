@@ -13,8 +13,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from span_tables import span_grid
 
-from adapter_probe.analysis.deltas import drop_points, span_grid
+from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.removable import tolerance_border
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.report.advice import slider_steps
