@@ -12,8 +12,9 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
@@ -259,3 +260,74 @@ def choices_of(kind: Any) -> Iterator[str]:
 def is_list(kind: Any) -> bool:
     """Whether a type is that of several values."""
     return get_origin(kind) in (Sequence, tuple)
+
+
+# What several functions take, each declared once.
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class OnBase(Settings):
+    """Where a checkpoint's base is."""
+
+    panel = "Data"
+
+    base: str | Path | None = setting(
+        None, "base model, if it differs from the recorded one: a folder or a Hugging Face Hub name.",
+        metavar="BASE", shell=str,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Dequantised(Settings):
+    """In which precision a quantised base is loaded."""
+
+    panel = "Data"
+
+    dequantise: bool = setting(
+        False, "dequantise the weights of a base that is stored quantised, while loading them; these are the "
+        "weights that a QLoRA is trained against.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Labelled(Settings):
+    """How the outputs of a head are named in the data."""
+
+    panel = "Data"
+
+    label_names: Sequence[str] = setting(
+        (), "name of an output of the head, as the labels are written in the data, in the outputs' order; "
+        "for a checkpoint that does not name them.", metavar="NAME", shell=list[str],
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Encoded(Settings):
+    """How files of data are read."""
+
+    panel = "Data"
+
+    encoding: str = setting("utf-8", "text encoding of the data files, such as latin-1.", metavar="NAME")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Sampled(Settings):
+    """How many examples are evaluated."""
+
+    panel = "Data"
+
+    max_examples: int | None = setting(
+        None, "evaluate on a fixed random subset of this many examples.", least=1, slug="n{}"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class OnDevice(Settings):
+    """The device that computes."""
+
+    panel = "Running"
+
+    device: str = setting(
+        "auto", "compute device, with a cluster that of each node: auto, cpu, cuda, cuda:1, ...",
+        metavar="DEVICE",
+    )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from adapter_probe.settings import as_points
 from adapter_probe.studies.arguments import Ablate
+from adapter_probe.studies.look import Tolerance
 from adapter_probe.studies.summaries import data_comparison_rows
 from adapter_probe.studies.terminal_text import aligned_columns
 
@@ -14,7 +15,7 @@ from .console import command, show, show_plan, show_study
 @command
 def ablate(
     asked: Ablate,
-    tolerance: options.Tolerance = 1.0,
+    look: Tolerance,
     json: options.Json = False,
     dry_run: options.DryRun = False,
 ) -> None:
@@ -28,7 +29,7 @@ def ablate(
 
     Example: adapter-probe ablate my-checkpoint --spans single --data reviews.csv
     """
-    as_points("--tolerance", tolerance)  # before anything is computed
+    as_points("--tolerance", look.tolerance)  # before anything is computed
     from adapter_probe.studies.span_ablation import ablate as run
 
     if dry_run:
@@ -38,6 +39,6 @@ def ablate(
     from adapter_probe.studies.gallery import ablation_report
 
     study = run(**vars(asked))
-    show_study(study, ablation_report(study, tolerance), json)
+    show_study(study, ablation_report(study, look.tolerance), json)
     if study.against is not None and not json:
         show("\n" + aligned_columns(data_comparison_rows(compare_data(study, study.against).record)))

@@ -11,6 +11,7 @@ import typer
 
 from adapter_probe.errors import AdapterProbeWarning
 from adapter_probe.progress import print_message
+from adapter_probe.settings import OnDevice
 from adapter_probe.wording import drop_text
 
 from . import options
@@ -27,6 +28,7 @@ TINY = 200, 60  # sentences for training and validation: enough to run every ste
 
 @command
 def demo(
+    where: OnDevice,
     out: Annotated[
         Path,
         typer.Option(
@@ -43,7 +45,6 @@ def demo(
             rich_help_panel=options.RUNNING,
         ),
     ] = False,
-    device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
     """Train adapters on a small generated task, ablate every span of layers and draw the heatmap.
@@ -59,7 +60,7 @@ def demo(
     from adapter_probe.studies.span_ablation import ablate
     from adapter_probe.studies.training import train
 
-    choose_device(device)  # refused before anything is written
+    choose_device(where.device)  # refused before anything is written
     base = _base_folder()
     write_demo(out / "data", *(TINY if tiny else ()))
     print_message(f"1/3 writing sentences for training and, with other words, for validation: {out / 'data'}")
@@ -70,10 +71,10 @@ def demo(
         warnings.simplefilter("ignore", AdapterProbeWarning)
         train(
             base, checkpoint, data=out / "data", name="generated word order", size=SIZE, init_std=INIT_STD,
-            epochs=1 if tiny else EPOCHS, learning_rate=LEARNING_RATE, seed=SEED, device=device,
+            epochs=1 if tiny else EPOCHS, learning_rate=LEARNING_RATE, seed=SEED, device=where.device,
         )  # fmt: skip
     print_message("3/3 switching adapters off over every span of layers")
-    study = ablate(checkpoint, out=out / "ablation", device=device)
+    study = ablate(checkpoint, out=out / "ablation", device=where.device)
     report = ablation_report(study)
     show_study(study, report, json)
     if not json:

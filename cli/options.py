@@ -49,25 +49,6 @@ PLACES = {
 }
 
 
-Device = Annotated[
-    str,
-    typer.Option(
-        help="Compute device: auto, cpu, cuda, cuda:1, ...", metavar="DEVICE", rich_help_panel=RUNNING
-    ),
-]
-Tolerance = Annotated[
-    float,
-    typer.Option(
-        help="Tolerated drop, in percentage points, marked by the black line of an ablation.",
-        metavar="POINTS", rich_help_panel=OUTPUT,
-    ),
-]  # fmt: skip
-Paper = Annotated[
-    bool,
-    typer.Option(
-        "--paper", help="Overlay the results published by Houlsby et al. (2019).", rich_help_panel=OUTPUT
-    ),
-]
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print a machine-readable summary (JSON).", rich_help_panel=OUTPUT),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from adapter_probe.studies.look import Paper
 from adapter_probe.studies.terminal_text import aligned_columns
 from adapter_probe.studies.training_arguments import RunSuite
 
@@ -12,7 +13,7 @@ from .console import command, show, show_json, show_plan
 @command
 def suite(
     asked: RunSuite,
-    paper: options.Paper = False,
+    look: Paper,
     json: options.Json = False,
     dry_run: options.DryRun = False,
 ) -> None:
@@ -32,7 +33,7 @@ def suite(
     from adapter_probe.studies.gallery import suite_report
 
     study = run(**vars(asked))
-    report = suite_report(study, paper)
+    report = suite_report(study, look.paper)
     if json:
         show_json(report)
     else:

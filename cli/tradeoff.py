@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from adapter_probe.studies.look import Paper
 from adapter_probe.studies.training_arguments import RunTradeoff
 
 from . import options
@@ -11,7 +12,7 @@ from .console import command, show_plan, show_study
 @command
 def tradeoff(
     asked: RunTradeoff,
-    paper: options.Paper = False,
+    look: Paper,
     json: options.Json = False,
     dry_run: options.DryRun = False,
 ) -> None:
@@ -31,4 +32,4 @@ def tradeoff(
     from adapter_probe.studies.gallery import sweep_report
 
     study = run(**vars(asked))
-    show_study(study, sweep_report(study, paper), json)
+    show_study(study, sweep_report(study, look.paper), json)

@@ -8,22 +8,17 @@ from typing import ClassVar
 
 from adapter_probe.device import check_threads, choose_device
 from adapter_probe.errors import AdapterProbeError, TrainingError
-from adapter_probe.settings import Settings, setting
+from adapter_probe.settings import OnDevice, setting
 
 from .slurm_options import SlurmOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine(Settings):
+class Machine(OnDevice):
     """Where a study computes."""
 
     panel = "Running"
 
-    device: str = setting(
-        "auto",
-        "compute device: auto, cpu, cuda, cuda:1, ...; on a cluster, that of each node.",
-        metavar="DEVICE",
-    )
     cluster: SlurmOptions | None = setting(None, "SLURM cluster to compute on; by default this machine.")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,37 +11,20 @@ from adapter_probe.ablation_settings import AblationSettings as AblationSettings
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.errors import AdapterProbeError, DataError
 from adapter_probe.records import to_record
-from adapter_probe.settings import Split, setting
+from adapter_probe.settings import Dequantised, Encoded, Labelled, OnBase, Sampled, Split, setting
 
 # Increased when a change of the code changes the predictions.
 PREDICTIONS_VERSION = {"float32": 1, "float64": 1, "bfloat16": 3, "mixed": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation(Prompting):
+class Evaluation(Sampled, Labelled, Encoded, Dequantised, OnBase, Prompting):
     """What an ablation is evaluated on, and how much memory it may take."""
 
     panel = "Data"
     error: ClassVar[type[AdapterProbeError]] = DataError
 
-    base: str | Path | None = setting(
-        None, "base model, if it differs from the recorded one: a folder or a Hugging Face Hub name.",
-        metavar="BASE",
-        shell=str,
-    )  # fmt: skip
-    dequantise: bool = setting(
-        False, "dequantise the weights of a base that is stored quantised, while loading them; these are the "
-        "weights that a QLoRA is trained against.",
-    )  # fmt: skip
     split: Split = setting("validation", "split of the checkpoint's own task to evaluate on.", slug="{}")
-    max_examples: int | None = setting(
-        None, "evaluate on a fixed random subset of this many examples.", least=1, slug="n{}"
-    )
-    encoding: str = setting("utf-8", "text encoding of the given data files, such as latin-1.")
-    label_names: Sequence[str] = setting(
-        (), "name of an output of the head, as the labels are written in the data, in the outputs' order; "
-        "for a checkpoint that does not name them.", metavar="NAME", shell=list[str],
-    )  # fmt: skip
     tokens_per_pass: int | None = setting(
         None, "maximum number of rows (variants x tokens) per pass through a layer, which bounds memory; by "
         "default chosen for the device.", panel="Running",

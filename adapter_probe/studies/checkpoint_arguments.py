@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError
-from adapter_probe.settings import Basis, Settings, required, setting
+from adapter_probe.settings import (
+    Basis,
+    Dequantised,
+    Encoded,
+    Labelled,
+    OnBase,
+    OnDevice,
+    required,
+    setting,
+)
 
 from .arguments import Shown
 
@@ -21,40 +30,15 @@ if TYPE_CHECKING:
 _CHECKPOINT = required("checkpoint folder.", metavar="CHECKPOINT", argument=True, place="checkpoint")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _OnBase(Settings):
-    """Where a checkpoint's base is."""
-
-    panel = "Data"
-    error: ClassVar[type[AdapterProbeError]] = CheckpointError
-
-    base: str | Path | None = setting(
-        None, "base model, if it differs from the recorded one: a folder or a Hugging Face Hub name.",
-        metavar="BASE", shell=str,
-    )  # fmt: skip
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class Inspect(_OnBase):
+class Inspect(OnBase):
     """The arguments of `adapter_probe.inspect`."""
 
     checkpoint: str | Path = field(metadata=_CHECKPOINT)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Labelled(_OnBase):
-    """How the labels of given data are read."""
-
-    panel = "Data"
-
-    label_names: str | Sequence[str] = setting(
-        (), "name of an output of the head, as in the data, in the outputs' order; for a checkpoint that "
-        "does not name them.", metavar="NAME", shell=list[str],
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Convert(_Labelled):
+class _Convert(Labelled, OnBase):
     """The arguments of `convert` that have defaults."""
 
     error: ClassVar[type[AdapterProbeError]] = CheckpointError
@@ -82,7 +66,7 @@ class Convert(_Convert):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Prune(Shown, Prompting, _Labelled):
+class _Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OnBase):
     """The arguments of `prune` that have defaults."""
 
     panel = "Spans"
@@ -100,10 +84,6 @@ class _Prune(Shown, Prompting, _Labelled):
     strength: float = setting(
         0.0, "multiply what the span's adapters change by this number instead of removing them.", metavar="S"
     )
-    dequantise: bool = setting(
-        False, "dequantise the weights of a base that is stored quantised, while loading them, to measure "
-        "on.", panel="Data",
-    )  # fmt: skip
     basis: Basis = setting(
         "estimate",
         "whether the measured drop or the lower bound of its 95% interval is held against the tolerance.",
@@ -116,12 +96,6 @@ class _Prune(Shown, Prompting, _Labelled):
         (), "file of labelled examples to use instead of the checkpoint's own task; required for checkpoints "
         "of other libraries, which record no task.", panel="Data", shell=list[Path], place="file",
     )  # fmt: skip
-    encoding: str = setting(
-        "utf-8", "text encoding of the given data files, such as latin-1.", panel="Data", metavar="NAME"
-    )
-    device: str = setting(
-        "auto", "compute device: auto, cpu, cuda, cuda:1, ...", panel="Running", metavar="DEVICE"
-    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from adapter_probe.errors import AdapterProbeError, ResultsError
-from adapter_probe.settings import DEFAULT_FORMATS, Axis, Column, Settings, Style, required, setting
+from adapter_probe.settings import DEFAULT_FORMATS, Axis, Column, Encoded, Settings, Style, required, setting
 
 if TYPE_CHECKING:
     from .gallery import DrawnStudy
@@ -28,16 +28,34 @@ class FigureFiles(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Look(FigureFiles):
+class Tolerance(Settings):
+    """The drop that figures mark as tolerated."""
+
+    panel = "Output"
+    error: ClassVar[type[AdapterProbeError]] = ResultsError
+
+    tolerance: float = setting(
+        1.0, "tolerated drop, in percentage points, marked by the black line of an ablation.",
+        metavar="POINTS",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Paper(Settings):
+    """Whether figures have the paper's values."""
+
+    panel = "Output"
+
+    paper: bool = setting(False, "overlay the values published by Houlsby et al. (2019).")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Look(Paper, Tolerance, FigureFiles):
     """How figures and tables look, and which are written."""
 
     column: Column | None = setting(
         None, "figure width: one column or the full text width; by default chosen per figure."
     )
-    tolerance: float = setting(
-        1.0, "tolerated drop, in percentage points, marked by the black line of an ablation.",
-        metavar="POINTS",
-    )  # fmt: skip
     labels: str | Sequence[str] = setting(
         (), "panel label, once per ablation in the order of the studies; by default the task, and the "
         "settings where they differ.", flags=("--label",), shell=list[str], metavar="TEXT",
@@ -45,7 +63,6 @@ class Look(FigureFiles):
     only: str | Sequence[str] = setting(
         (), "figures and tables to write, such as heatmap,table-removable; by default all."
     )
-    paper: bool = setting(False, "overlay the values published by Houlsby et al. (2019).")
     overlay: str | Path | Sequence[str | Path] = setting(
         (), "results of other people to draw beside a trade-off's: a CSV with the columns method, size, "
         "parameters, score (a fraction), task and seed, or a JSON file of PEFT's method comparison, or a "
@@ -81,7 +98,7 @@ class Draw(_Draw):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Report(Settings):
+class _Report(Encoded):
     """The arguments of `report` that have defaults."""
 
     panel = "Output"
@@ -107,9 +124,6 @@ class _Report(Settings):
         (), "file of the evaluated examples, if the ablation was given `data`.", panel="Data",
         shell=list[Path], place="file",
     )  # fmt: skip
-    encoding: str = setting(
-        "utf-8", "text encoding of the given data files, such as latin-1.", panel="Data", metavar="NAME"
-    )
     tolerance: float = setting(
         1.0, "initial position of the tolerance slider, in percentage points.", metavar="POINTS"
     )

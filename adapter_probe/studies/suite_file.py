@@ -11,7 +11,7 @@ from adapter_probe.errors import AdapterProbeError, DataError
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe.arguments import AblationSettings
 from adapter_probe.records import RecordError, by_field, from_record
-from adapter_probe.settings import setting
+from adapter_probe.settings import Sampled
 from adapter_probe.training.settings import StepSettings, TrainingSettings
 
 from .sweeps import MOST_TRIALS
@@ -84,7 +84,7 @@ class InitSweepPart(InitSweepSettings, SweepPart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AblationPart(AblationSettings, StepSettings):
+class AblationPart(Sampled, AblationSettings, StepSettings):
     """``[ablation]``: train and ablate one checkpoint per task and seed, with the settings of both.
 
     Attributes:
@@ -94,7 +94,6 @@ class AblationPart(AblationSettings, StepSettings):
         learning_rate: by default the one that the trade-off chose for this method and size, or 3e-4.
         epochs: by default the number that the trade-off chose for this method and size, or else the largest
             of the task, or 3.
-        max_examples: evaluate on a fixed random subset of this many examples.
     """
 
     tasks: tuple[str, ...] = ()
@@ -104,9 +103,6 @@ class AblationPart(AblationSettings, StepSettings):
     seeds: int = 1
     learning_rate: float | None = None
     epochs: int | None = None
-    max_examples: int | None = setting(
-        None, "evaluate on a fixed random subset of this many examples.", least=1
-    )
 
     def training(self, task: SuiteTask, seed: int) -> TrainingSettings:
         """Of one checkpoint's training on a task, as far as the file says."""

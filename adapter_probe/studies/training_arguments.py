@@ -16,7 +16,7 @@ from adapter_probe.errors import AdapterProbeError, ModelError
 from adapter_probe.jobs.resources import Resources
 from adapter_probe.models.methods import AdapterVariant
 from adapter_probe.models.peft_method import PeftConfig
-from adapter_probe.settings import Settings, required, setting
+from adapter_probe.settings import Encoded, OnDevice, required, setting
 from adapter_probe.training.settings import StepSettings, TrainingSettings
 
 from .arguments import Shown
@@ -40,7 +40,7 @@ _TRIALS = required("output folder for trials, tables and figures.", panel="Outpu
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class TaskOptions(Settings):
+class TaskOptions(Encoded):
     """How a task's data is read and scored."""
 
     panel = "Data"
@@ -50,7 +50,6 @@ class TaskOptions(Settings):
     )
     max_length: int | None = setting(None, "truncate examples to this many tokens.")
     max_train: int | None = setting(None, "train on a fixed random subset of this many examples.")
-    encoding: str = setting("utf-8", "text encoding of the data files, such as latin-1.")
     validation_share: float = setting(
         0.0, "fraction of the training rows to hold out for validation when there is no validation file."
     )
@@ -188,15 +187,12 @@ class RunSuite(Shown, Resources):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _TrainGiven(Shown, TrainingSettings, AdapterVariant, TaskOptions):
+class _TrainGiven(Shown, OnDevice, TrainingSettings, AdapterVariant, TaskOptions):
     """The arguments of `train` that are given by name."""
 
     panel = "Training"
     error: ClassVar[type[AdapterProbeError]] = ModelError
 
-    device: str = setting(
-        "auto", "compute device: auto, cpu, cuda, cuda:1, ...", panel="Running", metavar="DEVICE"
-    )
     task: str | Path | None = setting(None, _TASK, panel="Data", metavar="TASK", shell=str)
     data: str | Path | None = setting(
         None, "folder with the files of a named task, or of the task itself.", panel="Data", metavar="FOLDER"
