@@ -12,7 +12,8 @@ import typer
 from adapter_probe.errors import AdapterProbeWarning
 from adapter_probe.progress import print_message
 from adapter_probe.settings import OnDevice
-from adapter_probe.wording import drop_text
+from adapter_probe.studies.terminal_text import plain_text
+from adapter_probe.wording import drop_text, layers_text
 
 from . import options
 from .console import command, show, show_study
@@ -106,7 +107,7 @@ def _reading(summary: AblationSummary, heatmap: str) -> str:
     if layer and layer.delta_points < 0:
         lines.append(f"The single layer with the largest drop is layer {layer.layer}.")
     if span:
-        layers = f"layer {span.first}" if span.n_layers == 1 else f"layers {span.first} to {span.last}"
+        layers = plain_text(layers_text(span.first, span.last))
         price = drop_text(-span.delta_points, summary.metric)
         lines.append(f"The longest span that costs at most one point is {layers}: {price}.")
     return " ".join(lines)

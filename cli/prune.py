@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from adapter_probe.studies.checkpoint_arguments import Prune
-from adapter_probe.studies.terminal_text import aligned_columns, drop_interval_text, score_text
-from adapter_probe.wording import is_distance
+from adapter_probe.studies.terminal_text import aligned_columns, change_interval_text, plain_text, score_text
+from adapter_probe.wording import done_text, is_distance, layers_text
 
 from . import options
 from .console import command, show, show_json
@@ -43,29 +43,26 @@ def _outcome(metric: str, cost: str, scores: str, examples: str) -> list[tuple[s
     return [("score", f"{scores} ({metric}, {examples})"), ("cost", cost)]
 
 
-def _done(strength: float) -> str:
-    return f"scaled by {strength:g}" if strength else "pruned"
-
-
 def _text(pruned: dict[str, Any]) -> str:
     first, last = pruned["span"]["first"], pruned["span"]["last"]
     of = f" of the {pruned['span']['stack']}" if "stack" in pruned["span"] else ""
     metric, others = pruned["metric"], "other " if pruned["chosen_on"] == "half" else ""
     before, after = (score_text(pruned[f"score_{when}"], metric) for when in ("before", "after"))
-    cost = drop_interval_text(pruned["delta_points"], pruned["delta_interval_points"], metric)
+    cost = change_interval_text(pruned["delta_points"], pruned["delta_interval_points"], metric)
     held = pruned["adapter_parameters_before"]
     saved = 1 - pruned["seconds_after"] / pruned["seconds_before"]
     how = {
         "half": f"a fixed random half of the examples ({pruned['n_examples_chosen_on'] or 0:,})",
         "all": "the examples that are also scored, so the measured change is optimistic",
     }
-    layers = f"layer {first}" if first == last else f"layers {first}-{last}"
+    layers = plain_text(layers_text(first, last))
     saved_rows = [
         ("removed", f"{held - pruned['adapter_parameters_after']:,} of {held:,} adapter parameters"),
         ("time", f"{100 * saved:.1f}% less per evaluation on this machine"),
     ]
+    done = done_text("ablated", pruned["strength"]) if pruned["strength"] else "pruned"
     rows = [
-        (_done(pruned["strength"]), f"adapters of {layers}{of}"),
+        (plain_text(done), f"adapters of {layers}{of}"),
         ("chosen on", how.get(pruned["chosen_on"], "")),
         *_outcome(metric, cost, f"{before} to {after}", f"{pruned['n_examples']:,} {others}examples"),
         *([] if pruned["strength"] else saved_rows),

@@ -107,8 +107,8 @@ def test_agreement_of_seeds_on_all_examples_and_on_thirds(airline: Path, tiny_ba
             tiny_base("bert", layers=4), tmp_path / str(seed), train_file=files / "train.jsonl", seed=seed,
             validation_file=files / "validation.jsonl", size=4, learning_rate=1e-2, epochs=2, progress=False,
         )  # fmt: skip
-        ap.ablate(trained.checkpoint, out=tmp_path / f"grid-{seed}", progress=False)
-        folders.append(tmp_path / f"grid-{seed}")
+        ap.ablate(trained.checkpoint, out=tmp_path / str(seed) / "grid", progress=False)
+        folders.append(tmp_path / str(seed) / "grid")
     script("seed_thirds").main(tmp_path / "out.csv", *map(str, folders))
     found = pd.read_csv(tmp_path / "out.csv").set_index("comparison")
     drops = [ap.load(folder).spans.set_index(["first", "last"])["delta_points"] for folder in folders]
@@ -121,6 +121,9 @@ def test_agreement_of_seeds_on_all_examples_and_on_thirds(airline: Path, tiny_ba
     shared = found.loc["two seeds, same examples"].iloc[0]
     assert shared["within_one_length"] == pytest.approx(expected, abs=2e-3)
     assert (found["ci_low"] <= found["ci_high"]).all()
+    assert found.index.value_counts().to_dict() == {
+        "two seeds, same examples": 2, "two seeds, disjoint thirds": 2, "one seed, disjoint thirds": 3,
+    }  # with a mean each  # fmt: skip
     assert set(found.loc["two seeds, disjoint thirds", "n_examples"]) == {70 // 3}
 
 

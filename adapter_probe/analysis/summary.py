@@ -32,7 +32,7 @@ from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.records import RecordError, from_record, to_record
 from adapter_probe.spans import SITES_PER_LAYER
-from adapter_probe.wording import done_text, strength_text
+from adapter_probe.wording import done_text
 
 _GUESSES = {
     "classification": "always answering with the most frequent class",
@@ -271,8 +271,7 @@ def _warning(tables: AblationTables, intact: float, removed: float, results: Abl
 
 
 def _off(results: AblationResults) -> str:
-    strength = strength_of(results.identity)
-    return f"scaled by {strength_text(strength)}" if strength else "off"
+    return done_text("ablated", strength_of(results.identity)).removeprefix("switched ")
 
 
 def _layer_parameters(results: AblationResults) -> tuple[int, ...] | None:

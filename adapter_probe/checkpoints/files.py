@@ -269,6 +269,18 @@ def first_of(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
+def refuse_other_shape(
+    name: str, stored: Sequence[int], needed: Sequence[int], place: str, model: str
+) -> None:
+    """Refuse a tensor of another shape than its place in the model.
+
+    Raises:
+        CheckpointError: naming the checkpoint's `place` and the `model`.
+    """
+    if list(stored) != list(needed):
+        raise CheckpointError(f"{place}: {name} has shape {list(stored)}, {model} needs {list(needed)}")
+
+
 def refuse_other_tensors(
     stored: Set[str], targets: Set[str], empty: Set[str], said: str, on_base: str, lacks_head: bool
 ) -> None:

@@ -34,7 +34,7 @@ from adapter_probe.version import __version__
 from .base import LoadedBase, load_base, load_tokenizer, n_outputs
 from .base_config import AnyBase, config_changes, find_base
 from .description import Description, read_description, write_description
-from .files import DESCRIPTION, check_values, first_of, refuse_irregular
+from .files import DESCRIPTION, check_values, first_of, refuse_irregular, refuse_other_shape
 from .headers import DELTA
 from .identity import BaseIdentity, tokenizer_parts
 from .own_tokenizer import with_blanks
@@ -228,8 +228,5 @@ def copy_weights(
         CheckpointError: a tensor has another shape than its parameter.
     """
     for name, tensor in tensors.items():
-        if tensor.shape != targets[name].shape:
-            raise CheckpointError(
-                f"{place}: {name} has shape {list(tensor.shape)}, {model} needs {list(targets[name].shape)}"
-            )
+        refuse_other_shape(name, tensor.shape, targets[name].shape, place, model)
         targets[name].copy_(tensor)

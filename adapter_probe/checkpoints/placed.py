@@ -15,7 +15,7 @@ from peft import IA3Config, LoraConfig, PeftConfig, inject_adapter_in_model
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from adapter_probe.errors import CheckpointError, ModelError, one_line
+from adapter_probe.errors import ModelError, one_line
 from adapter_probe.models.adapters.bottleneck import Bottleneck
 from adapter_probe.models.adapters.configured import ConfiguredBottleneck, FirstToken, StackedHead
 from adapter_probe.models.adapters.imported import SITE_KINDS, HeadSpec, ImportedMethod, InnerSpec
@@ -24,6 +24,7 @@ from adapter_probe.models.methods import Adapters, Method
 from adapter_probe.replay.switches import Switchable
 
 from .any_base import AnyLoaded
+from .files import refuse_other_shape
 from .foreign import BaseShape
 from .opened_peft import OWN
 from .peft_loading import ADAPTER
@@ -247,10 +248,7 @@ def fill(
         CheckpointError: a tensor has another shape than its place.
     """
     for name, tensor in tensors.items():
-        if tensor.shape != targets[name].shape:
-            raise CheckpointError(
-                f"{place}: {name} has shape {list(tensor.shape)}, {on_base} needs {list(targets[name].shape)}"
-            )
+        refuse_other_shape(name, tensor.shape, targets[name].shape, place, on_base)
         if OWN in name:
             targets[name].copy_(tensor)
             continue

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe import wording
 
-from .terminal_text import amount_text, drop_text, plain_text, score_text
+from .terminal_text import amount_text, change_text, plain_text, score_text
 
 if TYPE_CHECKING:
     from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
@@ -41,7 +41,7 @@ def span_drop_text(span: SpanDrop | None, metric: str = "") -> str:
         return "none"
     layers = _layers_text(span.first, span.last)
     layers += "" if span.n_layers == 1 else f" ({span.n_layers} layers)"
-    return f"{layers}, {drop_text(span.delta_points, metric)}"
+    return f"{layers}, {change_text(span.delta_points, metric)}"
 
 
 def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
@@ -50,7 +50,7 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
 
     metric, warning = summary.metric, summary.warning
     part = f", {summary.switched} only" if summary.switched else ""
-    removed = drop_text(summary.removed_delta_points, metric)
+    removed = change_text(summary.removed_delta_points, metric)
     counted = wording.examples_text(summary.n_examples, metric)
     rows = [
         *([] if warning is None else [("note", warning)]),
@@ -93,13 +93,13 @@ def _stack_rows(summary: AblationSummary, warning: str | None, stack: str) -> li
     """The notable layers and spans of the model, or of one of its stacks."""
     metric, kept, rows = summary.metric, summary.study == "kept", []
     if stack:
-        rows.append((_all_done(summary), drop_text(summary.removed_delta_points, metric)))
+        rows.append((_all_done(summary), change_text(summary.removed_delta_points, metric)))
     if (single := summary.single_layer) is not None:
         unit = "layer" if single.last_layer is None else "group"
         name = f"best single {unit}" if kept else f"largest single-{unit} {wording.drop_name(metric)}"
         telling = kept or single.delta_points < 0  # without any drop, there is no largest one
         layers = _layers_text(single.layer, single.layer if single.last_layer is None else single.last_layer)
-        rows.append((name, f"{layers}, {drop_text(single.delta_points, metric)}" if telling else "none"))
+        rows.append((name, f"{layers}, {change_text(single.delta_points, metric)}" if telling else "none"))
     if summary.significant_spans is not None and not stack:
         counted = f"{summary.significant_spans} of {summary.tested_spans} spans (p < 0.05 after Holm)"
         rows.append(("significant changes", counted))
@@ -129,7 +129,7 @@ def _group_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         (
             f"on {name}",
             f"{_intact_of(own, metric)}{wording.examples_text(own.n_examples, metric)}, {_all_done(summary)} "
-            f"{drop_text(own.removed_delta_points, metric)}",
+            f"{change_text(own.removed_delta_points, metric)}",
         )
         for name, own in list(wholes.items())[:_MOST_GROUPS]
     ]
@@ -209,7 +209,7 @@ def data_comparison_rows(record: DataComparisonRecord) -> list[tuple[str, str]]:
     for (own, others), alike in best.groupby(["task_points", "other_points"], sort=False):
         row = alike.iloc[0]  # the longest of the spans with equal changes
         layers = _of_stack(row, _layers_text(row["first"], row["last"]))
-        first, second = (drop_text(*pair) for pair in zip((own, others), record.metrics))
+        first, second = (change_text(*pair) for pair in zip((own, others), record.metrics))
         change = f"{first} on {task}, {second} on {other}"
         change += f" ({len(alike) - 1} other spans are equal)" if len(alike) > 1 else ""
         done = plain_text(wording.done_text(record.study, record.strength))
@@ -234,7 +234,7 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
             plain_text(f"all {wording.done_text('ablated', record.strength)}"),
             "undefined"
             if math.isnan(removed)
-            else f"{drop_text(removed, record.metric)}, standard deviation over studies "
+            else f"{change_text(removed, record.metric)}, standard deviation over studies "
             f"{amount_text(apart, record.metric)}",
         ),
         ("spread over studies", f"median standard deviation {spread} per span"),

@@ -26,18 +26,18 @@ def score_text(score: float | None, metric: str) -> str:
     return plain_text(wording.score_text(score, metric))
 
 
-def drop_text(delta: float | None, metric: str) -> str:
+def change_text(delta: float | None, metric: str) -> str:
     """A change of a score, in points, as a drop or a gain; see `adapter_probe.wording.drop_text`."""
     return plain_text(wording.drop_text(None if delta is None else -delta, metric))
 
 
-def drop_interval_text(delta: float | None, interval: Sequence[float | None], metric: str) -> str:
+def change_interval_text(delta: float | None, interval: Sequence[float | None], metric: str) -> str:
     """A change of a score with its interval, in points, as a drop: `drop 1.2 points, 95% interval ...`."""
     if None in interval:
-        return drop_text(delta, metric)
+        return change_text(delta, metric)
     low, high = (-end for end in reversed(interval))  # type: ignore[operator]
     drop, ends = wording.drop_name(metric), plain_text(wording.interval_text(low, high, metric))
-    return f"{drop_text(delta, metric)}, 95% interval of the {drop} {ends}"
+    return f"{change_text(delta, metric)}, 95% interval of the {drop} {ends}"
 
 
 def amount_text(points: float, metric: str) -> str:

@@ -54,7 +54,7 @@ def draws(changes: np.ndarray, third: np.ndarray, chance: np.random.Generator) -
 
 def main(out: Path, *folders: str) -> None:
     """Write a row for each comparison."""
-    maps = {Path(folder).name: lost(folder) for folder in folders}
+    maps = {folder: lost(folder) for folder in folders}
     spans = next(iter(maps.values()))[0]
     assert all(np.array_equal(spans, own) for own, _ in maps.values()), "the folders have different spans"
     lengths, n = spans[:, 1] - spans[:, 0] + 1, next(iter(maps.values()))[1].shape[1]
