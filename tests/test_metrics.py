@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from refusals import naming
+from refusals import names, naming
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
@@ -249,10 +249,7 @@ def test_names():
 @pytest.mark.parametrize(
     ("call", "facts"),
     [
-        (
-            lambda: metric_label("auc"),
-            ("'auc'", "accuracy, mcc, f1, macro_f1, micro_f1, entity_f1"),
-        ),
+        (lambda: metric_label("auc"), ("'auc'", "accuracy, mcc, f1, macro_f1, micro_f1, entity_f1")),
         (lambda: score("auc", np.zeros(2, int), np.zeros(2, int)), ("'auc'", "accuracy")),
         (lambda: majority_score("auc", np.zeros(2, int)), ("'auc'", "accuracy")),
         (lambda: default_metric("ranking"), ("'ranking'", "classification, regression")),
@@ -264,18 +261,12 @@ def test_names():
             lambda: check_metric("pearson", "classification"),
             ("'pearson'", "classification", "accuracy, mcc, f1, macro_f1"),
         ),
-        (
-            lambda: check_metric("mcc", "regression"),
-            ("'mcc'", "regression", "pearson, spearman"),
-        ),
+        (lambda: check_metric("mcc", "regression"), ("'mcc'", "regression", "pearson, spearman")),
         (
             lambda: check_metric("accuracy", "extractive"),
             ("'accuracy'", "extractive", "squad_f1, exact_match"),
         ),
-        (
-            lambda: check_metric("f1", "classification", 3),
-            ("'f1'", "3 labels", "accuracy, mcc, macro_f1"),
-        ),
+        (lambda: check_metric("f1", "classification", 3), ("'f1'", "3 labels", "accuracy, mcc, macro_f1")),
         (
             lambda: score("f1", np.array([0, 1, 2]), np.array([0, 1, 1])),
             ("'f1'", "3 labels", "accuracy, mcc, macro_f1"),
@@ -352,7 +343,9 @@ def test_what_a_function_raises_is_its_own_with_what_was_scored():
     predictions, labels = np.array([[0, 1], [1, 0]]), np.array([0, 1])
     with pytest.raises(ZeroDivisionError) as caught:
         CustomMetric(mine).scores(predictions, labels, ("intact", "layers 0-1 off"))
-    assert caught.value.__notes__ == ["adapter-probe: the metric mine was scoring layers 0-1 off"]
+    (note,) = caught.value.__notes__
+    assert names(note, "adapter-probe:", "metric mine", "layers 0-1 off")
     with pytest.raises(ZeroDivisionError) as caught:
         score(CustomMetric(mine), predictions, labels)
-    assert caught.value.__notes__ == ["adapter-probe: the metric mine was scoring row 1"]
+    (note,) = caught.value.__notes__
+    assert names(note, "adapter-probe:", "metric mine", "row 1")

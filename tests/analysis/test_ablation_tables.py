@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from refusals import naming
+from refusals import names, naming
 from scipy.stats import binomtest
 from sklearn.metrics import cohen_kappa_score
 from span_tables import span_grid
@@ -229,9 +229,7 @@ def test_a_model_that_says_the_commonest_class_is_told_first(judged, metric):
     logits[:, :, 0] = 1  # whatever is switched off
     results = dataclasses.replace(results, outputs=logits)
     found = summarise(results, ablation_tables(results))
-    assert found.warning.startswith(
-        "The intact model is not better than always answering with the most frequent"
-    )
+    assert names(found.warning, "not better", "most frequent")
 
 
 def test_a_little_better_than_the_commonest_class_is_not_beyond_it(judged):
@@ -243,13 +241,13 @@ def test_a_little_better_than_the_commonest_class_is_not_beyond_it(judged):
 def test_adapters_that_are_not_missed_are_told_first(judged, removed):
     results = judged([58, 50, removed, 55])  # intact, 0-0, 0-1, 1-1
     found = summarise(results, ablation_tables(results))
-    assert found.warning.startswith("The model is not worse with all of these adapters off")
+    assert names(found.warning, "not worse", "adapters off")
 
 
 def test_a_regression_that_learned_nothing(make_results):
     results = make_results(2, n_labels=1, metric="spearman")  # random
     found = summarise(results, ablation_tables(results))
-    assert found.warning.startswith("The intact model is not better than a constant answer")
+    assert names(found.warning, "not better", "constant")
 
 
 @pytest.mark.parametrize("gone", [[0], [2], [4], [0, 2], [1, 2]])
@@ -308,10 +306,8 @@ def test_a_metric_of_the_users_own(make_results):
     assert kappa.chance_score == 0.0
     assert copy.deepcopy(kappa.metric).function is cohen_kappa_score
     by_name = dataclasses.replace(results, metric="custom:cohen_kappa_score")  # as read from disk
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=naming("'custom:cohen_kappa_score'", "function")):
         row_scores(by_name)
-    wanted = "only the name of metric 'custom:cohen_kappa_score' is known; pass its function again"
-    assert str(caught.value) == wanted
 
 
 def test_a_metric_of_the_users_own_of_numbers(make_results):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from exact import Float64, assert_close_in_float64, to_float64
-from refusals import naming
+from refusals import names, naming
 
 from adapter_probe.checkpoints.base import load_base
 from adapter_probe.checkpoints.converting import to_adapterhub, to_native
@@ -108,7 +108,8 @@ def test_trained_layernorms_are_not_dropped_in_silence(bert_checkpoint: Path, tm
 
 def test_adapterhub_and_back(tiny_base: Callable[..., Path], bert_checkpoint: Path, tmp_path: Path):
     opened = open_any(bert_checkpoint)
-    assert to_adapterhub(opened, tmp_path / "hub", lossy=True) == ["the trained LayerNorms"]
+    (lost,) = to_adapterhub(opened, tmp_path / "hub", lossy=True)
+    assert names(lost, "LayerNorms")
     back = open_any(tmp_path / "hub")
     # What was lost, lost on the one side too: the base's own LayerNorms.
     base = dict(load_base(str(tiny_base("bert")), 2).model.named_parameters())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -84,7 +85,7 @@ def test_the_edits_of_these_tests_do_no_harm_by_themselves(checkpoint, base):
 
 
 def test_a_missing_folder(tmp_path):
-    assert names(refusal(tmp_path / "none"), str(tmp_path / "none"), "no such folder")
+    assert names(refusal(tmp_path / "none"), str(tmp_path / "none"), "folder")
 
 
 def test_a_folder_that_is_no_checkpoint(tmp_path):
@@ -244,8 +245,8 @@ def test_a_delta_of_another_shape(checkpoint):
         ({"layers": 4}, ["4 layers", "3"]),
         ({"hidden": 16}, ["16 hidden", "32"]),
         ({"extra_words": 3}, ["38 vocabulary", "35"]),
-        ({"pooler": False}, ["differ from those of the base that"]),
-        ({"seed": 1}, ["differ from those of the base that"]),
+        ({"pooler": False}, ["weights", "sha256"]),
+        ({"seed": 1}, ["weights", "sha256"]),
     ],
 )
 def test_a_base_that_does_not_fit(bert_checkpoint, tiny_base, difference, named):
@@ -328,13 +329,13 @@ def test_a_base_that_lost_a_tensor_or_its_shape(bert_checkpoint, base, shape):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("config.json", None, "config.json"),
-        ("config.json", "{", "config.json"),
-        ("config.json", {"hidden_size": "wide"}, 'hidden_size in its config.json is "wide"'),
-        ("config.json", {"num_attention_heads": 5}, "not a multiple of the number of attention heads (5)"),
-        ("config.json", {"hidden_act": "no-such-function"}, "'no-such-function'"),
-        ("config.json", {"is_decoder": True}, "configured as a decoder is not supported"),
-        ("tokenizer.json", "{", "tokenizer"),
+        ("config.json", None, ("config.json",)),
+        ("config.json", "{", ("config.json", "JSON")),
+        ("config.json", {"hidden_size": "wide"}, ("hidden_size", "config.json", '"wide"', "at least 1")),
+        ("config.json", {"num_attention_heads": 5}, ("weights", "hidden size (32)", "attention heads (5)")),
+        ("config.json", {"hidden_act": "no-such-function"}, ("'no-such-function'",)),
+        ("config.json", {"is_decoder": True}, ("bert", "decoder")),
+        ("tokenizer.json", "{", ("tokenizer",)),
     ],
 )
 def test_a_base_with_a_bad_file(bert_checkpoint, base, name, content, words):
@@ -346,8 +347,7 @@ def test_a_base_with_a_bad_file(bert_checkpoint, base, name, content, words):
     else:
         file.write_text(json.dumps({**json.loads(file.read_text()), **content}))
     message = refusal(bert_checkpoint, base)
-    assert str(base) in message
-    assert words in message
+    assert names(message, str(base), *words)
 
 
 def test_a_base_without_a_tokenizer(bert_checkpoint, base):
@@ -371,7 +371,7 @@ def test_a_base_that_is_not_there(name):
 def test_a_hub_name_offline(name):
     with pytest.raises(CheckpointError) as caught:
         load_base(name, 2)
-    for part in (repr(name), "Hub", "give a folder"):
+    for part in (repr(name), "Hub", "folder"):
         assert part in str(caught.value)
 
 
@@ -435,18 +435,19 @@ def test_a_pipe_in_place_of_a_file_of_the_base(checkpoint, base, name):
 def test_a_pipe_in_place_of_a_file_of_the_checkpoint(checkpoint, name):
     (checkpoint / name).unlink()
     os.mkfifo(checkpoint / name)
-    assert re.search("is a pipe, socket or device|is not a checkpoint", refusal(checkpoint))
+    message = refusal(checkpoint)
+    assert names(message, str(checkpoint / name), "pipe") or names(message, str(checkpoint), name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("use_return_dict", True, "its configuration cannot be loaded: property 'use_return_dict'"),
-        ("rope_scaling", 3, "its configuration cannot be loaded"),
-        ("rope_parameters", {"x": 1}, "rope_parameters.rope_type: absent -> default"),
-        ("num_labels", 10**30, "num_labels in its config.json is 1000000000000000000000000000000, expected"),
-        ("intermediate_size", 0, "lacks 9 of the encoder's tensors"),
+        ("use_return_dict", True, ("configuration", "'use_return_dict'")),
+        ("rope_scaling", 3, ("configuration",)),
+        ("rope_parameters", {"x": 1}, ("rope_parameters.rope_type: absent -> default",)),
+        ("num_labels", 10**30, ("num_labels", "config.json", f"{10**30}")),
+        ("intermediate_size", 0, ("lacks 9", "encoder", "tensors")),
     ],
 )
 def test_other_libraries_print_nothing_before_the_line(field, value, words, checkpoint, base, tmp_path):
@@ -459,7 +460,7 @@ def test_other_libraries_print_nothing_before_the_line(field, value, words, chec
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("adapter-probe: ")
-    assert words in line
+    assert names(line, str(base), *words)
 
 
 @pytest.mark.parametrize("option", ["return_dict", "output_attentions", "output_hidden_states"])
@@ -482,22 +483,20 @@ def test_a_name_that_no_folder_can_have(name):
 @pytest.mark.parametrize(
     ("name", "words", "longest"),
     [
-        ("a\nb", "base 'a\\nb' is not a folder on this machine, and the Hugging Face Hub could not", 200),
-        ("/" + "x" * 300, "… is not a valid folder name: File name too long", 120),
-        ("a" * 250 + "/b", "/b' is not a folder on this machine, and the Hugging Face Hub could not", 450),
+        ("a\nb", (r"'a\nb'", "folder", "Hub"), 200),
+        ("/" + "x" * 300, ("…", "folder", os.strerror(errno.ENAMETOOLONG)), 120),
+        ("a" * 250 + "/b", ("/b'", "folder", "Hub"), 450),
     ],
 )
 def test_a_name_that_nothing_has(name, words, longest):
     with pytest.raises(CheckpointError) as caught:
         load_base(name, 2)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert names(str(caught.value), *words)
     assert len(str(caught.value)) < longest
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.bool_, np.uint8])
 def test_a_delta_of_other_numbers(checkpoint, dtype):
     change_delta(checkpoint, lambda tensors: tensors.update({"classifier.bias": np.zeros(2, dtype)}))
-    message = refusal(checkpoint)
-    assert "classifier.bias contains" in message
-    assert "expected floating-point numbers" in message
+    kind = np.dtype(dtype).name
+    assert names(refusal(checkpoint), "delta.safetensors", "classifier.bias", kind, "floating-point")

@@ -15,7 +15,7 @@ import torch
 from byte_tokenizer import byte_tokenizer
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft_cases import IDS, randomise, write_base
-from refusals import naming
+from refusals import names, naming
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
@@ -122,7 +122,7 @@ def test_an_ablation_switches_the_layers_off_one_by_one(base, tmp_path):
 def test_it_is_inspected_converted_and_pruned_like_one_of_peft(base, tmp_path):
     write(tmp_path / "adapters", base)
     found = adapter_probe.inspect(tmp_path / "adapters")
-    assert found["notes"][0] == "Translated from MLX-LM's format: rank 2, scale 5, in layers 1-2."
+    assert names(found["notes"][0], "MLX-LM", "rank 2", "scale 5", "layers 1-2")
     assert found["method"]["kinds"] == ["lora"]
     adapter_probe.convert(tmp_path / "adapters", tmp_path / "peft", to="peft")
     theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "peft").eval()
@@ -159,9 +159,8 @@ def test_a_lora_of_peft_is_written_and_read_back(dora, base, tmp_path):
 
 def test_layers_of_the_file_count_and_a_different_number_of_layers_is_remarked_on(base, tmp_path):
     write(tmp_path / "adapters", base, layers=(0, 1, 2), num_layers=1)
-    assert open_any(tmp_path / "adapters").notes[1] == (
-        "num_layers is 1, which are layers 2 of 3, but the file has adapters in layers 0-2, which are used."
-    )
+    remark = open_any(tmp_path / "adapters").notes[1]
+    assert names(remark, "num_layers", "1", "layers 2 of 3", "layers 0-2")
     write(tmp_path / "all", base, layers=(0, 1, 2), num_layers=-1)
     assert len(as_peft(tmp_path / "all").notes) == 1
 
@@ -182,10 +181,7 @@ def test_the_scale_of_older_versions(document, scale, remarked, base, tmp_path):
     path.write_text(json.dumps({"model": str(base), "lora_parameters": given, **document}))
     found = as_peft(tmp_path / "adapters")
     assert json.loads((found.folder / "adapter_config.json").read_text())["lora_alpha"] == scale * RANK
-    assert (
-        any("a version of MLX-LM before June 2024 would scale by 40" in note for note in found.notes)
-        == remarked
-    )
+    assert any(names(note, "MLX-LM", "June 2024", "40") for note in found.notes) == remarked
 
 
 @pytest.mark.parametrize(

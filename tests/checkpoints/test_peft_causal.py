@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from exact import Float64, assert_close_in_float32, assert_close_in_float64, to_float64
+from refusals import names
 from tokenizers import processors
 from transformers import (
     AutoConfig,
@@ -247,7 +248,7 @@ def test_a_tokenizer_that_was_saved_with_the_adapter(trained, causal_base, tmp_p
     assert ids != AutoTokenizer.from_pretrained(base)("w1 w2")["input_ids"]
     opened = open_any(folder, base)
     assert opened.tokenizer("w1 w2")["input_ids"] == ids
-    assert opened.notes[-1].endswith("differs from the base's in: chat template, post processor.")
+    assert names(opened.notes[-1], "tokenizer", "base", "chat template, post processor")
     old, new = plain.description.tokenizer, opened.description.tokenizer
     assert {"post_processor", "chat_template"} <= {name for name in new if new[name] != old.get(name)}
     write_without(opened, (), tmp_path / "peft")

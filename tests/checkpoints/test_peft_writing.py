@@ -97,17 +97,15 @@ def test_a_pruned_checkpoint_of_peft_is_pefts(case: str, span: Span, rows: Path,
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("adapterhub/houlsby", "not double_seq_bn"),
-        ("adapterhub/union", "not lora and par_bn"),
-        ("adapterhub/distilbert-flex", "with a library-specific head"),
+        ("adapterhub/houlsby", ("double_seq_bn",)),
+        ("adapterhub/union", ("lora", "par_bn")),
+        ("adapterhub/distilbert-flex", ("library-specific", "head")),
     ],
 )
-def test_what_peft_cannot_hold_is_named(case: str, words: str, tmp_path: Path):
+def test_what_peft_cannot_hold_is_named(case: str, words: tuple[str, ...], tmp_path: Path):
     opened = open_any(FIXTURES / case, base_of(FIXTURES / case))
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(CheckpointError, match=naming(*words, "LoRA", "(IA)³")):
         to_peft(opened, tmp_path / "p")
-    assert words in str(caught.value)
-    assert "LoRA or (IA)³" in str(caught.value)
     assert not (tmp_path / "p").exists()
 
 

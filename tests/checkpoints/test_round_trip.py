@@ -138,10 +138,9 @@ def test_the_base_may_move(bert_checkpoint, tiny_base, tmp_path):
 
 def test_another_base_of_the_same_shapes_is_refused(bert_checkpoint, tiny_base):
     other = tiny_base("bert", seed=1)
-    with pytest.raises(CheckpointError) as caught:
+    facts = map(str, (other, bert_checkpoint, tiny_base("bert"), "weights", "sha256"))
+    with pytest.raises(CheckpointError, match=naming(*facts)):
         open_checkpoint(bert_checkpoint, str(other))
-    for part in (other, bert_checkpoint, tiny_base("bert"), "differ from those of the base that"):
-        assert str(part) in str(caught.value)
 
 
 def test_one_changed_weight_makes_another_base(bert_checkpoint, tiny_base, tmp_path):

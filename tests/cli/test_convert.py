@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from refusals import naming
+from refusals import names, naming
 
 import adapter_probe as ap
 
@@ -38,21 +38,22 @@ def test_to_this_projects_format_and_on(program, tmp_path: Path):
     assert program("inspect", tmp_path / "n", "--json").code == 0
     lora = FIXTURES / "peft" / "lora"
     refusal = program("convert", lora, tmp_path / "l", "--to", "native", "--base", BERT).refusal
-    assert "can be written in PEFT's or MLX-LM's format only (--to peft, mlx)" in refusal
+    assert names(refusal, str(lora), "--to peft, mlx")
 
 
 def test_adapterhubs_format_loses_layernorms(program, trained: Path, tmp_path: Path):
     assert "--lossy" in program("convert", trained, tmp_path / "h", "--to", "adapterhub").refusal
     done = program("convert", trained, tmp_path / "h", "--to", "adapterhub", "--lossy")
     assert (done.code, done.stdout) == (0, f"{tmp_path / 'h'}\n")
-    assert "the trained LayerNorms are left out" in done.stderr
+    assert any(names(line, "LayerNorms", "left out") for line in done.stderr.splitlines())
     facts = json.loads(program("inspect", tmp_path / "h", "--json").stdout)
     assert facts["method"]["kinds"] == ["double_seq_bn"]
 
 
 def test_python_converts_and_inspects_as_the_commands_do(program, trained: Path, tmp_path: Path):
     assert ap.inspect(trained) == json.loads(program("inspect", trained, "--json").stdout)
-    assert ap.convert(trained, tmp_path / "h", "adapterhub", lossy=True) == ["the trained LayerNorms"]
+    (lost,) = ap.convert(trained, tmp_path / "h", "adapterhub", lossy=True)
+    assert names(lost, "LayerNorms")
     assert program("convert", trained, tmp_path / "c", "--to", "adapterhub", "--lossy").code == 0
     for name in ("adapter_config.json", "head_config.json"):
         assert (tmp_path / "h" / name).read_bytes() == (tmp_path / "c" / name).read_bytes()

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from refusals import names
 from safetensors.numpy import load_file, save_file
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 
@@ -46,16 +47,15 @@ def test_within_a_tolerance(program, ablated, tmp_path):
     summary = json.loads((ablated / "ablation" / "summary.json").read_text())
     outcome = program("prune", ablated, "--within", 100, "--out", tmp_path / "p")
     assert outcome.code == 0, outcome.stderr
-    assert f"adapters of layers 0-{summary['n_layers'] - 1}" in outcome.stdout
-    assert "a fixed random half of the examples (32)" in outcome.stdout
+    assert f"layers 0-{summary['n_layers'] - 1}" in outcome.stdout
     assert "32 other examples" in outcome.stdout
     told = dict(re.split(" {2,}", line, maxsplit=1) for line in outcome.stdout.splitlines() if "  " in line)
     number = r"[+−-]?\d+\.\d"
     points = rf"{number} points?"
-    interval = rf"95% interval of the drop {number} to {points}"
-    assert re.fullmatch(rf"(drop|gain) {points}, {interval}", told["cost"])
+    assert names(told["chosen on"], "half", "32")
+    assert re.fullmatch(rf"(drop|gain) {points}, 95% [^\d]*{number} to {points}", told["cost"])
     assert re.fullmatch(r"(\d[\d,]*) of \1 adapter parameters", told["removed"])
-    assert re.fullmatch(rf"{number}% less per evaluation on this machine", told["time"])
+    assert re.match(rf"{number}% less ", told["time"])
     assert told["checkpoint"] == str(tmp_path / "p")
     assert "prune: " in outcome.stderr
 
@@ -74,7 +74,7 @@ def test_the_span_is_chosen_on_one_half_and_measured_on_the_other(within, progra
         if first >= 0 and 100 * (hits[0] - hits[row]) / len(chosen) <= within
     ]
     if not fitting:
-        assert "no span can be removed" in outcome.refusal
+        assert names(outcome.refusal, str(ablated / "ablation"), "no span", "32 examples", "--within")
         return
     first, last = results.spans[max(fitting)[-1]]
     report = json.loads(outcome.stdout)
@@ -120,7 +120,7 @@ def test_the_metric_is_that_of_the_ablation(program, ablated, tmp_path):
     refusal = program(
         "prune", ablated, "--within", 100, "--ablation", study.folder, "--out", tmp_path / "r"
     ).refusal
-    assert "only the name of metric 'custom:agreement' is known" in refusal
+    assert names(refusal, "'custom:agreement'", "function")
 
 
 def test_a_warning_of_the_ablation_is_said_first(program, ablated, tmp_path):
@@ -155,12 +155,7 @@ def test_the_ablation_of_another_checkpoint_is_refused(
     if not with_predictions:
         (other / "ablation" / "predictions.npz").unlink()
     refusal = program("prune", other, "--within", 100, "--out", tmp_path / "p").refusal
-    for word in (
-        f"{other / 'ablation'} is not an ablation of {other}",
-        "checkpoint.delta_sha256: ",
-        "--span",
-    ):
-        assert word in refusal
+    assert names(refusal, str(other / "ablation"), f"of {other}", "checkpoint.delta_sha256:", "--span")
     assert not (tmp_path / "p").exists()
 
 
@@ -180,23 +175,20 @@ def test_layers_that_are_pruned_already_are_not_pruned_again(program, ablated, t
         (("--span", "0-1", "--within", 1), ["either"]),
         (("--span", "1-0"), ["'1-0'", "0-4"]),
         (("--span", "low"), ["'low'"]),
-        (("--span", "0-3"), ["0-3", "layers are 0 to 2"]),
-        (("--within", -1), ["--within must be 0 or more points, not -1.0"]),
-        (("--within", "nan"), ["--within must be 0 or more points, not nan"]),
+        (("--span", "0-3"), ["0-3", "0 to 2"]),
+        (("--within", -1), ["--within", "0 or more", "-1.0"]),
+        (("--within", "nan"), ["--within", "0 or more", "nan"]),
     ],
 )
 def test_bad_input(arguments, words, program, ablated, tmp_path):
-    refusal = program("prune", ablated, *arguments, "--out", tmp_path / "p").refusal
-    for word in words:
-        assert word in refusal
+    assert names(program("prune", ablated, *arguments, "--out", tmp_path / "p").refusal, *words)
     assert not (tmp_path / "p").exists()
 
 
 def test_no_ablation_to_go_by(program, trained, tmp_path):
     folder = shutil.copytree(trained, tmp_path / "c")
     refusal = program("prune", folder, "--within", 1, "--out", tmp_path / "p").refusal
-    for word in (str(folder / "ablation"), "adapter-probe ablate", "--span"):
-        assert word in refusal
+    assert names(refusal, str(folder / "ablation"), "adapter-probe ablate", "--ablation", "--span")
 
 
 def test_the_ablation_of_other_weights_is_not_gone_by(program, ablated, tmp_path):
@@ -208,14 +200,12 @@ def test_the_ablation_of_other_weights_is_not_gone_by(program, ablated, tmp_path
     description["delta_sha256"] = hashlib.sha256((folder / "delta.safetensors").read_bytes()).hexdigest()
     (folder / "adapter_probe.json").write_text(json.dumps(description))
     refusal = program("prune", folder, "--within", 100, "--out", tmp_path / "p").refusal
-    for word in (str(folder / "ablation"), "checkpoint.delta_sha256", "--span"):
-        assert word in refusal
+    assert names(refusal, str(folder / "ablation"), "checkpoint.delta_sha256", "--span")
 
 
 def test_a_checkpoint_is_not_overwritten(program, ablated):
-    assert (
-        "already contains a checkpoint" in program("prune", ablated, "--span", "0", "--out", ablated).refusal
-    )
+    refusal = program("prune", ablated, "--span", "0", "--out", ablated).refusal
+    assert names(refusal, str(ablated), "already", "checkpoint")
 
 
 @pytest.mark.slow
@@ -233,14 +223,12 @@ def test_a_checkpoint_of_another_library_with_its_data(program, tmp_path):
     (folder / "ablation-data-dev").rename(tmp_path / "moved")
     elsewhere = tmp_path / "elsewhere"
     refusal = program("prune", folder, *options, "--ablation", elsewhere).refusal
-    assert f"--ablation {elsewhere}: no such folder" in refusal
+    assert names(refusal, f"--ablation {elsewhere}", "folder")
     elsewhere.mkdir()
     refusal = program("prune", folder, *options, "--ablation", elsewhere).refusal
-    assert f"{elsewhere} contains no finished ablation" in refusal
-    assert (
-        "already contains a checkpoint"
-        in program("prune", folder, *options, "--ablation", tmp_path / "moved").refusal
-    )
+    assert names(refusal, str(elsewhere), "adapter-probe ablate", "--ablation")
+    refusal = program("prune", folder, *options, "--ablation", tmp_path / "moved").refusal
+    assert names(refusal, str(tmp_path / "p"), "already", "checkpoint")
 
 
 @pytest.mark.slow

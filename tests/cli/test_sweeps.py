@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from refusals import names
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_killed_twice_and_resumed(program, sweep, undisturbed, tmp_path):
         outcome = program(*sweep, "--out", tmp_path)
         if outcome.code == 0:
             break
-        assert "in use by another run" in outcome.stderr
+        assert "in use" in outcome.stderr
     assert tables(tmp_path) == tables(undisturbed)
 
 
@@ -103,14 +104,14 @@ def test_a_trade_off_over_every_method(program, tiny_base, tiny_task, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"--stds": "0"}, ["init_std must be positive", "both matrices are zero", "not 0.0"]),
+        ({"--stds": "0"}, ["init_std", "positive", "0.0"]),
         ({"--stds": "1e-7:3"}, ["--stds", "1e-7:3", "decades"]),
         ({"--stds": "wide"}, ["--stds", "wide"]),
         ({"--stds": ""}, ["empty"]),
-        ({"--size": 0}, ["adapter size must be a whole number from 1 to", "not 0"]),
+        ({"--size": 0}, ["adapter size", "from 1 to 16,384", "0"]),
         ({"--epochs": "1.5"}, ["--epochs", "1.5"]),
-        ({"--epochs": "0"}, ["--epochs must be at least 1, not 0"]),
-        ({"--seeds": 0}, ["--seeds must be at least 1, not 0"]),
+        ({"--epochs": "0"}, ["--epochs", "at least 1", "0"]),
+        ({"--seeds": 0}, ["--seeds", "at least 1", "0"]),
         ({"--task": "no-such-task"}, ["no-such-task", "cola"]),
         ({"--base": "/no/such/base"}, ["/no/such/base"]),
     ],
@@ -119,9 +120,7 @@ def test_bad_input(change, words, program, sweep, tmp_path):
     arguments = [*sweep]
     for name, value in change.items():
         arguments[arguments.index(name) + 1] = value
-    refusal = program(*arguments, "--out", tmp_path / "s").refusal
-    for word in words:
-        assert word in refusal
+    assert names(program(*arguments, "--out", tmp_path / "s").refusal, *words)
     assert not list(tmp_path.rglob("trial.json"))
 
 
@@ -137,7 +136,7 @@ def test_a_k_above_the_depth(program, tiny_base, tiny_task, tmp_path):
         "--out",
         tmp_path / "s",
     ).refusal
-    assert "k 4 exceeds the base, which has 3 layers" in refusal
+    assert names(refusal, "k 4", "3 layers")
 
 
 @pytest.mark.slow
@@ -174,7 +173,7 @@ def test_two_sweeps_on_one_folder(program, sweep, tmp_path):
         time.sleep(0.01)
     second = program(*sweep, "--out", tmp_path)
     assert first.result().code == 0
-    assert "is in use by another run" in second.refusal
+    assert names(second.refusal, str(tmp_path), "in use")
 
 
 @pytest.mark.slow

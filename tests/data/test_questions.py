@@ -177,14 +177,10 @@ def test_unfit_texts_are_told_by_their_place(write):
     here = write(
         json.dumps({"data": [{"paragraphs": [{"context": 7, "qas": [{"question": "?", "answers": []}]}]}]})
     )
-    assert refused(find_task, here) == (
-        f"{here}/train.json article 1, paragraph 1, question 1: column 'context' contains 7, expected a "
-        f"string of complete Unicode characters"
-    )
+    place = f"{here}/train.json article 1, paragraph 1, question 1"
+    assert names(refused(find_task, here), place, "'context'", "7", "string", "Unicode")
     write(json.dumps({"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "x"}]}]}]}))
-    assert refused(find_task, here).startswith(
-        f"{here}/train.json article 1, paragraph 1, question 1: no column 'answers'; columns found: "
-    )
+    assert names(refused(find_task, here), place, "'answers'", "'id'")
 
 
 def test_a_test_split_without_answers_is_left_out(write):

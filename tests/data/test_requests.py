@@ -116,40 +116,47 @@ def test_a_txt_file_is_one_text(tmp_path, tokenizer):
     [
         (
             [{"text": "a"}, {"prompt": "a", "completion": "b"}],
-            r"line 2: has 'prompt', 'completion', but .* line 1 has 'text'; give rows of one",
+            ("line 2", "'prompt', 'completion'", "line 1", "'text'"),
         ),
-        ([{"label": 1}], r"line 1: columns 'label' match no form of language model data: context, choices,"),
+        ([{"label": 1}], ("line 1", "'label'", "context, choices, gold", "prompt, completion")),
+        ([{"context": "a", "choices": ["b", "c"], "gold": 2}], ("line 1", "'gold'", "2", "0 to 1")),
+        ([{"context": "a", "choices": ["b"], "gold": 0}], ("line 1", "'choices'", "['b']", "two or more")),
         (
-            [{"context": "a", "choices": ["b", "c"], "gold": 2}],
-            "column 'gold' contains 2, expected the number of the right choice, 0 to 1",
+            [{"context": "a", "choices": ["b", ""], "gold": 0}],
+            ("line 1", "'choices'", "['b', '']", "two or more"),
         ),
-        ([{"context": "a", "choices": ["b"], "gold": 0}], "expected a list of two or more texts"),
-        ([{"context": "a", "choices": ["b", ""], "gold": 0}], "expected a list of two or more texts"),
+        ([{"sentence_good": "a", "sentence_bad": ""}], ("line 1", "'sentence_bad'", "''", "text")),
+        ([{"prompt": "a", "completion": 3}], ("line 1", "'completion'", "3", "string")),
+        ([{"text": "\ud800"}], ("line 1", "'text'", r"'\ud800'", "string", "Unicode")),
         (
-            [{"sentence_good": "a", "sentence_bad": ""}],
-            "column 'sentence_bad' contains '', expected some text",
+            [{"messages": [{"role": "user", "content": "a"}]}],
+            ("line 1", "'messages'", "two or more", "last", "assistant"),
         ),
-        ([{"prompt": "a", "completion": 3}], "column 'completion' contains 3, expected a string"),
-        ([{"text": "\ud800"}], "expected a string of complete Unicode characters"),
-        ([{"messages": [{"role": "user", "content": "a"}]}], "the last one of the assistant"),
         (
             [{"messages": [{"role": "user", "content": None}, {"role": "assistant", "content": "a"}]}],
-            "messages whose content is a text each",
+            ("line 1", "'messages'", "'content': None", "text"),
         ),
-        ([{"sentence_good": "a", "sentence_bad": "b", "UID": "\udcff"}], "'UID' contains .* a name in"),
-        ([{"sentence_good": "a", "sentence_bad": "b", "field": "\x1b[31m"}], "'field' contains .* a name in"),
-        ([{"sentence_good": "a", "sentence_bad": "b", "field": ["x"]}], "'field' contains .* a name in"),
+        (
+            [{"sentence_good": "a", "sentence_bad": "b", "UID": "\udcff"}],
+            ("line 1", "'UID'", r"'\udcff'", "name", "printable"),
+        ),
+        (
+            [{"sentence_good": "a", "sentence_bad": "b", "field": "\x1b[31m"}],
+            ("line 1", "'field'", r"'\x1b[31m'", "name", "printable"),
+        ),
+        (
+            [{"sentence_good": "a", "sentence_bad": "b", "field": ["x"]}],
+            ("line 1", "'field'", "['x']", "name", "printable"),
+        ),
         (
             [{"prompt": "a", "completion": "b", "sentence_good": "a", "sentence_bad": "b"}],
-            r"line 1: the columns fit several kinds of row, "
-            r"\('sentence_good', 'sentence_bad'\) and \('prompt'",
+            ("line 1", "several", "('sentence_good', 'sentence_bad')", "('prompt', 'completion')"),
         ),
     ],
-)  # fmt: skip
+)
 def test_damaged_rows_are_one_line(rows, words, write):
-    with pytest.raises(DataError, match=words) as found:
+    with pytest.raises(DataError, match=naming(*words)):
         load_requests(byte_tokenizer(True), [write(*rows)], "test")
-    assert "\n" not in str(found.value)
 
 
 def test_a_metric_of_another_form_is_refused():

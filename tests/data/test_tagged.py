@@ -43,39 +43,34 @@ def test_columns_of_words_and_tags(name, text, expected, tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("a.conll", "a O\ndog B-PER X\n", "a.conll line 2: expected 2 columns, got 3"),
-        ("a.conll", "dog\n", "line 1: expected a word and its tag in each line, got 'dog'"),
-        ("a.txt", "good:a film\nbad:a long film\n", "unknown file type '.txt'"),
-        ("a.conll", "\n\n", "the file is empty"),
+        ("a.conll", "a O\ndog B-PER X\n", ("line 2", "2 columns", "3")),
+        ("a.conll", "dog\n", ("line 1", "word", "tag", "'dog'")),
+        ("a.txt", "good:a film\nbad:a long film\n", ("'.txt'", ".conll", "--label 0", "--text 1")),
+        ("a.conll", "\n\n", ("empty",)),
     ],
 )
 def test_what_is_no_columns_is_one_line(name, text, words, tmp_path):
     (tmp_path / name).write_text(text)
-    with pytest.raises(ap.DataError, match=words) as caught:
+    with pytest.raises(ap.DataError, match=naming(str(tmp_path / name), *words)):
         read_rows(tmp_path / name)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (
-            {"tags": ["O", "B-DOG"]},
-            "row 1: unknown tag 'B-DOG'; allowed: 'O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC'",
-        ),
-        ({"tags": ["O"]}, "row 1: 2 tokens have 1 tags; give one tag per token"),
-        ({"tags": "O O"}, "row 1: 2 tokens have 'O O'; give one tag per token"),
-        ({"tags": ["O", 5]}, "row 1: unknown tag 5"),
-        ({"tags": ["O", None]}, "row 1: unknown tag None"),
-        ({"tokens": []}, r"row 1: tokens must be a list of words, not \[\]"),
-        ({"tokens": "a dog"}, "row 1: tokens must be a list of words, not 'a dog'"),
+        ({"tags": ["O", "B-DOG"]}, ("row 1", "'B-DOG'", "'O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC'")),
+        ({"tags": ["O"]}, ("row 1", "2 tokens", "1 tags")),
+        ({"tags": "O O"}, ("row 1", "2 tokens", "'O O'")),
+        ({"tags": ["O", 5]}, ("row 1", "tag 5", "'O', 'B-PER'")),
+        ({"tags": ["O", None]}, ("row 1", "tag None", "'O', 'B-PER'")),
+        ({"tokens": []}, ("row 1", "tokens", "list", "[]")),
+        ({"tokens": "a dog"}, ("row 1", "tokens", "list", "'a dog'")),
     ],
 )
 def test_tags_that_do_not_fit_are_one_line(row, words):
     rows = Rows("rows", ("tokens", "tags"), [ROW | row], ["row 1"])
-    with pytest.raises(ap.DataError, match=words) as caught:
+    with pytest.raises(ap.DataError, match=naming(*words)):
         assemble_tagged(SPEC, "validation", rows)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -96,19 +91,18 @@ def test_lists_of_labels(values, expected):
 @pytest.mark.parametrize(
     ("values", "names", "words"),
     [
-        ([["old"], ["new"]], LABELS, "row 2: unknown label 'new'; allowed: 'kind', 'long', 'old'"),
-        ([["old"], "kind"], LABELS, "row 2: labels must be a list of labels, not 'kind'"),
-        ([[0, 3], [1]], LABELS, "row 1: unknown label 3"),
-        ([[["old"]], [1]], LABELS, r"row 1: unknown label \['old'\]"),
-        ([[0, 1], [1, 0]], LABELS[:2], "may be numbers of labels or 0 and 1 for each label; give the names"),
-        ([["old"], ["a"]], ("0", "1"), "name the head's outputs in their order with --label-names"),
+        ([["old"], ["new"]], LABELS, ("row 2", "'new'", "'kind', 'long', 'old'")),
+        ([["old"], "kind"], LABELS, ("row 2", "labels", "list", "'kind'")),
+        ([[0, 3], [1]], LABELS, ("row 1", "label 3", "'kind', 'long', 'old'")),
+        ([[["old"]], [1]], LABELS, ("row 1", "['old']", "'kind', 'long', 'old'")),
+        ([[0, 1], [1, 0]], LABELS[:2], ("labels [0, 1]", "0 and 1", "0.0 and 1.0", "names")),
+        ([["old"], ["a"]], ("0", "1"), ("row 1", "'old'", "'0', '1'", "--label-names")),
     ],
 )
 def test_labels_that_do_not_fit_are_one_line(values, names, words):
     rows = Rows("rows", ("labels",), [{"labels": value} for value in values], ["row 1", "row 2"])
-    with pytest.raises(ap.DataError, match=words) as caught:
+    with pytest.raises(ap.DataError, match=naming(*words)):
         label_sets(rows, "labels", names)
-    assert "\n" not in str(caught.value)
 
 
 def test_entity_f1_needs_entities_and_seqeval(monkeypatch):

@@ -214,10 +214,8 @@ def test_classes_of_equal_numbers_have_one_order(folder):
 def test_many_different_labels_need_a_word_on_their_kind(folder, labels):
     here = folder(train_jsonl=labelled(*labels))
     message = refused(find_task, here)
-    assert message.startswith(
-        f"{here}/train.jsonl: {len(labels)} different labels in {len(labels)} rows, such"
-    )
-    assert message.endswith("give --kind classification or --kind regression")
+    counts = f"{len(labels)} different labels", f"{len(labels)} rows"
+    assert names(message, f"{here}/train.jsonl", *counts, "--kind classification", "--kind regression")
     assert len(find_task(here, kind="classification").label_names) == len(labels)
 
 
@@ -305,7 +303,7 @@ def test_max_examples_takes_a_nested_sample_in_file_order(folder):
     assert 4 <= samples[20].labels.sum() <= 16
     assert samples[20].fingerprint != whole.fingerprint == samples[500].fingerprint
     assert load_split(task, "train", max_examples=20).fingerprint == samples[20].fingerprint
-    assert names(refused(load_split, task, "train", max_examples=0), "number of examples", "1", "0")
+    assert names(refused(load_split, task, "train", max_examples=0), "examples", "1", "0")
 
 
 @pytest.mark.parametrize(
@@ -330,7 +328,7 @@ def test_max_examples_takes_a_nested_sample_in_file_order(folder):
         (
             f"{HEADER}a,1\n",
             {"label": "text"},
-            ("train.csv", "no text column", "'text', 'label'", "--text"),
+            ("train.csv", "text column", "'text', 'label'", "--text"),
         ),
         (f"{HEADER}a,1\n", {"text": "text", "label": "text"}, ("distinct", "'text', 'text'")),
         (

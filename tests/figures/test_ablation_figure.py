@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from ablation_facts import record_of
 from matplotlib.colors import to_hex
-from refusals import naming
+from refusals import names, naming
 
 from adapter_probe import wording
 from adapter_probe.analysis.published import published_ablation
@@ -18,6 +18,7 @@ from adapter_probe.figures.heatmap import heatmap_figure
 from adapter_probe.figures.span_grid import Grid
 from adapter_probe.figures.venues import PAPER, VENUES, FigureOptions, Venue
 from adapter_probe.settings import FIGURE_FORMATS
+from adapter_probe.wording import ALL_OFF
 
 NOTES = ["MNLI$_\\mathrm{m}$", "intact 83.7% accuracy", "all switched off: drop 43.5"]
 
@@ -45,45 +46,45 @@ def test_fonts_in_the_pdf_are_type_42(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, ("intact 90.0% accuracy", "all switched off: drop 15.0", "majority class 75.0%")),
-        ({"removed_delta_points": 2.5}, (..., "all switched off: gain 2.5", ...)),
-        ({"removed_delta_points": 0.0}, (..., "all switched off: drop 0.0", ...)),
-        ({"removed_delta_points": None}, (..., "all switched off: undefined", ...)),
-        ({"switched": "attention"}, (..., "all attention switched off: drop 15.0", ...)),
-        ({"majority_score": None}, (..., "all switched off: drop 15.0")),
-        ({"warning": "?"}, (..., ..., ..., "no better than the majority class:", "spans not informative")),
-        ({"metric": "nll", "majority_score": None}, (..., "all switched off: rise 0.150 nats")),
+        ({}, (("intact", "90.0% accuracy"), (ALL_OFF, "drop 15.0"), ("majority class", "75.0%"))),
+        ({"removed_delta_points": 2.5}, ((), (ALL_OFF, "gain 2.5"), ())),
+        ({"removed_delta_points": 0.0}, ((), (ALL_OFF, "drop 0.0"), ())),
+        ({"removed_delta_points": None}, ((), (ALL_OFF, "undefined"), ())),
+        ({"switched": "attention"}, ((), ("all attention", "off", "drop 15.0"), ())),
+        ({"majority_score": None}, ((), (ALL_OFF, "drop 15.0"))),
+        ({"warning": "?"}, ((), (), (), ("no better", "majority class"), ("spans", "not informative"))),
+        ({"metric": "nll", "majority_score": None}, ((), (ALL_OFF, "rise 0.150 nats"))),
         (
             {"metric": "mcc", "intact_score": 1.0, "majority_score": 0.0},
-            ("intact Matthews correlation 1.000", ..., "majority class 0.000"),
+            (("intact", "Matthews correlation 1.000"), (), ("majority class", "0.000")),
         ),
     ],
 )
 def test_notes_tell_what_a_reader_wants_to_know(changes, expected):
-    facts = {
+    study = {
         "task": "CoLA$", "n_examples": 40, "intact_score": 0.9, "removed_delta_points": -15.0,
         "majority_score": 0.75,
     }  # fmt: skip
-    task, *lines = ablation_words.ablation_notes(record_of(pd.DataFrame(), **{**facts, **changes}))
+    task, *lines = ablation_words.ablation_notes(record_of(pd.DataFrame(), **{**study, **changes}))
     assert task == r"CoLA\$, n = 40"
     assert len(lines) == len(expected)
-    assert all(want in (..., line) for line, want in zip(lines, expected))
+    assert all(names(line, *facts) for line, facts in zip(lines, expected))
 
 
 @pytest.mark.parametrize(
     ("metric", "data", "expected"),
     [
-        ("accuracy", "", "drop in test accuracy (percentage points)"),
-        ("accuracy", "arc_test.jsonl", "drop in accuracy on arc_test.jsonl (percentage points)"),
-        ("acc_norm", "arc_easy", "drop in length-normalised accuracy on ARC-Easy (percentage points)"),
-        ("mcc", "", "drop in test Matthews correlation (score × 100)"),
-        ("nll", "", "rise in test negative log-likelihood (0.01 nats)"),
-        (None, "", "drop in test score (score × 100)"),
+        ("accuracy", "", ("drop", "test accuracy", "percentage points")),
+        ("accuracy", "arc_test.jsonl", ("drop", "accuracy", "arc_test.jsonl", "percentage points")),
+        ("acc_norm", "arc_easy", ("drop", "length-normalised accuracy", "ARC-Easy", "percentage points")),
+        ("mcc", "", ("drop", "test Matthews correlation", "score × 100")),
+        ("nll", "", ("rise", "test negative log-likelihood", "0.01 nats")),
+        (None, "", ("drop", "test score", "score × 100")),
     ],
 )
 def test_the_bar_says_what_is_dropped_on_which_data(metric, data, expected):
     study = record_of(pd.DataFrame(), split="test", data=data or None)
-    assert ablation_words.drop_label([study], metric) == expected
+    assert names(ablation_words.drop_label([study], metric), *expected)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,9 @@ def test_panels_share_one_scale_and_one_bar(make_frame, assert_tidy, n_panels):
     *grids, bar = figure.axes
     figure.draw_without_rendering()
     assert len(grids) == n_panels
-    assert [ax.get_ylabel() for ax in grids] == ["first layer switched off"] + [""] * (n_panels - 1)
+    first, *others = [ax.get_ylabel() for ax in grids]
+    assert names(first, "first layer", "off")
+    assert others == [""] * (n_panels - 1)
     assert all(ax.get_title() == "" for ax in figure.axes)
     assert notes_of(grids[1]) == list(NOTES)
     # The bar covers all panels: gains beyond 2 points and drops beyond 50 occur in the second alone.

@@ -16,6 +16,7 @@ from adapter_probe.figures import style
 from adapter_probe.figures.heatmap import heatmap
 from adapter_probe.figures.levels import DivergingScale, DropScale
 from adapter_probe.figures.span_grid import Grid, draw, scale_of
+from adapter_probe.wording import ALL_OFF
 
 
 @pytest.fixture(autouse=True)
@@ -356,7 +357,7 @@ def test_a_model_that_learned_nothing_is_said_to_have(make_frame):
     warning = "The model is not worse with all of these adapters off: beyond chance there is nothing here."
     ax = heatmap(record(make_frame(12), warning=warning), plt.figure(figsize=(6, 5)).gca())
     ax.figure.draw_without_rendering()
-    assert any(names(note, "no better", "all switched off") for note in notes(ax))
+    assert any(names(note, "no better", ALL_OFF) for note in notes(ax))
     part = record(make_frame(12), warning=warning, switched="attention")
     ax = heatmap(part, plt.figure(figsize=(6, 5)).gca())
     ax.figure.draw_without_rendering()

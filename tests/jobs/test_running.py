@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from refusals import naming
 
 from adapter_probe.errors import ModelError, TrainingError
 from adapter_probe.jobs import running
@@ -57,19 +58,19 @@ def test_checkpoints_of_several_tasks_are_told_apart(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"threads": -1}, ModelError, "^--threads must be a number from 1 to .* default, not -1$"),
-        ({"threads": 100_000}, ModelError, "^--threads must be a number from 1 to .* default, not 100000$"),
+        ({"threads": -1}, ModelError, ("--threads", "from 1", "0", "-1")),
+        ({"threads": 100_000}, ModelError, ("--threads", "from 1", "0", "100000")),
+        ({"threads": -1, "cluster": SlurmOptions()}, ModelError, ("--threads", "from 1", "0", "-1")),
+        ({"workers": -2}, TrainingError, ("--workers", "at least 0", "-2")),
         (
-            {"threads": -1, "cluster": SlurmOptions()},
-            ModelError,
-            "^--threads must be a number from 1 to .* default, not -1$",
+            {"workers": 2, "cluster": SlurmOptions()},
+            TrainingError,
+            ("--workers", "--slurm", "--max-parallel"),
         ),
-        ({"workers": -2}, TrainingError, "^--workers must be at least 0, not -2$"),
-        ({"workers": 2, "cluster": SlurmOptions()}, TrainingError, "--max-parallel"),
     ],
 )
 def test_resources_that_cannot_be(arguments, error, words):
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=naming(*words)):
         Resources(**arguments)
 
 

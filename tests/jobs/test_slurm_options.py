@@ -84,53 +84,50 @@ def test_no_file():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("partitoin = 'x'", ["'partitoin'", "partition", "max-parallel"]),
+        ("partitoin = 'x'", ["'partitoin'", "partition", "max-parallel", "mem"]),
         ("gpus-per-task = 'one'", ["gpus-per-task", "'one'", "whole number"]),
-        ("gpus-per-task = true", ["gpus-per-task", "True"]),
-        ("max-parallel = 0", ["max-parallel must be at least 1, not 0"]),
-        ("time = 'soon'", ["time 'soon'"]),
-        ("mem = 'much'", ["mem 'much'"]),
-        ("setup = [1.5]", ["1.5"]),
-        ("[sbatch]\naccount = ['a']", ["['a']"]),
-        ("partition = ", ["not TOML"]),
-        ("time = 04:00:00", ["time", "in quotes"]),  # which TOML takes for a time of day
-        ("[sbatch]\njob_name = 'mine'", ["job-name", "not allowed"]),  # the tasks would not be found again
-        ("[sbatch]\narray = '0-3'", ["array", "not allowed"]),
-        ("[sbatch]\ntime = 90", ["time", "outside [sbatch]"]),
-        ('partition = "a\\n#SBATCH --uid=0"', ["partition", "on one line"]),
-        ('[sbatch]\naccount = "a\\ntouch stolen"', ["account", "on one line"]),
-        ('[sbatch]\n"comment=x\\ntouch stolen" = 1', ["touch stolen", "on one line"]),
-        (f"a = {'[' * 5000}{']' * 5000}", ["nested too deeply"]),
+        ("gpus-per-task = true", ["gpus-per-task", "True", "whole number"]),
+        ("max-parallel = 0", ["--max-parallel", "at least 1", "0"]),
+        ("time = 'soon'", ["time", "'soon'", "1:30:00", "1-12"]),
+        ("mem = 'much'", ["mem", "'much'", "16G", "500M"]),
+        ("setup = [1.5]", ["1.5", "text", "number"]),
+        ("[sbatch]\naccount = ['a']", ["['a']", "text", "number"]),
+        ("partition = ", ["TOML"]),
+        ("time = 04:00:00", ["time", "datetime.time(4, 0)", "quotes"]),  # which TOML takes for a time of day
+        # The tasks would not be found again.
+        ("[sbatch]\njob_name = 'mine'", ["[sbatch] job-name", "not allowed"]),
+        ("[sbatch]\narray = '0-3'", ["[sbatch] array", "not allowed"]),
+        ("[sbatch]\ntime = 90", ["[sbatch] time", "not allowed", "outside"]),
+        ('partition = "a\\n#SBATCH --uid=0"', ["'partition'", "one line", r"'a\n#SBATCH --uid=0'"]),
+        ('[sbatch]\naccount = "a\\ntouch stolen"', ["'account'", "one line", r"'a\ntouch stolen'"]),
+        ('[sbatch]\n"comment=x\\ntouch stolen" = 1', [r"'comment=x\ntouch stolen'", "one line", "1"]),
+        (f"a = {'[' * 5000}{']' * 5000}", ["nested"]),
     ],
 )
 def test_an_unfit_file(text, words, tmp_path):
     path = tmp_path / "lab.toml"
     path.write_text(text)
-    with pytest.raises(TrainingError) as caught:
+    with pytest.raises(TrainingError, match=naming(str(path), *words)):
         choose_options(path, {})
-    for word in (str(path), *words):
-        assert word in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("gpus_per_task", "x", "a whole number"),
-        ("max_parallel", True, "a whole number"),
-        ("time", 90, "a string"),
-        ("mem", 16, "a string"),
-        ("partition", 1, "a string"),
-        ("setup", "module load cuda", "a list of strings"),
-        ("setup", (1,), "a list of strings"),
-        ("sbatch", ["account"], "a mapping from option to value"),
-        ("detach", "no", "True or False"),
+        ("gpus_per_task", "x", ["whole number"]),
+        ("max_parallel", True, ["whole number"]),
+        ("time", 90, ["string"]),
+        ("mem", 16, ["string"]),
+        ("partition", 1, ["string"]),
+        ("setup", "module load cuda", ["list", "strings"]),
+        ("setup", (1,), ["list", "strings"]),
+        ("sbatch", ["account"], ["mapping", "option", "value"]),
+        ("detach", "no", ["True", "False"]),
     ],
 )
 def test_a_value_of_a_wrong_type_is_refused_in_one_line(name, value, allowed):
-    with pytest.raises(TrainingError) as caught:
+    with pytest.raises(TrainingError, match=naming(name, *allowed, repr(value))):
         SlurmOptions(**{name: value})
-    assert str(caught.value) == f"{name} must be {allowed}, not {value!r}"
 
 
 def test_no_such_file(tmp_path):

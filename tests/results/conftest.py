@@ -6,21 +6,19 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
+from refusals import names
 
 from adapter_probe.errors import ResultsError
 
 
 @contextmanager
-def _refused(*words: object) -> Iterator[pytest.ExceptionInfo[ResultsError]]:
+def _refused(*facts: object) -> Iterator[pytest.ExceptionInfo[ResultsError]]:
     with pytest.raises(ResultsError) as caught:
         yield caught
-    line = str(caught.value)
-    assert "\n" not in line
-    for word in map(str, words):
-        assert word in line
+    assert names(str(caught.value), *map(str, facts)), str(caught.value)
 
 
 @pytest.fixture
 def refused() -> Callable[..., AbstractContextManager]:
-    """``with refused("words", ...):`` the block raises a ResultsError of one line holding all the words."""
+    """``with refused("fact", ...):`` the block raises a ResultsError of one line that names all the facts."""
     return _refused

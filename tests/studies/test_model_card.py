@@ -35,14 +35,13 @@ def test_hubs_read_the_scores(ablated: Path, study: ap.Ablation):
     assert card.data.base_model is None  # a folder on this machine
     assert (result.dataset_type, result.dataset_config) == ("unknown", None)  # no hub has these sentences
     assert "datasets" not in card.data.to_dict()
-    assert "![Change of the accuracy" in card.text
-    assert "ablation/heatmap.png" in card.text
+    assert re.search(r"!\[[^]]*accuracy[^]]*\]\([^)]*ablation/heatmap.png\)", card.text)
 
 
 def test_spans_kept_on_are_not_called_switched_off(checkpoint: Path, tmp_path: Path):
     kept = ap.ablate(checkpoint, complement=True, out=tmp_path, progress=False)
     text = ModelCard(model_card(kept)).text
-    assert "one contiguous span of layers whose adapters are the only ones kept on" in text
+    assert re.search(r"span of layers[^.]* only [^.]*kept on", text)
     assert "switched off" not in text
 
 

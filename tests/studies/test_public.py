@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from refusals import naming
+from refusals import names, naming
 
 import adapter_probe as ap
 from adapter_probe.studies.checked import checked
@@ -88,36 +90,35 @@ def test_a_value_of_a_wrong_type_is_refused_in_one_line(function, name, tmp_path
     given = {one: str(tmp_path if one == "checkpoint" else tmp_path / one) for one in required}
     with pytest.raises(ap.AdapterProbeError) as caught:
         function(**{**given, name: Wrong()})
-    assert re.match(rf"(--)?{name}\b|data is a Wrong\b", str(caught.value))
+    assert re.match(rf"(--)?{name}\b|data\b.*\bWrong\b", str(caught.value))
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("function", "wrong", "message"),
+    ("function", "wrong", "facts"),
     [
-        (ap.ablate, {"group": "2"}, "group must be a whole number, not '2'"),
-        (ap.ablate, {"threads": 1.5}, "threads must be a whole number, not 1.5"),
+        (ap.ablate, {"group": "2"}, ("group", "whole number", "'2'")),
+        (ap.ablate, {"threads": 1.5}, ("threads", "whole number", "1.5")),
         (
             ap.prune,
             {"out": "o", "data": np.array(3)},
-            "data must be a string, a path, or a list of these, not array(3)",
+            ("data", "string", "path", "list", "array(3)"),
         ),
-        (ap.ablate, {"max_examples": True}, "max_examples must be a whole number or None, not True"),
-        (ap.prune, {"out": "o", "within": "x"}, "within must be a number or None, not 'x'"),
-        (ap.ablate, {"complement": "no"}, "complement must be True or False, not 'no'"),
-        (ap.ablate, {"cluster": "gpu"}, "cluster must be a SlurmOptions or None, not 'gpu'"),
+        (ap.ablate, {"max_examples": True}, ("max_examples", "whole number", "None", "True")),
+        (ap.prune, {"out": "o", "within": "x"}, ("within", "number", "None", "'x'")),
+        (ap.ablate, {"complement": "no"}, ("complement", "True", "False", "'no'")),
+        (ap.ablate, {"cluster": "gpu"}, ("cluster", "SlurmOptions", "None", "'gpu'")),
         (
             ap.convert,
             {"out": "o", "to": "peft", "data": 3},
-            "data must be a string, a path, or a list of these, not 3",
+            ("data", "string", "path", "list", "3"),
         ),
     ],
 )
-def test_the_line_names_value_and_types(function, wrong, message):
-    with pytest.raises(ap.AdapterProbeError) as caught:
+def test_the_line_names_value_and_types(function, wrong, facts):
+    with pytest.raises(ap.AdapterProbeError, match=naming(*facts)):
         function("checkpoint", **wrong)
-    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_an_unknown_keyword_is_answered_with_those_that_exist(function):
     with pytest.raises(TypeError) as caught:
         function(**{"no_such": 1})
     known = ", ".join(inspect.signature(function).parameters)
-    assert str(caught.value) == f"{function.__name__}() has no argument 'no_such'; it has: {known}"
+    assert names(str(caught.value), f"{function.__name__}()", "'no_such'", known)
 
 
 @pytest.mark.parametrize("function", [ap.ablate, ap.init_sweep, ap.tradeoff, ap.suite])
@@ -138,7 +139,7 @@ def test_a_dry_run_from_python_is_the_plan(function):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("x" * 300, "File name too long"), ("a\0b", "embedded null"), ("a\ud800b", "not UTF-8")],
+    [("x" * 300, os.strerror(errno.ENAMETOOLONG)), ("a\0b", "null"), ("a\ud800b", "UTF-8")],
 )
 def test_a_name_that_no_file_can_have_is_refused_in_one_line(name, words, tmp_path):
     calls = [
@@ -159,7 +160,7 @@ def test_a_name_that_no_file_can_have_is_refused_in_one_line(name, words, tmp_pa
     for call in calls:
         with pytest.raises(ap.AdapterProbeError) as caught:
             call()
-        assert words in str(caught.value) or "cannot be read" in str(caught.value)
+        assert words.lower() in str(caught.value).lower()
         assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -192,5 +193,5 @@ def test_numbers_of_numpy_are_numbers():
     found = given(np.int64(3), np.float32(0.5), np.array([0.25, 1.0]), flag=np.bool_(True))
     assert found == (3, 0.5, (0.25, 1.0), True)
     assert [type(one) for one in (*found, *found[2])] == [int, float, tuple, bool, float, float]
-    with pytest.raises(TypeError, match="missing 2 required positional arguments"):
+    with pytest.raises(TypeError, match=naming("2", "'share'", "'several'")):
         given(3)

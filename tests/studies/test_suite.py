@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from refusals import naming
+from refusals import names, naming
 from safetensors.torch import load_file
 
 import adapter_probe as ap
@@ -211,50 +211,46 @@ def test_a_sweep_of_nothing_is_refused(file, tmp_path, old, new, part):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("max_train = 40", "max-train = 40", r"tasks\[1\]\.max-train"),
-        ("tuning_seeds = 1", "tuning_seeds = 3", r"tradeoff\.tuning_seeds is 3, expected 1 to 2"),
-        (
-            "full = [",
-            "everything = [",
-            r"tradeoff\.rates has 'everything'; the methods .* are adapters, full",
-        ),
+        ("max_train = 40", "max-train = 40", ("bad.toml", "'tasks[1].max-train'", "max_train")),
+        ("tuning_seeds = 1", "tuning_seeds = 3", ("bad.toml", "tradeoff.tuning_seeds", "3", "1 to 2")),
+        ("full = [", "everything = [", ("bad.toml", "tradeoff.rates", "'everything'", "adapters, full")),
         (
             "size = 2\nseeds = 2",
             'size = 2\nseeds = "2"',
-            r"ablation\.seeds is \"2\", expected a whole number",
+            ("bad.toml", "ablation.seeds", '"2"', "whole number"),
         ),
-        ("sizes = [2]", "sizes = 2", r"tradeoff\.sizes is 2, expected a list"),
-        ("[init-sweep]", "[initsweep]", "unknown field 'initsweep'"),
-        ('task = "', 'tusk = "', r"tasks\[0\]\.tusk"),
-        ('base = "', 'bases = "', "unknown field 'bases'"),
-        ("[ablation]", "[ablation", "not TOML"),
-        ('tasks = ["first"]', 'tasks = ["third"]', r"ablation\.tasks contains 'third'"),
-        ('name = "second"', 'name = "first"', "two tasks 'first'"),
-        ('name = "second"', r'name = "a\u0000b"', r"tasks\[1\]: name is 'a\\x00b', expected 1 to 255 bytes"),
-        ('name = "second"', f'name = "{"x" * 300}"', r"tasks\[1\]: name is 'xxx.*…, expected 1 to 255 bytes"),
-        ('name = "second"', 'name = "../second"', r"'\.\./second' is no name of a folder"),
-        ("size = 2\nseeds = 2", "seeds = 0", r"ablation\.seeds is 0, expected 1 to 100,000"),
-        ("size = 2\nseeds = 2", "seeds = -1", r"ablation\.seeds is -1, expected 1 to 100,000"),
-        ("size = 2\nseeds = 2", "seeds = 1000000000", r"seeds is 1000000000, expected 1 to 100,000"),
-        ("size = 2\nseeds = 2", 'layers = "0-30"', r"bad\.toml: \[ablation\] .*0-30"),
-        ("size = 2\nseeds = 2", 'spans = "9..9"', r"bad\.toml: \[ablation\] .*9"),
+        ("sizes = [2]", "sizes = 2", ("bad.toml", "tradeoff.sizes", "2", "list")),
+        ("[init-sweep]", "[initsweep]", ("bad.toml", "'initsweep'", "init_sweep")),
+        ('task = "', 'tusk = "', ("bad.toml", "'tasks[0].tusk'", "task, data")),
+        ('base = "', 'bases = "', ("bad.toml", "'bases'", "base, tasks")),
+        ("[ablation]", "[ablation", ("bad.toml", "TOML", "line 31")),
+        ('tasks = ["first"]', 'tasks = ["third"]', ("ablation.tasks", "'third'", "first, second")),
+        ('name = "second"', 'name = "first"', ("tasks[1]", "two", "'first'")),
+        ('name = "second"', r'name = "a\u0000b"', ("tasks[1]", "name", r"'a\x00b'", "1 to 255 bytes")),
+        ('name = "second"', f'name = "{"x" * 300}"', ("tasks[1]", "name", "…", "1 to 255 bytes")),
+        ('name = "second"', 'name = "../second"', ("tasks[1]", "name", "'../second'", "folder")),
+        ("size = 2\nseeds = 2", "seeds = 0", ("bad.toml", "ablation.seeds", "0", "1 to 100,000")),
+        ("size = 2\nseeds = 2", "seeds = -1", ("bad.toml", "ablation.seeds", "-1", "1 to 100,000")),
         (
             "size = 2\nseeds = 2",
-            "max_examples = 0",
-            r"l: ablation\.max_examples must be at least 1, not 0$",
+            "seeds = 1000000000",
+            ("bad.toml", "ablation.seeds", "1000000000", "1 to 100,000"),
         ),
-        ("size = 2\nseeds = 2", "warmup = 2.0", r"bad\.toml: ablation\.warmup .*2\.0"),
-        ("size = 2\nseeds = 2", 'spans = "x"', r"bad\.toml: ablation\.spans 'x'"),
+        ("size = 2\nseeds = 2", 'layers = "0-30"', ("bad.toml", "[ablation]", "0-30", "0-2")),
+        ("size = 2\nseeds = 2", 'spans = "9..9"', ("bad.toml", "[ablation]", "9..9", "0-2")),
+        ("size = 2\nseeds = 2", "max_examples = 0", ("bad.toml", "ablation.max_examples", "at least 1", "0")),
+        ("size = 2\nseeds = 2", "warmup = 2.0", ("bad.toml", "ablation.warmup", "2.0", "0 to 1")),
+        ("size = 2\nseeds = 2", 'spans = "x"', ("bad.toml", "ablation.spans", "'x'", "single", "1..4")),
         (
             "max_train = 40",
             "max_train = 40\nvalidation_share = 1.5",
-            r"^tasks\[1\]: validation_share must be a fraction between 0 and 1, not 1\.5",
+            ("tasks[1]", "validation_share", "between 0 and 1", "1.5"),
         ),
-        ("seeds = 2\ntuning_seeds = 1", "seeds = 1000000000", r"1,000,000,000 trials, more than 100,000"),
+        ("seeds = 2\ntuning_seeds = 1", "seeds = 1000000000", ("1,000,000,000 trials", "100,000", "--seeds")),
         (
             "size = 2\nseeds = 2",
             'seeds = 2\ndtype = "float16"',
-            r"ablation\.dtype is \"float16\", expected one of",
+            ("bad.toml", "ablation.dtype", '"float16"', "float32, bfloat16"),
         ),
     ],
 )
@@ -263,9 +259,9 @@ def test_a_bad_key_is_named_in_one_line(file, tmp_path, old, new, words):
     text = file.read_text()
     assert old in text
     bad.write_text(text.replace(old, new))
-    with pytest.raises(ap.AdapterProbeError, match=words) as caught:
+    with pytest.raises(ap.AdapterProbeError) as caught:
         ap.suite(bad, tmp_path / "out", progress=False)
-    assert "\n" not in str(caught.value)
+    assert names(str(caught.value).replace(str(bad), "bad.toml"), *words), caught.value
     assert not (tmp_path / "out").exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from refusals import naming
 
 import adapter_probe as ap
 from adapter_probe.data.tasks import find_task
@@ -123,5 +124,5 @@ def test_checkpoints_are_pruned_and_converted(kind, tiny_base, tmp_path, request
 
 def test_tags_are_not_written_for_adapterhub(tiny_base, tag_task, tmp_path):
     ap.train(tiny_base("bert"), task=tag_task, out=tmp_path / "c", epochs=1, progress=False)
-    with pytest.raises(ap.CheckpointError, match="heads for tags cannot be written for AdapterHub"):
+    with pytest.raises(ap.CheckpointError, match=naming("tags", "AdapterHub")):
         ap.convert(tmp_path / "c", tmp_path / "h", "adapterhub", lossy=True)

@@ -309,7 +309,7 @@ def test_a_baseline_is_a_model_of_transformers(bases, tasks, tmp_path):
         ("sft", {"method": "top_layers", "k": 4}, ("k 4", "3")),
         ("sft", {"family": "t5 without a start", "method": "ia3"}, ("decoder_start_token_id", "config.json")),
         ("sft", {"family": "prophetnet", "method": "full"}, ("ProphetNetForConditionalGeneration",)),
-        ("text", {"method": "lora:r=4", "kind": "causal"}, ("prompt and completion", "not whole texts")),
+        ("text", {"method": "lora:r=4", "kind": "causal"}, ("prompt", "completion", "whole texts")),
     ],
 )
 def test_bad_input(form, options, words, bases, tasks, tmp_path):
