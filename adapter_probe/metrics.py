@@ -90,12 +90,13 @@ PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in RATIOS)
 """Shares of right examples."""
 OF_CHOICES = tuple(name for name, one in LANGUAGE_METRICS.items() if one.forms == ("choice",))
 """Metrics of multiple choice."""
-OF_TOKENS = tuple(
+_TOKENS_ALONE = tuple(
     name
     for name, one in LANGUAGE_METRICS.items()
     if "completion" in one.forms and one.divided_by in ("tokens", "") and name not in COMPARISONS
 )
-"""Metrics that a text of which only the tokens are known has."""
+OF_TOKENS = ("nll", *(name for name in _TOKENS_ALONE if name != "nll"))
+"""Metrics of a text of which only the tokens are known; the first is the usual one."""
 LOSS_UNITS = {name: LANGUAGE_METRICS[name].loss_unit for name in LOSSES}
 """Units of the losses; empty for perplexities."""
 

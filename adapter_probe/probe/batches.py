@@ -108,7 +108,7 @@ def _written(
     fingerprint = hashlib.sha256(content).hexdigest()
     row = Request("", ("",), counts=((0, 0, 0),))
     rows = Requests("completion", (row,) * len(encoded), "given", fingerprint, OF_TOKENS)
-    return Examples(rows, written), _task(base, "causal", "nll", ())
+    return Examples(rows, written), _task(base, "causal", OF_TOKENS[0], ())
 
 
 def _task(base: nn.Module, kind: Kind, metric: str, names: tuple[str, ...]) -> TaskSpec:
