@@ -229,8 +229,8 @@ class Ablation(StoredStudy):
     ) -> Recipe:
         """Write a configuration for the next LoRA: PEFT's ``adapter_config.json``, with the evidence.
 
-        ``docs/studies/recipe.md`` and, in short, the ``README.md`` say what a study on gte-small showed of such
-        choices; that is little for other models.
+        ``docs/studies/recipe.md`` and, in short, the ``README.md`` say what a study on gte-small showed of
+        such choices; that is little for other models.
 
         Args:
             out: folder of the two files.
