@@ -327,7 +327,4 @@ class OnDevice(Settings):
 
     panel = "Running"
 
-    device: str = setting(
-        "auto", "compute device, with a cluster that of each node: auto, cpu, cuda, cuda:1, ...",
-        metavar="DEVICE",
-    )  # fmt: skip
+    device: str = setting("auto", "compute device: auto, cpu, cuda, cuda:1, ...", metavar="DEVICE")

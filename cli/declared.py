@@ -146,7 +146,10 @@ def _slurm() -> dict[str, _Option]:
     """The options that describe a cluster: those of `SlurmOptions`, none of which has a default here."""
     own = {name: _without_default(option) for name, option in Declared(SlurmOptions)._own.items()}
     extra = {
-        "slurm": (bool, False, "Submit the work to a SLURM cluster as a job array.", None),
+        "slurm": (
+            bool, False, "Submit the work to a SLURM cluster as a job array; --device is then that of each "
+            "node.", None,
+        ),
         "slurm_config": (
             Path | None, None, "TOML file with defaults for the options of SLURM; a table [sbatch] sets any "
             "other option of sbatch.", "FILE",

@@ -113,7 +113,7 @@ class Ablation(StoredStudy):
 
     @cached_property
     def results(self) -> AblationResults:
-        """The outputs of every variant for every example; see `adapter_probe.ablation_results`.
+        """The outputs of every variant for every example: `masks`, `spans`, `outputs` and more.
 
         Raises:
             ResultsError: the folder contains no predictions, or they are damaged.
@@ -229,8 +229,8 @@ class Ablation(StoredStudy):
     ) -> Recipe:
         """Write a configuration for the next LoRA: PEFT's ``adapter_config.json``, with the evidence.
 
-        ``docs/studies/recipe.md`` and, in short, the ``README.md`` say what a study on gte-small showed of
-        such choices; that is little for other models.
+        A study on gte-small tested such choices (``docs/studies/recipe.md``); the ``README.md`` names its
+        result.
 
         Args:
             out: folder of the two files.

@@ -45,9 +45,8 @@ def texts_of(
         ResultsError: it is not known which files were evaluated.
         DataError: the texts cannot be read, or are not those that were evaluated.
     """
-    choices = (
-        results.kind == "causal" and results.metric in OF_CHOICES
-    )  # whose rows are read without a tokenizer
+    # Rows of choices are read without a tokenizer.
+    choices = results.kind == "causal" and results.metric in OF_CHOICES
     if results.are_right is None or (results.kind == "causal" and not choices):
         return None
     asked = read_note(folder, MADE_FROM).get("asked") or {}

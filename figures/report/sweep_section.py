@@ -16,7 +16,7 @@ from adapter_probe.figures.drawing import Drawing
 from adapter_probe.figures.init_sweep import placed_inits
 from adapter_probe.figures.venues import FigureOptions, Venue
 from adapter_probe.metrics import IN_PERCENT
-from adapter_probe.wording import score_axis, score_text, signed, task_label
+from adapter_probe.wording import score_axis, score_text, share_text, signed, task_label
 
 from .inline_svg import inline, places
 from .markup import Html, choice, settings, short_name, table, tag
@@ -248,6 +248,8 @@ def cell_text(name: str, value: object, metric: str | None) -> str:
         return "< 0.001" if number < 0.001 else f"{number:.3f}"
     if name.endswith("_points"):
         return signed(number, 2)
+    if name == "percent_of_base":
+        return share_text(number)
     if name in _SHORT:
         return f"{number:.3g}"
     return f"{number:,.0f}" if number.is_integer() or name in _WHOLE else f"{100 * number:.1f}"

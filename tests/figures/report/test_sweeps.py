@@ -156,6 +156,8 @@ def test_numbers_are_told_by_their_kind(tradeoff):
     assert sizes["size"].tolist() == [str(size) for size in record.sizes["size"]]
     counts = record.tradeoff["trained_parameters_without_head"]
     assert points["parameters without the head"].tolist() == [f"{count:,}" for count in counts]
+    shares = record.tradeoff["percent_of_base"].to_numpy()
+    np.testing.assert_allclose(points["% of the base"].astype(float), shares, rtol=0.05, atol=0.05)
     assert points["learning rate"].unique().tolist() == ["0.0003"]
     assert points["lowest"].str.rstrip(" %").tolist() == [
         f"{100 * low:.1f}" for low in record.tradeoff["min"]
