@@ -18,7 +18,8 @@ from adapter_probe.replay.checking import refused
 from .likelihoods import summed_by_continuation
 from .rows import Layout, Scorer, arguments_of, output_embedding, rows_of, text_of
 
-# The largest difference between sums of log-likelihoods, which are kept in float32, relative to the largest.
+# The largest difference between sums of log-likelihoods, which are kept in float32, relative to the largest
+# of them or, where continuations are short, to the largest logit, which was rounded before they were formed.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 2e-2}
 _TOGETHER = 256  # tokens of texts of one length that share a forward, of a model that keeps them apart
 # Positions of these kinds depend on the length of the row.
@@ -60,10 +61,10 @@ def choose_layout(
     order = np.argsort(encoded.lengths, kind="stable")
     items = np.unique([order[0], order[-1], *_deepest(encoded)])
     first = 2 if alone or _depends_on_length(model) else 0 if share else 1
-    worst = float("nan")
+    worst, name = float("nan"), str(dtype).removeprefix("torch.")
     with torch.no_grad():
-        with refused(preparing=True, how=f"in {str(dtype).removeprefix('torch.')}"):
-            own, is_last = _own_scores(model, encoded, items, device, 0 if alone else _TOGETHER)
+        with refused(preparing=True, how=f"in {name}"):
+            own, largest, is_last = _own_scores(model, encoded, items, device, 0 if alone else _TOGETHER)
         known = np.isfinite(own)
         if not known.any():
             raise ModelError(
@@ -73,11 +74,12 @@ def choose_layout(
         for layout in get_args(Layout)[first:]:
             with suppress(RuntimeError, TypeError, ValueError, IndexError):  # a mask that the model refuses
                 found = _scores(model, encoded, items, layout, is_last, dtype, device)
-                worst = float(abs(found - own)[known].max() / abs(own[known]).max())
+                worst = float(abs(found - own)[known].max() / max(abs(own[known]).max(), largest))
                 if worst <= _TOLERANCE.get(dtype, 1e-5):
                     return layout, is_last
     raise ModelError(
-        f"scores of texts differ from those of the model's own forward by {worst:.1e} of the largest"
+        f"scores of texts in {name} differ from those of the model's own forward by {worst:.1e} of the "
+        f"largest{'' if dtype.itemsize > 2 else '; give --precision float32'}"
     )
 
 
@@ -114,16 +116,18 @@ def _kinds(rope: Any) -> Iterator[object]:
 
 def _own_scores(
     model: nn.Module, encoded: EncodedRequests, items: np.ndarray, device: torch.device, most: int
-) -> tuple[np.ndarray, bool]:
+) -> tuple[np.ndarray, float, bool]:
     """Log-likelihoods ``[items, continuations]`` of single texts, and `choose_layout`'s second result.
 
     Only texts of the same length share a forward, of at most so many tokens.
 
     Of an item with many continuations the first, the last and the longest are computed, and the others are
-    NaN, as where an item has fewer.
+    NaN, as where an item has fewer. Between them stands the largest logit of a target, or logarithm of a
+    normaliser, without its sign: what is subtracted has been rounded in this size.
     """
     sums = np.full((len(items), encoded.n_continuations), np.nan)
     seen: list[Tensor] = []
+    largest = 0.0
     handle = output_embedding(model).register_forward_hook(lambda _module, _args, out: seen.append(out))
     try:
         for batch in _of_one_length(encoded, items, most):
@@ -133,12 +137,17 @@ def _own_scores(
             is_last = len(seen) == before + 1 and torch.equal(seen.pop().to(out.dtype), out)
             for logits, (place, number, text) in zip(out, batch):
                 states = torch.from_numpy(text.read[text.after])
-                chosen = torch.log_softmax(logits[states.to(device)].double().cpu(), dim=-1)
-                targets = torch.from_numpy(text.targets)
-                sums[place, number] = chosen[torch.arange(len(states)), targets].sum()
+                every = logits[states.to(device)].double().cpu()
+                own, whole = (
+                    every[torch.arange(len(states)), torch.from_numpy(text.targets)],
+                    every.logsumexp(-1),
+                )
+                sums[place, number] = (own - whole).sum()
+                if np.isfinite(sums[place, number]):
+                    largest = max(largest, float(own.abs().max()), float(whole.abs().max()))
     finally:
         handle.remove()
-    return sums, is_last
+    return sums, largest, is_last
 
 
 def _of_one_length(

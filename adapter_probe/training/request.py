@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from adapter_probe import metrics
 from adapter_probe.checkpoints.any_base import AnyLoaded, limit_length, start_of
@@ -47,7 +48,7 @@ from .language import LanguageObjective
 from .objectives import AnswerObjective, LabelObjective, Objective, TagObjective
 from .padded import PaddedModel
 from .settings import TrainingSettings
-from .whole import WholeModel, load_whole_base
+from .whole import WholeModel, is_norm, load_whole_base
 
 # Increased when a code change changes the result of the same settings. In bfloat16 the first version
 # kept the trained matrices of the first step in matrix products. Fused Adam rounds its updates differently.
@@ -253,8 +254,9 @@ def build_model(request: TrainingRequest, base: LoadedBase | AnyLoaded, device: 
     model = _with_method(request, base)
     model.to(device)
     dtype = getattr(torch, request.settings.dtype)
+    kept = _partly_trained_norms(model.base)
     for parameter in model.base.parameters():
-        if not parameter.requires_grad:  # trained parameters stay in float32
+        if not parameter.requires_grad and parameter not in kept:  # trained parameters stay in float32
             parameter.data = parameter.data.to(dtype)
     if request.settings.checkpointing:
         if isinstance(model, AdaptedModel):
@@ -264,6 +266,12 @@ def build_model(request: TrainingRequest, base: LoadedBase | AnyLoaded, device: 
             )
         model.save_memory()
     return model
+
+
+def _partly_trained_norms(base: nn.Module) -> set[nn.Parameter]:
+    """The parameters of LayerNorms of which some train: a LayerNorm computes in one precision."""
+    norms = [list(module.parameters()) for module in base.modules() if is_norm(module)]
+    return {p for parameters in norms if any(p.requires_grad for p in parameters) for p in parameters}
 
 
 def _with_method(request: TrainingRequest, base: LoadedBase | AnyLoaded) -> PaddedModel | AdaptedModel:

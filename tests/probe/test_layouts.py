@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from tiny_families import SINGLE, family
 
 from adapter_probe.data.requests_encoding import EncodedRequests, grow_tree
 from adapter_probe.errors import ModelError
+from adapter_probe.probe import layouts
 from adapter_probe.probe.layouts import choose_layout
 from adapter_probe.probe.rows import text_of
 
@@ -107,6 +110,29 @@ def test_the_item_that_decides_is_neither_the_shortest_nor_the_longest(name):
     encoded = EncodedRequests(trees, np.arange(3), 3, n_tokens, "")
     model, _ = family(name)
     assert choose_layout(model, encoded, torch.float64, torch.device("cpu"), alone=False)[0] == "texts"
+
+
+def test_likely_continuations_are_held_to_the_rounding_of_their_logits(monkeypatch):
+    """Their log-likelihoods are near 0, and what is subtracted to give them is large, and rounded."""
+    model, _ = family("llama")
+    model = model.bfloat16()
+    contexts = np.random.default_rng(0).integers(5, 100, (3, 9)).tolist()
+    with torch.no_grad():
+        model.get_output_embeddings().weight *= 60
+        logits = model(torch.tensor(contexts)).logits[:, -1].float()
+    size, likely = float(logits.abs().max()), logits.argmax(-1).tolist()
+    assert logits.log_softmax(-1).amax(-1).abs().max() < size / 10
+    trees = tuple(grow_tree([(one, [token])], 60) for one, token in zip(contexts, likely))
+    encoded = EncodedRequests(trees, np.arange(3), 1, np.ones((3, 1), dtype=np.int64), "")
+    computed = layouts._scores
+    for rounding, fits in ((2**-8, True), (2**-4, False)):  # bfloat16 has eight bits
+        monkeypatch.setattr(layouts, "_scores", lambda *given, by=rounding: computed(*given) + by * size)
+        with (
+            nullcontext()
+            if fits
+            else pytest.raises(ModelError, match=naming("bfloat16", "--precision float32"))
+        ):
+            choose_layout(model, encoded, torch.bfloat16, torch.device("cpu"), alone=False, share=False)
 
 
 def test_half_precision_may_be_kept_from_sharing():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from adapter_probe.data.tasks import find_task
-from adapter_probe.models.methods import Adapters, FullFineTuning, HeadOnly, LayerNormOnly, TopLayers
+from adapter_probe.models.methods import Adapters, Biases, FullFineTuning, HeadOnly, LayerNormOnly, TopLayers
 from adapter_probe.training.estimate import seconds_of
 from adapter_probe.training.request import TrainingRequest, load_inputs
 from adapter_probe.training.settings import TrainingSettings
@@ -15,7 +15,7 @@ from adapter_probe.training.settings import TrainingSettings
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "method",
-    [Adapters(4), HeadOnly(),
+    [Adapters(4), HeadOnly(), Biases(),
      *(pytest.param(m, marks=pytest.mark.slow) for m in (TopLayers(1), LayerNormOnly(), FullFineTuning()))],
 )  # fmt: skip
 def test_every_method_is_estimated_in_both_precisions(method, dtype, tiny_base, short_task):
