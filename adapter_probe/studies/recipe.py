@@ -25,6 +25,7 @@ from adapter_probe.results.atomic import make_folder, write_json, write_text
 from adapter_probe.settings import as_points
 from adapter_probe.spans import Span
 from adapter_probe.wording import (
+    RETRAINED,
     count_text,
     drop_text,
     examples_text,
@@ -45,10 +46,8 @@ if TYPE_CHECKING:
 CARD = "README.md"
 _UNTRAINED = (
     "Nothing has been trained with this configuration. The ablation tells which of the trained adapters the "
-    "model uses on these examples, without retraining. In one study (docs/studies/recipe.md, gte-small), "
-    "LoRAs in six of twelve layers that were chosen in this way were 0.7 points below LoRAs in all layers on "
-    "MNLI, and those in the lowest six 3.4 points; on two easier tasks no choice of layers mattered. Whether "
-    "that holds here is not known before the LoRA is trained and evaluated."
+    f"model uses on these examples, without retraining. {RETRAINED} Whether that holds here is not known "
+    "before the LoRA is trained and evaluated."
 )
 Keep = Literal["all", "needed"]
 

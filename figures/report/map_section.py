@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from adapter_probe.wording import span_text
+from adapter_probe.wording import RETRAINED, span_text
 
 from .maps import MANY, View
 from .markup import Html, settings, table, tag
@@ -161,7 +161,10 @@ def _control(study: MapStudy) -> Html:
         for _ in study.steps[0]["advice"]
     ]  # fmt: skip
     command = "adapter-probe prune CHECKPOINT --span ", tag("span"), " --out FOLDER"
-    prune = tag("p", {"class": "note prune"}, "To remove these adapters: ", tag("code", None, *command))
+    prune = tag(
+        "div", {"class": "note prune"},
+        tag("p", None, "To remove these adapters: ", tag("code", None, *command)), tag("p", None, RETRAINED),
+    )  # fmt: skip
     note = tag("p", {"class": "note within"})
     return tag(
         "div",
