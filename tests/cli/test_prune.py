@@ -16,6 +16,7 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef
 import adapter_probe as ap
 from adapter_probe.analysis.removable import random_halves
 from adapter_probe.results.ablation_files import load_ablation
+from adapter_probe.wording import RETRAINED
 from adapter_probe.spans import Span
 
 
@@ -57,6 +58,7 @@ def test_within_a_tolerance(program, ablated, tmp_path):
     assert re.fullmatch(r"(\d[\d,]*) of \1 adapter parameters", told["removed"])
     assert re.match(rf"{number}% less ", told["time"])
     assert told["checkpoint"] == str(tmp_path / "p")
+    assert RETRAINED in outcome.stdout
     assert "prune: " in outcome.stderr
 
 
