@@ -16,8 +16,8 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef
 import adapter_probe as ap
 from adapter_probe.analysis.removable import random_halves
 from adapter_probe.results.ablation_files import load_ablation
-from adapter_probe.wording import RETRAINED
 from adapter_probe.spans import Span
+from adapter_probe.wording import RETRAINED
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import re
@@ -240,7 +241,7 @@ def test_parameters_are_those_of_the_switched_sites(study_of, make_ablation, sit
     study = study_of(make_ablation(n_layers=2, sites=sites))
     assert ("adapter parameters", f"{expected:,}", "in 2 layers") in study.tiles
     assert any(step["prune"] for step in study.steps) == (sites == "both")
-    assert RETRAINED in section(study, 0)
+    assert RETRAINED in html.unescape(section(study, 0))
 
 
 def test_settings_say_what_made_the_numbers_but_not_where_it_lay(study_of, make_ablation):
