@@ -79,6 +79,19 @@ def class_f1(counts: ClassCounts) -> tuple[np.ndarray, np.ndarray]:
     return np.divide(doubled, mass, out=np.zeros_like(doubled), where=mass > 0), mass > 0
 
 
+def accuracy(counts: ClassCounts) -> np.ndarray:
+    """The share of examples that are predicted rightly, ``[...]``."""
+    share: np.ndarray = counts.hits.sum(axis=-1) / counts.actual.sum(axis=-1)
+    return share
+
+
+def macro_f1(counts: ClassCounts) -> np.ndarray:
+    """Mean of the classes' F1 ``[...]``, without classes that are neither present nor predicted."""
+    f1, there = class_f1(counts)
+    mean: np.ndarray = f1.sum(axis=-1) / there.sum(axis=-1)
+    return mean
+
+
 def micro_f1(counts: ClassCounts) -> np.ndarray:
     """F1 of all classes together ``[...]``, 0 where nothing is present or predicted."""
     doubled = 2.0 * counts.hits.sum(axis=-1)

@@ -9,8 +9,9 @@ bits, or perplexities; so are the comparisons with the intact model's outputs, w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -18,12 +19,14 @@ from adapter_probe.custom_metric import CUSTOM, CustomMetric
 from adapter_probe.errors import DataError
 from adapter_probe.formulas import (
     ClassCounts,
+    accuracy,
     class_counts,
     class_f1,
     counts_by_example,
     is_complete,
     loss,
     loss_terms,
+    macro_f1,
     matthews,
     micro_f1,
     pearson,
@@ -31,6 +34,58 @@ from adapter_probe.formulas import (
 )
 
 Kind = Literal["classification", "regression", "extractive", "causal", "tokens", "multilabel"]
+
+
+class LabelMetric(NamedTuple):
+    """A metric of labels; everything about it follows from here.
+
+    Attributes:
+        words: its printed name.
+        kinds: kinds of tasks that it fits.
+        of_counts: the score ``[...]`` from the counts of classes; None for a mean over questions or a
+            correlation, whose formula is in `adapter_probe.formulas`.
+        by_class: whether the counts of single classes matter, and not their sums alone.
+        in_percent: whether it is printed as a percentage; correlations are not.
+        short: its name in headings of tables, if shorter.
+        hub: its name on the Hugging Face Hub, if another.
+    """
+
+    words: str
+    kinds: tuple[str, ...]
+    of_counts: Callable[[ClassCounts], np.ndarray] | None = None
+    by_class: bool = False
+    in_percent: bool = True
+    short: str = ""
+    hub: str = ""
+
+
+def _binary_f1(counts: ClassCounts) -> np.ndarray:
+    f1, _ = class_f1(counts)
+    check_metric("f1", "classification", f1.shape[-1])
+    return f1[..., -1]
+
+
+_CLASSES = ("classification",)
+LABEL_METRICS = {
+    "accuracy": LabelMetric("accuracy", _CLASSES, accuracy, short="acc."),
+    "mcc": LabelMetric(
+        "Matthews correlation", _CLASSES, matthews, in_percent=False, short="MCC", hub="matthews_correlation"
+    ),
+    "f1": LabelMetric("F1", _CLASSES, _binary_f1),
+    "micro_f1": LabelMetric("micro F1", ("multilabel",), micro_f1, hub="f1"),
+    "macro_f1": LabelMetric("macro F1", (*_CLASSES, "multilabel"), macro_f1, by_class=True, hub="f1"),
+    "entity_f1": LabelMetric("entity F1", ("tokens",), micro_f1, hub="f1"),
+    "tag_accuracy": LabelMetric("tag accuracy", ("tokens",), accuracy, hub="accuracy"),
+    "pearson": LabelMetric(
+        "Pearson correlation", ("regression",), in_percent=False, short="Pearson", hub="pearsonr"
+    ),
+    "spearman": LabelMetric(
+        "Spearman correlation", ("regression",), in_percent=False, short="Spearman", hub="spearmanr"
+    ),
+    "squad_f1": LabelMetric("answer F1", ("extractive",), short="F1", hub="f1"),
+    "exact_match": LabelMetric("exact match", ("extractive",), short="EM"),
+}
+"""A new metric of labels is a row here; the first one of a kind is its usual one, except of a regression."""
 
 
 class LanguageMetric(NamedTuple):
@@ -72,19 +127,17 @@ COMPARISONS = ("kl", "agreement")
 COMPARABLE = ("classification", "causal")
 """Kinds of tasks that have them."""
 METRICS: dict[str, tuple[str, ...]] = {
-    "classification": ("accuracy", "mcc", "f1", "macro_f1"),
-    "regression": ("pearson", "spearman"),
-    "extractive": ("squad_f1", "exact_match"),
-    "causal": tuple(name for name in LANGUAGE_METRICS if name not in COMPARISONS),
-    "tokens": ("entity_f1", "tag_accuracy"),
-    "multilabel": ("micro_f1", "macro_f1"),
-}
+    kind: tuple(name for name, one in LABEL_METRICS.items() if kind in one.kinds) for kind in get_args(Kind)
+} | {"causal": tuple(name for name in LANGUAGE_METRICS if name not in COMPARISONS)}
 OF_CLASSES = ("classification", "tokens", "multilabel")
 """Kinds of tasks whose head has an output per class."""
 LOSSES = tuple(name for name, one in LANGUAGE_METRICS.items() if one.loss_unit is not None)
 """Metrics in nats or bits, or perplexities, of which less is closer."""
 _SHARES = tuple(name for name in LANGUAGE_METRICS if name not in LOSSES)
-RATIOS = (*LOSSES, *(name for name in _SHARES if LANGUAGE_METRICS[name].divided_by == "tokens"))
+RATIOS = (
+    *LOSSES,
+    *(n for n in _SHARES if LANGUAGE_METRICS[n].divided_by and "choice" not in LANGUAGE_METRICS[n].forms),
+)
 """Metrics that are a ratio of two sums over examples: of `predictions` and of `labels`, see `score`."""
 PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in RATIOS)
 """Shares of right examples."""
@@ -103,25 +156,12 @@ LOSS_UNITS = {name: LANGUAGE_METRICS[name].loss_unit for name in LOSSES}
 COUNTED = ("tokens", "characters", "bytes", "words")
 """What is counted of every continuation of a language model's example."""
 
-_COUNTED = ("macro_f1", "micro_f1", *METRICS["tokens"])
-"""Metrics of labels ``[examples, labels]``; the first is also one of classes."""
-IN_PERCENT = ("f1", *_COUNTED, *METRICS["extractive"], *_SHARES)
+_OF_ROWS = METRICS["multilabel"] + METRICS["tokens"]
+"""Metrics of labels ``[examples, labels]``, of which some are also metrics of classes."""
+IN_PERCENT = (*(name for name, one in LABEL_METRICS.items() if one.in_percent), *_SHARES)
 """Metrics that are printed as percentages; the others are correlations and losses."""
 
-_WORDS = {
-    "accuracy": "accuracy",
-    "mcc": "Matthews correlation",
-    "f1": "F1",
-    "macro_f1": "macro F1",
-    "micro_f1": "micro F1",
-    "entity_f1": "entity F1",
-    "tag_accuracy": "tag accuracy",
-    "pearson": "Pearson correlation",
-    "spearman": "Spearman correlation",
-    "squad_f1": "answer F1",
-    "exact_match": "exact match",
-    **{name: one.words for name, one in LANGUAGE_METRICS.items()},
-}
+_WORDS = {name: one.words for name, one in (LABEL_METRICS | LANGUAGE_METRICS).items()}
 
 
 def continuation_sizes(metric: str, counts: np.ndarray) -> np.ndarray:
@@ -255,7 +295,8 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
             f"got {labels.shape} and {predictions.shape}"
         )
     of_rows = labels.ndim == 2 and not isinstance(metric, CustomMetric)
-    if (of_rows and metric not in _COUNTED) or (labels.ndim == 1 and metric in _COUNTED[1:]):
+    of_classes = metric in METRICS["classification"]
+    if (of_rows and metric not in _OF_ROWS) or (labels.ndim == 1 and metric in _OF_ROWS and not of_classes):
         raise ValueError(f"metric {metric!r} does not score labels of {labels.ndim} axes")
     complete = is_complete(predictions, n_axes)
     scores = np.full(complete.shape, np.nan)
@@ -318,14 +359,6 @@ def score_counts(metric: str, counts: ClassCounts) -> np.ndarray:
     Raises:
         DataError: F1 with more than two classes.
     """
-    if metric in ("accuracy", "tag_accuracy"):
-        return counts.hits.sum(axis=-1) / counts.actual.sum(axis=-1)
-    if metric in ("micro_f1", "entity_f1"):
-        return micro_f1(counts)
-    if metric == "mcc":
-        return matthews(counts)
-    f1, there = class_f1(counts)
-    if metric == "macro_f1":
-        return f1.sum(axis=-1) / there.sum(axis=-1)
-    check_metric(metric, "classification", f1.shape[-1])
-    return f1[..., -1]
+    formula = LABEL_METRICS[metric].of_counts
+    assert formula is not None, f"{metric} is no function of counts"
+    return formula(counts)

@@ -30,8 +30,6 @@ CHOSEN = (
     "Scores are measured on the validation data, on which the learning rate, the number of epochs and, for"
     " entries marked best, the size or depth were chosen."
 )
-_SHORT = {"mcc": "MCC", "accuracy": "acc.", "f1": "F1", "macro_f1": "macro F1", "spearman": "Spearman",
-          "pearson": "Pearson", "squad_f1": "F1", "exact_match": "EM"}  # fmt: skip
 
 
 def lay_out_tradeoff(tradeoff: pd.DataFrame) -> Table:
@@ -137,7 +135,8 @@ def of_tradeoffs(
 
 def task_heading(task: str, metric: str) -> str:
     """A task with its metric: `CoLA (MCC)`."""
-    return f"{task_label(task)} ({_SHORT.get(metric, metrics.metric_label(metric))})"
+    known = metrics.LABEL_METRICS.get(metric)
+    return f"{task_label(task)} ({(known and known.short) or metrics.metric_label(metric)})"
 
 
 def multiple_text(total: float) -> str:

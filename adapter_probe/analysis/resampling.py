@@ -171,7 +171,7 @@ def _of_counted(metric: str, predictions: np.ndarray, labels: np.ndarray) -> Sco
     """Scores of several labels or of tags, from the hits, predictions and labels of every example."""
     found = counts_by_example(predictions, labels, metric in METRICS["tokens"])
     parts = [found.hits, found.predicted, np.broadcast_to(found.actual, found.hits.shape)]
-    if metric != "macro_f1":  # the others need the sums over classes only
+    if not metrics.LABEL_METRICS[metric].by_class:
         parts = [part.sum(axis=-1, keepdims=True) for part in parts]
     n_variants, n_examples, n_classes = parts[0].shape
     columns = [part.swapaxes(0, 1).reshape(n_examples, -1).astype(np.float64) for part in parts]

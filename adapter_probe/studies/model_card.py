@@ -21,6 +21,7 @@ from adapter_probe.figures.gallery import figures_of
 from adapter_probe.figures.table_layouts import lay_out_removable
 from adapter_probe.figures.tables import escape_markdown, markdown_text
 from adapter_probe.figures.venues import PAPER, FigureOptions
+from adapter_probe.metrics import LABEL_METRICS
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 from adapter_probe.settings import as_points
 from adapter_probe.version import __version__
@@ -45,9 +46,6 @@ _TASK_TYPES = {
     "causal": "text-generation",
     "tokens": "token-classification",
 }
-_METRIC_TYPES = {"mcc": "matthews_correlation", "macro_f1": "f1", "squad_f1": "f1", "pearson": "pearsonr"}
-_METRIC_TYPES |= {"spearman": "spearmanr", "micro_f1": "f1", "entity_f1": "f1", "tag_accuracy": "accuracy"}
-"""Hub names of metrics, where they differ from the names in this project."""
 _NO_DATASET = "unknown"
 """Hubs require a data set's id; for data that they do not have, model cards write this."""
 
@@ -162,6 +160,7 @@ def _score(record: AblationRecord) -> EvalResult:
     from huggingface_hub import EvalResult
 
     said, preset = record.summary, preset_named(record.summary.task)
+    known = LABEL_METRICS.get(said.metric)
     dataset, config, split = _NO_DATASET, None, None if said.data else said.split
     if preset is not None and _is_own_split(record):
         dataset, config = preset.task.collection, preset.config
@@ -172,7 +171,7 @@ def _score(record: AblationRecord) -> EvalResult:
         dataset_name=task_label(said.task),
         dataset_config=config,
         dataset_split=split,
-        metric_type=_METRIC_TYPES.get(said.metric, said.metric),
+        metric_type=(known and known.hub) or said.metric,
         metric_name=metric_name(said.metric),
         metric_value=None if said.intact_score is None else round(said.intact_score, 6),
     )
