@@ -25,7 +25,8 @@ import torch
 import transformers
 from peft import LoraConfig, get_peft_model
 
-from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.engine import Engine
 from adapter_probe.probe.general import own_forward
 from adapter_probe.probe.request import AblationRequest, prepare_ablation

@@ -249,7 +249,7 @@ def test_names():
 @pytest.mark.parametrize(
     ("call", "facts"),
     [
-        (lambda: metric_label("auc"), ("'auc'", "accuracy, mcc, f1, macro_f1, micro_f1, entity_f1")),
+        (lambda: metric_label("auc"), ("'auc'", "accuracy, mcc, f1, micro_f1, macro_f1, entity_f1")),
         (lambda: score("auc", np.zeros(2, int), np.zeros(2, int)), ("'auc'", "accuracy")),
         (lambda: majority_score("auc", np.zeros(2, int)), ("'auc'", "accuracy")),
         (lambda: default_metric("ranking"), ("'ranking'", "classification, regression")),

@@ -16,7 +16,7 @@ from .quantised import method_of
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineChoice:
     """An engine for a checkpoint.
 
     Attributes:
@@ -30,10 +30,10 @@ class Engine:
     quantised: bool = False
 
 
-PACKED = Engine("packed", "it knows this family part by part and runs its texts without padding")
+PACKED = EngineChoice("packed", "it knows this family part by part and runs its texts without padding")
 
 
-def choose_engine(document: Mapping[str, Any] | None, fields: Mapping[str, Any]) -> Engine:
+def choose_engine(document: Mapping[str, Any] | None, fields: Mapping[str, Any]) -> EngineChoice:
     """The engine for a checkpoint.
 
     Args:
@@ -43,11 +43,13 @@ def choose_engine(document: Mapping[str, Any] | None, fields: Mapping[str, Any])
     if document is None:
         return PACKED
     if method := method_of(fields):
-        return Engine("general", f"the base is quantised with {method}", quantised=True)
-    return Engine("general", "it runs what PEFT loads by the model's own modules and PEFT's own switches")
+        return EngineChoice("general", f"the base is quantised with {method}", quantised=True)
+    return EngineChoice(
+        "general", "it runs what PEFT loads by the model's own modules and PEFT's own switches"
+    )
 
 
-def choose_placed(family: object, inside: bool) -> Engine:
+def choose_placed(family: object, inside: bool) -> EngineChoice:
     """The engine for a checkpoint of this project or of AdapterHub.
 
     Args:
@@ -55,7 +57,7 @@ def choose_placed(family: object, inside: bool) -> Engine:
         inside: whether it has adapters inside sublayers, such as LoRA.
     """
     if inside:
-        return Engine("general", "it has adapters inside the sublayers")
+        return EngineChoice("general", "it has adapters inside the sublayers")
     if family in DECODERS:
-        return Engine("general", f"a {family} model is a decoder, and the packed engine runs encoders")
+        return EngineChoice("general", f"a {family} model is a decoder, and the packed engine runs encoders")
     return PACKED

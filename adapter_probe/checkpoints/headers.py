@@ -22,7 +22,7 @@ from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.spans import SITES_PER_LAYER
 
 from .description import Description, read_description
-from .engines import PACKED, Engine, choose_placed
+from .engines import PACKED, EngineChoice, choose_placed
 from .files import DESCRIPTION, refuse_irregular, refuse_unreadable
 from .identity import NOT_ENCODING, config_settings
 
@@ -61,7 +61,7 @@ class Contents:
     trained_body: int
     pretrained: int
     notes: tuple[str, ...] = ()
-    engine: Engine = PACKED
+    engine: EngineChoice = PACKED
     stacks: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -23,7 +23,7 @@ from .any_base import load_any_base
 from .base import LoadedBase, load_base, load_tokenizer
 from .base_config import FoundBase, find_base, place_of_base, read_fields
 from .description import Description, read_description
-from .engines import Engine, choose_engine, choose_placed
+from .engines import EngineChoice, choose_engine, choose_placed
 from .files import CONFIG, DESCRIPTION, checkpoint_files, is_own, read_json_file, refuse_other_tensors
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, names_of_outputs
 from .identity import tokenizer_parts
@@ -128,7 +128,7 @@ def _open_peft(
     folder: Path,
     inside: Path,
     base: str | None,
-    engine: Engine,
+    engine: EngineChoice,
     dtype: torch.dtype,
     shared: SharedBase | None,
     dequantise: bool,
@@ -146,7 +146,7 @@ def _open_peft(
     return _with_record(folder, replace(opened, reason=reason, dequantised=dequantise))
 
 
-def engine_of(folder: Path, base: str | None) -> Engine:
+def engine_of(folder: Path, base: str | None) -> EngineChoice:
     """The engine for a checkpoint of PEFT.
 
     Args:

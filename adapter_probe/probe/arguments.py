@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from adapter_probe.ablation_settings import AblationSettings as AblationSettings
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.errors import AdapterProbeError, DataError
 from adapter_probe.records import to_record

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.any_base import start_of
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
-from adapter_probe.checkpoints.engines import PACKED, Engine
+from adapter_probe.checkpoints.engines import PACKED, EngineChoice
 from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
@@ -31,7 +32,7 @@ from adapter_probe.metrics import COMPARISONS, check_metric
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective_variants
 
-from .arguments import PREDICTIONS_VERSION, AblationArguments, AblationSettings
+from .arguments import PREDICTIONS_VERSION, AblationArguments
 from .general_model import GeneralModel, model_of
 from .plan import choose_tokens_per_pass
 
@@ -74,11 +75,11 @@ class AblationRequest:
         return opened.model if isinstance(opened.model, AdaptedModel) else model_of(opened, self.encoded)
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> EngineChoice:
         """The engine that runs the model, and why."""
         if isinstance(self.checkpoint.model, AdaptedModel):
             return PACKED
-        return Engine("general", getattr(self.checkpoint, "reason", ""))
+        return EngineChoice("general", getattr(self.checkpoint, "reason", ""))
 
     @property
     def remark(self) -> str:

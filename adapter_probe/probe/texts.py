@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.data.encoding import Encoded, encode
@@ -15,7 +16,6 @@ from adapter_probe.data.splits import Split
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.evaluation import evaluate
 
-from .arguments import AblationSettings
 from .general_model import GeneralModel, model_of
 from .plan import choose_tokens_per_pass, cut_batches
 from .request import AblationRequest

@@ -64,10 +64,10 @@ class Ablation(StoredStudy):
     def layers(self) -> pd.DataFrame | None:
         """One row per layer, or per group of layers, ``layers.csv``; None without all spans.
 
-        `layer`; for the span of this layer alone `score`, `delta_points`, `ci_low_points`, `ci_high_points`,
-        `p_value`, `p_holm` and `significant` as in `spans`; `share_points`, the layer's share of the drop of
-        all layers in percentage points (positive for a loss), with its interval `share_low_points`,
-        `share_high_points`; `last_layer`, the last layer of the group.
+        `layer`; for the span of this layer alone `delta_points`, `ci_low_points`, `ci_high_points` and
+        `p_holm` as in `spans`; `share_points`, the layer's share of the drop of all layers in percentage
+        points (positive for a loss), with its interval `share_low_points`, `share_high_points`;
+        `last_layer`, the last layer of the group.
         """
         return self.record.layers
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.jobs.resources import Machine
 from adapter_probe.jobs.slurm_options import SlurmOptions
-from adapter_probe.probe.arguments import AblationSettings, Evaluation
+from adapter_probe.probe.arguments import Evaluation
 from adapter_probe.settings import Settings, fixed, required, setting
 
 if TYPE_CHECKING:
@@ -53,9 +54,18 @@ class Shown(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Given(Shown, Machine, Evaluation, AblationSettings):
-    """The arguments of `ablate` that are given by name."""
+class Ablate(Shown, Machine, Evaluation, AblationSettings):
+    """The arguments of `adapter_probe.ablate`."""
 
+    checkpoint: str | Path | Module | Trainer = field(
+        kw_only=False,
+        metadata=required(
+            "checkpoint folder, written by this project, `adapters`, PEFT or the paper's code; or a name on "
+            "the Hugging Face Hub. In Python also a model in memory with PEFT's tuners, such as a "
+            "`PeftModel` after training, with data and tokenizer.",
+            metavar="CHECKPOINT", argument=True, place="checkpoint or name", shell=Path,
+        )
+    )  # fmt: skip
     threads: int = setting(
         0, "number of CPU threads, for the whole process (with a cluster: of CPUs per job); 0 uses PyTorch's "
         "default.", panel="Running",
@@ -118,20 +128,6 @@ class _Given(Shown, Machine, Evaluation, AblationSettings):
     read: str | Callable[[Any], Any] = setting(
         "logits", "with batches, the output of the model that is scored: its name, or a function from all "
         "outputs to ``[examples, outputs]``, or of tags to ``[examples, positions, tags]``.", shell=NoneType,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Ablate(_Given):
-    """The arguments of `adapter_probe.ablate`."""
-
-    checkpoint: str | Path | Module | Trainer = field(
-        metadata=required(
-            "checkpoint folder, written by this project, `adapters`, PEFT or the paper's code; or a name on "
-            "the Hugging Face Hub. In Python also a model in memory with PEFT's tuners, such as a "
-            "`PeftModel` after training, with data and tokenizer.",
-            metavar="CHECKPOINT", argument=True, place="checkpoint or name", shell=Path,
-        )
     )  # fmt: skip
 
 

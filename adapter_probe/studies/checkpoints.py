@@ -101,7 +101,7 @@ def contents_of(opened: OpenedCheckpoint) -> Contents:
 
 def contents_of_placed(opened: OpenedPlaced) -> Contents:
     """The same of one whose adapters are in Transformers' own modules."""
-    from adapter_probe.checkpoints.engines import Engine
+    from adapter_probe.checkpoints.engines import EngineChoice
     from adapter_probe.checkpoints.headers import Contents, count_parameters
     from adapter_probe.replay.stacks import find_layers
     from adapter_probe.replay.switches import Switches
@@ -117,7 +117,7 @@ def contents_of_placed(opened: OpenedPlaced) -> Contents:
         sum(bool(part) for name in opened.layer_names for part in parts.get(name, ())),
         *counts,
         opened.notes,
-        Engine("general", opened.reason),
+        EngineChoice("general", opened.reason),
     )
 
 

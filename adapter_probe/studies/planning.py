@@ -8,9 +8,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adapter_probe.errors import ResultsError
 from adapter_probe.progress import activity
 from adapter_probe.results.schema import MANIFEST
-from adapter_probe.spans import choose_stacks, effective_variants, studied_layers
+from adapter_probe.spans import effective_variants
 
 from .gallery import BYTES_OF_DRAWING, SECONDS_OF_DRAWING
 from .plans import AblationPlan, SweepPlan
@@ -98,12 +99,13 @@ def _other_choices(request: AblationRequest, seconds_per_pass: float) -> list[di
 
     model, settings = request.model, request.settings
     found = []
-    chosen = choose_stacks(model.stacks, settings.stack)
-    fewest = min(studied_layers(one.n_layers, settings.layers).n_layers for one in chosen)
     for spans, group in _CHOICES:
-        if (spans, group) == (settings.spans, settings.group) or group > fewest:
+        if (spans, group) == (settings.spans, settings.group):
             continue
-        variants = replace(settings, spans=spans, group=group).variants(model.stacks)
+        try:
+            variants = replace(settings, spans=spans, group=group).variants(model.stacks)
+        except ResultsError:  # the model has fewer layers, or no such span is left
+            continue
         variants = effective_variants(variants, model.has_adapter)
         passes = count_work(variants.masks, request.encoded.lengths, model.forks_early).layer_evaluations
         n_spans = sum(span is not None for span in variants.spans)

@@ -89,9 +89,7 @@ class Pruning:
     strength: float = 0.0
 
 
-_CHOICE_OF_SPANS = frozenset(
-    f"settings.{name}" for name in ("spans", "group", "layers", "stack", "precision")
-)
+_MAY_DIFFER = frozenset(f"settings.{name}" for name in (*AblationSettings.choice_of_spans, "precision"))
 """Settings in which the ablation may differ from pruning: its choice of spans and its precision."""
 
 
@@ -211,7 +209,7 @@ def _choose(
         {**request.identity, "code_schema": PREDICTIONS_VERSION.get(str(precision))},
         f"{study.folder} is not an ablation of {checkpoint} as it is now",
         f". Remove the folder and run `adapter-probe ablate {checkpoint}` again, or give --span",
-        apart=_CHOICE_OF_SPANS,
+        apart=_MAY_DIFFER,
     )
     if study.has_predictions:
         chosen, measured = random_halves(study.results)

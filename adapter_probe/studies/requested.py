@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.hub import fetch_checkpoint, name_in_cache
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.prompting import Prompting
@@ -32,24 +33,23 @@ AGAINST_PREFIX = "against-"
 _IN_MEMORY = ("tokenizer", "batches", "labels", "read")
 
 
-def asked_of(call: Ablate, usual: str, opened: Given | None) -> list[tuple[AblationArguments, Path]]:
-    """What `asked_in` gives, with examples in memory kept beside the results."""
-    rows = _usual_folder(str(call.checkpoint), usual).parent if call.out is None else Path(call.out)
-    return asked_in(call, rows, rows if opened else Path(str(call.checkpoint)), usual)
-
-
-def asked_in(call: Ablate, rows: Path, place: Path, usual: str) -> list[tuple[AblationArguments, Path]]:
+def asked_of(
+    call: Ablate, usual: str, opened: Given | None, rows: Path | None = None
+) -> list[tuple[AblationArguments, Path]]:
     """The arguments of an ablation with its results folder, and then those on the data of `against`, if any.
 
     Args:
         call: what the user gave.
-        rows: where examples in memory are saved.
-        place: the checkpoint's folder, or another one for a model in memory.
         usual: name of the results folder with settings at their defaults.
+        opened: of a model in memory, what `opened_for` gives.
+        rows: where examples in memory are saved; by default beside the results.
     """
-    from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+    from adapter_probe.probe.arguments import AblationArguments
 
     checkpoint = Path(str(call.checkpoint))
+    if rows is None:
+        rows = _usual_folder(str(checkpoint), usual).parent if call.out is None else Path(call.out)
+    place = rows if opened else checkpoint
     files = as_files(call.data, rows, place, texts=call.metric in COMPARISONS)
     others = as_files(call.against, rows, place)
     metric = CustomMetric(call.metric) if callable(call.metric) else call.metric

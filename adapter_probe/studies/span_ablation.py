@@ -28,7 +28,7 @@ from .in_memory import Called
 from .planning import plan_ablation
 from .plans import AblationPlan
 from .reopening import record_reads, reopen_ablation
-from .requested import USUAL, asked_in, asked_of, opened_for
+from .requested import USUAL, asked_of, opened_for
 
 if TYPE_CHECKING:
     from adapter_probe.probe.arguments import AblationArguments
@@ -72,9 +72,7 @@ def planned(
     from adapter_probe.probe.request import prepare_ablation
 
     with TemporaryDirectory() as folder_of_rows, opened_for(call) as (call, opened, _):
-        rows = Path(folder_of_rows)
-        place = rows if opened else Path(str(call.checkpoint))
-        arguments, folder = asked_in(call, rows, place, usual)[0]
+        arguments, folder = asked_of(call, usual, opened, Path(folder_of_rows))[0]
         opening, parts = parts_of(arguments, folder)
         use_threads(call.threads)
         request = prepare_ablation(opening, choose_device(call.device), *(opened or ()))

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.errors import AdapterProbeError, DataError
 from adapter_probe.models.methods import Adapters
-from adapter_probe.probe.arguments import AblationSettings
 from adapter_probe.records import RecordError, by_field, from_record
 from adapter_probe.settings import Sampled
 from adapter_probe.training.settings import StepSettings, TrainingSettings

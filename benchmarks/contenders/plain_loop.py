@@ -14,8 +14,9 @@ import torch
 from protocol import serve
 from variants import OneByOne, exact_groups, touch
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.models.evaluation import evaluate
-from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 
 

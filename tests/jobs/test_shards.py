@@ -13,6 +13,7 @@ import pytest
 import torch
 from refusals import naming
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.base import load_base
 from adapter_probe.checkpoints.description import Description
 from adapter_probe.checkpoints.native import save_checkpoint
@@ -23,7 +24,7 @@ from adapter_probe.jobs.shards import gather_shards, run_shard, write_shards
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe import resumable as engine
-from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.results.schema import GUARD

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.data.packing import Group
 from adapter_probe.models.adapters.in_place import PackedMap, mapped
 from adapter_probe.models.bases import fused
 from adapter_probe.models.bases.dropout import apply_dropout, dropout_mask
 from adapter_probe.models.bases.fused import attend, attend_padded, joined_groups
 from adapter_probe.models.packed import can_pack, can_pack_weight, pack_maps
-from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.lanes import twin
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.tree import forward_variants

@@ -13,12 +13,13 @@ from exact import assert_close_in_float32
 from refusals import naming
 
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.base import load_base, load_tokenizer
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.probe import engine, resumable, tree
-from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.plan import nodes_by_site
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun

@@ -12,12 +12,13 @@ import torch
 from exact import assert_close_in_float32
 from refusals import naming
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.converting import to_native
 from adapter_probe.checkpoints.foreign import names_of_outputs
 from adapter_probe.checkpoints.opening import open_any, open_checkpoint
 from adapter_probe.data.given import given_task
 from adapter_probe.errors import CheckpointError, DataError
-from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.prune import prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun

@@ -17,9 +17,10 @@ from peft_folders import reference, save_lora
 from refusals import naming
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, LlamaConfig
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.data.requests_encoding import TokenTree
 from adapter_probe.errors import ModelError
-from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.engine import Engine
 from adapter_probe.probe.general_model import model_of
 from adapter_probe.probe.request import AblationRequest, prepare_ablation

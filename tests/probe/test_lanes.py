@@ -15,8 +15,9 @@ import torch
 from exact import assert_close_in_float32
 
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.probe import lanes
-from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.lanes import Lanes, Stopped
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun

@@ -13,9 +13,10 @@ import torch
 from refusals import naming
 
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.errors import CheckpointError, ResultsError
 from adapter_probe.probe import engine, guard, pairs, runners, tree
-from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.forks import Fork
 from adapter_probe.probe.plan import nodes_by_site
 from adapter_probe.probe.request import AblationRequest, prepare_ablation

@@ -10,7 +10,8 @@ import pytest
 import torch
 from accelerator import DEVICE, accelerator
 
-from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.engine import Engine
 from adapter_probe.probe.request import prepare_ablation
 

@@ -14,13 +14,14 @@ from refusals import naming
 from safetensors.numpy import load_file
 
 import adapter_probe as ap
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.description import read_description
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.evaluation import evaluate
 from adapter_probe.models.methods import Adapters, TopLayers
-from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.prune import prune_checkpoint
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.spans import Span

@@ -20,8 +20,9 @@ from tiers import slow_unless
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel, MixtralForCausalLM
 
 import adapter_probe as ap
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.errors import CheckpointError, ResultsError
-from adapter_probe.probe.arguments import AblationArguments, AblationSettings
+from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.spans import Span

@@ -9,18 +9,19 @@ import pytest
 from refusals import naming
 
 import adapter_probe as ap
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.errors import ResultsError
 from adapter_probe.jobs import trials
-from adapter_probe.probe import arguments
 from adapter_probe.results import schema
 from adapter_probe.results.rundir import PARTS
 from adapter_probe.results.trial_files import claim_study
+from adapter_probe.studies import requested
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings
 
 
 @dataclass(frozen=True)
-class LaterAblation(arguments.AblationSettings):
+class LaterAblation(AblationSettings):
     """As a later version may define it."""
 
     gentleness: int = 0
@@ -38,7 +39,7 @@ def test_an_older_folder_is_resumed_and_averaged(study, other, copied, checkpoin
     parts[0].unlink()  # an interrupted run
     kept = {path: path.stat().st_mtime_ns for path in parts[1:]}
     (copied / schema.PREDICTIONS).unlink()
-    monkeypatch.setattr(arguments, "AblationSettings", LaterAblation)
+    monkeypatch.setattr(requested, "AblationSettings", LaterAblation)
     resumed = ap.ablate(checkpoint, out=copied, progress=False)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert parts[0].exists()
@@ -52,11 +53,11 @@ def test_an_older_folder_is_resumed_and_averaged(study, other, copied, checkpoin
 
 def test_a_later_setting_that_is_chosen_is_another_run(copied, checkpoint, monkeypatch):
     @dataclass(frozen=True)
-    class Chosen(arguments.AblationSettings):
+    class Chosen(AblationSettings):
         gentleness: int = 1
 
     monkeypatch.setattr(Chosen.__dataclass_fields__["gentleness"], "default", 0)
-    monkeypatch.setattr(arguments, "AblationSettings", Chosen)
+    monkeypatch.setattr(requested, "AblationSettings", Chosen)
     with pytest.raises(ResultsError, match=naming("settings.gentleness", "1")):
         ap.ablate(checkpoint, out=copied, progress=False)
 
