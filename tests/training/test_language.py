@@ -227,6 +227,23 @@ def test_the_losses_are_those_of_the_trainer_of_transformers(
     assert max(losses) - min(losses) > 1e-3
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "method", ["bitfit", "layernorm_only", "ln_tuning", "top_layers", "full", "lora:r=4"]
+)
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_every_method_trains_in_bfloat16(family, method, bases, tasks, tmp_path):
+    """The first loss, before any step, is float32's up to rounding."""
+    if (family, method) == ("llama", "bitfit"):
+        pytest.skip("it has no biases")
+    losses = {
+        dtype: losses_of(request_of(bases(family), tasks("sft"), method, dtype=dtype), tmp_path / dtype)
+        for dtype in ("float32", "bfloat16")
+    }
+    assert losses["bfloat16"][0] == pytest.approx(losses["float32"][0], abs=0.02)
+    assert losses["bfloat16"] != losses["float32"]
+
+
 def test_what_baselines_train(bases, tasks):
     names = {}
     for method in ("full", "top_layers", "layernorm_only"):

@@ -10,14 +10,19 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from scipy.stats import spearmanr
+from trainer import still
 
 import adapter_probe.training.loop as loop
 import adapter_probe.training.objectives as objectives
 from adapter_probe.checkpoints.description import read_description
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.data.packing import pack
+from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import TrainingError
 from adapter_probe.models.methods import Adapters
+from adapter_probe.training.checkpoint import train_checkpoint
+from adapter_probe.training.peft_methods import method_of
+from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings
 
 
@@ -221,3 +226,32 @@ def test_outputs_that_are_not_finite_have_no_score(kind, bad, tiny_base, short_t
     monkeypatch.setattr(objectives, "evaluate", lambda *_, **__: logits)
     features = type("Features", (), {"forward": None})()
     assert np.isnan(objective.score(None, features))
+
+
+METHODS = {
+    "bert": ["adapters", "top_layers", "layernorm_only", "head_only", "bitfit", "full", "lora:r=2",
+             "dora:r=2", "ia3", "vera:r=4", "ln_tuning", "oft:oft_block_size=4"],
+    "roberta": ["bitfit", "ln_tuning", "prompt_tuning:num_virtual_tokens=2"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        pytest.param(family, name, marks=() if (family, name) == ("bert", "bitfit") else pytest.mark.slow)
+        for family, methods in METHODS.items()
+        for name in methods
+    ],
+)
+def test_every_method_trains_in_bfloat16(family, name, tiny_base, short_task, tmp_path):
+    """The first loss, before any step, is float32's up to rounding."""
+    fields, losses = {"k": 2} if name == "top_layers" else {}, {}
+    base = str(still(tiny_base(family), tmp_path / "base"))
+    for dtype in ("float32", "bfloat16"):
+        settings = TrainingSettings(dtype=dtype, learning_rate=1e-2, epochs=2)
+        request = TrainingRequest(base, find_task(short_task), method_of(name, **fields), settings)
+        seen = losses[dtype] = []
+        report = lambda now, seen=seen: seen.append(now.loss)  # noqa: E731
+        train_checkpoint(request, tmp_path / dtype, torch.device("cpu"), report)
+    assert losses["bfloat16"][0] == pytest.approx(losses["float32"][0], abs=0.02)
+    assert losses["bfloat16"] != losses["float32"]
