@@ -13,6 +13,7 @@ from pathlib import Path
 
 VALIDATION = 400
 TASKS = {  # examples to train on, files to train on, files to validate on
+    "arc_easy": (1000, ["train.jsonl"], ["test.jsonl"]),
     "cola": (1000, ["in_domain_train.tsv"], ["in_domain_dev.tsv", "out_of_domain_dev.tsv"]),
     "sst2": (800, ["train.jsonl"], ["validation.jsonl"]),
     "mrpc": (400, ["train.jsonl"], ["validation.jsonl"]),
