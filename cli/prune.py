@@ -69,5 +69,9 @@ def _text(pruned: dict[str, Any]) -> str:
         ("checkpoint", pruned["checkpoint"]),
     ]
     text = aligned_columns([row for row in rows if row[1]])
-    paragraphs = [pruned["warning"], text, RETRAINED if pruned["chosen_on"] else None]
+    paragraphs = [
+        pruned["warning"],
+        text,
+        RETRAINED if pruned["chosen_on"] and not pruned["strength"] else None,
+    ]
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)

@@ -69,6 +69,12 @@ def test_arms_of_the_recipe_study(
         ranks = [*map(int, own.loc["ranks", "ranks"].split())]
         assert own.loc["ranks", "parameters"] == lora * sum(ranks) / (4 * arms.RANK)
         assert own["score"].between(0, 1).all()
+        row = pd.read_csv(out / "ablations.csv").set_index("seed").loc[seed]
+        off = ap.load(out / "crowdflower_airline" / f"seed-{seed}" / "ablation-of-all").spans
+        assert row["all_off_points"] == pytest.approx(
+            off.set_index("n_layers").loc[4, "delta_points"], abs=0.01
+        )
+        assert sum(map(float, row["share_points"].split())) == pytest.approx(-row["all_off_points"], abs=0.05)
 
 
 def test_differences_of_the_recipe_study(tmp_path: Path):
@@ -122,7 +128,8 @@ def test_agreement_of_seeds_on_all_examples_and_on_thirds(airline: Path, tiny_ba
     assert shared["within_one_length"] == pytest.approx(expected, abs=2e-3)
     assert (found["ci_low"] <= found["ci_high"]).all()
     assert found.index.value_counts().to_dict() == {
-        "two seeds, same examples": 2, "two seeds, disjoint thirds": 2, "one seed, disjoint thirds": 3,
+        "two seeds, same examples": 2, "two seeds, same third": 2, "two seeds, disjoint thirds": 2,
+        "one seed, disjoint thirds": 3,
     }  # with a mean each  # fmt: skip
     assert set(found.loc["two seeds, disjoint thirds", "n_examples"]) == {70 // 3}
 

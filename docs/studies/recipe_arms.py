@@ -7,7 +7,8 @@ to the shares (`ranks`), which has about as many parameters as the uniform rank 
 nothing, judges.
 
 Every training is a row of `OUT/trials.csv`; rows that are there are not trained again, and processes with
-different tasks or seeds may share OUT. DATA is the folder of the data sets, BASE the pretrained encoder.
+different tasks or seeds may share OUT. `OUT/ablations.csv` has a row for each ablation on half A. DATA is the
+folder of the data sets, BASE the pretrained encoder.
 """
 
 import argparse
@@ -23,7 +24,6 @@ import numpy as np
 
 RANK = 8
 METHOD = f"lora:r={RANK},target_modules=query+value"
-COLUMNS = ["task", "arm", "seed", "score", "n_layers", "parameters", "layers", "ranks"]
 ARMS = ("all", "ablation", "lowest", "highest", "random", "ranks")
 TASKS = {  # files to train on, files to validate on, the number of rows of halves A and B at most, epochs
     "sst2": (["train.jsonl"], ["validation.jsonl"], (436, 436), 2),
@@ -83,6 +83,7 @@ def run_seed(
     folder = out / task / f"seed-{seed}"
     whole = train(METHOD, folder / "all", task, seed, files, base, dtype)
     study = ap.ablate(whole, data=files["a"], base=base, precision=precision, out=folder / "ablation-of-all")
+    record_ablation(out / "ablations.csv", task, seed, study)
     for arm, layers in arms(study, seed):
         if arm in done or (arm == "ranks" and study.summary.warning):  # shares of no significant drop
             continue
@@ -98,6 +99,19 @@ def run_seed(
         )
         if arm != "all":
             shutil.rmtree(trained)
+
+
+def record_ablation(table: Path, task: str, seed: int, study: object) -> None:
+    """Add the ablation on half A: what all adapters are worth, and each layer's share of it, in points."""
+    if any((row["task"], row["seed"]) == (task, str(seed)) for row in read(table)):
+        return
+    said, layers = study.summary, study.layers  # type: ignore[attr-defined]
+    shares = layers.groupby("layer")["share_points"].sum()
+    append(table, {
+        "task": task, "seed": seed, "n_examples": said.n_examples,
+        "intact_score": round(said.intact_score, 4), "all_off_points": round(said.removed_delta_points, 2),
+        "share_points": " ".join(f"{share:.2f}" for share in shares),
+    })  # fmt: skip
 
 
 def arms(study: object, seed: int) -> Iterator[tuple[str, list[int]]]:
@@ -157,7 +171,7 @@ def judged(checkpoint: Path, rows: Path, base: Path, whole: object, precision: s
 
 
 def read(table: Path) -> list[dict[str, str]]:
-    """The trials so far."""
+    """The rows so far."""
     if not table.is_file():
         return []
     with table.open(encoding="utf-8", newline="") as file:
@@ -165,10 +179,10 @@ def read(table: Path) -> list[dict[str, str]]:
 
 
 def append(table: Path, row: dict[str, object]) -> None:
-    """Add a trial, with a header to a new table."""
+    """Add a row, with a header to a new table."""
     new = not table.is_file()
     with table.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, [*row], lineterminator="\n")
         if new:
             writer.writeheader()
         writer.writerow(row)

@@ -2,10 +2,10 @@
 
 The folders hold ablations of one task on the same examples, one folder per seed. Two maps are compared by the
 rank correlation among spans of one length, averaged over the lengths with three or more spans and weighted by
-their number, once on all examples, which both maps share, and once on disjoint thirds. Beside them, one seed
-on two disjoint thirds says how well a third of the examples determines a map at all: agreement between seeds
-on thirds can hardly be higher. Every value has a 95% interval from resamples of the examples within the
-thirds.
+their number: on all examples, which both maps share, on one third, which both share too, and on disjoint
+thirds. Beside them, one seed on two disjoint thirds says how well a third of the examples determines a map at
+all: agreement between seeds on thirds can hardly be higher. Every value has a 95% range over resamples of the
+examples within the thirds.
 """
 
 import sys
@@ -36,7 +36,7 @@ def within(one: np.ndarray, other: np.ndarray, lengths: np.ndarray) -> np.ndarra
     for length in np.unique(lengths):
         same = lengths == length
         if same.sum() > 2:
-            a, b = (rankdata(x[same], axis=0) for x in (one, other))
+            a, b = (rankdata(x[same].round(4), axis=0) for x in (one, other))  # sums in float32 break ties
             a, b = a - a.mean(axis=0), b - b.mean(axis=0)
             scale = np.sqrt((a**2).sum(axis=0) * (b**2).sum(axis=0))
             found.append(np.divide((a * b).sum(axis=0), scale, out=np.zeros(a.shape[1]), where=scale > 0))
@@ -67,6 +67,8 @@ def main(out: Path, *folders: str) -> None:
     rows = []
     for a, b in combinations(maps, 2):
         rows.append(("two seeds, same examples", a, b, within(everywhere[a], everywhere[b], lengths)))
+        shared = [within(parts[a][i], parts[b][i], lengths) for i in range(3)]
+        rows.append(("two seeds, same third", a, b, np.mean(shared, axis=0)))
         crossed = [within(parts[a][i], parts[b][j], lengths) for i, j in permutations(range(3), 2)]
         rows.append(("two seeds, disjoint thirds", a, b, np.mean(crossed, axis=0)))
     for a in maps:
@@ -75,7 +77,7 @@ def main(out: Path, *folders: str) -> None:
     for kind in dict.fromkeys(row[0] for row in rows):
         rows.append((kind, "mean", "", np.mean([row[3] for row in rows if row[0] == kind], axis=0)))
     table = [
-        (*row[:3], row[3][0], *np.quantile(row[3][1:], [0.025, 0.975]), n if "same" in row[0] else n // 3)
+        (*row[:3], row[3][0], *np.quantile(row[3][1:], [0.025, 0.975]), n if "examples" in row[0] else n // 3)
         for row in rows
     ]
     names = ["comparison", "map_a", "map_b", "within_one_length", "ci_low", "ci_high", "n_examples"]
