@@ -55,11 +55,11 @@ ALL_OFF = "all switched off"
 
 RETRAINED = (
     "An ablation does not tell which layers a new training needs. That was tested once, with LoRAs on an "
-    "encoder (gte-small, five seeds) in the six of twelve layers with the largest shares of the drop: on MNLI "
-    "they had 60.3% accuracy, LoRAs in all layers 61.1% (95% interval of the difference −1.9% to +0.2%), in "
-    "the highest six 59.0%, in random ones 57.9% and in the lowest six 57.8%, of which only the lowest are "
-    "significantly below all; on two other tasks no difference was found. Language models, other adapters and "
-    "leaving out a removable span were not tested (docs/studies/recipe.md)."
+    "encoder (gte-small, five seeds), in the six of twelve layers with the largest shares of the drop: on "
+    "MNLI they had an accuracy of 60.3%, LoRAs in all layers 61.1% (95% interval of the difference: −1.9% to "
+    "+0.2%), in the highest six 59.0%, in random ones 57.9% and in the lowest six 57.8%, of which only the "
+    "lowest are significantly below all; on two other tasks no difference was found. Language models, other "
+    "adapters and leaving out a removable span were not tested (docs/studies/recipe.md)."
 )
 """What is known of leaving out in the next training what an ablation finds dispensable."""
 
