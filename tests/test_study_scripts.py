@@ -12,13 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from byte_tokenizer import byte_tokenizer
-from docs_scripts import module
+from docs_scripts import DOCS, module
 from safetensors.numpy import load_file
-from scipy.stats import spearmanr, ttest_1samp
+from scipy.stats import spearmanr, ttest_1samp, ttest_ind
 
 import adapter_probe as ap
 
 pytestmark = pytest.mark.slow
+STUDIES = DOCS / "studies"
 
 
 def script(name: str) -> ModuleType:
@@ -159,6 +160,119 @@ def test_lowest_layers_cost_what_the_ablation_says(
         0,
     ]
     assert (tmp_path / "out" / "lowest-layers.png").exists()
+
+
+@pytest.fixture(scope="module")
+def grids(airline: Path, tiny_base: Callable, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The ablations of four seeds of one task."""
+    out, files = tmp_path_factory.mktemp("grids"), airline / "crowdflower_airline"
+    for seed in range(4):
+        ap.train(
+            tiny_base("bert", layers=4), out / str(seed), train_file=files / "train.jsonl", seed=seed,
+            validation_file=files / "validation.jsonl", size=4, learning_rate=1e-2, epochs=2, progress=False,
+        )  # fmt: skip
+        ap.ablate(out / str(seed), out=out / str(seed) / "grid", progress=False)
+    return [str(out / str(seed) / "grid") for seed in range(4)]
+
+
+def test_a_difference_between_tasks_is_welchs(grids: list[str], tmp_path: Path):
+    named = {"first": ",".join(grids[:2]), "second": ",".join(grids[2:])}
+    script("task_difference").main(tmp_path, named)
+    found = pd.read_csv(tmp_path / "difference.csv")
+    drops = -np.stack([ap.load(folder).spans["delta_points"] for folder in grids])
+    with np.errstate(all="ignore"):
+        expected = ttest_ind(drops[2:], drops[:2], equal_var=False)
+        interval = expected.confidence_interval()
+    np.testing.assert_allclose(found["p_value"], expected.pvalue, atol=1e-4)
+    np.testing.assert_allclose(found["difference_points"], drops[2:].mean(0) - drops[:2].mean(0), atol=1e-4)
+    np.testing.assert_allclose(found["ci_low_points"], interval.low, atol=1e-3)
+    assert (tmp_path / "difference.png").exists()
+
+
+def test_ranks_of_maps_are_spearmans(grids: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(STUDIES)  # a script's own folder is where it finds others
+    ranks = script("map_ranks")
+    maps = {name: ranks.read(f"{folder}/spans.csv") for name, folder in zip("ab", grids)}
+    ranks.main(tmp_path / "ranks.csv", maps)
+    found = pd.read_csv(tmp_path / "ranks.csv").set_index(["map_a", "map_b"])
+    one, other = maps["a"].round(9), maps["b"].round(9)
+    row = found.loc[("a", "b")]
+    assert row["spans"] == 10
+    assert row["rank_correlation"] == pytest.approx(spearmanr(one, other).statistic, abs=1e-3)
+    assert row["mean_absolute_difference_points"] == pytest.approx((one - other).abs().mean(), abs=1e-3)
+    lengths = [last - first + 1 for first, last in one.index]
+    for name, drops in (("a", one), ("b", other)):
+        alone = spearmanr(drops, lengths).statistic
+        assert found.loc[(name, "number of layers"), "rank_correlation"] == pytest.approx(alone, abs=1e-3)
+
+
+def test_averages_of_learnt_tasks_are_means_of_their_rows(tmp_path: Path):
+    study = STUDIES / "tradeoff"
+    script("learnt_tasks").main(str(study), str(tmp_path), ["airline", "sst2"])
+    sizes = pd.read_csv(tmp_path / "table-sizes.csv").set_index("size")
+    trials = pd.read_csv(study / "trials.csv").query("method == 'adapters' and task in ['airline', 'sst2']")
+    for size, own in trials.groupby("size"):
+        seeds = own.groupby(["task", "learning_rate"])["score"].agg(["count", "mean"]).query("count == 3")
+        assert sizes.loc[size, "mean_score"] == pytest.approx(
+            seeds.groupby("task")["mean"].max().mean(), abs=1e-6
+        )
+    assert {path.stem for path in tmp_path.iterdir()} == {
+        "size-robustness", "table-sizes", "table-tasks", "tradeoff-aggregate",
+    }  # fmt: skip
+
+
+def test_a_base_without_its_pooler(tiny_base: Callable, tmp_path: Path):
+    base = tiny_base("bert")
+    script("new_pooler").main(base, tmp_path / "new")
+    before, after = (load_file(folder / "model.safetensors") for folder in (base, tmp_path / "new"))
+    assert {name for name in before if "pooler" not in name} == set(after) < set(before)
+    assert all(np.array_equal(before[name], tensor) for name, tensor in after.items())
+
+
+def test_probes_of_frozen_layers_are_logistic_regressions(airline: Path, tiny_base: Callable, tmp_path: Path):
+    import torch
+    from sklearn.linear_model import LogisticRegression
+    from transformers import AutoModel, AutoTokenizer
+
+    task, base = tmp_path / "task", tiny_base("bert")
+    task.mkdir()
+    splits = {}
+    for split in ("train", "validation"):
+        lines = (airline / "crowdflower_airline" / f"{split}.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines]
+        splits[split] = [(row["text"], int(row["label"] == "positive")) for row in rows]
+        texts = [json.dumps({"sentence": text, "label": label}) for text, label in splits[split]]
+        (task / f"{split}.jsonl").write_text("\n".join(texts))
+    probe = script("cola_probe")
+    probe.main(task, tmp_path / "probe.csv", [str(base)])
+    found = pd.read_csv(tmp_path / "probe.csv").set_index(["state", "layer"])["accuracy"]
+    model, tokenizer = AutoModel.from_pretrained(base).eval(), AutoTokenizer.from_pretrained(base)
+    states, labels = {}, {}
+    for split, rows in splits.items():
+        with torch.no_grad():
+            hidden = [model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states
+                      for text, _ in rows]  # fmt: skip
+        states[split] = np.stack([[layer[0, 0].numpy() for layer in one] for one in hidden], axis=1)
+        labels[split] = np.array([label for _, label in rows])
+    for layer, (x, x_new) in enumerate(zip(states["train"], states["validation"])):
+        mean, std = x.mean(0), x.std(0, ddof=1) + 1e-6
+        regression = LogisticRegression(C=1 / (probe.PENALTY * len(x)), max_iter=1000)
+        regression.fit((x - mean) / std, labels["train"])
+        expected = regression.score((x_new - mean) / std, labels["validation"])
+        assert found["first token", layer] == pytest.approx(expected, abs=1.01 / len(x_new))
+
+
+def test_maps_of_divergences_differ_by_their_means(grids: list[str], capsys: pytest.CaptureFixture):
+    folders = []
+    for folder in grids[:2]:
+        checkpoint = Path(folder).parent
+        ap.ablate(checkpoint, metric="kl", spans="single", out=checkpoint / "kl", progress=False)
+        folders.append(str(checkpoint / "kl"))
+    script("quantised_maps").main(*folders)
+    said = capsys.readouterr().out.splitlines()[-1]
+    one, other = (ap.load(folder).spans["score"].to_numpy() for folder in folders)
+    assert f"mean difference {np.abs(one - other).mean():.5f}" in said
+    assert f"correlation {np.corrcoef(one, other)[0, 1]:.5f}" in said
 
 
 def test_the_boundary_is_chosen_on_one_half_and_judged_on_the_other(tmp_path: Path):

@@ -17,7 +17,7 @@ def divergences(folder: str) -> tuple[np.ndarray, np.ndarray]:
     """Summed divergences ``[layers, texts]``, and the number of tokens of each text."""
     results = ap.load(folder).results
     layers = results.spans[:, 0] >= 0
-    return results.differences[layers, :, 0], results.scored_with
+    return results.predictions[layers], results.scored_with
 
 
 def compared(one: np.ndarray, other: np.ndarray) -> np.ndarray:
