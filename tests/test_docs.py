@@ -190,8 +190,11 @@ def test_a_study_runs_from_data_to_figures_and_is_resumed(tiny_base: Callable, t
     assert drawn.exists(), sorted(path for path in out.rglob("*.png"))
     trials = (out / "init" / "init-sweep" / "trials.csv").read_bytes()
     assert trials.count(b"\n") == 37
+    lora = (out / "lora-init" / "init-sweep" / "trials.csv").read_bytes()
+    assert lora.count(b"\n") == 67
     assert subprocess.run(command, env=os.environ | places, capture_output=True).returncode == 0
     assert (out / "init" / "init-sweep" / "trials.csv").read_bytes() == trials
+    assert (out / "lora-init" / "init-sweep" / "trials.csv").read_bytes() == lora
 
 
 def test_the_tests_that_the_makefile_names_exist():
