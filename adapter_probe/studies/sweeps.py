@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapter_probe.errors import DataError, TrainingError
-from adapter_probe.metrics import LANGUAGE_METRICS, METRICS
 from adapter_probe.progress import print_message
 
 from .gallery import StoredStudy
@@ -236,15 +235,15 @@ def spread_text(point: Mapping[str, Any]) -> str:
 
 
 def majority_rows(points: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """One row per task: the score of the most frequent class, and how many points do not exceed it."""
+    """One row per task with classes: the score of the most frequent, and how many points do not exceed it."""
     rows = []
     for task in dict.fromkeys(point["task"] for point in points):
         own = [point for point in points if point["task"] == task]
         majority, metric = own[0]["majority_score"], own[0]["metric"]
-        if metric in LANGUAGE_METRICS and metric not in METRICS["classification"]:  # there are no classes
+        if majority is None:  # there are no classes
             continue
         text = score_text(majority, metric)
-        poor = [] if majority is None else [p for p in own if p["mean"] is None or p["mean"] <= majority]
+        poor = [p for p in own if p["mean"] is None or p["mean"] <= majority]
         several = len({point["task"] for point in points}) > 1
         rows.append(
             (
