@@ -145,6 +145,11 @@ def is_distance(metric: str | None) -> bool:
     return metric in _DISTANCES
 
 
+def is_right_share(metric: str | None) -> bool:
+    """Whether a score is a share of what is right, such as accuracy, in percent."""
+    return _written(metric).in_percent and not is_distance(metric)
+
+
 def drop_name(metric: str | None) -> str:
     """The name of a change for the worse: a drop of a score, a rise of a loss; or that of a distance."""
     if metric in _DISTANCES:
