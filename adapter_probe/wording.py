@@ -56,10 +56,10 @@ ALL_OFF = "all switched off"
 RETRAINED = (
     "An ablation does not tell which layers a new training needs. That was tested once, with LoRAs on an "
     "encoder (gte-small, five seeds), in the six of twelve layers with the largest shares of the drop: on "
-    "MNLI they had an accuracy of 60.3%, LoRAs in all layers 61.1% (95% interval of the difference: −1.9% to "
-    "+0.2%), in the highest six 59.0%, in random ones 57.9% and in the lowest six 57.8%, of which only the "
-    "lowest are significantly below all; on two other tasks no difference was found. Language models, other "
-    "adapters and leaving out a removable span were not tested (docs/studies/recipe.md)."
+    "MNLI they had an accuracy of 60.3%, LoRAs in all layers 61.1% (95% interval of the difference: −1.9 to "
+    "+0.2 points), in the highest six 59.0%, in random ones 57.9% and in the lowest six 57.8%, of which only "
+    "the lowest are significantly below all; on two other tasks no difference was found. Language models, "
+    "other adapters and leaving out a removable span were not tested (docs/studies/recipe.md)."
 )
 """What is known of leaving out in the next training what an ablation finds dispensable."""
 
@@ -145,8 +145,8 @@ def is_distance(metric: str | None) -> bool:
     return metric in _DISTANCES
 
 
-def is_right_share(metric: str | None) -> bool:
-    """Whether a score is a share of what is right, such as accuracy, in percent."""
+def is_percentage(metric: str | None) -> bool:
+    """Whether a score is written in percent, such as accuracy or F1; a distance is no score."""
     return _written(metric).in_percent and not is_distance(metric)
 
 

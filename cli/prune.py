@@ -6,7 +6,7 @@ from typing import Any
 
 from adapter_probe.studies.checkpoint_arguments import Prune
 from adapter_probe.studies.terminal_text import aligned_columns, change_interval_text, plain_text, score_text
-from adapter_probe.wording import RETRAINED, done_text, is_distance, is_right_share, layers_text
+from adapter_probe.wording import RETRAINED, done_text, is_distance, is_percentage, layers_text
 
 from . import options
 from .console import command, show, show_json
@@ -69,6 +69,6 @@ def _text(pruned: dict[str, Any]) -> str:
         ("checkpoint", pruned["checkpoint"]),
     ]
     text = aligned_columns([row for row in rows if row[1]])
-    tested = pruned["chosen_on"] and not pruned["strength"] and is_right_share(metric)
+    tested = pruned["chosen_on"] and not pruned["strength"] and is_percentage(metric)
     paragraphs = [pruned["warning"], text, RETRAINED if tested else None]
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)

@@ -117,13 +117,16 @@ def _kinds(rope: Any) -> Iterator[object]:
 def _own_scores(
     model: nn.Module, encoded: EncodedRequests, items: np.ndarray, device: torch.device, most: int
 ) -> tuple[np.ndarray, float, bool]:
-    """Log-likelihoods ``[items, continuations]`` of single texts, and `choose_layout`'s second result.
+    """Log-likelihoods of single texts, and in what size their logits were rounded.
 
     Only texts of the same length share a forward, of at most so many tokens.
 
     Of an item with many continuations the first, the last and the longest are computed, and the others are
-    NaN, as where an item has fewer. Between them stands the largest logit of a target, or logarithm of a
-    normaliser, without its sign: what is subtracted has been rounded in this size.
+    NaN, as where an item has fewer.
+
+    Returns:
+        log-likelihoods ``[items, continuations]``; the largest absolute value among the targets' logits and
+        the logarithms of the normalisers; and `choose_layout`'s second result.
     """
     sums = np.full((len(items), encoded.n_continuations), np.nan)
     seen: list[Tensor] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from adapter_probe.wording import RETRAINED, is_right_share, span_text
+from adapter_probe.wording import RETRAINED, is_percentage, span_text
 
 from .maps import MANY, View
 from .markup import Html, settings, table, tag
@@ -161,7 +161,7 @@ def _control(study: MapStudy) -> Html:
         for _ in study.steps[0]["advice"]
     ]  # fmt: skip
     command = "adapter-probe prune CHECKPOINT --span ", tag("span"), " --out FOLDER"
-    tested = tag("p", None, RETRAINED) if is_right_share(study.words.metric) else None
+    tested = tag("p", None, RETRAINED) if is_percentage(study.words.metric) else None
     removal = tag("p", None, "To remove these adapters: ", tag("code", None, *command))
     prune = tag("div", {"class": "note prune"}, removal, tested)
     note = tag("p", {"class": "note within"})
