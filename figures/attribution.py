@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from adapter_probe.analysis.deltas import last_layers
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.wording import drop_name, is_distance, number_text, unit_name
@@ -79,12 +80,17 @@ def attribution(
     ax.set_xlim(-0.6, len(names) - 0.4)
     number_layers(ax.xaxis, names, 0.0)
     ax.tick_params(axis="x", length=0)
-    ax.set_xlabel("layer")
+    ax.set_xlabel("first layer of the group" if _unit(pd.concat(layers)) == "group" else "layer")
     metric = common_metric(records)
     ax.set_ylabel(f"{drop_name(metric)} ({unit_name(metric)})")
     if legend:
         legend_on_top(ax, legend_entries(records))
     return ax
+
+
+def _unit(layers: pd.DataFrame) -> str:
+    """What a bar is of: a layer, or a group of layers that were switched together."""
+    return "group" if (last_layers(layers) > layers["layer"]).any() else "layer"
 
 
 def _bar_style(index: int) -> dict[str, object]:
@@ -111,6 +117,7 @@ def _draw_alone(ax: Axes, layers: pd.DataFrame, x: np.ndarray) -> None:
 def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]]:
     """Legend handles and labels: bars by task, then the diamonds."""
     layers = pd.concat([shares_of(record) for record in records])
+    unit = _unit(layers)
     interval = ", 95% interval" if "share_low_points" in layers else ""
     entries: list[tuple[Artist, str]] = []
     for index, record in enumerate(records):
@@ -126,7 +133,7 @@ def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]
         if present.any():
             props = {"markersize": 2.6 * style.scale_factor(), "markeredgewidth": 0.5 * style.scale_factor()}
             handle = Line2D([], [], linestyle="", marker="D", color=ink, markerfacecolor=fill, **props)
-            entries.append((handle, f"layer alone, {word}" if tested else "layer alone"))
+            entries.append((handle, f"{unit} alone, {word}" if tested else f"{unit} alone"))
     return entries
 
 
@@ -184,8 +191,8 @@ def _shares_drawn(record: AblationRecord, name: str) -> pd.DataFrame:
     share = {end: layers.get(f"share_{end}_points", np.nan) for end in ("low", "high")}
     apart = {end: spans.get(f"interaction_{end}_points", np.nan) for end in ("low", "high")}
     kinds = (
-        ("layer share", layers["layer"], layers["layer"], layers["share_points"], share),
-        ("layer alone", layers["layer"], layers["layer"], -layers["delta_points"], alone),
+        ("layer share", layers["layer"], last_layers(layers), layers["share_points"], share),
+        ("layer alone", layers["layer"], last_layers(layers), -layers["delta_points"], alone),
         ("interaction", spans["first"], spans["last"], spans["interaction_points"], apart),
     )
     parts = [
@@ -203,18 +210,21 @@ def _caption(records: Sequence[AblationRecord]) -> str:
     layers = pd.concat([record.shares for record in records], ignore_index=True)
     spans = pd.concat([record.spans for record in records], ignore_index=True)
     metric = common_metric(records)
+    one, chain = "layer", "layers"
+    if _unit(layers) == "group":
+        one, chain = "group of layers", "groups, which a and b number"
     drop, loss = drop_name(metric), "" if is_distance(metric) else " loss"
     told = dict.fromkeys(record.summary.removed for record in records)
-    whole = " or ".join(one.replace("all s", "all adapters s", 1) for one in told)
+    whole = " or ".join(text.replace("all s", "all adapters s", 1) for text in told)
     parts = [
         *warnings_of(records),
         f"Attribution to layers of the {drop_label(records, metric)} with {whole}.",
         f"Grid: interaction of each span of layers, the part of its {drop} that shorter spans do not explain,"
         f" m(a,b) = d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1) with d(a,b) the {drop} of span a to b; red:"
         f" more{loss} than additive, blue: less{loss} than additive.",
-        "Bars: each layer's share, the sum of m(a,b)/(b−a+1) over the spans that contain it (the Myerson"
-        f" value on the chain of layers); the shares sum to the total {drop}.",
-        f"Diamonds: the {drop} of the layer alone.",
+        f"Bars: each {one}'s share, the sum of m(a,b)/(b−a+1) over the spans that contain it (the Myerson"
+        f" value on the chain of {chain}); the shares sum to the total {drop}.",
+        f"Diamonds: the {drop} of the {one} alone.",
         *checkpoint_sentences(records),
     ]
     if "share_low_points" in layers:

@@ -13,6 +13,7 @@ from adapter_probe.analysis.attribution import layer_shares, span_interactions
 from adapter_probe.analysis.deltas import (
     drop_points,
     intact_row,
+    last_layers,
     removed_row,
     rows_of,
     span_scores,
@@ -162,8 +163,7 @@ def _corrected(part: AblationTables, adjusted: np.ndarray) -> AblationTables:
     """The tables of a stack with p-values that are corrected over the spans of all stacks."""
     spans = part.spans.assign(p_holm=adjusted, significant=adjusted < ALPHA)
     of_span = spans.set_index(["first", "last"])["p_holm"].to_dict()
-    lasts = part.layers["last_layer" if "last_layer" in part.layers else "layer"]
-    own = [of_span.get(ends, np.nan) for ends in zip(part.layers["layer"], lasts)]
+    own = [of_span.get(ends, np.nan) for ends in zip(part.layers["layer"], last_layers(part.layers))]
     return replace(part, spans=spans, layers=part.layers.assign(p_holm=own))
 
 

@@ -155,6 +155,11 @@ def span_units(frame: pd.DataFrame) -> np.ndarray | None:
     return units if all(tuple(unit) in studied for unit in units.tolist()) else None
 
 
+def last_layers(layers: pd.DataFrame) -> pd.Series:
+    """The last layer of each row of a table of layers, or of groups of layers."""
+    return layers["last_layer"] if "last_layer" in layers else layers["layer"]
+
+
 def span_order(frame: pd.DataFrame) -> SpanOrder | None:
     """How spans form a line, so that they are drawn as a curve; None for a grid or a single span.
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.analysis.deltas import last_layers
 from adapter_probe.spans import SITES_PER_LAYER, Span
 
 
@@ -106,10 +107,9 @@ def studied_lora(results: AblationResults) -> tuple[int, list[int], list[int]] |
 
 def shares_by_layer(layers: pd.DataFrame) -> pd.Series:
     """Shares in points by layer; the share of a group is divided equally among its layers."""
-    last = layers["last_layer"] if "last_layer" in layers else layers["layer"]
     shares = {
         layer: share / (end - first + 1)
-        for first, end, share in zip(layers["layer"], last, layers["share_points"])
+        for first, end, share in zip(layers["layer"], last_layers(layers), layers["share_points"])
         for layer in range(first, end + 1)
     }
     return pd.Series(shares, dtype=float)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from ablation_facts import record_of
 from matplotlib.figure import Figure
-from refusals import naming
+from refusals import naming, says
 
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.errors import ResultsError
@@ -86,6 +86,26 @@ def test_the_caption_counts_the_intervals_that_are_not_corrected(record):
     caption = next(drawings([record(12)], FigureOptions(PAPER))).caption
     for words in ("1,043", "McNemar", "78 intervals", "about 4 "):
         assert words in caption
+
+
+def test_bars_of_groups_are_called_groups_and_end_at_their_last_layer(record):
+    panel = record(3)
+    spans = panel.spans
+    by_two = replace(
+        panel,
+        spans=spans.assign(first=2 * spans["first"], last=2 * spans["last"] + 1),
+        layers=panel.layers.assign(layer=2 * panel.layers["layer"], last_layer=2 * panel.layers["layer"] + 1),
+    )
+    drawing = next(drawings([by_two], FigureOptions(PAPER)))
+    frame = drawing.frame[drawing.frame["quantity"] != "interaction"]
+    assert list(zip(frame["first"], frame["last"])) == 2 * [(0, 1), (2, 3), (4, 5)]
+    single = next(drawings([panel], FigureOptions(PAPER)))
+    assert says(drawing.caption, "group of layers alone")
+    assert says(single.caption, "the layer alone")
+    for one, word in ((drawing, "group"), (single, "layer")):
+        (legend,) = one.figure.legends
+        assert all(word in text.get_text() for text in legend.get_texts()[1:])
+    assert any("group" in ax.get_xlabel() for ax in drawing.figure.axes)
 
 
 def test_without_intervals_nothing_is_said_of_them(record):
