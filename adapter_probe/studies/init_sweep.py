@@ -21,11 +21,11 @@ from adapter_probe.settings import Style
 
 from .checked import checked, planned_by, taking
 from .gallery import axes_for
-from .halving import in_reach
 from .planning import plan_sweep
 from .plans import SweepPlan
-from .sweeps import Sweep, find_trials, majority_rows, plain_rows, run_trials, spread_text
-from .training_arguments import InitSweepSettings, OnTrial, RunInitSweep
+from .sweeps import Sweep, find_trials, majority_rows, plain_rows, spread_text
+from .training_arguments import InitSweepSettings, OnTrial, RunInitSweep, SweepSettings
+from .tuning import run_search
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,7 +126,7 @@ def plan(call: RunInitSweep) -> SweepPlan:
     Raises:
         AdapterProbeError: see `init_sweep`.
     """
-    return plan_sweep(_trials(call), Path(call.out), Resources.of(call), call.progress)
+    return plan_sweep(call, _trials(call), Path(call.out), Resources.of(call), call.progress)
 
 
 @planned_by(plan)
@@ -145,14 +145,13 @@ def init_sweep(call: RunInitSweep) -> InitSweep:
         ResultsError: the folder is in use, contains another study, or cannot be written.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    out, resources = Path(call.out), Resources.of(call)
-    trials = _trials(call)
-    if call.halving:
-        trials = in_reach(INIT_SWEEP, trials, out, resources, call.progress)
-    return run_init_sweep(trials, out, resources, call.progress, call.on_trial)
+    return run_init_sweep(
+        call, _trials(call), Path(call.out), Resources.of(call), call.progress, call.on_trial
+    )
 
 
 def run_init_sweep(
+    sweep: SweepSettings,
     trials: Sequence[Trial],
     out: Path,
     resources: Resources,
@@ -160,7 +159,7 @@ def run_init_sweep(
     on_trial: OnTrial | None = None,
 ) -> InitSweep:
     """Run the missing trials and write ``trials.csv`` and ``sweep.csv``; see `init_sweep`."""
-    frame = run_trials(INIT_SWEEP, trials, out, resources, progress, on_trial)
+    frame = run_search(INIT_SWEEP, sweep, trials, out, resources, progress, on_trial)
     table = init_sweep_table(frame)
     with sealed(out, (schema.TRIALS_CSV, schema.SWEEP_CSV)):
         write_csv(out / schema.SWEEP_CSV, table)

@@ -15,6 +15,8 @@ from adapter_probe.spans import effective_variants
 
 from .gallery import BYTES_OF_DRAWING, SECONDS_OF_DRAWING
 from .plans import AblationPlan, SweepPlan
+from .training_arguments import SweepSettings
+from .tuning import foreseen_trials
 
 if TYPE_CHECKING:
     from adapter_probe.jobs.running import Resources
@@ -115,14 +117,17 @@ def _other_choices(request: AblationRequest, seconds_per_pass: float) -> list[di
     return found
 
 
-def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources, progress: bool) -> SweepPlan:
-    """The trials, which of them are done, and a measured estimate of the time left."""
+def plan_sweep(
+    sweep: SweepSettings, trials: Sequence[Trial], out: Path, resources: Resources, progress: bool
+) -> SweepPlan:
+    """The trials that will be trained, which of them are done, and a measured estimate of the time left."""
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.jobs.trials import estimate_seconds, finished_trials, seconds_of_start
 
     device = choose_device("auto" if resources.cluster else resources.device)
     if not resources.cluster:
         use_threads(resources.threads)
+    trials = foreseen_trials(sweep, trials, out)
     done = finished_trials(out, trials)
     left = [trial for trial in trials if trial.id not in done]
     with activity("measuring a few training steps of each method", progress):

@@ -19,6 +19,7 @@ from adapter_probe.spans import Stack
 from .ablation import Ablation
 from .arguments import Ablate
 from .checked import checked, planned_by, taking
+from .checkpoints import contents_in
 from .comparison import average
 from .gallery import draw_into_folder
 from .init_sweep import INIT_SWEEP, InitSweep, initialised_methods, run_init_sweep
@@ -38,7 +39,6 @@ from .summaries import both_scores
 from .sweeps import requests_of
 from .tradeoff import TRADEOFF, Tradeoff, methods_of, run_tradeoff
 from .training_arguments import RunSuite
-from .tuning import foreseen_trials, tuned_trials
 
 if TYPE_CHECKING:
     from adapter_probe.models.methods import Method
@@ -122,8 +122,8 @@ def plan(call: RunSuite) -> SuitePlan:
     out, plans = Path(call.out), {}
     for name, part in ((TRADEOFF, about.tradeoff), (INIT_SWEEP, about.init_sweep)):
         if part:
-            trials = foreseen_trials(plan_trials(requests[name]), part, out / name)
-            plans[name] = plan_sweep(trials, out / name, Resources.of(call), call.progress)
+            trials = plan_trials(requests[name])
+            plans[name] = plan_sweep(part, trials, out / name, Resources.of(call), call.progress)
     folders = _checkpoints(about.ablation, requests[_CHECKPOINTS], out, None) if about.ablation else {}
     return SuitePlan(plans.get(TRADEOFF), plans.get(INIT_SWEEP), list(folders))
 
@@ -146,14 +146,16 @@ def suite(call: RunSuite) -> Suite:
 
 
 def _run(file: Path, out: Path, resources: Resources, progress: bool) -> Suite:
+    from adapter_probe.jobs.trials import plan_trials
+
     about, requests = _read(file)
     trade = sweep = None
     if part := about.tradeoff:
-        trials = tuned_trials(TRADEOFF, part, requests[TRADEOFF], out / TRADEOFF, resources, progress)
-        trade = run_tradeoff(trials, out / TRADEOFF, resources, progress)
+        trade = run_tradeoff(part, plan_trials(requests[TRADEOFF]), out / TRADEOFF, resources, progress)
     if other := about.init_sweep:
-        trials = tuned_trials(INIT_SWEEP, other, requests[INIT_SWEEP], out / INIT_SWEEP, resources, progress)
-        sweep = run_init_sweep(trials, out / INIT_SWEEP, resources, progress)
+        sweep = run_init_sweep(
+            other, plan_trials(requests[INIT_SWEEP]), out / INIT_SWEEP, resources, progress
+        )
     ablations: dict[str, list[Ablation]] = {}
     parameters = None
     if about.ablation:
@@ -247,22 +249,13 @@ def _trained(
     out: Path, folders: Mapping[Path, TrainingRequest], resources: Resources, progress: bool
 ) -> pd.DataFrame:
     """Train what is missing, and count the parameters of the first seed of each task from the files."""
-    import torch
-
-    from adapter_probe.checkpoints.headers import DELTA
-    from adapter_probe.checkpoints.peft_headers import WEIGHTS
     from adapter_probe.jobs.checkpoint_jobs import train_checkpoints
-    from adapter_probe.jobs.trial_run import count_parameters
-    from adapter_probe.models.methods import PeftMethod
-    from adapter_probe.training.request import build_model, load_inputs
 
     train_checkpoints(make_folder(out / _CHECKPOINTS), folders, resources, progress)
     first = {request.task.name: folder for folder, request in reversed(folders.items())}
-    one = next(iter(folders.values()))
-    loaded = load_inputs(one).base
-    base = count_parameters(build_model(one, loaded, torch.device("cpu")), loaded.missing).base
-    file = WEIGHTS[0] if isinstance(one.method, PeftMethod) else DELTA
-    rows = [{"task": name, "in_file": _numbers_in(first[name] / file)} for name in reversed(first)]
+    found = {name: contents_in(first[name])[0] for name in reversed(first)}
+    rows = [{"task": name, "in_file": contents.trained} for name, contents in found.items()]
+    base = next(iter(found.values())).pretrained
     table = pd.DataFrame(rows)
     table["percent_of_base"] = 100 * table["in_file"] / base
     total = base + int(table["in_file"].sum())
@@ -271,13 +264,3 @@ def _trained(
     table = pd.concat([table, pd.DataFrame([last])], ignore_index=True)
     write_csv(out / PARAMETERS_CSV, table)
     return table
-
-
-def _numbers_in(path: Path) -> int:
-    """The number of parameters in a safetensors file."""
-    import math
-
-    from safetensors import safe_open
-
-    with safe_open(path, "numpy") as file:
-        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118

@@ -14,7 +14,7 @@ from adapter_probe.records import RecordError, by_field, from_record
 from adapter_probe.settings import Sampled
 from adapter_probe.training.settings import StepSettings, TrainingSettings
 
-from .sweeps import MOST_TRIALS
+from .sweeps import MOST_TRIALS, find_one_task
 from .training_arguments import InitSweepSettings, SweepSettings, TaskOptions, TradeoffSettings
 
 if TYPE_CHECKING:
@@ -48,12 +48,9 @@ class SweepPart(SweepSettings):
 
     Attributes:
         tasks: names of tasks of the suite; empty for all tasks.
-        tuning_seeds: try every learning rate and number of epochs with so many seeds, and train the others at
-            the best of each method and task alone; by default all settings with all seeds.
     """
 
     tasks: tuple[str, ...] = ()
-    tuning_seeds: int | None = None
 
     def on(self, task: SuiteTask, method: Method) -> SweepSettings:
         """The settings of one task's trials with one method."""
@@ -134,7 +131,6 @@ class SuiteFile:
             DataError: a task cannot be found, or two tasks have the same name.
         """
         from adapter_probe.data.presets import preset_named
-        from adapter_probe.data.tasks import find_task, locate_task
 
         found: dict[str, tuple[SuiteTask, TaskSpec]] = {}
         for number, one in enumerate(self.tasks):
@@ -143,11 +139,7 @@ class SuiteFile:
             if data is None and preset_named(one.task) is not None and task != one.task:
                 data = Path(task)  # a known task with its files beside the suite
             try:
-                preset, place = locate_task(task if data is None else one.task, data)
-                spec = find_task(
-                    place, preset=preset, metric=one.metric, name=one.name, encoding=one.encoding,
-                    validation_share=one.validation_share,
-                )  # fmt: skip
+                spec = find_one_task(task if data is None else one.task, data, one, one.name)
             except AdapterProbeError as error:
                 where = f"tasks[{number}]"
                 raise DataError(f"{where}: {by_field(str(error), SuiteTask, '')}") from error
@@ -200,11 +192,6 @@ def read_suite(file: str | Path) -> SuiteFile:
         raise RecordError(f"{file}: {error}") from error
     if not suite.tasks:
         raise RecordError(f"{file}: tasks is empty; add at least one table [[tasks]]")
-    for name, part in (("tradeoff", suite.tradeoff), ("init_sweep", suite.init_sweep)):
-        if part and part.tuning_seeds is not None and not 1 <= part.tuning_seeds <= part.seeds:
-            raise RecordError(
-                f"{file}: {name}.tuning_seeds is {part.tuning_seeds}, expected 1 to {part.seeds}, the seeds"
-            )
     if (one := suite.ablation) and not 1 <= one.seeds <= MOST_TRIALS:
         raise RecordError(f"{file}: ablation.seeds is {one.seeds}, expected 1 to {MOST_TRIALS:,}")
     if not (suite.tradeoff or suite.init_sweep or suite.ablation):

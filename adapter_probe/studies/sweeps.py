@@ -124,19 +124,21 @@ def find_tasks(
     Raises:
         DataError: a task cannot be found, or the number of data folders differs from that of tasks.
     """
-    from adapter_probe.data.tasks import find_task, locate_task
-
     if data and len(data) != len(names):
         raise DataError(f"{len(data)} --data for {len(names)} --task; give one per --task, in the same order")
     folders = [Path(folder) for folder in data] if data else [None] * len(names)
-    places = [locate_task(str(name), folder) for name, folder in zip(names, folders)]
-    return [
-        find_task(
-            folder, preset=preset, metric=options.metric, encoding=options.encoding,
-            validation_share=options.validation_share,
-        )
-        for preset, folder in places
-    ]  # fmt: skip
+    return [find_one_task(str(name), folder, options) for name, folder in zip(names, folders)]
+
+
+def find_one_task(task: str, data: Path | None, options: TaskOptions, name: str | None = None) -> TaskSpec:
+    """Find one of them; `name` is its name in tables and figures, by default the task's own."""
+    from adapter_probe.data.tasks import find_task, locate_task
+
+    preset, folder = locate_task(task, data)
+    return find_task(
+        folder, preset=preset, metric=options.metric, name=name, encoding=options.encoding,
+        validation_share=options.validation_share,
+    )  # fmt: skip
 
 
 def run_trials(

@@ -22,11 +22,11 @@ from adapter_probe.wording import percent_text
 from .checked import checked, planned_by, taking
 from .example_files import as_tuple
 from .gallery import axes_for, overlay_of
-from .halving import in_reach
 from .planning import plan_sweep
 from .plans import SweepPlan
-from .sweeps import Sweep, find_trials, majority_rows, plain_rows, run_trials, spread_text
-from .training_arguments import TOP_K, OnTrial, RunTradeoff, TradeoffSettings
+from .sweeps import Sweep, find_trials, majority_rows, plain_rows, spread_text
+from .training_arguments import TOP_K, OnTrial, RunTradeoff, SweepSettings, TradeoffSettings
+from .tuning import run_search
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -161,7 +161,7 @@ def plan(call: RunTradeoff) -> SweepPlan:
     Raises:
         AdapterProbeError: see `tradeoff`.
     """
-    return plan_sweep(_trials(call), Path(call.out), Resources.of(call), call.progress)
+    return plan_sweep(call, _trials(call), Path(call.out), Resources.of(call), call.progress)
 
 
 @planned_by(plan)
@@ -178,11 +178,7 @@ def tradeoff(call: RunTradeoff) -> Tradeoff:
         ResultsError: the folder is in use, contains another study, or cannot be written.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    out, resources = Path(call.out), Resources.of(call)
-    trials = _trials(call)
-    if call.halving:
-        trials = in_reach(TRADEOFF, trials, out, resources, call.progress)
-    return run_tradeoff(trials, out, resources, call.progress, call.on_trial)
+    return run_tradeoff(call, _trials(call), Path(call.out), Resources.of(call), call.progress, call.on_trial)
 
 
 def methods_of(base: str | Path, chosen: TradeoffSettings) -> list[Method]:
@@ -215,6 +211,7 @@ def methods_of(base: str | Path, chosen: TradeoffSettings) -> list[Method]:
 
 
 def run_tradeoff(
+    sweep: SweepSettings,
     trials: Sequence[Trial],
     out: Path,
     resources: Resources,
@@ -222,7 +219,7 @@ def run_tradeoff(
     on_trial: OnTrial | None = None,
 ) -> Tradeoff:
     """Run the missing trials and write the tables; see `tradeoff`."""
-    frame = run_trials(TRADEOFF, trials, out, resources, progress, on_trial)
+    frame = run_search(TRADEOFF, sweep, trials, out, resources, progress, on_trial)
     table, sizes, aggregate = tradeoff_table(frame), None, None
     names = (
         schema.TRIALS_CSV, schema.TRADEOFF_CSV, schema.SIZES_CSV, schema.AGGREGATE_CSV, schema.COSTS_CSV

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, Literal
 
-from adapter_probe.errors import AdapterProbeError, ModelError
+from adapter_probe.errors import AdapterProbeError, ModelError, TrainingError, must_be
 from adapter_probe.jobs.resources import Resources
 from adapter_probe.models.methods import AdapterVariant
 from adapter_probe.models.peft_method import PeftConfig
@@ -65,11 +65,22 @@ class SweepSettings(StepSettings):
     )  # fmt: skip
     epochs: Sequence[int] = setting((3,), "numbers of epochs to try, chosen in the same way.")
     seeds: int = setting(3, "number of runs per setting, with seeds 0, 1, ...", least=1)
+    tuning_seeds: int | None = setting(
+        None, "try every learning rate and number of epochs with so many seeds, and train the other seeds at "
+        "the best of each method and task alone; by default all settings with all seeds.", least=1,
+    )  # fmt: skip
     halving: bool = setting(
         False, "stop learning rates that are out of reach: after a third of the steps of the first seed, the "
         "better half of them goes on, and those as good as the best within the standard error of the "
         "validation score.",
     )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tuning_seeds is not None and self.tuning_seeds > self.seeds:
+            raise TrainingError(
+                must_be("--tuning-seeds", f"1 to {self.seeds}, the number of --seeds", self.tuning_seeds)
+            )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -1,4 +1,4 @@
-"""The trials of a sweep whose settings are chosen on some of the seeds and kept for the others."""
+"""The search of a sweep: which of its trials are worth training, by halving and by the best settings."""
 
 from __future__ import annotations
 
@@ -9,68 +9,75 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from adapter_probe.analysis.sweeps import TRADEOFF_POINT, chosen_trials
+from adapter_probe.analysis.sweeps import chosen_trials
 from adapter_probe.results.trial_files import read_trials, trial_frame
 
 from .halving import in_reach
-from .suite_file import SweepPart
 from .sweeps import run_trials
+from .training_arguments import OnTrial, SweepSettings
 
 if TYPE_CHECKING:
     from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.trials import Trial
-    from adapter_probe.training.request import TrainingRequest
 
 
-def tuned_trials(
+def run_search(
     study: str,
-    part: SweepPart,
-    requests: Sequence[TrainingRequest],
+    sweep: SweepSettings,
+    trials: Sequence[Trial],
     out: Path,
     resources: Resources,
     progress: bool,
-) -> list[Trial]:
-    """The trials of a sweep; those to tune on run first, if the other seeds depend on them."""
-    from adapter_probe.jobs.trials import plan_trials
+    on_trial: OnTrial | None = None,
+) -> pd.DataFrame:
+    """Train the trials of a sweep that its search asks for; the table of all trials, see `run_trials`.
 
-    trials, tuning = plan_trials(requests), part.tuning_seeds or part.seeds
-    if part.halving:
-        trials = in_reach(study, trials, out, resources, progress)
-    first = _first(trials, tuning)
-    if len(first) == len(trials):
-        return trials
-    return _trials_to_run(trials, tuning, run_trials(study, first, out, resources, progress))
+    With `halving`, learning rates that are out of reach stop after a third of their steps. With
+    `tuning_seeds`, the other seeds are trained at the best settings of these.
+    """
+    first = _searched(trials, sweep)
+    others = len(first) < len(trials)
+    if sweep.halving:
+        first = in_reach(study, first, out, resources, progress)
+    table = run_trials(study, first, out, resources, progress, on_trial)
+    if not others:
+        return table
+    return run_trials(study, _chosen(trials, first, table), out, resources, progress, on_trial)
 
 
-def _first(trials: Sequence[Trial], tuning: int) -> list[Trial]:
-    """The trials with the seeds to tune on."""
+def foreseen_trials(sweep: SweepSettings, trials: Sequence[Trial], out: Path) -> list[Trial]:
+    """As many trials as will be trained, and the very ones once it is known which; without halving."""
+    first, table = _searched(trials, sweep), trial_frame(read_trials(out))
+    if {trial.id for trial in first} <= set(table["trial"]):
+        return _chosen(trials, first, table)
+    kept, seen = {trial.id for trial in first}, set()
+    for trial in trials:
+        point = *_point(trial), trial.request.settings.seed
+        if point not in seen:
+            kept.add(trial.id)
+        seen.add(point)
+    return [trial for trial in trials if trial.id in kept]
+
+
+def _searched(trials: Sequence[Trial], sweep: SweepSettings) -> list[Trial]:
+    """The trials whose settings are searched: those with the seeds to tune on."""
+    tuning = sweep.tuning_seeds or sweep.seeds
     return [trial for trial in trials if trial.request.settings.seed < tuning]
 
 
-def _trials_to_run(trials: Sequence[Trial], tuning: int, table: pd.DataFrame) -> list[Trial]:
-    """All settings with the first `tuning` seeds, and the best of these in the table with the other seeds."""
-    first = {trial.id: trial for trial in _first(trials, tuning)}
-    chosen = chosen_trials(table[table["trial"].isin(first)], [*TRADEOFF_POINT, "init_std"])
-    best = {_but_seed(first[name]) for name in chosen["trial"]}
-    return [trial for trial in trials if trial.id in first or _but_seed(trial) in best]
+def _chosen(trials: Sequence[Trial], first: Sequence[Trial], table: pd.DataFrame) -> list[Trial]:
+    """The searched trials, and the others with the best settings of these in the table."""
+    own = {trial.id: trial for trial in first}
+    points = {point: number for number, point in enumerate(dict.fromkeys(map(_point, first)))}
+    numbers = table["trial"].map({name: points[_point(trial)] for name, trial in own.items()})
+    found = table.assign(point=numbers)[numbers.notna()]
+    best = {_but_seed(own[name]) for name in chosen_trials(found, ["metric", "point"])["trial"]}
+    return [trial for trial in trials if trial.id in own or _but_seed(trial) in best]
+
+
+def _point(trial: Trial) -> tuple[object, ...]:
+    return trial.request.task.name, trial.request.method
 
 
 def _but_seed(trial: Trial) -> tuple[object, ...]:
-    request = trial.request
-    return request.task.name, request.method, replace(request.settings, seed=0)
-
-
-def foreseen_trials(trials: Sequence[Trial], part: SweepPart, out: Path) -> list[Trial]:
-    """As many trials as will be trained, and the very ones once it is known which."""
-    tuning = part.tuning_seeds or part.seeds
-    table = trial_frame(read_trials(out))
-    if {trial.id for trial in _first(trials, tuning)} <= set(table["trial"]):
-        return _trials_to_run(trials, tuning, table)
-    kept, seen = [], set()
-    for trial in trials:
-        request = trial.request
-        point = (request.task.name, request.method, request.settings.seed)
-        if request.settings.seed < tuning or point not in seen:
-            kept.append(trial)
-        seen.add(point)
-    return kept
+    return *_point(trial), replace(trial.request.settings, seed=0)
