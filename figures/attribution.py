@@ -210,9 +210,9 @@ def _caption(records: Sequence[AblationRecord]) -> str:
     layers = pd.concat([record.shares for record in records], ignore_index=True)
     spans = pd.concat([record.spans for record in records], ignore_index=True)
     metric = common_metric(records)
-    one, chain = "layer", "layers"
+    one, chain, numbered = "layer", "layers", ""
     if _unit(layers) == "group":
-        one, chain = "group of layers", "groups, which a and b number"
+        one, chain, numbered = "group of layers", "groups", ", where a and b are numbers of groups"
     drop, loss = drop_name(metric), "" if is_distance(metric) else " loss"
     told = dict.fromkeys(record.summary.removed for record in records)
     whole = " or ".join(text.replace("all s", "all adapters s", 1) for text in told)
@@ -220,10 +220,10 @@ def _caption(records: Sequence[AblationRecord]) -> str:
         *warnings_of(records),
         f"Attribution to layers of the {drop_label(records, metric)} with {whole}.",
         f"Grid: interaction of each span of layers, the part of its {drop} that shorter spans do not explain,"
-        f" m(a,b) = d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1) with d(a,b) the {drop} of span a to b; red:"
-        f" more{loss} than additive, blue: less{loss} than additive.",
-        f"Bars: each {one}'s share, the sum of m(a,b)/(b−a+1) over the spans that contain it (the Myerson"
-        f" value on the chain of {chain}); the shares sum to the total {drop}.",
+        f" m(a,b) = d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1) with d(a,b) the {drop} of span a to"
+        f" b{numbered}; red: more{loss} than additive, blue: less{loss} than additive.",
+        f"Bars: the share of each {one}, the sum of m(a,b)/(b−a+1) over the spans that contain it (the"
+        f" Myerson value on the chain of {chain}); the shares sum to the total {drop}.",
         f"Diamonds: the {drop} of the {one} alone.",
         *checkpoint_sentences(records),
     ]

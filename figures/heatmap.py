@@ -232,7 +232,8 @@ def _caption(
     drop, marked = drop_name(metric), []
     line, gains = drawn_tolerance(grids, tolerance), (drop_points(frame["delta_points"]) < 0).any()
     units = [one for one in (span_units(record.spans) for record in records) if one is not None]
-    grouped = any((one[:, 0] < one[:, 1]).any() for one in units)
+    grouped = any((ends[:, 0] < ends[:, 1]).any() for ends in units)
+    one = "group of layers" if grouped else "layer"
     if "significant" in frame:
         marked.append(
             "A ring, or in small cells a dot, marks a span that does not differ significantly from the intact"
@@ -259,7 +260,7 @@ def _caption(
             if gains and not is_distance(metric)
             else "",
             *marked,
-            "Right: each layer's share of the whole and the layer alone." if with_shares else "",
+            f"Right: the share of each {one} in the whole, and the {one} alone." if with_shares else "",
             PUBLISHED if len(records) < len(grids) else "",
             undefined_text(int(frame["delta_points"].isna().sum()), "Crossed-out spans"),
         ]

@@ -131,7 +131,7 @@ def refuse_too_large(request: TrainingRequest) -> None:
     needed, free = 0, available_memory(torch.device("cpu"))
     for file in files:
         with contextlib.suppress(Exception):  # a damaged file, which is told of when it is read
-            needed += _FLOAT32 * _numbers_in(file)
+            needed += _FLOAT32 * numbers_in(file)
     if free and needed > free:
         raise CheckpointError(
             f"base {request.base} takes {needed / 1e9:.1f} GB in float32, and {free / 1e9:.1f} GB of memory "
@@ -139,7 +139,8 @@ def refuse_too_large(request: TrainingRequest) -> None:
         )
 
 
-def _numbers_in(file: Path) -> int:
+def numbers_in(file: Path) -> int:
+    """The number of parameters in a safetensors file, by its header."""
     with safe_open(file, "pt") as opened:
         return sum(math.prod(opened.get_slice(name).get_shape()) for name in opened.keys())  # noqa: SIM118
 

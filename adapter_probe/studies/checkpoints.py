@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,28 @@ def inspect(call: Inspect) -> dict[str, Any]:
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
     """
-    contents, notes = contents_in(call.checkpoint, None if call.base is None else str(call.base))
+    from adapter_probe.checkpoints.headers import read_contents
+    from adapter_probe.checkpoints.mlx import as_peft
+    from adapter_probe.checkpoints.peft_headers import read_peft_contents
+
+    place = None if call.base is None else str(call.base)
+    translated = as_peft(Path(call.checkpoint), place)
+    folder = translated.folder
+    contents = read_contents(folder, place) or read_peft_contents(folder, place)
+    if contents is None:
+        from adapter_probe.checkpoints.native import OpenedCheckpoint
+        from adapter_probe.checkpoints.opened_peft import OpenedPlaced
+        from adapter_probe.checkpoints.opening import open_any
+
+        opened = open_any(folder, place)
+        if isinstance(opened, OpenedPlaced):
+            contents = contents_of_placed(opened)
+        elif isinstance(opened, OpenedCheckpoint):
+            contents = contents_of(opened)
+        else:
+            contents = read_peft_contents(opened.folder, opened.description.base.name, opened=True)
+    if contents is None:
+        raise CheckpointError(f"checkpoint {folder} opens, but the files of its base cannot be listed")
     description, counts = contents.description, contents.counts
     return {
         "base": description.base.name,
@@ -54,40 +74,8 @@ def inspect(call: Inspect) -> dict[str, Any]:
         "adapters_percent_of_base": 100 * counts["adapters"] / contents.pretrained,
         "engine": contents.engine.name,
         "engine_reason": contents.engine.reason,
-        "notes": [*notes, *contents.notes],
+        "notes": [*translated.notes, *contents.notes],
     }
-
-
-def contents_in(folder: str | Path, base: str | None = None) -> tuple[Contents, Sequence[str]]:
-    """What a checkpoint contains, and notes on how its format was translated.
-
-    Read from the files where they say it all; else the checkpoint is opened.
-
-    Raises:
-        CheckpointError, ModelError: see `inspect`.
-    """
-    from adapter_probe.checkpoints.headers import read_contents
-    from adapter_probe.checkpoints.mlx import as_peft
-    from adapter_probe.checkpoints.peft_headers import read_peft_contents
-
-    translated = as_peft(Path(folder), base)
-    folder = translated.folder
-    contents = read_contents(folder, base) or read_peft_contents(folder, base)
-    if contents is None:
-        from adapter_probe.checkpoints.native import OpenedCheckpoint
-        from adapter_probe.checkpoints.opened_peft import OpenedPlaced
-        from adapter_probe.checkpoints.opening import open_any
-
-        opened = open_any(folder, base)
-        if isinstance(opened, OpenedPlaced):
-            contents = contents_of_placed(opened)
-        elif isinstance(opened, OpenedCheckpoint):
-            contents = contents_of(opened)
-        else:
-            contents = read_peft_contents(opened.folder, opened.description.base.name, opened=True)
-    if contents is None:
-        raise CheckpointError(f"checkpoint {folder} opens, but the files of its base cannot be listed")
-    return contents, translated.notes
 
 
 def contents_of(opened: OpenedCheckpoint) -> Contents:

@@ -73,6 +73,14 @@ def in_reach(
     return [one for one in trials if (_but_rate(one), one.request.settings.learning_rate) not in lost]
 
 
+def stopped_trials(out: Path) -> set[str]:
+    """The ids of the trials that an earlier run has stopped."""
+    if not (out / HALVING_CSV).is_file():
+        return set()
+    table = pd.read_csv(out / HALVING_CSV)
+    return set(table.loc[table["stopped"], "trial"])
+
+
 def release_cuts(folders: Iterable[Path]) -> None:
     """Let trials go on beyond the step after which they were compared."""
     for folder in folders:

@@ -123,6 +123,9 @@ def initialised_methods(chosen: InitSweepSettings) -> list[Method]:
 def plan(call: RunInitSweep) -> SweepPlan:
     """Estimate the time of `init_sweep` without training.
 
+    Which settings the seeds beyond `tuning_seeds` will have is not known before the others are trained: until
+    then they are counted with the first learning rate and number of epochs. Halving is not foreseen.
+
     Raises:
         AdapterProbeError: see `init_sweep`.
     """

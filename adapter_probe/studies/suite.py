@@ -19,7 +19,6 @@ from adapter_probe.spans import Stack
 from .ablation import Ablation
 from .arguments import Ablate
 from .checked import checked, planned_by, taking
-from .checkpoints import contents_in
 from .comparison import average
 from .gallery import draw_into_folder
 from .init_sweep import INIT_SWEEP, InitSweep, initialised_methods, run_init_sweep
@@ -110,8 +109,7 @@ class Suite:
 def plan(call: RunSuite) -> SuitePlan:
     """Estimate the time of the sweeps of `suite`, without running anything.
 
-    Which settings the seeds beyond `tuning_seeds` will have is not known before the others are trained: until
-    then they are counted with the first learning rate and number of epochs.
+    Of sweeps with `tuning_seeds` see `adapter_probe.tradeoff.plan`.
 
     Raises:
         AdapterProbeError: see `suite`.
@@ -249,13 +247,23 @@ def _trained(
     out: Path, folders: Mapping[Path, TrainingRequest], resources: Resources, progress: bool
 ) -> pd.DataFrame:
     """Train what is missing, and count the parameters of the first seed of each task from the files."""
+    import torch
+
+    from adapter_probe.checkpoints.headers import DELTA
+    from adapter_probe.checkpoints.peft_headers import WEIGHTS
     from adapter_probe.jobs.checkpoint_jobs import train_checkpoints
+    from adapter_probe.jobs.trial_run import count_parameters
+    from adapter_probe.jobs.trials import numbers_in
+    from adapter_probe.models.methods import PeftMethod
+    from adapter_probe.training.request import build_model, load_inputs
 
     train_checkpoints(make_folder(out / _CHECKPOINTS), folders, resources, progress)
     first = {request.task.name: folder for folder, request in reversed(folders.items())}
-    found = {name: contents_in(first[name])[0] for name in reversed(first)}
-    rows = [{"task": name, "in_file": contents.trained} for name, contents in found.items()]
-    base = next(iter(found.values())).pretrained
+    one = next(iter(folders.values()))
+    loaded = load_inputs(one).base
+    base = count_parameters(build_model(one, loaded, torch.device("cpu")), loaded.missing).base
+    file = WEIGHTS[0] if isinstance(one.method, PeftMethod) else DELTA
+    rows = [{"task": name, "in_file": numbers_in(first[name] / file)} for name in reversed(first)]
     table = pd.DataFrame(rows)
     table["percent_of_base"] = 100 * table["in_file"] / base
     total = base + int(table["in_file"].sum())

@@ -158,6 +158,9 @@ def _trials(call: RunTradeoff) -> list[Trial]:
 def plan(call: RunTradeoff) -> SweepPlan:
     """Estimate the time of `tradeoff` without training.
 
+    Which settings the seeds beyond `tuning_seeds` will have is not known before the others are trained: until
+    then they are counted with the first learning rate and number of epochs. Halving is not foreseen.
+
     Raises:
         AdapterProbeError: see `tradeoff`.
     """

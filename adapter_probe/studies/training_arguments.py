@@ -67,7 +67,7 @@ class SweepSettings(StepSettings):
     seeds: int = setting(3, "number of runs per setting, with seeds 0, 1, ...", least=1)
     tuning_seeds: int | None = setting(
         None, "try every learning rate and number of epochs with so many seeds, and train the other seeds at "
-        "the best of each method and task alone; by default all settings with all seeds.", least=1,
+        "nothing but the best of each method and task; by default all settings with all seeds.", least=1,
     )  # fmt: skip
     halving: bool = setting(
         False, "stop learning rates that are out of reach: after a third of the steps of the first seed, the "
@@ -79,7 +79,7 @@ class SweepSettings(StepSettings):
         super().__post_init__()
         if self.tuning_seeds is not None and self.tuning_seeds > self.seeds:
             raise TrainingError(
-                must_be("--tuning-seeds", f"1 to {self.seeds}, the number of --seeds", self.tuning_seeds)
+                must_be("--tuning-seeds", f"at most {self.seeds}, the number of --seeds", self.tuning_seeds)
             )
 
 

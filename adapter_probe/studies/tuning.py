@@ -12,7 +12,7 @@ import pandas as pd
 from adapter_probe.analysis.sweeps import chosen_trials
 from adapter_probe.results.trial_files import read_trials, trial_frame
 
-from .halving import in_reach
+from .halving import in_reach, stopped_trials
 from .sweeps import run_trials
 from .training_arguments import OnTrial, SweepSettings
 
@@ -46,17 +46,24 @@ def run_search(
 
 
 def foreseen_trials(sweep: SweepSettings, trials: Sequence[Trial], out: Path) -> list[Trial]:
-    """As many trials as will be trained, and the very ones once it is known which; without halving."""
-    first, table = _searched(trials, sweep), trial_frame(read_trials(out))
+    """The trials to be trained, without those that halving has stopped.
+
+    While the best settings are unknown, the seeds beyond `tuning_seeds` are counted at the first ones.
+    """
+    first = _searched(trials, sweep)
+    others = len(first) < len(trials)
+    if sweep.halving:
+        lost = stopped_trials(out)
+        first = [trial for trial in first if trial.id not in lost]
+    if not others:
+        return first
+    table = trial_frame(read_trials(out))
     if {trial.id for trial in first} <= set(table["trial"]):
         return _chosen(trials, first, table)
-    kept, seen = {trial.id for trial in first}, set()
-    for trial in trials:
-        point = *_point(trial), trial.request.settings.seed
-        if point not in seen:
-            kept.add(trial.id)
-        seen.add(point)
-    return [trial for trial in trials if trial.id in kept]
+    own = {trial.id for trial in first}
+    late = [trial for trial in trials if trial.request.settings.seed >= (sweep.tuning_seeds or sweep.seeds)]
+    own |= {(*_point(one), one.request.settings.seed): one.id for one in reversed(late)}.values()
+    return [trial for trial in trials if trial.id in own]
 
 
 def _searched(trials: Sequence[Trial], sweep: SweepSettings) -> list[Trial]:

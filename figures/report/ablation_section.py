@@ -12,7 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.deltas import drop_points, span_order
+from adapter_probe.analysis.deltas import drop_points, last_layers, span_order
 from adapter_probe.analysis.study_records import AblationRecord, section_of
 from adapter_probe.figures.ablation_words import study_label
 from adapter_probe.figures.attribution import attribution, legend_entries
@@ -253,16 +253,19 @@ def _layers(record: AblationRecord, prefix: str, words: Words) -> Html | None:
     alone, unit = f"{'on' if words.study == 'kept' else words.done} alone", words.unit.strip()
     frame = _as_drops(record.layers)
     to, share = "to (95%)", f"share of the {words.drop}"
+    grouped = (last_layers(frame) > frame["layer"]).any()
+    one, many = ("group of layers", "groups of layers") if grouped else ("layer", "layers")
+    ends = {"layer": "first layer", "last_layer": "last layer"} if grouped else {"layer": "layer"}
     heads = {
-        "layer": "layer", "alone": f"{words.drop} {alone}", "alone_low": "from", "alone_high": to,
+        **ends, "alone": f"{words.drop} {alone}", "alone_low": "from", "alone_high": to,
         "p_holm": "Holm p", "share_points": share, "share_low_points": "from", "share_high_points": to,
     }  # fmt: skip
     rows = frame[[name for name in heads if name in frame and not frame[name].isna().all()]]
     shown = rows.apply(
-        lambda column: column if column.name in ("layer", "p_holm") else [words.number(v) for v in column]
+        lambda column: column if column.name in {*ends, "p_holm"} else [words.number(v) for v in column]
     )
-    title = f"{len(frame)} layers as a table" + (f" ({unit})" if unit else "")
-    heading, figure = f"Each layer {alone}", None
+    title = f"{len(frame)} {many} as a table" + (f" ({unit})" if unit else "")
+    heading, figure = f"Each {one} {alone}", None
     if record.shares is not None:
         heading = f"Which layers carry the {words.drop}"
         figure = _shares(record, f"{prefix}l", heading)

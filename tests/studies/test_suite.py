@@ -212,7 +212,7 @@ def test_a_sweep_of_nothing_is_refused(file, tmp_path, old, new, part):
     ("old", "new", "words"),
     [
         ("max_train = 40", "max-train = 40", ("bad.toml", "'tasks[1].max-train'", "max_train")),
-        ("tuning_seeds = 1", "tuning_seeds = 3", ("bad.toml", "tradeoff.tuning_seeds", "3", "1 to 2")),
+        ("tuning_seeds = 1", "tuning_seeds = 3", ("bad.toml", "tradeoff.tuning_seeds", "3", "at most 2")),
         ("full = [", "everything = [", ("bad.toml", "tradeoff.rates", "'everything'", "adapters, full")),
         (
             "size = 2\nseeds = 2",

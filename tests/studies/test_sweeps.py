@@ -131,7 +131,7 @@ def test_seeds_beyond_those_to_tune_on_are_trained_at_the_best_settings(tiny_bas
     assert sorted(reported) == sorted(trials["trial"])
     plan = init_sweep.plan(*place, **asked)
     assert (len(plan.trials), plan.left) == (9, 0)
-    with pytest.raises(TrainingError, match=naming("--tuning-seeds", "1 to 2", "3")):
+    with pytest.raises(TrainingError, match=naming("--tuning-seeds", "2", "3")):
         init_sweep(*place, **{**asked, "tuning_seeds": 3})
 
 
@@ -168,6 +168,13 @@ def test_learning_rates_out_of_reach_stop_and_the_others_are_as_in_a_full_search
     same_frames(halved, tradeoff(*place, tmp_path / "halved", halving=True, progress=False, **arguments))
     whole = tradeoff(*place, tmp_path / "halved", progress=False, **arguments)
     pd.testing.assert_frame_equal(whole.trials, full.trials)
+
+    # The other seed has the best rate alone, and a plan of what is done knows it.
+    arguments |= {"seeds": 2, "tuning_seeds": 1, "halving": True}
+    tuned = tradeoff(*place, tmp_path / "tuned", progress=False, **arguments)
+    assert sorted(zip(tuned.trials["learning_rate"], tuned.trials["seed"])) == [(1e-2, 0), (1e-2, 1)]
+    plan = tradeoff.plan(*place, tmp_path / "tuned", **arguments)
+    assert ({one["learning_rate"] for one in plan.trials}, plan.left) == ({1e-2}, 0)
 
 
 def test_an_edited_table_is_refused(sweep, tmp_path):

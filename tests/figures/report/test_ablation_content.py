@@ -25,7 +25,7 @@ from adapter_probe.figures.report.page import map_studies
 from adapter_probe.figures.report.span_words import Words
 from adapter_probe.metrics import score
 from adapter_probe.results.ablation_files import load_ablation, read_spans, write_spans
-from adapter_probe.results.atomic import write_json
+from adapter_probe.results.atomic import write_csv, write_json
 from adapter_probe.wording import RETRAINED
 
 
@@ -282,6 +282,16 @@ def test_groups_of_layers_stand_side_by_side(study_of, tmp_path: Path):
     assert places == [(i, j) for i in range(3) for j in range(i, 3)]
     (step,) = (step for step in study.steps if step["tolerance"] == 1)
     assert (step["estimate"], step["within"]) == (0, 3)
+
+    # Its table of groups names both ends.
+    first, last = zip(*units)
+    shares = {"layer": first, "last_layer": last, "delta_points": [0.0, 0, 0], "share_points": [1.0, 1, 1]}
+    write_csv(tmp_path / "layers.csv", pd.DataFrame(shares))
+    said = section(study_of(tmp_path), 0)
+    table = said[said.index("3 groups of layers") :]
+    assert re.findall(r"<t[hd][^>]*>(\d)</t[hd]><t[hd][^>]*>(\d)</t[hd]>", table)[:3] == [
+        (str(a), str(b)) for a, b in units
+    ]
 
 
 @pytest.mark.slow
