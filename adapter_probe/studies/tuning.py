@@ -62,7 +62,7 @@ def foreseen_trials(sweep: SweepSettings, trials: Sequence[Trial], out: Path) ->
         return _chosen(trials, first, table)
     own = {trial.id for trial in first}
     late = [trial for trial in trials if trial.request.settings.seed >= (sweep.tuning_seeds or sweep.seeds)]
-    own |= {(*_point(one), one.request.settings.seed): one.id for one in reversed(late)}.values()
+    own.update({(*_point(one), one.request.settings.seed): one.id for one in reversed(late)}.values())
     return [trial for trial in trials if trial.id in own]
 
 
