@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from adapter_probe.analysis.deltas import last_layers
+from adapter_probe.analysis.deltas import are_groups, last_layers
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.wording import drop_name, is_distance, number_text, unit_name
@@ -80,17 +80,12 @@ def attribution(
     ax.set_xlim(-0.6, len(names) - 0.4)
     number_layers(ax.xaxis, names, 0.0)
     ax.tick_params(axis="x", length=0)
-    ax.set_xlabel("first layer of the group" if _unit(pd.concat(layers)) == "group" else "layer")
+    ax.set_xlabel("first layer of the group" if are_groups(pd.concat(layers)) else "layer")
     metric = common_metric(records)
     ax.set_ylabel(f"{drop_name(metric)} ({unit_name(metric)})")
     if legend:
         legend_on_top(ax, legend_entries(records))
     return ax
-
-
-def _unit(layers: pd.DataFrame) -> str:
-    """What a bar is of: a layer, or a group of layers that were switched together."""
-    return "group" if (last_layers(layers) > layers["layer"]).any() else "layer"
 
 
 def _bar_style(index: int) -> dict[str, object]:
@@ -117,7 +112,7 @@ def _draw_alone(ax: Axes, layers: pd.DataFrame, x: np.ndarray) -> None:
 def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]]:
     """Legend handles and labels: bars by task, then the diamonds."""
     layers = pd.concat([shares_of(record) for record in records])
-    unit = _unit(layers)
+    unit = "group" if are_groups(layers) else "layer"
     interval = ", 95% interval" if "share_low_points" in layers else ""
     entries: list[tuple[Artist, str]] = []
     for index, record in enumerate(records):
@@ -211,7 +206,7 @@ def _caption(records: Sequence[AblationRecord]) -> str:
     spans = pd.concat([record.spans for record in records], ignore_index=True)
     metric = common_metric(records)
     one, chain, numbered = "layer", "layers", ""
-    if _unit(layers) == "group":
+    if are_groups(layers):
         one, chain, numbered = "group of layers", "groups", ", where a and b are numbers of groups"
     drop, loss = drop_name(metric), "" if is_distance(metric) else " loss"
     told = dict.fromkeys(record.summary.removed for record in records)

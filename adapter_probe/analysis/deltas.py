@@ -160,6 +160,11 @@ def last_layers(layers: pd.DataFrame) -> pd.Series:
     return layers["last_layer"] if "last_layer" in layers else layers["layer"]
 
 
+def are_groups(layers: pd.DataFrame) -> bool:
+    """Whether a table of layers is one of groups of layers that were switched together."""
+    return bool((last_layers(layers) > layers["layer"]).any())
+
+
 def span_order(frame: pd.DataFrame) -> SpanOrder | None:
     """How spans form a line, so that they are drawn as a curve; None for a grid or a single span.
 

@@ -18,7 +18,7 @@ from adapter_probe.analysis.halving import go_on, saved_share, steps_to_cut
 from adapter_probe.errors import TrainingError
 from adapter_probe.progress import print_message
 from adapter_probe.results.atomic import claim_folder, make_folder, read_json, write_csv, write_json
-from adapter_probe.results.schema import CUT, HALVING_CSV, REACHED, TRIAL
+from adapter_probe.results.schema import CUT, HALVING_CSV, REACHED, TRIAL, read_columns
 from adapter_probe.results.trial_files import claim_study
 
 if TYPE_CHECKING:
@@ -74,10 +74,14 @@ def in_reach(
 
 
 def stopped_trials(out: Path) -> set[str]:
-    """The ids of the trials that an earlier run has stopped."""
+    """The ids of the trials that an earlier run has stopped.
+
+    Raises:
+        ResultsError: ``halving.csv`` is damaged.
+    """
     if not (out / HALVING_CSV).is_file():
         return set()
-    table = pd.read_csv(out / HALVING_CSV)
+    table = read_columns(out / HALVING_CSV, {"trial": "text", "stopped": "flag"})
     return set(table.loc[table["stopped"], "trial"])
 
 

@@ -124,7 +124,8 @@ def plan(call: RunInitSweep) -> SweepPlan:
     """Estimate the time of `init_sweep` without training.
 
     Which settings the seeds beyond `tuning_seeds` will have is not known before the others are trained: until
-    then they are counted with the first learning rate and number of epochs. Halving is not foreseen.
+    then they are counted with the first learning rate and number of epochs. Learning rates that `halving` may
+    stop are counted in full.
 
     Raises:
         AdapterProbeError: see `init_sweep`.

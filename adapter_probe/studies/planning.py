@@ -15,13 +15,13 @@ from adapter_probe.spans import effective_variants
 
 from .gallery import BYTES_OF_DRAWING, SECONDS_OF_DRAWING
 from .plans import AblationPlan, SweepPlan
-from .training_arguments import SweepSettings
-from .tuning import foreseen_trials
 
 if TYPE_CHECKING:
     from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.trials import Trial
     from adapter_probe.probe.request import AblationRequest
+
+    from .training_arguments import SweepSettings
 
 _CHOICES = (("all", 1), ("all", 3), ("single", 1), ("prefix", 1), ("suffix", 1))
 """Spans and group of the other choices whose cost is estimated too."""
@@ -123,6 +123,8 @@ def plan_sweep(
     """The trials that will be trained, which of them are done, and a measured estimate of the time left."""
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.jobs.trials import estimate_seconds, finished_trials, seconds_of_start
+
+    from .tuning import foreseen_trials
 
     device = choose_device("auto" if resources.cluster else resources.device)
     if not resources.cluster:

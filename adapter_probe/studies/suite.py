@@ -109,7 +109,7 @@ class Suite:
 def plan(call: RunSuite) -> SuitePlan:
     """Estimate the time of the sweeps of `suite`, without running anything.
 
-    Of sweeps with `tuning_seeds` see `adapter_probe.tradeoff.plan`.
+    See `adapter_probe.tradeoff.plan` on sweeps with `tuning_seeds` or `halving`.
 
     Raises:
         AdapterProbeError: see `suite`.

@@ -131,7 +131,7 @@ def find_tasks(
 
 
 def find_one_task(task: str, data: Path | None, options: TaskOptions, name: str | None = None) -> TaskSpec:
-    """Find one of them; `name` is its name in tables and figures, by default the task's own."""
+    """Find one task; `name` is its name in tables and figures, by default the task's own."""
     from adapter_probe.data.tasks import find_task, locate_task
 
     preset, folder = locate_task(task, data)

@@ -66,8 +66,9 @@ class SweepSettings(StepSettings):
     epochs: Sequence[int] = setting((3,), "numbers of epochs to try, chosen in the same way.")
     seeds: int = setting(3, "number of runs per setting, with seeds 0, 1, ...", least=1)
     tuning_seeds: int | None = setting(
-        None, "try every learning rate and number of epochs with so many seeds, and train the other seeds at "
-        "nothing but the best of each method and task; by default all settings with all seeds.", least=1,
+        None, "number of seeds with which every learning rate and number of epochs is tried; the other seeds "
+        "are trained only at the best values for each method and task. By default all seeds try all values.",
+        least=1,
     )  # fmt: skip
     halving: bool = setting(
         False, "stop learning rates that are out of reach: after a third of the steps of the first seed, the "

@@ -1,4 +1,4 @@
-"""The search of a sweep: which of its trials are worth training, by halving and by the best settings."""
+"""The search for the best settings of a sweep: which of its trials are trained, and in what order."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ def run_search(
     progress: bool,
     on_trial: OnTrial | None = None,
 ) -> pd.DataFrame:
-    """Train the trials of a sweep that its search asks for; the table of all trials, see `run_trials`.
+    """Train the trials that the search of a sweep needs; return the table of all trials, see `run_trials`.
 
     With `halving`, learning rates that are out of reach stop after a third of their steps. With
     `tuning_seeds`, the other seeds are trained at the best settings of these.
     """
-    first = _searched(trials, sweep)
-    others = len(first) < len(trials)
+    first, others = _split(trials, sweep)
     if sweep.halving:
         first = in_reach(study, first, out, resources, progress)
     table = run_trials(study, first, out, resources, progress, on_trial)
@@ -50,8 +49,7 @@ def foreseen_trials(sweep: SweepSettings, trials: Sequence[Trial], out: Path) ->
 
     While the best settings are unknown, the seeds beyond `tuning_seeds` are counted at the first ones.
     """
-    first = _searched(trials, sweep)
-    others = len(first) < len(trials)
+    first, others = _split(trials, sweep)
     if sweep.halving:
         lost = stopped_trials(out)
         first = [trial for trial in first if trial.id not in lost]
@@ -61,15 +59,16 @@ def foreseen_trials(sweep: SweepSettings, trials: Sequence[Trial], out: Path) ->
     if {trial.id for trial in first} <= set(table["trial"]):
         return _chosen(trials, first, table)
     own = {trial.id for trial in first}
-    late = [trial for trial in trials if trial.request.settings.seed >= (sweep.tuning_seeds or sweep.seeds)]
-    own.update({(*_point(one), one.request.settings.seed): one.id for one in reversed(late)}.values())
+    own.update({(*_point(one), one.request.settings.seed): one.id for one in reversed(others)}.values())
     return [trial for trial in trials if trial.id in own]
 
 
-def _searched(trials: Sequence[Trial], sweep: SweepSettings) -> list[Trial]:
-    """The trials whose settings are searched: those with the seeds to tune on."""
-    tuning = sweep.tuning_seeds or sweep.seeds
-    return [trial for trial in trials if trial.request.settings.seed < tuning]
+def _split(trials: Sequence[Trial], sweep: SweepSettings) -> tuple[list[Trial], list[Trial]]:
+    """The trials with the seeds that the settings are searched with, and those with the other seeds."""
+    parts: tuple[list[Trial], list[Trial]] = ([], [])
+    for trial in trials:
+        parts[trial.request.settings.seed >= (sweep.tuning_seeds or sweep.seeds)].append(trial)
+    return parts
 
 
 def _chosen(trials: Sequence[Trial], first: Sequence[Trial], table: pd.DataFrame) -> list[Trial]:

@@ -12,7 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.deltas import drop_points, last_layers, span_order
+from adapter_probe.analysis.deltas import are_groups, drop_points, span_order
 from adapter_probe.analysis.study_records import AblationRecord, section_of
 from adapter_probe.figures.ablation_words import study_label
 from adapter_probe.figures.attribution import attribution, legend_entries
@@ -253,7 +253,7 @@ def _layers(record: AblationRecord, prefix: str, words: Words) -> Html | None:
     alone, unit = f"{'on' if words.study == 'kept' else words.done} alone", words.unit.strip()
     frame = _as_drops(record.layers)
     to, share = "to (95%)", f"share of the {words.drop}"
-    grouped = (last_layers(frame) > frame["layer"]).any()
+    grouped = are_groups(frame)
     one, many = ("group of layers", "groups of layers") if grouped else ("layer", "layers")
     ends = {"layer": "first layer", "last_layer": "last layer"} if grouped else {"layer": "layer"}
     heads = {

@@ -131,7 +131,7 @@ def test_seeds_beyond_those_to_tune_on_are_trained_at_the_best_settings(tiny_bas
     assert sorted(reported) == sorted(trials["trial"])
     plan = init_sweep.plan(*place, **asked)
     assert (len(plan.trials), plan.left) == (9, 0)
-    with pytest.raises(TrainingError, match=naming("--tuning-seeds", "2", "3")):
+    with pytest.raises(TrainingError, match=naming("--tuning-seeds", "at most 2", "3")):
         init_sweep(*place, **{**asked, "tuning_seeds": 3})
 
 
