@@ -37,7 +37,9 @@ def draw(out: Path, results: Path, cases: list[Case], every_style: bool) -> None
     for case in cases:
         studies = case.studies(results)
         for style in VENUES if every_style and case.every_style else STYLES:
-            adapter_probe.draw(studies, out=out / case.name / style, style=style, formats="png", **case.arguments(results))
+            adapter_probe.draw(
+                studies, out=out / case.name / style, style=style, formats="png", **case.arguments(results)
+            )
         print(case.name, file=sys.stderr)
 
 
@@ -64,7 +66,10 @@ def page(out: Path, cases: list[Case], before: str = "") -> str:
         parts.append(f'<section id="{case.name}"><h2>{case.name}</h2><p>{html.escape(case.shows)}</p>')
         for style in sorted(path.name for path in (out / "now" / case.name).iterdir()):
             parts.append(f"<p><code>{html.escape(case.command(style))}</code></p>")
-            parts += [_row(out, picture, before) for picture in sorted((out / "now" / case.name / style).glob("*.png"))]
+            parts += [
+                _row(out, picture, before)
+                for picture in sorted((out / "now" / case.name / style).glob("*.png"))
+            ]
         parts.append("</section>")
     return "\n".join(parts)
 
@@ -79,13 +84,16 @@ def _row(out: Path, picture: Path, before: str) -> str:
     elif before and earlier.read_bytes() != picture.read_bytes():
         shown.insert(0, (earlier, f"{before}: {html.escape(earlier.with_suffix('.txt').read_text('utf-8'))}"))
     figures = [
-        f"<figure>{_image(path, out) if path else ''}<figcaption>{words}</figcaption></figure>" for path, words in shown
+        f"<figure>{_image(path, out) if path else ''}<figcaption>{words}</figcaption></figure>"
+        for path, words in shown
     ]
     return f'<div class="row">{"".join(figures)}</div>'
 
 
 def _image(path: Path, out: Path) -> str:
-    width = int.from_bytes(path.read_bytes()[16:20], "big") * 144 // 300  # pixels, half as large again as in print
+    width = (
+        int.from_bytes(path.read_bytes()[16:20], "big") * 144 // 300
+    )  # pixels, half as large again as in print
     return f'<img src="{path.relative_to(out).as_posix()}" width="{width}" loading="lazy" alt="{path.stem}">'
 
 

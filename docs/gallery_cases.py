@@ -56,7 +56,11 @@ class Case:
 
         paths = [root / name for name in self.folders]
         if self.how == "figures":
-            return [adapter_probe.average(paths)] if self.options.get("average") else list(map(adapter_probe.load, paths))
+            return (
+                [adapter_probe.average(paths)]
+                if self.options.get("average")
+                else list(map(adapter_probe.load, paths))
+            )
         joint = adapter_probe.compare if self.how == "compare" else adapter_probe.compare_data
         return [joint(*paths)]
 
@@ -117,7 +121,9 @@ def made_up(
     weights[: n_all // 3] -= harmful
     weights = weights / np.abs(weights).sum() * (1 + 0.08 * own.normal(size=n_all))
     lost = (~chosen.masks[:, ::2] | ~chosen.masks[:, 1::2]) @ weights  # [variants]
-    margins = draw.normal(1.0, 0.9, n_examples) - 1.1 * lost[:, None] - 0.5 * np.maximum(lost, 0)[:, None] ** 2
+    margins = (
+        draw.normal(1.0, 0.9, n_examples) - 1.1 * lost[:, None] - 0.5 * np.maximum(lost, 0)[:, None] ** 2
+    )
     margins = margins + spread * own.normal(size=margins.shape) * (lost != 0)[:, None]
     truth = draw.choice(2, n_examples, p=(0.32, 0.68))
     said = np.where(margins > 0, truth, 1 - truth)
@@ -168,11 +174,22 @@ def measured(
     if spans.duplicated("first").any():  # a grid
         ends = np.unique(spans["first"]), np.unique(spans["last"])
         grid = np.full((len(ends[0]), len(ends[1])), np.nan)
-        grid[tuple(np.searchsorted(*pair) for pair in zip(ends, (spans["first"], spans["last"])))] = -spans["delta_points"]
-        single = spans[spans["n_layers"] == spans["n_layers"].min()].rename(columns={"first": "layer", "last": "last_layer"})
-        names = [name for name in ("layer", "last_layer", "delta_points", "ci_low_points", "ci_high_points", "p_holm") if name in single]
+        grid[tuple(np.searchsorted(*pair) for pair in zip(ends, (spans["first"], spans["last"])))] = -spans[
+            "delta_points"
+        ]
+        single = spans[spans["n_layers"] == spans["n_layers"].min()].rename(
+            columns={"first": "layer", "last": "last_layer"}
+        )
+        names = [
+            name
+            for name in ("layer", "last_layer", "delta_points", "ci_low_points", "ci_high_points", "p_holm")
+            if name in single
+        ]
         layers = single[names].assign(share_points=shares(grid))
-        write_csv(path / "layers.csv", layers if (layers["layer"] < layers["last_layer"]).any() else layers.drop(columns="last_layer"))
+        write_csv(
+            path / "layers.csv",
+            layers if (layers["layer"] < layers["last_layer"]).any() else layers.drop(columns="last_layer"),
+        )
 
 
 def strengths(path: Path, n_spans: int) -> None:
@@ -189,7 +206,9 @@ def strengths(path: Path, n_spans: int) -> None:
             outputs = np.where(wrong[..., None], outputs[..., ::-1], results.outputs[:1])
         outputs[0] = results.outputs[0]
         identity = {**results.identity, "settings": {**results.settings, "strength": strength}}
-        by_strength[strength] = AblationResults(**{**vars(results), "outputs": outputs.astype(np.float32), "identity": identity})
+        by_strength[strength] = AblationResults(
+            **{**vars(results), "outputs": outputs.astype(np.float32), "identity": identity}
+        )
     del kept
     together, variants = joined(by_strength)
     make_folder(path)
@@ -201,7 +220,14 @@ def init_sweep(path: Path, source: str = "init-sweep", seeds: int | None = None,
     """Write an initialisation sweep of the documentation, perhaps of fewer seeds, perhaps with equal scores."""
     make_folder(path)
     if seeds is None and not equal:
-        write_csv(path / "sweep.csv", pd.read_csv(STUDIES / source / "sweep.csv" if source == "init-sweep" else STUDIES / source / "init-sweep.csv"))
+        write_csv(
+            path / "sweep.csv",
+            pd.read_csv(
+                STUDIES / source / "sweep.csv"
+                if source == "init-sweep"
+                else STUDIES / source / "init-sweep.csv"
+            ),
+        )
         if (trials := STUDIES / source / "trials.csv").exists():
             write_csv(path / "trials.csv", pd.read_csv(trials))
         return
@@ -213,7 +239,11 @@ def init_sweep(path: Path, source: str = "init-sweep", seeds: int | None = None,
 
 
 def tradeoff(
-    path: Path, source: str = "tradeoff", tasks: Sequence[str] = (), seeds: int | None = None, long: bool = False
+    path: Path,
+    source: str = "tradeoff",
+    tasks: Sequence[str] = (),
+    seeds: int | None = None,
+    long: bool = False,
 ) -> None:
     """Write a trade-off of the documentation, perhaps of some tasks and of fewer seeds."""
     make_folder(path)
