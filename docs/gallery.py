@@ -1,7 +1,7 @@
 """The gallery of figures: every case of `gallery_cases.py` on one HTML page, for whoever changes a figure.
 
-`python docs/gallery.py OUT [--before REVISION] [--only NAME ...] [--all-styles]`, or `make gallery`. With `--before`, an
-earlier commit draws the same results, and each picture stands beside its earlier self; equal ones are left out.
+`make gallery`, or `python docs/gallery.py OUT [--before REVISION] [--only NAME ...] [--all-styles]`. With
+`--before`, an earlier commit draws the same results, and what has changed stands beside how it was.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import html
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,15 +19,18 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(DOCS))
-from gallery_cases import CASES, Case, write
+from gallery_cases import CASES, Case, write  # noqa: E402
 
 STYLES = ("paper", "talk")
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Gallery of figures</title><style>
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2em; color: #1b1b1f; background: #f4f3ef; }
-section { border-top: 1px solid #ccc; padding: .5em 0 1.5em; } h2 { margin: .3em 0; }
-code { background: #e8e6e0; padding: 1px 5px; } .row { display: flex; flex-wrap: wrap; gap: 14px; align-items: start; }
-figure { margin: 6px 0; } figcaption { font-size: 12px; color: #5c5d66; max-width: 640px; } img { background: #fff; }
-nav a { margin-right: 1em; }</style>"""
+section { border-top: 1px solid #ccc; padding: .5em 0 1.5em; }
+h2 { margin: .3em 0; }
+code { background: #e8e6e0; padding: 1px 5px; }
+.row { display: flex; flex-wrap: wrap; gap: 14px; align-items: start; }
+figure { margin: 6px 0; }
+figcaption { font-size: 12px; color: #5c5d66; max-width: 640px; }
+img { background: #fff; }</style>"""
 
 
 def draw(out: Path, results: Path, cases: list[Case], every_style: bool) -> None:
@@ -50,10 +54,9 @@ def draw_as(revision: str, out: Path, arguments: list[str]) -> None:
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(source, filter="data")
     package = out / "package" / "adapter_probe"
-    package.mkdir(parents=True, exist_ok=True)
+    package.mkdir(parents=True)
     for part in (*(source / "adapter_probe").iterdir(), source / "cli", source / "figures"):
-        if not (package / part.name).is_symlink():
-            (package / part.name).symlink_to(part)
+        (package / part.name).symlink_to(part)
     command = [sys.executable, str(DOCS / "gallery.py"), str(out), "--draw", *arguments]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(package.parent)})
 
@@ -66,10 +69,8 @@ def page(out: Path, cases: list[Case], before: str = "") -> str:
         parts.append(f'<section id="{case.name}"><h2>{case.name}</h2><p>{html.escape(case.shows)}</p>')
         for style in sorted(path.name for path in (out / "now" / case.name).iterdir()):
             parts.append(f"<p><code>{html.escape(case.command(style))}</code></p>")
-            parts += [
-                _row(out, picture, before)
-                for picture in sorted((out / "now" / case.name / style).glob("*.png"))
-            ]
+            pictures = sorted((out / "now" / case.name / style).glob("*.png"))
+            parts += [_row(out, picture, before) for picture in pictures]
         parts.append("</section>")
     return "\n".join(parts)
 
@@ -91,9 +92,8 @@ def _row(out: Path, picture: Path, before: str) -> str:
 
 
 def _image(path: Path, out: Path) -> str:
-    width = (
-        int.from_bytes(path.read_bytes()[16:20], "big") * 144 // 300
-    )  # pixels, half as large again as in print
+    pixels = int.from_bytes(path.read_bytes()[16:20], "big")
+    width = pixels * 144 // 300  # half as large again as in print
     return f'<img src="{path.relative_to(out).as_posix()}" width="{width}" loading="lazy" alt="{path.stem}">'
 
 
@@ -113,6 +113,8 @@ def main(given: list[str]) -> int:
     if asked.draw:
         draw(out, out.parent / "results", cases, asked.all_styles)
         return 0
+    for old in (out / "results", out / "before", *(out / "now" / case.name for case in cases)):
+        shutil.rmtree(old, ignore_errors=True)
     write(out / "results", cases)
     arguments = ["--only", *(case.name for case in cases), *["--all-styles"] * asked.all_styles]
     if asked.before:

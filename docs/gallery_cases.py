@@ -1,4 +1,4 @@
-"""The cases of the gallery of figures: results, from this repository or made up from seeds, and what to draw of them.
+"""The cases of the gallery of figures: results, from this repository or made up, and what to draw of them.
 
 `docs/gallery.py` draws them for people to look at; `tests/figures` draws the same cases and checks them.
 """
@@ -18,7 +18,7 @@ import pandas as pd
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.attribution import interactions, shares
+from adapter_probe.analysis.attribution import shares
 from adapter_probe.analysis.strengths import joined, strength_summary, strength_table
 from adapter_probe.analysis.summary import summarise
 from adapter_probe.records import to_record
@@ -93,9 +93,9 @@ def write(root: Path, cases: Sequence[Case] | None = None) -> None:
 
 
 def made_up(
-    n_layers: int = 12, *, seed: int = 0, task: str = "cola", n_examples: int = 300, stacks: Sequence[Stack] = (),
-    useless: int = 0, harmful: float = 0.0, undefined: Sequence[int] = (), data: str = "", spread: float = 0.12,
-    **variants: Any,
+    n_layers: int = 12, *, seed: int = 0, task: str = "cola", n_examples: int = 300,
+    stacks: Sequence[Stack] = (), useless: int = 0, harmful: float = 0.0, undefined: Sequence[int] = (),
+    data: str = "", spread: float = 0.12, **variants: Any,
 ) -> AblationResults:  # fmt: skip
     """An ablation of which deeper layers matter more; equal arguments give equal results.
 
@@ -136,7 +136,10 @@ def made_up(
         masks=chosen.masks, spans=np.array([(s.first, s.last) if s else (-1, -1) for s in chosen.spans]),
         row_names=chosen.names, outputs=outputs, scored_with=truth, metric="accuracy", kind="classification",
         label_names=("unacceptable", "acceptable"), settings=settings | ({"data": data} if data else {}),
-        identity={"checkpoint": {"delta_sha256": f"seed {seed}"}, "data": {"name": data or task}, "settings": settings},
+        identity={
+            "checkpoint": {"delta_sha256": f"seed {seed}"}, "data": {"name": data or task},
+            "settings": settings,
+        },
         stacks=np.array(chosen.stacks) if chosen.stacks else None,
     )  # fmt: skip
 
@@ -194,8 +197,7 @@ def measured(
 
 def strengths(path: Path, n_spans: int) -> None:
     """Write a made-up study of strengths, of all adapters and of some spans alone."""
-    spans = "whole" if not n_spans else "single"
-    kept = range(1 + n_spans) if n_spans else None
+    spans = "single" if n_spans else "whole"
     by_strength = {}
     for strength in (0.0, 0.5, 1.5, 2.0):
         results = made_up(max(n_spans, 6), spans=spans, n_examples=400, harmful=0.25)
@@ -209,7 +211,6 @@ def strengths(path: Path, n_spans: int) -> None:
         by_strength[strength] = AblationResults(
             **{**vars(results), "outputs": outputs.astype(np.float32), "identity": identity}
         )
-    del kept
     together, variants = joined(by_strength)
     make_folder(path)
     write_csv(path / "strengths.csv", strength_table(together, variants))
@@ -217,7 +218,7 @@ def strengths(path: Path, n_spans: int) -> None:
 
 
 def init_sweep(path: Path, source: str = "init-sweep", seeds: int | None = None, equal: bool = False) -> None:
-    """Write an initialisation sweep of the documentation, perhaps of fewer seeds, perhaps with equal scores."""
+    """Write an initialisation sweep of the documentation, perhaps of fewer seeds or with equal scores."""
     make_folder(path)
     if seeds is None and not equal:
         write_csv(
@@ -233,7 +234,7 @@ def init_sweep(path: Path, source: str = "init-sweep", seeds: int | None = None,
         return
     trials = _typed(pd.read_csv(STUDIES / source / "trials.csv"))
     trials = trials[(trials["seed"] < (seeds or 99)) & (trials["task"] == trials["task"].iloc[0])]
-    trials = trials.assign(score=0.54) if equal else trials
+    trials = trials.assign(score=0.54, majority_score=np.nan) if equal else trials
     write_csv(path / "trials.csv", trials)
     write_csv(path / "sweep.csv", sweeps.init_sweep_table(trials))
 
@@ -264,7 +265,7 @@ def tradeoff(
 def overlay(path: Path) -> None:
     """Write results of other people, of many methods and sizes, as a table."""
     rows = [
-        f"{method},{size},{round(1200 * size * (1 + 3 * index) + 40_000)},{0.79 + 0.01 * index - 0.04 / size:.4f},{task},0"
+        f"{method},{size},{1200 * size * (1 + 3 * index) + 40_000},{0.79 + index / 100 - 0.04 / size},{task},0"
         for task in ("airline", "cola")
         for index, method in enumerate(("lora", "dora", "vera", "Prefix tuning", "randlora"))
         for size in (4, 16, 64)
@@ -278,6 +279,7 @@ def _typed(trials: pd.DataFrame) -> pd.DataFrame:
 
 _ENCODER_DECODER = (Stack("encoder", 6), Stack("decoder", 6))
 _SEEDS = ("cola-seed-0", "cola-seed-1", "cola-seed-2")
+_LABELS = ("CoLA, adapters of size 64 in both sublayers", "MNLI-m, gte-small, third training seed")
 _DEEP = ("deep-seed-0", "deep-seed-1")
 FOLDERS: dict[str, Callable[[Path], None]] = {
     "cola": partial(measured, table="heatmap/cola-seed-0.csv", task="cola", n_layers=12, majority=0.691),
@@ -285,7 +287,9 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
     "arc": partial(
         measured, table="smollm2/arc/heatmap.csv", task="arc_easy", n_layers=30, kind="causal", majority=0.25
     ),
-    "arc-suffix": partial(measured, table="smollm2/suffix/curve.csv", task="arc_easy", n_layers=30, kind="causal", majority=0.25),
+    "arc-suffix": partial(
+        measured, table="smollm2/suffix/curve.csv", task="arc_easy", n_layers=30, kind="causal", majority=0.25
+    ),
     "sentences": partial(
         measured, table="smollm2-strength/sentences.csv", task="texts", n_layers=30, metric="kl",
         data="sentences.jsonl", kind="causal",
@@ -316,37 +320,37 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
     "results-of-the-method-comparison.csv": overlay,
 }  # fmt: skip
 CASES = (
-    Case("ablation", "CoLA on 12 layers: drops, and their attribution to layers.", ("cola",), every_style=True),
-    Case("paper", "The same beside the values that Houlsby et al. (2019) published.", ("cola",), {"paper": True}),
-    Case("two-tasks", "Two ablations as panels, with long labels.", ("cola", "mnli"),
-         {"labels": ("CoLA, adapters of size 64 in both sublayers", "MNLI-m, gte-small, third training seed")}),
+    Case("ablation", "CoLA on 12 layers: drops, and their attribution.", ("cola",), every_style=True),
+    Case("paper", "The same beside what Houlsby et al. (2019) published.", ("cola",), {"paper": True}),
+    Case("two-tasks", "Two ablations as panels, with long labels.", ("cola", "mnli"), {"labels": _LABELS}),
     Case("layers-24", "24 layers: numbers where they fit.", ("layers-24",)),
     Case("layers-30", "30 layers.", ("layers-30",)),
     Case("groups", "30 layers in groups of three, of a language model.", ("arc",)),
     Case("gains", "Layers without which the model is better.", ("gains",)),
-    Case("small-gains", "Small gains, most of them not significant.", ("small-gains",)),
+    Case("small-gains", "Small gains, not significant.", ("small-gains",)),
     Case("undefined", "Two spans without a score.", ("undefined",)),
     Case("one-layer", "One layer: one span, one share, one value on the colour bar.", ("one-layer",)),
     Case("stacks", "An encoder and a decoder.", ("stacks",)),
     Case("stacks-single", "An encoder and a decoder, single layers.", ("stacks-single",)),
     Case("kept", "Spans kept on, all others off.", ("kept",)),
-    Case("curve", "The upper layers of a language model, from each layer to the last.", ("arc-suffix",), every_style=True),
+    Case("curve", "Spans up to the last layer, of a language model.", ("arc-suffix",), every_style=True),
     Case("single", "Single layers, one of them without a score.", ("single",)),
     Case("divergence", "A divergence instead of a score.", ("sentences",)),
-    Case("average", "The mean over three training seeds.", _SEEDS, {"average": True}, every_style=True),
-    Case("average-deep", "The mean over two seeds of 24 layers, with the spread in a second grid.", _DEEP, {"average": True}),
+    Case("average", "The mean over three seeds.", _SEEDS, {"average": True}, every_style=True),
+    Case("average-deep", "24 layers: the spread in a second grid.", _DEEP, {"average": True}),
     Case("comparison", "The difference of two ablations.", _SEEDS[:2], how="compare", every_style=True),
-    Case("data-comparison", "Every span on the task and on other data.", ("cola-seed-0", "other-data"), how="against", every_style=True),
+    Case("data-comparison", "Every span on the task and on other data.", ("cola-seed-0", "other-data"),
+         how="against", every_style=True),
     Case("strength", "Score against the strength of the adapters.", ("strength",), every_style=True),
-    Case("strength-layers", "The same for all adapters and for each of 12 layers alone.", ("strength-layers",)),
+    Case("strength-layers", "The same, and each of 12 layers alone.", ("strength-layers",)),
     Case("init-sweep", "The initialisation of adapters, three seeds.", ("init-sweep",), every_style=True),
     Case("init-sweep-lora", "The initialisation of LoRA, with PEFT's by name.", ("init-sweep-lora",)),
     Case("init-sweep-one-seed", "One seed: no mean, no error.", ("init-sweep-one-seed",)),
     Case("init-sweep-equal", "All scores equal.", ("init-sweep-equal",)),
-    Case("tradeoff", "Nine tasks: score against trained parameters, over all tasks, and by adapter size.", ("tradeoff",), every_style=True),
+    Case("tradeoff", "Nine tasks: by parameters, over all, and by size.", ("tradeoff",), every_style=True),
     Case("tradeoff-one-task", "One task, one seed.", ("tradeoff-one-task",)),
     Case("tradeoff-methods", "Eight methods on two tasks.", ("tradeoff-two-tasks",)),
     Case("tradeoff-long-names", "Tasks with long names.", ("tradeoff-long-names",)),
-    Case("overlay", "Results of other people, of five methods in three sizes, beside one's own.", ("tradeoff-two-tasks",),
+    Case("overlay", "Results of other people, five methods in three sizes.", ("tradeoff-two-tasks",),
          {"overlay": "results-of-the-method-comparison.csv"}),
 )  # fmt: skip
