@@ -11,6 +11,7 @@ import pandas as pd
 
 from adapter_probe.analysis.study_records import SweepRecord
 from adapter_probe.analysis.sweeps import init_sweep_table
+from adapter_probe.argument_checks import checked, planned_by, taking
 from adapter_probe.errors import ModelError, TrainingError
 from adapter_probe.jobs.resources import Resources
 from adapter_probe.results import schema
@@ -18,14 +19,12 @@ from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
 from adapter_probe.results.trial_files import study_identity
 from adapter_probe.settings import Style
+from adapter_probe.studies.sweep_search import run_search
 
-from .checked import checked, planned_by, taking
-from .gallery import axes_for
-from .planning import plan_sweep
-from .plans import SweepPlan
-from .sweeps import Sweep, find_trials, majority_rows, plain_rows, spread_text
+from .cost_plan import SweepPlan, plan_sweep
+from .study_base import axes_for
+from .sweep_trials import Sweep, find_trials, majority_rows, spread_text
 from .training_arguments import InitSweepSettings, OnTrial, RunInitSweep, SweepSettings
-from .tuning import run_search
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +77,7 @@ class InitSweep(Sweep):
 
     def rows(self) -> list[tuple[str, str]]:
         """The table as (point, score) pairs of text."""
-        points = plain_rows(self.table)
+        points = schema.plain_rows(self.table)
         tasks, sizes = ({point.get(name) for point in points} for name in ("task", "size"))
         rows = []
         for point in points:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.study_records import AblationRecord, section_of
 from adapter_probe.analysis.summary import AblationSummary
+from adapter_probe.argument_checks import as_tuple, checked
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.data.presets import preset_named
 from adapter_probe.data.tasks import TaskSpec, load_split
@@ -27,11 +28,9 @@ from adapter_probe.settings import as_points
 from adapter_probe.version import __version__
 from adapter_probe.wording import examples_text, is_distance, metric_name, named_score, task_label
 
-from .ablation import Ablation
-from .checked import checked
-from .example_files import as_tuple
-from .gallery import DrawnStudy
-from .loading import studies_of
+from .ablation_study import Ablation
+from .load import studies_of
+from .study_base import DrawnStudy
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from adapter_probe.analysis.summary_text import both_scores
+from adapter_probe.argument_checks import checked, planned_by, taking
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.jobs.resources import Resources
 from adapter_probe.records import by_field
@@ -16,15 +18,13 @@ from adapter_probe.results.atomic import make_folder, write_csv
 from adapter_probe.results.schema import PARAMETERS_CSV
 from adapter_probe.spans import Stack
 
-from .ablation import Ablation
-from .arguments import Ablate
-from .checked import checked, planned_by, taking
+from .ablate import ablate
+from .ablation_study import Ablation
+from .checkpoint_arguments import Ablate
 from .comparison import average
-from .gallery import draw_into_folder
+from .cost_plan import SuitePlan, plan_sweep
 from .init_sweep import INIT_SWEEP, InitSweep, initialised_methods, run_init_sweep
-from .planning import plan_sweep
-from .plans import SuitePlan
-from .span_ablation import ablate
+from .study_base import draw_into_folder
 from .suite_file import (
     AblationPart,
     SuiteFile,
@@ -34,8 +34,7 @@ from .suite_file import (
     path_beside_file,
     read_suite,
 )
-from .summaries import both_scores
-from .sweeps import requests_of
+from .sweep_trials import requests_of
 from .tradeoff import TRADEOFF, Tradeoff, methods_of, run_tradeoff
 from .training_arguments import RunSuite
 

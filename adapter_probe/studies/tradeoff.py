@@ -11,22 +11,20 @@ import pandas as pd
 
 from adapter_probe.analysis.study_records import TradeoffRecord
 from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
+from adapter_probe.argument_checks import as_tuple, checked, planned_by, taking
 from adapter_probe.jobs.resources import Resources
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
 from adapter_probe.results.trial_files import cost_frame, read_trials, study_identity
 from adapter_probe.settings import Axis, Style
+from adapter_probe.studies.sweep_search import run_search
 from adapter_probe.wording import percent_text
 
-from .checked import checked, planned_by, taking
-from .example_files import as_tuple
-from .gallery import axes_for, overlay_of
-from .planning import plan_sweep
-from .plans import SweepPlan
-from .sweeps import Sweep, find_trials, majority_rows, plain_rows, spread_text
+from .cost_plan import SweepPlan, plan_sweep
+from .study_base import axes_for, overlay_of
+from .sweep_trials import Sweep, find_trials, majority_rows, spread_text
 from .training_arguments import TOP_K, OnTrial, RunTradeoff, SweepSettings, TradeoffSettings
-from .tuning import run_search
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,7 +133,7 @@ class Tradeoff(Sweep):
 
     def rows(self) -> list[tuple[str, str]]:
         """The table as (point, score) pairs of text."""
-        points, rows = plain_rows(self.table), []
+        points, rows = schema.plain_rows(self.table), []
         for point in points:
             count, share = point["trained_parameters_without_head"], point["percent_of_base"]
             of_base = "" if share is None else f" ({percent_text(share)} of the base)"

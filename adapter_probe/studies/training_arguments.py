@@ -1,7 +1,7 @@
 """The arguments of training, sweeps and suites, each declared once; see `adapter_probe.settings`.
 
 The public functions, the commands and the tables of a suite's file take them from here; see
-`adapter_probe.studies.arguments`.
+`adapter_probe.studies.checkpoint_arguments`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from adapter_probe.models.peft_method import PeftConfig
 from adapter_probe.settings import Encoded, OnDevice, required, setting
 from adapter_probe.training.settings import StepSettings, TrainingSettings
 
-from .arguments import Shown
+from .checkpoint_arguments import Shown
 
 OnTrial = Callable[[dict[str, Any]], None]
 """Callback for finished trials; its argument is a dictionary with the columns of ``trials.csv``."""

@@ -23,7 +23,7 @@ from adapter_probe.reads import recorded
 from adapter_probe.results import fingerprints
 from adapter_probe.results.sealing import CHECKSUMS, FIGURES, MADE_FROM, read_note
 from adapter_probe.studies import gallery
-from adapter_probe.studies.gallery import draw_into_folder
+from adapter_probe.studies.study_base import draw_into_folder
 
 
 class Opened(Exception):
@@ -191,7 +191,7 @@ def test_a_function_as_the_metric_is_never_answered_with_what_is_there(place, mo
 
 def test_another_version_opens_the_checkpoint(closed, monkeypatch):
     monkeypatch.setattr(
-        "adapter_probe.studies.reopening.PREDICTIONS_VERSION",
+        "adapter_probe.studies.ablation_call.PREDICTIONS_VERSION",
         {name: n + 1 for name, n in PREDICTIONS_VERSION.items()},
     )
     with pytest.raises(Opened):
@@ -200,7 +200,9 @@ def test_another_version_opens_the_checkpoint(closed, monkeypatch):
 
 def test_another_line_of_code_opens_the_checkpoint(closed, monkeypatch):
     now = fingerprints.code_identity()
-    monkeypatch.setattr("adapter_probe.studies.reopening.code_identity", lambda: {**now, "code": "0" * 64})
+    monkeypatch.setattr(
+        "adapter_probe.studies.ablation_call.code_identity", lambda: {**now, "code": "0" * 64}
+    )
     with pytest.raises(Opened):
         closed.ablate()
 

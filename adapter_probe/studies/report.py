@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adapter_probe.analysis.study_records import section_of
+from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.checkpoints.identity import checkpoint_identity
 from adapter_probe.errors import ResultsError
@@ -20,16 +21,14 @@ from adapter_probe.results.schema import PREDICTIONS
 from adapter_probe.settings import as_points
 from adapter_probe.version import __version__
 
-from .ablation import Ablation
-from .checked import taking
+from .ablation_study import Ablation
 from .comparison import Average, Comparison, average, compare
-from .example_files import as_tuple
 from .example_texts import texts_of
-from .gallery import DrawnStudy
-from .loading import studies_of
-from .look import Report
-from .strengths import Strengths
-from .sweeps import Sweep
+from .figure_arguments import Report
+from .load import studies_of
+from .strength_study import Strengths
+from .study_base import DrawnStudy
+from .sweep_trials import Sweep
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.study_records import AblationRecord, ablation_record
+from adapter_probe.argument_checks import planned_by, taking
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.progress import activity, print_message, progress_bar
@@ -21,14 +22,11 @@ from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.atomic import write_csv, write_json
 from adapter_probe.results.sealing import sealed
 
-from .ablation import Ablation
-from .arguments import Ablate
-from .checked import planned_by, taking
-from .in_memory import Called
-from .planning import plan_ablation
-from .plans import AblationPlan
-from .reopening import record_reads, reopen_ablation
-from .requested import USUAL, asked_of, opened_for
+from .ablation_call import USUAL, asked_of, opened_for, record_reads, reopen_ablation
+from .ablation_study import Ablation
+from .checkpoint_arguments import Ablate
+from .cost_plan import AblationPlan, plan_ablation
+from .model_in_memory import Called
 
 if TYPE_CHECKING:
     from adapter_probe.probe.arguments import AblationArguments

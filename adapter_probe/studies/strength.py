@@ -1,19 +1,17 @@
-"""The study of strengths: the function `strength` and its result, `Strengths`."""
+"""The function `strength`, from its arguments to the tables in the results folder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
-
-import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.ablation_settings import check_strength
-from adapter_probe.analysis.strengths import StrengthSummary, joined, strength_summary, strength_table
+from adapter_probe.analysis.strengths import joined, strength_summary, strength_table
 from adapter_probe.analysis.study_records import StrengthRecord
+from adapter_probe.argument_checks import planned_by, taking
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.progress import activity
 from adapter_probe.reads import recorded
@@ -22,94 +20,23 @@ from adapter_probe.results import schema
 from adapter_probe.results.atomic import claim_folder, write_csv, write_json
 from adapter_probe.results.fingerprints import refuse_changes, to_plain
 from adapter_probe.results.sealing import read_study, sealed, write_study
-from adapter_probe.settings import Style
-from adapter_probe.wording import examples_text, is_distance, metric_name
 
-from .arguments import RunStrength
-from .checked import checked, planned_by, taking
-from .gallery import StoredStudy, axes_for
-from .reopening import record_reads, reopen_ablation
-from .requested import asked_of, opened_for
-from .span_ablation import ANY_DEVICE, planned, run_ablation
-from .terminal_text import plain_text, score_text
+from .ablate import ANY_DEVICE, planned, run_ablation
+from .ablation_call import asked_of, opened_for, record_reads, reopen_ablation
+from .checkpoint_arguments import RunStrength
+from .strength_study import Strengths
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from adapter_probe.probe.arguments import AblationArguments
 
-    from .ablation import Ablation
-    from .in_memory import Given
-    from .plans import AblationPlan
+    from .ablation_study import Ablation
+    from .cost_plan import AblationPlan
+    from .model_in_memory import Given
 
 USUAL = "strengths"
 """The results folder of a study with defaults, inside the checkpoint."""
 _ANY = 0.5  # a strength for which a checkpoint is opened: all run on the same engine, 0 included
 _Part = tuple["AblationArguments", Path]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Strengths(StoredStudy):
-    """Scores against the strength of the adapters; what `adapter_probe.strength` returns.
-
-    Attributes:
-        record: table, summary and identity of the study as plain data.
-        against: the same strengths scored on the examples that `strength` received as `against`, if any.
-    """
-
-    record: StrengthRecord
-    against: Strengths | None = None
-    _temporary: TemporaryDirectory[str] | None = None  # which is removed with the last reference
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """One row per strength and span, ``strengths.csv``.
-
-        `strength`; `first`, `last`, `n_layers`, the span whose adapters are scaled; `whole`, whether it is of
-        all that the study scales; `score` (a fraction, in the metric's own units); `delta_points`, score
-        minus that at strength 1, in points, so that a loss is negative, with its 95% paired bootstrap
-        interval `ci_low_points`, `ci_high_points`; `n_examples`.
-        """
-        return self.record.strengths
-
-    @property
-    def summary(self) -> StrengthSummary:
-        """Which strength is best, and by how much, ``summary.json``."""
-        return self.record.summary
-
-    @checked
-    def plot(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
-        """Draw the score against the strength.
-
-        Args:
-            ax: see `adapter_probe.Ablation.heatmap`.
-            style: see `adapter_probe.Ablation.heatmap`.
-        """
-        from adapter_probe.figures.strengths import strengths
-
-        with axes_for(ax, style) as place:
-            return strengths(self.record, place)
-
-    def rows(self) -> list[tuple[str, str]]:
-        """The answer, and the score of the whole adapter at every strength, as pairs of text."""
-        said, points = self.summary, self._scores()
-        if self.against is not None:
-            there, others = self.against.summary, self.against._scores()
-            points = {
-                name: f"{score}; {others[name]} {metric_name(there.metric)} on {there.data}"
-                for name, score in points.items()
-            }
-        about = f"{said.task}, {said.data}, {examples_text(said.n_examples, said.metric)}, {said.metric}"
-        asked = "too strong or too weak" if not is_distance(said.metric) else "too strong"
-        return [(f"{asked}?", plain_text(said.verdict)), ("task", about), *points.items()]
-
-    def _scores(self) -> dict[str, str]:
-        """The score of the whole adapter at every strength, as text."""
-        whole = self.table[self.table["whole"]]
-        return {
-            f"strength {row.strength:g}": score_text(row.score, self.summary.metric)
-            for row in whole.itertuples(index=False)
-        }
 
 
 @taking(RunStrength)
