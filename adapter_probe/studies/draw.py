@@ -11,7 +11,7 @@ from adapter_probe.results import schema
 from .comparison import average, compare_data
 from .figure_arguments import Draw
 from .load import studies_of
-from .study_base import StoredStudy, draw_into_folder, write_figures
+from .study_base import DrawnStudy, StoredStudy, draw_into_folder, write_figures
 
 if TYPE_CHECKING:
     from adapter_probe.figures.gallery import GalleryItem
@@ -39,7 +39,7 @@ def draw(call: Draw) -> list[GalleryItem]:
             or averaged, or a file cannot be written.
     """
     given = as_tuple(call.studies)
-    found = [average(given)] if call.average else studies_of(given)
+    found: list[DrawnStudy] = [average(given)] if call.average else studies_of(given)
     if call.out is not None:
         return write_figures(found, call.out, call)
     alone = found[0] if len(found) == 1 else None

@@ -22,7 +22,7 @@ from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.reads import recorded
 from adapter_probe.results import fingerprints
 from adapter_probe.results.sealing import CHECKSUMS, FIGURES, MADE_FROM, read_note
-from adapter_probe.studies import gallery
+from adapter_probe.studies import study_base
 from adapter_probe.studies.study_base import draw_into_folder
 
 
@@ -271,7 +271,7 @@ def test_what_the_figures_are_of_does_not_depend_on_the_folders_name(copied, tmp
     """Else `checksums.json` of equal runs would differ."""
     other = shutil.copytree(copied, tmp_path / "elsewhere" / "other")
     options = {"tolerance": 1.0, "paper": False}
-    first, second = (gallery._drawn_of(ap.load(folder).record, options) for folder in (copied, other))
+    first, second = (study_base._drawn_of(ap.load(folder).record, options) for folder in (copied, other))
     assert first == second is not None
 
 
@@ -284,7 +284,7 @@ def test_figures_are_drawn_once(copied, monkeypatch):
         raise AssertionError("drawn again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(gallery, "_written", refuse)
+        patch.setattr(study_base, "write_figures", refuse)
         assert draw_into_folder(study, tolerance=1.0) == before
         for look in ({"tolerance": 2.0}, {"tolerance": 1.0, "paper": True}):
             with pytest.raises(AssertionError, match="drawn again"):

@@ -21,7 +21,8 @@ from adapter_probe.jobs.trial_run import run_trial
 from adapter_probe.studies.cost_plan import SuitePlan
 from adapter_probe.studies.init_sweep import InitSweep, init_sweep
 from adapter_probe.studies.load import load
-from adapter_probe.studies.sweep_trials import TaskOptions, find_tasks, majority_rows, say_slow_bfloat16
+from adapter_probe.studies.sweep_search import say_slow_bfloat16
+from adapter_probe.studies.sweep_trials import TaskOptions, find_tasks, majority_rows
 from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
 from adapter_probe.training.baseline import fit_baseline
 from adapter_probe.training.settings import TrainingSettings
