@@ -195,13 +195,7 @@ class AblationSummary:
 def summarise(
     results: AblationResults, tables: AblationTables | None = None, groups: pd.DataFrame | None = None
 ) -> AblationSummary:
-    """The summary of an ablation.
-
-    Args:
-        results: the ablation.
-        tables: tables of the ablation, for the statistics.
-        groups: scores by group, if the data has groups.
-    """
+    """The summary of an ablation."""
     scores, settings = row_scores(results), results.settings
     intact, removed = scores[intact_row(results)], scores[removed_row(results)]
     study, frame, in_stacks = study_kind(results), span_scores(results), results.stacks is not None

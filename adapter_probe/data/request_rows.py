@@ -200,8 +200,6 @@ def request_of(
 
     Args:
         place: where the row is, for messages.
-        record: its fields.
-        tokenizer: writes chats by its template.
         turns: whether a chat is to have the turns of the assistant.
 
     Raises:

@@ -41,14 +41,6 @@ def compute_in_shards(
 ) -> None:
     """Compute the missing parts of an ablation by jobs on a cluster, and collect them.
 
-    Args:
-        arguments: arguments of the ablation, passed to the jobs.
-        request: the opened request.
-        out: the ablation's folder.
-        resources: resources of the jobs.
-        options: SLURM options.
-        progress: whether to show progress.
-
     Raises:
         TrainingError: jobs failed; the results of the others are kept.
         JobsDetached: the jobs were submitted and are not waited for.
@@ -76,12 +68,6 @@ def write_shards(out: Path, arguments: AblationArguments, run: AblationRun, most
 
     Existing shards keep their parts, because they may be running.
 
-    Args:
-        out: the ablation's folder.
-        arguments: arguments of the ablation.
-        run: the ablation in its folder, entered.
-        most: maximum number of shards, if there are none yet.
-
     Returns:
         The number of tokens that each shard has to compute, by folder; 0 if it is finished.
     """
@@ -104,7 +90,6 @@ def run_shard(folder: Path, device: torch.device, report: Callable[[int], None])
 
     Args:
         folder: folder with ``shard.json``.
-        device: device to run on.
         report: called with the number of finished tokens after every batch.
 
     Raises:
@@ -132,10 +117,6 @@ def run_shard(folder: Path, device: torch.device, report: Callable[[int], None])
 
 def gather_shards(out: Path, run: RunDirectory) -> None:
     """Collect the finished parts of all shards, including running ones; parts appear atomically.
-
-    Args:
-        out: the ablation's folder.
-        run: the entered folder.
 
     Raises:
         ResultsError: a shard was computed from other data or weights.

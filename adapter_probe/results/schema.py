@@ -128,8 +128,6 @@ def read_table(
     """A CSV table with at least the given columns; others are read as by pandas.
 
     Args:
-        path: the file.
-        columns: required columns.
         optional: columns that are checked if present.
 
     Raises:

@@ -153,10 +153,6 @@ def _usual_folder(checkpoint: str, usual: str) -> Path:
 def reopen_ablation(arguments: AblationArguments, folder: Path) -> Ablation | None:
     """A finished ablation, if no byte of it or of its inputs has changed.
 
-    Args:
-        arguments: arguments of the current call.
-        folder: results folder.
-
     Returns:
         None if the ablation is not finished, if anything has changed or cannot be determined, or if a writer
         was killed in the folder, so that the run, which claims the folder, removes its leftovers.
@@ -187,11 +183,6 @@ def reopen_ablation(arguments: AblationArguments, folder: Path) -> Ablation | No
 
 def record_reads(arguments: AblationArguments, reads: Reads, folder: Path) -> None:
     """Record the inputs of a finished ablation, unless one of them was rewritten while it ran.
-
-    Args:
-        arguments: arguments of the current call.
-        reads: what was read to run it.
-        folder: results folder, written and sealed.
 
     Raises:
         ResultsError: the record cannot be written.

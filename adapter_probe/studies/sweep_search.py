@@ -105,13 +105,6 @@ def in_reach(
 
     Writes ``halving.csv``: a row per learning rate, with its score there and whether it was stopped.
 
-    Args:
-        study: kind of study.
-        trials: the trials of the full search.
-        out: the study's folder.
-        resources: what they may use.
-        progress: whether to show progress.
-
     Raises:
         TrainingError: trials failed.
         JobsDetached: the jobs were submitted and are not waited for.
@@ -220,14 +213,6 @@ def run_trials(
     on_trial: OnTrial | None = None,
 ) -> pd.DataFrame:
     """Run the missing trials; write and return the table of all trials in the folder.
-
-    Args:
-        study: kind of study, such as ``init-sweep``.
-        trials: the trials of the study.
-        out: the study's folder.
-        resources: the resources that the trials run on.
-        progress: whether to show a progress bar.
-        on_trial: called with every trial that finishes during this call.
 
     Raises:
         JobsDetached: the jobs were submitted and are not waited for.
