@@ -185,11 +185,16 @@ class Inspect(OnBase):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Convert(Labelled, OnBase):
-    """The arguments of `convert` that have defaults."""
+class Convert(Labelled, OnBase):
+    """The arguments of `adapter_probe.convert`."""
 
     error: ClassVar[type[AdapterProbeError]] = CheckpointError
 
+    source: str | Path = field(metadata=_CHECKPOINT)
+    out: str | Path = field(metadata=required("output folder.", metavar="FOLDER", argument=True))
+    to: Literal["adapterhub", "mlx", "native", "peft"] = field(
+        metadata=required("format of the output.", panel="Output")
+    )
     data: str | Path | Sequence[str | Path] = setting(
         (), "file of labelled validation examples, for ``native`` and a checkpoint that records no task.",
         panel="Data", shell=list[Path], place="file",
@@ -201,24 +206,17 @@ class _Convert(Labelled, OnBase):
     lossy: bool = setting(False, "drop what the output format cannot represent.", panel="Output")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Convert(_Convert):
-    """The arguments of `adapter_probe.convert`."""
-
-    source: str | Path = field(metadata=_CHECKPOINT)
-    out: str | Path = field(metadata=required("output folder.", metavar="FOLDER", argument=True))
-    to: Literal["adapterhub", "mlx", "native", "peft"] = field(
-        metadata=required("format of the output.", panel="Output")
-    )
-
-
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OnBase):
-    """The arguments of `prune` that have defaults."""
+class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OnBase):
+    """The arguments of `adapter_probe.prune`."""
 
     panel = "Spans"
     error: ClassVar[type[AdapterProbeError]] = ResultsError
 
+    checkpoint: str | Path = field(metadata=_CHECKPOINT)
+    out: str | Path = field(
+        metadata=required("output folder of the new checkpoint.", panel="Output", metavar="FOLDER")
+    )
     span: Span | tuple[int, int] | int | str | None = setting(
         None, "layers whose adapters are removed, such as 0-4, in a model with an encoder and a decoder "
         "'encoder 0-4'. In Python also a layer, or the first and the last one.", metavar="FIRST-LAST",
@@ -243,13 +241,3 @@ class _Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OnBase)
         (), "file of labelled examples to use instead of the checkpoint's own task; required for checkpoints "
         "of other libraries, which record no task.", panel="Data", shell=list[Path], place="file",
     )  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Prune(_Prune):
-    """The arguments of `adapter_probe.prune`."""
-
-    checkpoint: str | Path = field(metadata=_CHECKPOINT)
-    out: str | Path = field(
-        metadata=required("output folder of the new checkpoint.", panel="Output", metavar="FOLDER")
-    )

@@ -16,18 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Draw(Look):
-    """The arguments of `draw` that have defaults."""
-
-    out: str | Path | None = setting(
-        None, "output folder; by default the results folder of a single study, and otherwise ``figures``.",
-        metavar="FOLDER", positional=True,
-    )  # fmt: skip
-    average: bool = setting(False, "draw the mean over ablations that differ in the training seed.")
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Draw(_Draw):
+class Draw(Look):
     """The arguments of `adapter_probe.draw`."""
 
     studies: DrawnStudy | str | Path | Sequence[DrawnStudy | str | Path] = field(
@@ -36,15 +25,27 @@ class Draw(_Draw):
             metavar="FOLDER...", shell=list[Path], argument=True, place="results",
         )
     )  # fmt: skip
+    out: str | Path | None = setting(
+        None, "output folder; by default the results folder of a single study, and otherwise ``figures``.",
+        metavar="FOLDER", positional=True,
+    )  # fmt: skip
+    average: bool = setting(False, "draw the mean over ablations that differ in the training seed.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Report(Encoded):
-    """The arguments of `report` that have defaults."""
+class Report(Encoded):
+    """The arguments of `adapter_probe.report`."""
 
     panel = "Output"
     error: ClassVar[type[AdapterProbeError]] = ResultsError
 
+    folders: DrawnStudy | str | Path | Sequence[DrawnStudy | str | Path] = field(
+        metadata=required(
+            "results folders, or checkpoints that contain ablations. In Python also ablations, their "
+            "averages and comparisons, studies of strengths, and sweeps.",
+            metavar="FOLDER...", shell=list[Path], argument=True, place="results",
+        )
+    )  # fmt: skip
     out: str | Path | None = setting(
         None,
         "output file, by default report.html; with space a folder.",
@@ -76,30 +77,8 @@ class _Report(Encoded):
     compare: bool = setting(False, "begin with the difference of two ablations, second minus first.")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Report(_Report):
-    """The arguments of `adapter_probe.report`."""
-
-    folders: DrawnStudy | str | Path | Sequence[DrawnStudy | str | Path] = field(
-        metadata=required(
-            "results folders, or checkpoints that contain ablations. In Python also ablations, their "
-            "averages and comparisons, studies of strengths, and sweeps.",
-            metavar="FOLDER...", shell=list[Path], argument=True, place="results",
-        )
-    )  # fmt: skip
-
-
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Compare(FigureFiles):
-    """The options of the command `compare` that have defaults."""
-
-    out: str | Path = setting(
-        Path("comparison"), "output folder for the table and the figure.", metavar="FOLDER"
-    )
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Compare(_Compare):
+class Compare(FigureFiles):
     """The options of the command `compare`; `adapter_probe.compare` takes the two ablations alone."""
 
     a: Path = field(
@@ -111,3 +90,6 @@ class Compare(_Compare):
             metavar="B", argument=True, place="results",
         )
     )  # fmt: skip
+    out: str | Path = setting(
+        Path("comparison"), "output folder for the table and the figure.", metavar="FOLDER"
+    )
