@@ -14,29 +14,25 @@ from adapter_probe.analysis.study_records import StrengthRecord
 from adapter_probe.argument_checks import planned_by, taking
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.progress import activity
-from adapter_probe.reads import recorded
 from adapter_probe.records import to_record
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import claim_folder, write_csv, write_json
 from adapter_probe.results.fingerprints import refuse_changes, to_plain
 from adapter_probe.results.sealing import read_study, sealed, write_study
 
-from .ablate import ANY_DEVICE, planned, run_ablation
-from .ablation_call import asked_of, opened_for, record_reads, reopen_ablation
+from .ablate import Parts, computed, finished, planned
+from .ablation_call import asked_of, opened_for
 from .checkpoint_arguments import RunStrength
 from .strength_study import Strengths
 
 if TYPE_CHECKING:
     from adapter_probe.probe.arguments import AblationArguments
 
-    from .ablation_study import Ablation
     from .cost_plan import AblationPlan
-    from .model_in_memory import Given
 
 USUAL = "strengths"
 """The results folder of a study with defaults, inside the checkpoint."""
 _ANY = 0.5  # a strength for which a checkpoint is opened: all run on the same engine, 0 included
-_Part = tuple["AblationArguments", Path]
 
 
 @taking(RunStrength)
@@ -50,7 +46,7 @@ def plan(call: RunStrength) -> AblationPlan:
     return planned(
         call,
         USUAL,
-        lambda given, folder: (_at(given, _ANY), [*_parts(given, folder, strengths).values()]),
+        lambda given, folder: (_at(given, _ANY), _parts(given, folder, strengths)),
     )
 
 
@@ -76,11 +72,12 @@ def strength(call: RunStrength) -> Strengths:
     strengths = _strengths(call.strengths)
     with opened_for(call) as (call, opened, temporary):
         asked = asked_of(call, USUAL, opened)
-        parts = [_parts(arguments, folder, strengths) for arguments, folder in asked]
+        groups = [_parts(arguments, folder, strengths) for arguments, folder in asked]
         with claim_folder(asked[0][1]):
-            studies = None if opened is not None else _finished(parts, call)
-            studies = studies or _computed(parts, call, opened)
-            results = [{s: study.results for s, study in one.items()} for one in studies]
+            found = None if opened is not None else finished("strength", call, groups)
+            if found is None:
+                _, found = computed("strength", call, opened, _at(asked[0][0], _ANY), groups)
+            results = [{s: one.results for s, one in zip(strengths, own)} for own in found]
             with activity("strength: computing intervals", call.progress):
                 records = [_write(folder, own) for (_, folder), own in zip(asked, results)]
     other = Strengths(records[1]) if len(records) > 1 else None
@@ -105,52 +102,9 @@ def _at(arguments: AblationArguments, strength: float) -> AblationArguments:
     return replace(arguments, settings=replace(arguments.settings, strength=strength))
 
 
-def _parts(arguments: AblationArguments, folder: Path, strengths: Sequence[float]) -> dict[float, _Part]:
+def _parts(arguments: AblationArguments, folder: Path, strengths: Sequence[float]) -> Parts:
     """The ablation of every strength, with its folder."""
-    return {s: (_at(arguments, s), folder / f"strength-{s:g}") for s in strengths}
-
-
-def _finished(
-    parts: Sequence[Mapping[float, _Part]], call: RunStrength
-) -> list[dict[float, Ablation]] | None:
-    """The ablations, if all are there already and nothing that they were made from has changed."""
-    from adapter_probe.device import check_threads
-
-    if call.device not in ANY_DEVICE:
-        return None
-    check_threads(call.threads)
-    with activity("strength: checking for changes since the last run", call.progress):
-        found = [{s: reopen_ablation(*part) for s, part in own.items()} for own in parts]
-    return None if any(None in own.values() for own in found) else found  # type: ignore[return-value]
-
-
-def _computed(
-    parts: Sequence[Mapping[float, _Part]], call: RunStrength, opened: Given | None
-) -> list[dict[float, Ablation]]:
-    """The ablations of every strength, on the data and then on that of `against`; one opened model."""
-    from adapter_probe.device import choose_device, use_threads
-    from adapter_probe.probe.request import on_other_data, prepare_ablation
-
-    given, _ = next(iter(parts[0].values()))
-    with activity(f"strength: opening {given.checkpoint}", call.progress), recorded() as reads:
-        use_threads(call.threads)
-        request = prepare_ablation(_at(given, _ANY), choose_device(call.device), *(opened or ()))
-    found: list[dict[float, Ablation]] = []
-    for own in parts:
-        if found:
-            other, _ = next(iter(own.values()))
-            with recorded(reads.of_model()) as reads:
-                request = on_other_data(request, other)
-        studies: dict[float, Ablation] = {}
-        for number, (arguments, folder) in own.items():
-            one, name = replace(request, settings=arguments.settings), f"strength {number:g}"
-            studies[number] = run_ablation(
-                one, folder, progress=call.progress, name=name, remarks=not studies
-            )
-            if opened is None:
-                record_reads(arguments, reads, folder)
-        found.append(studies)
-    return found
+    return [(_at(arguments, s), folder / f"strength-{s:g}") for s in strengths]
 
 
 def _write(folder: Path, results: Mapping[float, AblationResults]) -> StrengthRecord:
