@@ -13,7 +13,6 @@ from adapter_probe import wording
 if TYPE_CHECKING:
     from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
     from adapter_probe.analysis.data_comparison import DataComparisonRecord
-    from adapter_probe.analysis.groups import GroupScores
     from adapter_probe.analysis.notable_spans import SpanDrop
     from adapter_probe.analysis.summary import AblationSummary
 
@@ -181,18 +180,14 @@ def _group_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     rows = [
         (
             f"on {name}",
-            f"{_intact_of(own, metric)}{wording.examples_text(own.n_examples, metric)}, {_all_done(summary)} "
+            f"{'' if wording.is_distance(metric) else score_text(own.intact_score, metric) + ' of '}"
+            f"{wording.examples_text(own.n_examples, metric)}, {_all_done(summary)} "
             f"{change_text(own.removed_delta_points, metric)}",
         )
         for name, own in list(wholes.items())[:_MOST_GROUPS]
     ]
     more = len(wholes) - _MOST_GROUPS
     return rows if more <= 0 else [*rows, ("more groups", f"{more} in groups.csv")]
-
-
-def _intact_of(group: GroupScores, metric: str) -> str:
-    """The intact score before the number of examples; nothing where it is a distance from itself."""
-    return "" if wording.is_distance(metric) else f"{score_text(group.intact_score, metric)} of "
 
 
 def _span_rows(summary: AblationSummary) -> list[tuple[str, str]]:

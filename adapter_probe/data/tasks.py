@@ -114,7 +114,9 @@ def find_task(
     """
     if folder is not None and Path(folder).is_file():
         train, folder = train or folder, None
-    chosen = None if preset is None else _of_kind(find_preset(preset), kind)
+    chosen = None if preset is None else find_preset(preset)
+    if chosen is not None and kind not in (None, chosen.task.kind):
+        raise DataError(f"task {chosen.name!r} is of kind {chosen.task.kind}; --kind {kind} is not allowed")
     files = _task_files(chosen, folder, {"train": train, "validation": validation, "test": test})
     if validation_share:
         files = _split_off(files, validation_share)
@@ -199,12 +201,6 @@ def _all_rows(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions | Tag
         value = label_texts(rows, spec.columns.label)[0]
         raise DataError(f"{rows.path}: every {split} label is {value!r}; expected two or more labels")
     return loaded
-
-
-def _of_kind(preset: Preset, kind: str | None) -> Preset:
-    if kind not in (None, preset.task.kind):
-        raise DataError(f"task {preset.name!r} is of kind {preset.task.kind}; --kind {kind} is not allowed")
-    return preset
 
 
 def _task_files(

@@ -76,7 +76,9 @@ def write_shards(out: Path, arguments: AblationArguments, run: AblationRun, most
     count = there or max(1, min(most, len(missing)))
     # Parts are sorted by length, so parts are dealt out in turn for equal work.
     shares = {
-        _folder(out, number): [part for part in missing if part in range(number, total, count)]
+        out / SHARDS / f"shard-{number:03d}": [
+            part for part in missing if part in range(number, total, count)
+        ]
         for number in range(count)
     }
     for folder, parts in shares.items():
@@ -136,7 +138,3 @@ def gather_shards(out: Path, run: RunDirectory) -> None:
                 except ResultsError:  # damaged or another part: recomputed by the shard's job
                     continue
                 run.write_part(number, arrays)
-
-
-def _folder(out: Path, number: int) -> Path:
-    return out / SHARDS / f"shard-{number:03d}"

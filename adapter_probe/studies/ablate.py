@@ -10,11 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.study_records import AblationRecord, ablation_record
+from adapter_probe.analysis.study_records import ablation_record
 from adapter_probe.argument_checks import planned_by, taking
 from adapter_probe.data.prompting import Prompting
-from adapter_probe.errors import DataError, ResultsError
+from adapter_probe.errors import DataError
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded
 from adapter_probe.results import schema
@@ -201,7 +200,17 @@ def _run(request: AblationRequest, folder: Path, progress: bool, name: str, rema
         results = run.results()
         with activity(f"{name}: computing intervals and tests of every span", progress):
             record = ablation_record(results, folder, run.created_with)
-            _write(record, results)
+            with sealed(folder, schema.ABLATION_FILES):
+                write_spans(folder, record.spans)
+                for file, table in (
+                    (schema.LAYERS_CSV, record.layers),
+                    (schema.REMOVABLE_CSV, record.removable),
+                    (schema.GROUPS_CSV, record.groups),
+                ):
+                    if table is not None:
+                        write_csv(folder / file, table)
+                save_predictions(folder, results)
+                write_json(folder / schema.SUMMARY, record.summary.to_dict())
     return Ablation(record, results)
 
 
@@ -218,18 +227,3 @@ def _bar(run: AblationRun, request: AblationRequest, progress: bool, name: str) 
             print_message(slow)
     with progress_bar(name, total, "tokens", done, progress) as bar:
         yield bar.update
-
-
-def _write(record: AblationRecord, results: AblationResults) -> None:
-    """Write the tables, predictions and summary of an ablation into its folder."""
-    folder = record.folder
-    if record.layers is None or record.removable is None:
-        raise ResultsError(f"{folder}: the ablation has no tables, so it cannot be written")
-    with sealed(folder, schema.ABLATION_FILES):
-        write_spans(folder, record.spans)
-        write_csv(folder / schema.LAYERS_CSV, record.layers)
-        write_csv(folder / schema.REMOVABLE_CSV, record.removable)
-        if record.groups is not None:
-            write_csv(folder / schema.GROUPS_CSV, record.groups)
-        save_predictions(folder, results)
-        write_json(folder / schema.SUMMARY, record.summary.to_dict())

@@ -78,7 +78,10 @@ def report(call: Report) -> ReportPage:
             )
     ablations = [study for study in studies if isinstance(study, Ablation)]
     _refuse_strangers(given, ablations)
-    parts: list[Reported] = _joint(ablations, call.average, call.compare)
+    if call.compare and len(ablations) != 2:
+        raise ResultsError(f"--compare needs two ablations, got {len(ablations)}")
+    parts: list[Reported] = [average(ablations).record] if call.average else []
+    parts += [compare(*ablations).record] if call.compare else []
     n_texts = 0
     for study in studies:
         if isinstance(study, Ablation):
@@ -117,18 +120,6 @@ def _write_space(folder: Path, names: Sequence[str]) -> None:
     text = "The page `index.html` shows which layers' adapters the model needs"
     made = f"It was written by adapter-probe {__version__} and loads nothing from elsewhere"
     write_text(path, f"---\n{said}\n---\n\n{text}. {made}.\n")
-
-
-def _joint(ablations: Sequence[Ablation], mean: bool, difference: bool) -> list[Reported]:
-    """The mean or the difference of the ablations, if it is wanted.
-
-    Raises:
-        ResultsError: there are too few or too many of them, or they do not fit each other.
-    """
-    if difference and len(ablations) != 2:
-        raise ResultsError(f"--compare needs two ablations, got {len(ablations)}")
-    joint: list[Reported] = [average(ablations).record] if mean else []
-    return [*joint, compare(*ablations).record] if difference else joint
 
 
 def _delta_of(study: Ablation) -> str | None:
@@ -274,7 +265,9 @@ def _candidates(
     paths = tuple(str(path.resolve()) for path in files)
     if choices:
         if paths:
-            yield _load_choices(paths, split, n_examples, encoding)
+            asked = load_requests(None, paths, split, n_examples, encoding)
+            texts = tuple(row.context.strip() or " | ".join(row.choices) for row in asked.rows)
+            yield asked.fingerprint, ExampleTexts(texts, choices=tuple(row.choices for row in asked.rows))
         return
     spec = None if task is None else TaskSpec.from_json(task, source)
     if paths and spec is not None:
@@ -306,14 +299,6 @@ def _load(spec: TaskSpec, split: str, n_examples: int) -> tuple[str, ExampleText
     truths = tuple(" / ".join(dict.fromkeys(a.text for a in answers)) for answers in rows.answers)
     contexts = tuple(rows.contexts[paragraph] for paragraph in rows.paragraph.tolist())
     return rows.fingerprint, ExampleTexts(rows.questions, contexts, truths)
-
-
-def _load_choices(
-    paths: tuple[str, ...], split: str, n_examples: int, encoding: str
-) -> tuple[str, ExampleTexts]:
-    requests = load_requests(None, paths, split, n_examples, encoding)
-    texts = tuple(row.context.strip() or " | ".join(row.choices) for row in requests.rows)
-    return requests.fingerprint, ExampleTexts(texts, choices=tuple(row.choices for row in requests.rows))
 
 
 def _metadata(spec: TaskSpec, split: str, n_examples: int) -> dict[str, tuple[str, ...]]:

@@ -170,6 +170,7 @@ def _run(file: Path, out: Path, resources: Resources, progress: bool) -> Suite:
 
 def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
     """The file's contents, and the training requests of each of its studies."""
+    from adapter_probe.checkpoints.base_config import layers_of
     from adapter_probe.models.methods import Adapters
     from adapter_probe.training.peft_methods import peft_method
     from adapter_probe.training.request import TrainingRequest
@@ -195,7 +196,10 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
     if sweep := about.init_sweep:
         requests[INIT_SWEEP] = of(sweep, "init_sweep", initialised_methods(sweep))
     if one := about.ablation:
-        _refuse_unfit(one, base, file)
+        try:  # before a checkpoint is trained
+            one.variants((Stack("", len(layers_of(base))),))
+        except ResultsError as error:
+            raise ResultsError(f"{file}: [ablation] {by_field(str(error), AblationPart, '')}") from error
         method: Method = Adapters(one.size, one.init_std)
         if one.method != Adapters.name:
             method = peft_method(one.method, "[ablation] method")
@@ -207,17 +211,6 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
             for seed in range(one.seeds)
         ]
     return about, requests
-
-
-def _refuse_unfit(part: AblationPart, base: str, file: Path) -> None:
-    """Refuse spans that the base does not have, before a checkpoint is trained."""
-    from adapter_probe.checkpoints.base_config import layers_of
-
-    n_layers = len(layers_of(base))
-    try:
-        part.variants((Stack("", n_layers),))
-    except ResultsError as error:
-        raise ResultsError(f"{file}: [ablation] {by_field(str(error), AblationPart, '')}") from error
 
 
 def _checkpoints(
