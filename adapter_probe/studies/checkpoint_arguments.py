@@ -33,9 +33,9 @@ from adapter_probe.settings import (
 
 if TYPE_CHECKING:
     from adapter_probe.spans import Span
-    from adapter_probe.studies.example_files import ExampleSource
 
     from .ablation_study import Ablation
+    from .example_files import ExampleSource
 
 
 @runtime_checkable

@@ -312,7 +312,8 @@ def plan_sweep(
     """The trials that will be trained, which of them are done, and a measured estimate of the time left."""
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.jobs.trials import estimate_seconds, finished_trials, seconds_of_start
-    from adapter_probe.studies.sweep_search import foreseen_trials
+
+    from .sweep_search import foreseen_trials
 
     device = choose_device("auto" if resources.cluster else resources.device)
     if not resources.cluster:

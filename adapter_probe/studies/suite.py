@@ -23,7 +23,7 @@ from .ablation_study import Ablation
 from .checkpoint_arguments import Ablate
 from .comparison import average
 from .cost_plan import SuitePlan, plan_sweep
-from .init_sweep import INIT_SWEEP, InitSweep, initialised_methods, run_init_sweep
+from .init_sweep import INIT_SWEEP, InitSweep, initialised_methods, write_init_sweep
 from .study_base import draw_into_folder
 from .suite_file import (
     AblationPart,
@@ -34,8 +34,9 @@ from .suite_file import (
     path_beside_file,
     read_suite,
 )
+from .sweep_search import run_search
 from .sweep_trials import requests_of
-from .tradeoff import TRADEOFF, Tradeoff, methods_of, run_tradeoff
+from .tradeoff import TRADEOFF, Tradeoff, methods_of, write_tradeoff
 from .training_arguments import RunSuite
 
 if TYPE_CHECKING:
@@ -147,12 +148,13 @@ def _run(file: Path, out: Path, resources: Resources, progress: bool) -> Suite:
 
     about, requests = _read(file)
     trade = sweep = None
-    if part := about.tradeoff:
-        trade = run_tradeoff(part, plan_trials(requests[TRADEOFF]), out / TRADEOFF, resources, progress)
-    if other := about.init_sweep:
-        sweep = run_init_sweep(
-            other, plan_trials(requests[INIT_SWEEP]), out / INIT_SWEEP, resources, progress
-        )
+    for name, part in ((TRADEOFF, about.tradeoff), (INIT_SWEEP, about.init_sweep)):
+        if part:
+            trials = run_search(name, part, plan_trials(requests[name]), out / name, resources, progress)
+            if name == TRADEOFF:
+                trade = write_tradeoff(out / name, trials)
+            else:
+                sweep = write_init_sweep(out / name, trials)
     ablations: dict[str, list[Ablation]] = {}
     parameters = None
     if about.ablation:
