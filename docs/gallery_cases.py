@@ -265,7 +265,7 @@ def tradeoff(
 def overlay(path: Path) -> None:
     """Write results of other people, of many methods and sizes, as a table."""
     rows = [
-        f"{method},{size},{1200 * size * (1 + 3 * index) + 40_000},{0.79 + index / 100 - 0.04 / size},{task},0"
+        f"{method},{size},{1200 * size * (1 + 3 * index) + 40000},{0.79 + index / 100 - 0.04 / size},{task},0"
         for task in ("airline", "cola")
         for index, method in enumerate(("lora", "dora", "vera", "Prefix tuning", "randlora"))
         for size in (4, 16, 64)
