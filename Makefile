@@ -26,7 +26,7 @@ AVX2  := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTION
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-all test-processors lint format bench study package docs types
+.PHONY: help demo test test-slow test-all test-processors lint format bench study gallery package docs types
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -67,8 +67,12 @@ bench: $(VENV)/.installed-dev ## compare with other tools, about 20 minutes; ARG
 study: $(VENV)/.installed-dev ## repeat a study of the documentation: NAME=heatmap DATA=... GTE_SMALL=... MPNET=...
 	@$(BIN)/python docs/studies/study.py $(NAME)
 
+gallery: $(VENV)/.installed-dev ## draw every kind of figure on one page; BEFORE=main beside how a commit draws it
+	@$(BIN)/python docs/gallery.py build/gallery $(if $(BEFORE),--before $(BEFORE)) $(ARGS)
+
 docs: $(VENV)/.installed-docs types ## execute the notebooks and build the documentation; ARGS=--tiny for a fast demo
 	@$(BIN)/python docs/execute.py build/notebooks $(ARGS)
+	@$(BIN)/python docs/gallery.py build/gallery $(if $(filter --tiny,$(ARGS)),--only ablation init-sweep) >/dev/null
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "build/site/index.html"
 

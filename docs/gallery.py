@@ -75,6 +75,29 @@ def page(out: Path, cases: list[Case], before: str = "") -> str:
     return "\n".join(parts)
 
 
+def markdown(drawn: Path, folder: str) -> str:
+    """The page of the documentation, of what is drawn; `folder` is where its pictures are, from the page."""
+    parts = [
+        "# Gallery of figures\n",
+        "Every kind of figure, for a column of a paper and for a slide, with the command that draws it from"
+        " results folders. The pictures are drawn while this page is built, from results of"
+        " [the studies](../studies/index.md) and from made-up ones.\n",
+    ]
+    for case in CASES:
+        parts += [f"## {case.name.replace('-', ' ').capitalize()}\n", f"{case.shows}\n"] * (
+            drawn / case.name
+        ).is_dir()
+        for style in STYLES:
+            pictures = sorted((drawn / case.name / style).glob("*.png"))
+            parts += [f"```\n{case.command(style)}\n```\n"] if pictures else []
+            parts += [_picture(path, f"{folder}/{path.relative_to(drawn).as_posix()}") for path in pictures]
+    return "\n".join(parts)
+
+
+def _picture(path: Path, link: str) -> str:
+    return f"![{path.stem}]({link}){{ width={_width(path)} }}\n"
+
+
 def _row(out: Path, picture: Path, before: str) -> str:
     """A picture with its caption, and on its left, if it has changed, how it was."""
     caption = html.escape(picture.with_suffix(".txt").read_text("utf-8"))
@@ -92,9 +115,13 @@ def _row(out: Path, picture: Path, before: str) -> str:
 
 
 def _image(path: Path, out: Path) -> str:
-    pixels = int.from_bytes(path.read_bytes()[16:20], "big")
-    width = pixels * 144 // 300  # half as large again as in print
-    return f'<img src="{path.relative_to(out).as_posix()}" width="{width}" loading="lazy" alt="{path.stem}">'
+    place, width = path.relative_to(out).as_posix(), _width(path)
+    return f'<img src="{place}" width="{width}" loading="lazy" alt="{path.stem}">'
+
+
+def _width(path: Path) -> int:
+    """The width at which a picture of 300 dots per inch is half as large again as in print."""
+    return int.from_bytes(path.read_bytes()[16:20], "big") * 144 // 300
 
 
 def main(given: list[str]) -> int:

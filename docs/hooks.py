@@ -1,4 +1,4 @@
-"""What mkdocs cannot read from docs/: the CLI reference, the gallery, notebooks, pages at the tree's root.
+"""What mkdocs cannot read from docs/: the CLI reference, galleries, notebooks, pages at the tree's root.
 
 All of it is made while the site is built, so that no copy can go stale.
 """
@@ -22,10 +22,11 @@ from adapter_probe.cli.help import records, split_help
 from adapter_probe.cli.main import app
 
 sys.path.insert(0, str(Path(__file__).parent))
+import gallery as figure_gallery
 from tree_picture import prefix_tree
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCS, NOTEBOOKS = ROOT / "docs", ROOT / "build" / "notebooks"
+DOCS, NOTEBOOKS, DRAWN = ROOT / "docs", ROOT / "build" / "notebooks", ROOT / "build" / "gallery" / "now"
 ROOT_PAGES = {  # in the tree -> in the site
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
@@ -33,6 +34,7 @@ ROOT_PAGES = {  # in the tree -> in the site
     "benchmarks/NOTES.md": "project/benchmarks.md",
     "benchmarks/LOG.md": "project/benchmarks-log.md",
 }
+FIGURES, PICTURES = "reference/gallery.md", "reference/gallery"
 GALLERY, CLI, TREE = "studies/index.md", "reference/cli.md", "assets/prefix-tree.svg"
 STUDIES_NAV = "Studies"
 _LINK = re.compile(r"(?P<bang>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
@@ -60,6 +62,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, TREE, content=prefix_tree()))
     for source in sorted((DOCS / "notebooks").glob("*.ipynb")):
         _add_notebook(source.stem, files, config)
+    _add_figures(files, config)
     return files
 
 
@@ -197,3 +200,14 @@ def _add_notebook(name: str, files: Files, config: MkDocsConfig) -> None:
     for picture in sorted((NOTEBOOKS / f"{name}_files").glob("*")):
         where = f"notebooks/{name}_files/{picture.name}"
         files.append(File.generated(config, where, abs_src_path=str(picture)))
+
+
+def _add_figures(files: Files, config: MkDocsConfig) -> None:
+    """The gallery of figures, as `make docs` drew it."""
+    if not DRAWN.is_dir():
+        _log.warning("the gallery of figures has not been drawn; run `make docs`")
+    files.append(File.generated(config, FIGURES, content=figure_gallery.markdown(DRAWN, "gallery")))
+    for style in figure_gallery.STYLES:
+        for picture in sorted(DRAWN.glob(f"*/{style}/*.png")):
+            where = f"{PICTURES}/{picture.relative_to(DRAWN).as_posix()}"
+            files.append(File.generated(config, where, abs_src_path=str(picture)))

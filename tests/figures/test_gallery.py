@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
+from docs_scripts import module
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from refusals import names, naming, says
 
+from adapter_probe.analysis.overlay import read_overlay
 from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style
@@ -18,6 +21,7 @@ from adapter_probe.figures.venues import PAPER, VENUES, FigureOptions, Venue
 from adapter_probe.studies.load import studies_of
 
 OPTIONS = FigureOptions(PAPER, formats=("png",))
+CASES = module("gallery_cases")
 
 
 def records_in(folders) -> list[StudyRecord]:
@@ -182,16 +186,31 @@ def test_kept_spans_are_a_figure_of_their_own(tmp_path, ablation_folder):
     assert stems(tables_of(records_in(folders), OPTIONS)) == ["table-removable-cola-off"]
 
 
-@pytest.fixture(scope="module")
-def studies(tmp_path_factory, ablation_folder, sweep_folder, tradeoff_folder) -> list[StudyRecord]:
-    folder = tmp_path_factory.mktemp("studies")
-    return records_in(
-        [
-            ablation_folder(folder / "a", n_layers=12),
-            sweep_folder(folder / "s", tasks=("cola", "mnli")),
-            tradeoff_folder(folder / "t"),
-        ]
-    )
+@pytest.fixture(scope="session")
+def gallery_results(tmp_path_factory) -> Path:
+    """The folder of the results of the gallery of the documentation, each written when it is first needed."""
+    return tmp_path_factory.mktemp("gallery")
+
+
+def cases_in_tiers() -> list:
+    """Every case of the documentation's gallery in the styles that it shows, and in both columns.
+
+    All but a few are marked slow.
+    """
+    quick = {
+        ("ablation", "paper"),
+        ("two-tasks", "talk"),
+        ("overlay", "paper"),
+        ("init-sweep-one-seed", "paper"),
+    }
+    found = []
+    for case in CASES.CASES:
+        for name in VENUES if case.every_style else ("paper", "talk"):
+            for column in (None, "half", "full") if name == "paper" and case.every_style else (None,):
+                marks = () if (case.name, name) in quick and column is None else pytest.mark.slow
+                words = f"{case.name}-{name}" + (f"-{column}" if column else "")
+                found.append(pytest.param(case, name, column, marks=marks, id=words))
+    return found
 
 
 def in_tiers(left_out: str) -> list:
@@ -204,17 +223,23 @@ def letters(figure: Figure) -> list[Text]:
     return [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
 
 
-@pytest.mark.parametrize("name", in_tiers("icml"))  # "paper" has its sizes
-@pytest.mark.parametrize("column", ["half", pytest.param("full", marks=pytest.mark.slow)])
-def test_every_style_and_column_draws_everything(studies, assert_tidy, name, column):
-    venue = VENUES[name]
-    made = list(figures_of(studies, FigureOptions(venue, column, paper=column == "full")))
-    assert len(made) == 6
+@pytest.mark.parametrize(("case", "style_name", "column"), cases_in_tiers())
+def test_every_case_of_the_gallery_is_tidy_and_as_wide_as_its_venue(
+    case, style_name, column, gallery_results, assert_tidy
+):
+    CASES.write(gallery_results, [case])
+    venue, given = VENUES[style_name], case.arguments(gallery_results)
+    overlay = read_overlay([given["overlay"]]) if "overlay" in given else None
+    options = FigureOptions(
+        venue, column, paper=given.get("paper", False), labels=given.get("labels", ()), overlay=overlay
+    )
+    made = list(figures_of([study.record for study in case.studies(gallery_results)], options))
+    assert made
     for one in made:
         assert_tidy(one.figure)
-        assert one.figure.get_figwidth() == venue.width(column)
+        assert one.figure.get_figwidth() in ([venue.width(column)] if column else [venue.half, venue.full])
         assert min(text.get_fontsize() for text in letters(one.figure)) >= style.SMALLEST_SIZE, one.stem
-        if (name, column) != ("talk", "half"):  # narrow and low: there, what can be read is taller
+        if style_name != "talk":  # low: there, what can be read may be taller
             assert one.figure.get_figheight() <= venue.tallest + 1e-9
 
 

@@ -54,14 +54,6 @@ def drawn(draw_all):
     return draw_all(FigureOptions(PAPER))
 
 
-@pytest.mark.parametrize(
-    ("column", "paper"), [("half", True), pytest.param("full", False, marks=pytest.mark.slow)]
-)
-def test_tidy_with_and_without_the_papers_curves(draw_all, assert_tidy, column, paper):
-    for drawing in draw_all(FigureOptions(PAPER, column, paper=paper)).values():
-        assert_tidy(drawing.figure)
-
-
 @pytest.mark.slow
 def test_many_tasks_stand_in_rows(draw_all, assert_tidy):
     tasks = ("cola", "mnli", "mrpc", "rte", "sst2")
