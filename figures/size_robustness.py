@@ -62,7 +62,10 @@ def draw(frame: pd.DataFrame, ax: Axes, *, published: pd.DataFrame | None) -> li
     """
     frame, tasks = frame.sort_values("size"), tasks_of(frame)
     names = {task: escape_mathtext(task_label(task)) for task in tasks}
-    mean = "mean over tasks ± s.e.m." if len(tasks) != 1 else f"{names[tasks[0]]}, mean ± s.e.m."
+    apart = frame["sem"].notna().any()  # not with one seed
+    mean = f"mean over tasks{' ± s.e.m.' if apart else ''}"
+    if len(tasks) == 1:
+        mean = f"{names[tasks[0]]}{', mean ± s.e.m.' if apart else ''}"
     tidy_axes(ax)
     ax.grid(False, axis="x")
     ax.set_xscale("log", base=2)
@@ -104,10 +107,11 @@ def _caption(frame: pd.DataFrame, paper: bool) -> str:
     mean = f"their mean over {count_text(len(tasks), 'task')}"
     if frame["mean_score"].isna().any():
         mean += " at the sizes that all of them have"
+    bars = "bars show the standard error of the mean over seeds, propagated from the tasks"
+    bars = bars if frame["sem"].notna().any() else "one seed, so without bars"
     return caption_of(
         [
-            f"Validation score against adapter size, one line per task and {mean}; bars show the standard"
-            " error of the mean over seeds, propagated from the tasks.",
+            f"Validation score against adapter size, one line per task and {mean}; {bars}.",
             f"Thin line with hollow marks: {SOURCE}, section 3.6, mean over eight GLUE tasks, BERT-large."
             if paper
             else "",
