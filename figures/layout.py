@@ -166,7 +166,8 @@ def _needed_height(figure: Figure, panels: Sequence[tuple[Axes, float]]) -> floa
         wide, given[row] = place.width * width, place.height * height
         needed[row] = max(needed[row], aspect * wide)
         _wrap_title(ax, 36 * (wide + min(wide, given[row] / aspect)))  # from the centred box's left
-        _wrap_label(ax.xaxis, 72 * wide)
+        for one in (ax, *ax.child_axes):  # of an upper axis too: what sticks out makes the panel narrower
+            _wrap_label(one.xaxis, 72 * wide)
         _wrap_label(ax.yaxis, 72 * min(aspect * wide, given[row]))
     grid.set_height_ratios(needed)
     return float(height + (needed - given).sum())
@@ -194,4 +195,5 @@ def _wrap_title(ax: Axes, length: float) -> None:
 
 def _texts(panels: Sequence[tuple[Axes, float]]) -> list[str]:
     """The axes' titles and labels with their current line breaks."""
-    return [text for ax, _ in panels for text in (ax.get_title("left"), ax.get_xlabel(), ax.get_ylabel())]
+    labels = [one.get_xlabel() for ax, _ in panels for one in (ax, *ax.child_axes)]
+    return labels + [text for ax, _ in panels for text in (ax.get_title("left"), ax.get_ylabel())]

