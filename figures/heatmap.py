@@ -220,9 +220,10 @@ def heatmap_figure(
         figure = new_figure(width, width * (rows / columns + 1))
         axes = [figure.add_subplot(rows, columns, index + 1) for index in range(len(grids))]
         for index, (grid, ax) in enumerate(zip(grids, axes)):
-            if style.text_width(grid.notes[0], style.tick_size()) > _WIDEST_NAME * 72 * width / columns:
-                title_above(ax, grid.notes[:1])
-                grid = replace(grid, notes=grid.notes[1:])
+            name, *others = grid.notes or [""]
+            if style.text_width(name, style.tick_size()) > _WIDEST_NAME * 72 * width / columns:
+                title_above(ax, [name])
+                grid = replace(grid, notes=others)
             draw(grid, ax, tolerance=options.tolerance, notes=True, scale=scale)
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
         if with_shares:

@@ -27,6 +27,7 @@ def test_every_page_of_help(name, columns):
     page = command.get_help(context)
     assert max(map(len, page.splitlines())) <= columns or columns == 80  # an example is one line
     assert not re.search(r"<list|\{[a-z]|<(str|int|path|float)>", page)
+    assert not re.search(r"[{}]|\.{4}", page.partition("\n\n")[0])  # of several folders: FOLDER...
     _, example = split_help(command)
     assert example.startswith(f"adapter-probe {name} ")
     assert example in page

@@ -180,4 +180,4 @@ def test_verdicts():
         )
         assert own.verdict.partition(":")[0] == lead
         interval = "0.1 to 2.0 points" if low > 0 else "−1.0 to 2.0 points"
-        assert names(own.verdict, f"{best:g}", "5 examples", "same", "gain 1.0 point", "95%", interval)
+        assert names(own.verdict, f"{best:g}", "5 examples", "same", "gain of 1.0 point", "95%", interval)

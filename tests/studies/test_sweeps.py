@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from docs_scripts import DOCS
 from refusals import names, naming, value_of
 
 from adapter_probe.data.tasks import find_task, load_split
@@ -286,6 +287,7 @@ def test_the_plan_says_what_every_trial_is(tiny_base, two_tasks, tmp_path, monke
     top, words = repr(plan).splitlines()[:2]
     assert names(top, "top k layers", "k 0", "lr 0.01", "1 epoch", "seed 0", "2 s")
     assert names(words, "TF-IDF", "2 s")
+    assert not any(trial["trial"] in repr(plan) for trial in plan.trials)  # ids are for programs
     assert [trial["learning_rate"] for trial in plan.trials] == [0.01, None]
     assert (plan.done, plan.left, plan.workers, plan.folder) == (0, 2, 1, tmp_path / "s")
     assert plan.seconds_left == 1 + (2 * 2 + 1) + 3  # this program, both trials in one worker, the figures
@@ -405,3 +407,13 @@ def test_every_new_trial_is_reported_once(tiny_base, two_tasks, tmp_path):
             base, two_tasks[0], tmp_path, stds=(0.2,), on_trial=lambda trial: 1 / 0, **arguments
         )  # fmt: skip
     json.dumps(told)
+
+
+def test_what_trains_in_the_head_alone_has_its_parameters_counted():
+    """The committed trade-off of nine tasks has heads on unadapted features."""
+    study = load(DOCS / "studies" / "tradeoff")
+    heads = study.table[study.table["method"] == "head_only"]["trained_parameters"]
+    told = [said for name, said in study.rows() if "head only" in name]
+    assert len(told) == len(heads) == 9
+    assert all(f" {count:,} parameters" in said for count, said in zip(heads, told))
+    assert not any(", 0 parameters" in said for _, said in study.rows())
