@@ -92,7 +92,22 @@ class PlacedAdapter(Switchable):
                 "sublayers and belong to no single site; use --layernorm trained"
             )
         tuned, base = layer.get_submodule(place.norm), deepcopy(self._norm[1])
-        layer.set_submodule(place.norm, PlacedNorm(tuned, base.to(self._norm[0].weight.dtype), self))
+        base.to(self._norm[0].weight.dtype)
+        if isinstance(tuned, PlacedNorm) and tuned.number == self.number:
+            tuned.base_layer = base
+        else:
+            layer.set_submodule(place.norm, PlacedNorm(tuned, base, self))
+
+    def leave_out_norm(self) -> None:
+        """Let no LayerNorm follow the adapter where it is on, if its output is not normalised."""
+        assert self._place is not None, "it is attached"
+        layer, place = self._place
+        if place.norm is not None and not self._is_normalised:
+            layer.set_submodule(place.norm, PlacedNorm(None, layer.get_submodule(place.norm), self))
+
+    @property
+    def _is_normalised(self) -> bool:
+        return isinstance(self.bottleneck, Bottleneck) or self.bottleneck.spec.norm_after
 
     def _enter(self, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._residual = inputs[0]
@@ -107,30 +122,37 @@ class PlacedAdapter(Switchable):
         """The sublayer's output ``[rows, positions, hidden]``, with the change if it is on."""
         if self.disable_adapters:
             return x
+        if not self._is_normalised:
+            return self.bottleneck.finish(x, residual, self._norm[0], strength=self.strength) - residual
         return self.bottleneck.adapt(x, residual, self._norm[0], self.strength)
 
 
 class PlacedNorm(Switchable):
-    """The LayerNorm after a placed adapter, and where the adapter is off that of the base.
+    """The LayerNorm after a placed adapter, which may depend on whether the adapter is on.
 
     Args:
-        tuned: the checkpoint's.
-        base: the base's.
+        on: where it is on; None if the adapter returns finished states.
+        off: where it is off.
         adapter: the adapter.
     """
 
-    def __init__(self, tuned: nn.Module, base: nn.Module, adapter: PlacedAdapter):
+    def __init__(self, on: nn.Module | None, off: nn.Module, adapter: PlacedAdapter):
         super().__init__()
-        self.original_module, self.base_layer = tuned, base
+        self.original_module, self.base_layer = on, off  # names by which they count as the base's
         self.part, self.application, self.number = adapter.part, adapter.application, adapter.number
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., hidden]`` to ``[..., hidden]``."""
-        if not self.acts or (not self.disable_adapters and self.strength == 1):
-            return self.original_module(x)
+        on = self.original_module
+        if not self.acts:
+            return (on or self.base_layer)(x)
+        if self.disable_adapters:
+            return self.base_layer(x)
+        if on is None or self.strength == 1:
+            return x if on is None else on(x)
         off = self.base_layer(x)
         # Equal to a norm with interpolated factors and biases, in which its output is linear.
-        return off if self.disable_adapters else off + self.strength * (self.original_module(x) - off)
+        return off + self.strength * (on(x) - off)
 
 
 def _first(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -329,5 +351,7 @@ def fill(
     for spec in method.inner if isinstance(method, ImportedMethod) else ():
         if spec.kind in ("scale_input", "scale_output"):
             targets[f"{spec.module}{OWN}factor"].mul_(spec.scale)
+    for module in [module for module in model.modules() if isinstance(module, PlacedAdapter)]:
+        module.leave_out_norm()
     model.requires_grad_(False)
     model.eval()

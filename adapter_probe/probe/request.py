@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
 from adapter_probe.ablation_settings import AblationSettings
@@ -13,7 +14,7 @@ from adapter_probe.checkpoints.any_base import start_of
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
 from adapter_probe.checkpoints.engines import PACKED, EngineChoice
 from adapter_probe.checkpoints.native import OpenedCheckpoint
-from adapter_probe.checkpoints.opened_peft import OpenedPeft
+from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.batches import EncodedBatches
@@ -30,6 +31,7 @@ from adapter_probe.data.tagged import refuse_unscorable
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
 from adapter_probe.metrics import COMPARISONS, check_metric
 from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.replay.switches import Switches
 from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective_variants
 
 from .arguments import PREDICTIONS_VERSION, AblationArguments
@@ -152,6 +154,8 @@ def prepare_ablation(
         )
     if isinstance(opened.model, AdaptedModel):  # known without examples
         _refuse_unfit(opened.model, opened, arguments)
+    elif isinstance(opened, OpenedPlaced) and not Switches().inside(opened.model):
+        raise _without_adapters(arguments.checkpoint, np.zeros((1, 2), dtype=bool), opened, settings)
     named = data_name(arguments.data) if examples is None else GIVEN_BATCHES
     if examples is None:
         task, examples, metric = _scored_examples(opened, arguments)
@@ -190,7 +194,7 @@ def _refuse_unfit(
     has_adapter = model.has_adapter  # [sites]
     never_off = settings.variants(model.stacks).masks.all(axis=0)  # [sites]
     if not (has_adapter & ~never_off).any():
-        raise _without_adapters(arguments.checkpoint, model, opened, settings)
+        raise _without_adapters(arguments.checkpoint, has_adapter.reshape(-1, SITES_PER_LAYER), opened, settings)
 
 
 def on_other_data(request: AblationRequest, arguments: AblationArguments) -> AblationRequest:
@@ -262,12 +266,12 @@ def _start_of(opened: OpenedCheckpoint | OpenedPeft) -> Start | None:
 
 def _without_adapters(
     folder: str,
-    model: AdaptedModel | GeneralModel,
+    has_adapter: np.ndarray,  # [layers, sites of a layer]
     opened: OpenedCheckpoint | OpenedPeft,
     settings: AblationSettings,
 ) -> CheckpointError:
     """The error for a checkpoint without adapters at the chosen sites."""
-    attention, ffn = model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=0)
+    attention, ffn = has_adapter.any(axis=0)
     held = "both" if attention and ffn else "attention" if attention else "ffn" if ffn else "none"
     where = f" of layers {settings.layers}" if settings.layers else ""
     return CheckpointError(
