@@ -143,10 +143,7 @@ def _copied(model: nn.Module) -> nn.Module:
             id(p): nn.Parameter(p.detach(), False) for p in model.parameters() if type(p) is nn.Parameter
         }
         same = {id(t): t for t in chain(model.parameters(), model.buffers())}
-        try:
-            found = copy.deepcopy(model, {**same, **plain})
-        except (TypeError, RuntimeError):  # something in it cannot be copied
-            return model.eval()
+        found = copy.deepcopy(model, {**same, **plain})
         for module in found.modules():  # accelerate's mixed precision, bound to the model itself
             if "_original_forward" in vars(module):
                 del module._original_forward, module.forward
@@ -173,7 +170,8 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
         for module, disabled in switches:
             Switches().set(module, not disabled)
         for parameter, grad in needed:  # which PEFT changes with its switches
-            parameter.requires_grad_(grad)
+            if parameter.requires_grad != grad:  # what was made in inference mode cannot be set at all
+                parameter.requires_grad_(grad)
         if config is not None:
             config.pad_token_id = padding
 

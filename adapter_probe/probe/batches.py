@@ -63,7 +63,7 @@ def examples_of(
         try:
             outputs = reading(model(**inputs(0)))
             encoded = encoded.with_lengths(lambda item: _positions(model, inputs(item)))
-        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
             raise ModelError(f"the model does not run on the batches: {one_line(error)}") from error
     if outputs.dim() == 3 and labels is None and not callable(read):
         head = head_of_class(type(base).__name__, both)
