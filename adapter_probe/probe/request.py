@@ -104,7 +104,7 @@ class AblationRequest:
     @property
     def compares_tokens(self) -> bool:
         """Whether every predicted token is compared with the intact model's prediction."""
-        return self.metric in COMPARISONS and isinstance(self.encoded, EncodedRequests)
+        return self.metric in COMPARISONS and isinstance(self.examples.rows, Requests)
 
     @cached_property
     def variants(self) -> VariantSet:

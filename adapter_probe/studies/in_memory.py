@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from adapter_probe.data.rows import token_rows
 from adapter_probe.errors import DataError, ModelError, ResultsError
 from adapter_probe.results.atomic import make_folder
 
@@ -52,6 +53,8 @@ def opened_call(
     model: Any = call.checkpoint
     if flag := next((one for one in _ON_DISK if getattr(call, one)), ""):
         raise ResultsError(f"{flag} needs a checkpoint on disk; save the model and give its folder")
+    if call.batches is None and (rows := token_rows(call.data)) is not None:
+        call = replace(call, data=(), batches=rows)
     texts = bool(call.task) or not (isinstance(call.data, tuple) and not call.data)
     if texts == (call.batches is not None):
         given = (
