@@ -66,10 +66,6 @@ class Ablate(Shown, Machine, Evaluation, AblationSettings):
             metavar="CHECKPOINT", argument=True, place="checkpoint or name", shell=Path,
         )
     )  # fmt: skip
-    threads: int = setting(
-        0, "number of CPU threads, for the whole process (with a cluster: of CPUs per job); 0 uses PyTorch's "
-        "default.", panel="Running",
-    )  # fmt: skip
     data: ExampleSource = setting(
         (), "file of labelled examples to use instead of the checkpoint's own task (the metrics kl and "
         "agreement need no labels). In Python also several "
@@ -117,7 +113,7 @@ class Ablate(Shown, Machine, Evaluation, AblationSettings):
     tokenizer: Tokenizer | None = setting(None, "tokenizer of a model in memory.", shell=NoneType)
     batches: Any = setting(
         None, "instead of data, for a model in memory: the keyword arguments of its forward, in a list of "
-        "mappings, a `DataLoader` or a `datasets.Dataset` with a format; images, sound or anything else.",
+        "mappings, a `DataLoader` or a tokenised `datasets.Dataset`; images, sound or anything else.",
         shell=NoneType,
     )  # fmt: skip
     labels: Any = setting(

@@ -38,7 +38,7 @@ class Inspect(OnBase):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Convert(Labelled, OnBase):
+class _Convert(Encoded, Labelled, OnBase):
     """The arguments of `convert` that have defaults."""
 
     error: ClassVar[type[AdapterProbeError]] = CheckpointError

@@ -11,7 +11,7 @@ from adapter_probe.errors import CheckpointError
 
 from .checked import taking
 from .checkpoint_arguments import Convert, Inspect
-from .example_files import as_tuple
+from .example_files import as_tuple, check_encoding
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.headers import Contents
@@ -156,6 +156,7 @@ def convert(call: Convert) -> list[str]:
     from adapter_probe.data.given import given_task
 
     source, out, to, files = Path(call.source), Path(call.out), call.to, as_tuple(call.data)
+    check_encoding(call.encoding, files)
     if call.strength is not None:
         check_strength(call.strength)
     opened = open_any(source, None if call.base is None else str(call.base))
@@ -181,7 +182,7 @@ def convert(call: Convert) -> list[str]:
         return to_adapterhub(opened, out, call.lossy)
     if files:
         task = given_task(
-            opened.description.task, files, "validation", source, label_names=as_tuple(call.label_names)
+            opened.description.task, files, "validation", source, call.encoding, as_tuple(call.label_names)
         )
         opened = opened.with_task(task)
     to_native(opened, out)
