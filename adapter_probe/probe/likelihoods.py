@@ -181,18 +181,17 @@ class WrittenScores:
         tokens = self.tokens[:, : logits.shape[2]].to(logits.device)
         example, place = (tokens != NO_TAG).nonzero(as_tuple=True)  # [scored] each
         dtype = torch.promote_types(logits.dtype, torch.float32)
-        shares = torch.log_softmax(
-            logits[:, example, place].to(dtype), dim=-1
-        )  # [copies, scored, vocabulary]
+        own = logits[:, example, place].to(dtype)  # [copies, scored, vocabulary]
+        shares = torch.log_softmax(own, dim=-1)
         targets = tokens[example, place].expand(copies, -1)
         chosen = shares.gather(-1, targets[..., None])[..., 0]
         columns = [chosen, chosen < shares.amax(dim=-1)]
         if self.intact is not None:
             if not self.intact:
                 self.intact.append(shares[0].clone())
-            own = self.intact[0]
-            apart = (own - shares).masked_fill_(own.exp() == 0, 0.0)  # 0 log 0 = 0
-            columns += [(own.exp() * apart).sum(dim=-1), shares.argmax(dim=-1) == own.argmax(dim=-1)]
+            intact, weights = self.intact[0], self.intact[0].exp()
+            apart = (intact - shares).masked_fill_(weights == 0, 0.0)  # 0 log 0 = 0
+            columns += [(weights * apart).sum(dim=-1), shares.argmax(dim=-1) == intact.argmax(dim=-1)]
         scores = torch.stack([column.to(dtype) for column in columns], dim=-1)
         return scores.new_zeros(copies, len(tokens), len(columns)).index_add_(1, example, scores)
 

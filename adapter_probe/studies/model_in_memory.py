@@ -158,7 +158,7 @@ def of_trainer(call: Called, trainer: Any) -> Called:
     if call.batches is not None or call.task or not (isinstance(call.data, tuple) and not call.data):
         return given
     instead = "give data= (rows with texts) or batches= (what the model's forward takes)"
-    data = trainer.eval_dataset
+    data = getattr(trainer, "eval_dataset", None)
     if isinstance(data, Mapping):
         one = "batches=trainer.get_eval_dataloader(NAME)"
         raise DataError(f"the trainer has several evaluation sets, {listed(data)}; give one of them, {one}")
