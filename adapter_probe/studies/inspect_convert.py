@@ -13,7 +13,6 @@ from adapter_probe.errors import CheckpointError
 from adapter_probe.models.peft_method import PeftMethod
 
 from .checkpoint_arguments import Convert, Inspect
-from .example_files import check_encoding
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.headers import Contents
@@ -156,6 +155,8 @@ def convert(call: Convert) -> list[str]:
     from adapter_probe.checkpoints.opened_peft import OpenedPlaced
     from adapter_probe.checkpoints.opening import open_any
     from adapter_probe.data.given import given_task
+
+    from .example_files import check_encoding
 
     source, out, to, files = Path(call.source), Path(call.out), call.to, as_tuple(call.data)
     check_encoding(call.encoding, files)
