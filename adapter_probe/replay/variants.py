@@ -293,7 +293,7 @@ class Observed:
             return called
 
         with changed({module: noting(name, module.forward) for module, name in self.names.items()}):
-            call_again(self.module, call)
+            call_again(self.layer, call)
         return runs
 
     def axes(self, name: str) -> tuple[tuple[Axes, Axes], ...] | None:
@@ -432,10 +432,10 @@ def _is_exact(
             on[1, sites] = False
             switch_all(modules, np.ones(n, dtype=bool), switch)
             with together(layer.module, plan, Rows(np.zeros(2, dtype=int), on, {}), switch):
-                ours = call_again(layer.module, two)
+                ours = call_again(layer, two)
             for number in range(2):
                 switch_all(modules, on[number], switch)
-                own = call_again(layer.module, one)
+                own = call_again(layer, one)
                 for x, axis, y in zip(own, out_axes, ours):
                     found = split(y, axis, 2)[number] if isinstance(y, Tensor) else y
                     if not _alike(x, found if axis is None or not isinstance(y, Tensor) else found):
