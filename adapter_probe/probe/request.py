@@ -25,7 +25,7 @@ from adapter_probe.data.lm_eval_tasks import is_task, with_absolute_paths
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import Requests, choose_metric
-from adapter_probe.data.requests_encoding import EncodedRequests, Start
+from adapter_probe.data.requests_encoding import EncodedRequests, Start, start_token
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import refuse_unscorable
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
@@ -84,22 +84,29 @@ class AblationRequest:
         return EngineChoice("general", getattr(self.checkpoint, "reason", ""))
 
     @property
-    def remark(self) -> str:
-        """What a user may have overlooked about the rows, as one sentence; empty if nothing."""
+    def remarks(self) -> list[str]:
+        """What a user may have overlooked about the rows, one sentence each."""
         rows, opened = self.examples.rows, self.checkpoint
-        if not isinstance(rows, Requests) or rows.templated:
-            return ""
-        if not getattr(opened.tokenizer, "chat_template", None):
-            return ""
-        return (
-            f"the rows are scored without the chat template of base {opened.description.base.name}; if it is "
-            "a chat model, write the rows as messages, or give --apply-chat-template with --task lm-eval:NAME"
-        )
+        if not isinstance(rows, Requests) or not isinstance(self.encoded, EncodedRequests):
+            return []
+        found = []
+        if not rows.templated and getattr(opened.tokenizer, "chat_template", None):
+            found.append(
+                f"the rows are scored without the chat template of base {opened.description.base.name}; "
+                "if it is a chat model, write the rows as messages, or give --apply-chat-template with "
+                "--task lm-eval:NAME"
+            )
+        if rows.form == "text" and start_token(opened.tokenizer) is None:
+            found.append(
+                "the base's tokenizer has neither a BOS nor an EOS token, so each text is scored from its "
+                "second token; its bytes and words are counted as a whole"
+            )
+        return found
 
     @property
     def compares_tokens(self) -> bool:
         """Whether every predicted token is compared with the intact model's prediction."""
-        return self.metric in COMPARISONS and isinstance(self.encoded, EncodedRequests)
+        return self.metric in COMPARISONS and isinstance(self.examples.rows, Requests)
 
     @cached_property
     def variants(self) -> VariantSet:

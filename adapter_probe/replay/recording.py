@@ -145,7 +145,8 @@ def refuse_unknown(calls: Sequence[Call], names: Sequence[str]) -> None:
         for x in call.given:
             if not isinstance(x, (Tensor, *PLAIN)):
                 raise ModelError(
-                    f"{names[call.layer]} is given a {type(x).__name__}, whose contents are unknown"
+                    f"models of this family do not run layer by layer: {names[call.layer]} is given a "
+                    f"{type(x).__name__}, whose contents are unknown"
                 )
 
 
