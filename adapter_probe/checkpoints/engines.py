@@ -57,6 +57,7 @@ def choose_placed(family: object, inside: bool) -> EngineChoice:
         inside: whether it has adapters inside sublayers, such as LoRA.
     """
     import os
+
     if os.environ.get("ONE"):
         return EngineChoice("general", "forced")
     if inside:

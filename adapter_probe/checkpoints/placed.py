@@ -55,7 +55,12 @@ class PlacedAdapter(Switchable):
         self._residual: Tensor | None = None
 
     def attach(
-        self, layer: nn.Module, place: Place, part: int, application: Application | None = None, number: int = 0
+        self,
+        layer: nn.Module,
+        place: Place,
+        part: int,
+        application: Application | None = None,
+        number: int = 0,
     ) -> None:
         """Act whenever the layer runs, or in one of its calls.
 
@@ -241,9 +246,7 @@ def put_bottlenecks(
                 applications[name] = Application()
                 applications[name].attach(model.base_model, module)
         number = sum(other == layers[layer] for other in layers[:layer])
-        PlacedAdapter(adapter).attach(
-            module, place, SITE_KINDS.index(kind), applications.get(name), number
-        )
+        PlacedAdapter(adapter).attach(module, place, SITE_KINDS.index(kind), applications.get(name), number)
         yield ".".join(filter(None, (name, place.holder, "adapter", own))), adapter
 
 

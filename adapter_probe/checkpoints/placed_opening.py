@@ -38,7 +38,12 @@ from .shared import SharedBase
 
 
 def open_foreign(
-    folder: Path, library: ModuleType, base: str | None, dtype: torch.dtype, shared: SharedBase | None, reason: str
+    folder: Path,
+    library: ModuleType,
+    base: str | None,
+    dtype: torch.dtype,
+    shared: SharedBase | None,
+    reason: str,
 ) -> OpenedPlaced:
     """Open a checkpoint of AdapterHub or of adapter-bert.
 

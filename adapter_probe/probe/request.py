@@ -201,7 +201,9 @@ def _refuse_unfit(
     has_adapter = model.has_adapter  # [sites]
     never_off = settings.variants(model.stacks).masks.all(axis=0)  # [sites]
     if not (has_adapter & ~never_off).any():
-        raise _without_adapters(arguments.checkpoint, has_adapter.reshape(-1, SITES_PER_LAYER), opened, settings)
+        raise _without_adapters(
+            arguments.checkpoint, has_adapter.reshape(-1, SITES_PER_LAYER), opened, settings
+        )
 
 
 def on_other_data(request: AblationRequest, arguments: AblationArguments) -> AblationRequest:

@@ -94,9 +94,7 @@ class Replay:
                 refuse_coupled(self._runner, inputs, read, self._all_on, found)
             self.layers = in_calls(self._found, self._structure.layers)
             self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
-            self._last = spared_positions(
-                self._runner, self.layers[-1], inputs, read, found, one_position
-            )
+            self._last = spared_positions(self._runner, self.layers[-1], inputs, read, found, one_position)
             self._plans = list(self._find_plans(found))
             self._check_prepared(inputs, read, found.one)
 

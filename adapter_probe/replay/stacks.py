@@ -11,7 +11,7 @@ from torch import nn
 
 from adapter_probe.errors import ModelError
 
-from .switches import Switchable, Switches
+from .switches import Application, Switches
 
 ATTENTION, FFN = 0, 1
 _ATTENTION = ("attn", "attention")
@@ -30,6 +30,7 @@ class Layer:
         unclear: the name of an adapter that belongs to neither by its name; everything is in the first part
             then. Empty if there is none.
         number: of its calls in a forward, the one that this is; the parts are those that act in it.
+        applications: what says to adapters of single calls which call is running.
     """
 
     name: str
@@ -37,12 +38,12 @@ class Layer:
     parts: tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]
     unclear: str = ""
     number: int = 0
+    applications: tuple[Application, ...] = ()
 
     def begin(self) -> None:
         """Let the next call of the module be this one."""
-        for module in self.module.modules():
-            if isinstance(module, Switchable) and module.application is not None:
-                module.application.choose(self.number)
+        for application in self.applications:
+            application.choose(self.number)
 
     def called(self, number: int) -> Layer:
         """The layer in one of its calls."""
@@ -50,7 +51,9 @@ class Layer:
             tuple(m for m in part if getattr(m, "application", None) is None or m.number == number)
             for part in self.parts
         )
-        return replace(self, parts=(attention, ffn), number=number)
+        every = (getattr(module, "application", None) for part in self.parts for module in part)
+        applications = tuple(dict.fromkeys(one for one in every if one is not None))
+        return replace(self, parts=(attention, ffn), number=number, applications=applications)
 
 
 def in_calls(layers: Sequence[Layer], order: Sequence[int]) -> list[Layer]:
