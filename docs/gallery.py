@@ -27,10 +27,10 @@ body { font: 15px/1.45 system-ui, sans-serif; margin: 2em; color: #1b1b1f; backg
 section { border-top: 1px solid #ccc; padding: .5em 0 1.5em; }
 h2 { margin: .3em 0; }
 code { background: #e8e6e0; padding: 1px 5px; }
-.row { display: flex; flex-wrap: wrap; gap: 14px; align-items: start; }
-figure { margin: 6px 0; }
+.row { display: flex; gap: 14px; align-items: start; }
+figure { margin: 6px 0; min-width: 0; }
 figcaption { font-size: 12px; color: #5c5d66; max-width: 640px; }
-img { background: #fff; }</style>"""
+img { background: #fff; max-width: 100%; }</style>"""
 
 
 def draw(out: Path, results: Path, cases: list[Case], every_style: bool) -> None:
