@@ -205,6 +205,7 @@ class Browser:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.devtools("Emulation.setDeviceMetricsOverride", **size)
         self.devtools("Emulation.setEmulatedMedia", media="", features=features)
+        self.devtools("Emulation.setFocusEmulationEnabled", enabled=True)  # also where nothing was clicked
         self.ask("/url", {"url": page.as_uri()})
 
     def devtools(self, command: str, **parameters: object) -> Any:
