@@ -34,7 +34,13 @@ _REFERENCE = re.compile(r"(?<=#)[\w.-]+")
 _ROUNDED = ("d", "x", "y", "width", "height", "cx", "cy", "x1", "x2", "y1", "y2")
 
 
-def inline(figure: Figure, name: str, title: str, lay_over: Callable[[], str] | None = None) -> Html:
+def inline(
+    figure: Figure,
+    name: str,
+    title: str,
+    lay_over: Callable[[], str] | None = None,
+    below: Callable[[], str] | None = None,
+) -> Html:
     """A figure as an SVG element.
 
     Args:
@@ -42,12 +48,15 @@ def inline(figure: Figure, name: str, title: str, lay_over: Callable[[], str] | 
         name: begins all ids inside, so that several figures fit into one page.
         title: says what it is to those who do not see it.
         lay_over: makes the markup of the shapes over it, in the figure's points, when all places are final.
+        below: likewise of shapes below it, which nothing hides that it has no colour.
     """
     for number, artist in enumerate(figure.findobj(lambda one: one.get_label() in (*_OWN_GROUND, *_HIDDEN))):
         artist.set_visible(artist.get_visible() and artist.get_label() not in _HIDDEN)
         artist.set_gid(f"own-{number}")
     for mesh in figure.findobj(QuadMesh):
         mesh.set_gid(_CELLS)
+    for ground in (figure.patch, *(ax.patch for ax in figure.axes)) if below else ():
+        ground.set_visible(False)
     root = ElementTree.fromstring(style.render(figure, "svg", title, ""))
     for parent in root.iter():
         if (
@@ -57,7 +66,7 @@ def inline(figure: Figure, name: str, title: str, lay_over: Callable[[], str] | 
                 parent.remove(child)
         for child in [one for one in parent if one.tag.endswith(("}metadata", "}style", "}title"))]:
             parent.remove(child)
-    over = lay_over() if lay_over else ""
+    over, under = (make() if make else "" for make in (lay_over, below))
     _convert(root, own=False)
     used = {found for node in root.iter() for value in node.attrib.values() for found in _references(value)}
     short = {own: f"{name}-{number}" for number, own in enumerate(sorted(used))}
@@ -72,8 +81,8 @@ def inline(figure: Figure, name: str, title: str, lay_over: Callable[[], str] | 
     inside = inside.replace(" />", "/>").encode("ascii", "xmlcharrefreplace").decode()
     box = " ".join(f"{float(part):g}" for part in root.attrib["viewBox"].split())
     return Html(
-        f'<svg viewBox="{box}" role="{"group" if over else "img"}" aria-label="{plain(title)}" fill="{INK}"'
-        f' stroke-linejoin="round" stroke-linecap="butt">{inside}{over}</svg>'
+        f'<svg viewBox="{box}" role="{"group" if over or under else "img"}" aria-label="{plain(title)}"'
+        f' fill="{INK}" stroke-linejoin="round" stroke-linecap="butt">{under}{inside}{over}</svg>'
     )
 
 

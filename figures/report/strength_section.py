@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from adapter_probe.analysis.study_records import StrengthRecord
-from adapter_probe.figures import gallery
 from adapter_probe.wording import (
     amount_text,
     drop_name,
@@ -20,23 +19,20 @@ from adapter_probe.wording import (
 
 from .markup import Html, settings, short_name, table, tag
 from .span_words import NONE
-from .sweep_section import WIDE, drawn
+from .sweep_section import drawn
 
 
-def strength_section(record: StrengthRecord, number: int) -> Html:
+def strength_section(record: StrengthRecord, number: int, heading: str) -> Html:
     """The section; nothing in it moves."""
     said = record.summary
-    figures = [
-        drawn(one, f"s{number}-{index}") for index, one in enumerate(gallery.figures_of([record], WIDE))
-    ]
     on = f"{metric_name(said.metric)} on {said.data}, {examples_text(said.n_examples, said.metric)}"
-    heading = tag("h2", {"id": f"sweep-{number}"}, strength_title(record))
     about = record.identity.get("identity")
     return tag(
         "section", {"class": "study", "aria-labelledby": f"sweep-{number}"},
-        tag("header", None, heading, tag("p", {"class": "note"}, f"{short_name(record.folder)}: {on}")),
+        tag("header", None, tag("h2", {"id": f"sweep-{number}"}, heading),
+            tag("p", {"class": "note"}, f"{short_name(record.folder)}: {on}")),
         tag("p", None, f"Too strong or too weak? {sentence(said.verdict)}."),
-        [tag("div", {"class": "card"}, figure) for figure in figures], _table(record),
+        drawn(record, f"s{number}"), _table(record),
         settings(about if isinstance(about, Mapping) else {}),
     )  # fmt: skip
 
