@@ -28,7 +28,7 @@ from .stacks import Layer, find_layers
 from .structure import Reader, Recorded, arguments, measure_axes, record
 from .switches import Switches
 from .tensors import split
-from .variants import Plan, find_plan, form_of
+from .variants import Plan, UnknownRows, find_plan, form_of, whole_of
 from .walk import Walk
 
 _SHAPES_KEPT = 256
@@ -111,17 +111,28 @@ class Replay:
 
     def _check_prepared(self, inputs: Inputs, read: Reader, intact: Tensor) -> None:
         """Compare with the model's own forward, what the layers are given by `arguments` if that is right."""
-        try:
-            self._is_due(inputs)  # so that `arguments` is tried
-            self.check(inputs, read, intact)
-        except ModelError:
-            if self._structure.forms is None:
-                raise
-            self._structure = replace(self._structure, forms=None)
-            self.check(inputs, read, intact)
-        finally:
-            self._seen.clear()
-            self._batches = 0
+        simpler: list[Callable[[], None]] = [self._forget_plans]
+        if self._structure.forms is not None:
+            simpler.append(self._forget_forms)
+        self._is_due(inputs)  # so that `arguments` is tried
+        while True:
+            try:
+                self.check(inputs, read, intact)
+                break
+            except ModelError:
+                if not simpler:
+                    raise
+                simpler.pop(0)()
+        self._seen.clear()
+        self._batches = 0
+
+    def _forget_plans(self) -> None:
+        """Call whole layers for each kind of variants."""
+        self._plans = [whole_of(layer) for layer in self.layers]
+
+    def _forget_forms(self) -> None:
+        """Run the layers to see what they are given."""
+        self._structure = replace(self._structure, forms=None)
 
     def in_last(self, read: Reader) -> AbstractContextManager[None]:
         """What holds while the last layer runs."""
@@ -261,11 +272,20 @@ class Replay:
                 if bool(values.isfinite().all()):
                     return values
             self._last = None
+        with suppress(UnknownRows):
+            return found()
+        self._forget_plans()
         return found()
 
-    def switch(self, call: int, on: Sequence[bool]) -> None:
-        """Switch the two parts of a call's layer."""
-        self._switch(call, on)
+    def switch(self, call: int, on: Sequence[bool], whole: bool = False) -> None:
+        """Switch the parts of a call's layer; or only what its plan says, and the others on."""
+        if not whole:
+            self._switch(call, on)
+            return
+        layer = self.layers[call]
+        self._set(layer, [True] * len(layer.parts))
+        for site, name in self._plans[call].whole:
+            self.set(layer.module.get_submodule(name), bool(on[site]))
 
     def plan(self, call: int) -> Plan:
         """How the variants of a call are computed."""

@@ -16,6 +16,7 @@ from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,13 @@ from .tensors import batch_axis, picked, split
 _TOLERANCE = 100  # units of rounding between two runs of a layer on the same states
 Set = Callable[[nn.Module, bool], None]
 """Switches a module on or off."""
+NO_TENSOR = -1  # in place of an argument's axis
 Axes = tuple[int | None, ...]
 """The batch axis of every argument or result, flattened; None of those that are the same for all rows."""
+
+
+class UnknownRows(ModelError):
+    """A module is given something else than in the example, so its rows are not known."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +153,7 @@ def switch_all(switched: Iterable[tuple[int, nn.Module]], on: np.ndarray, switch
 
 
 def _equal_rows_once(forward: Callable[..., Any], part: Part, current: list[Rows]) -> Callable[..., Any]:
-    calls = iter(part.axes)
+    calls = cycle(part.axes)  # in each kind of rows of a module around it
 
     def called(*args: Any, **kwargs: Any) -> Any:
         rows, (given_axes, out_axes) = current[-1], next(calls)
@@ -169,7 +175,7 @@ def _one_kind_at_a_time(
     module: nn.Module, forward: Callable[..., Any], part: Part,
     switched: Sequence[tuple[int, nn.Module]], current: list[Rows], switch: Set,
 ) -> Callable[..., Any]:  # fmt: skip
-    calls = iter(part.axes)
+    calls = cycle(part.axes)  # in each kind of rows of a module around it
 
     def called(*args: Any, **kwargs: Any) -> Any:
         rows, (given_axes, out_axes) = current[-1], next(calls)
@@ -197,18 +203,20 @@ def _on_some(
     """What a module returns for some rows of its arguments; `once` are the sites that tell them apart.
 
     Raises:
-        ModelError: it is given something else than in the example.
+        UnknownRows: it is given something else than in the example.
     """
     rows, where = current[-1], torch.from_numpy(index)
     leaves, spec = tree_flatten((args, kwargs))
     if len(leaves) != len(axes):
-        raise ModelError("a module of a layer is called differently for a batch and for the example")
+        raise UnknownRows("a module of a layer is called differently for a batch and for the example")
     known: dict[int, int | None] = {}
     for number, (x, axis) in enumerate(zip(leaves, axes)):
         if isinstance(x, Tensor):
             own = rows.known.get(id(x), axis)
+            if id(x) not in rows.known and axis is NO_TENSOR:
+                raise UnknownRows("a module of a layer is given a tensor that the example has not")
             if own is not None and x.shape[own] % len(rows.node):
-                raise ModelError("a module of a layer is given other shapes than in the example")
+                raise UnknownRows("a module of a layer is given other shapes than in the example")
             there = None if once is None else rows.once.get((once, id(x)))
             leaves[number] = picked(x, own, len(rows.node), where) if there is None else there
             known[id(leaves[number])] = own
@@ -301,12 +309,13 @@ class Observed:
             if _versions(a.out) != a.versions:  # it was changed in place later
                 return None
             try:
-                pair = tuple(map(batch_axis, a.given, b.given)), tuple(map(batch_axis, a.out, b.out))
+                given, out = (tuple(map(batch_axis, *pair)) for pair in ((a.given, b.given), (a.out, b.out)))
             except ModelError:
                 return None
-            if any(all(axis is None for axis in axes) for axes in pair):
+            if any(all(axis is None for axis in axes) for axes in (given, out)):
                 return None
-            found.append(pair)
+            tensors = (isinstance(x, Tensor) for x in a.given)
+            found.append((tuple(axis if is_one else NO_TENSOR for axis, is_one in zip(given, tensors)), out))
         return tuple(found)
 
     def _in_list(self, name: str) -> bool:
@@ -344,6 +353,12 @@ def _versions(found: Iterable[Any]) -> list[int]:
     return [x._version for x in found if isinstance(x, Tensor) and not x.is_inference()]
 
 
+def whole_of(layer: Layer) -> Plan:
+    """The plan that calls a whole layer for each kind of variants."""
+    names = {module: name for name, module in layer.module.named_modules()}
+    return Plan(tuple((site, names[m]) for site, part in enumerate(layer.parts) for m in part))
+
+
 def form_of(layer: Layer, one: Call, two: Call) -> object:
     """What a plan depends on: the modules of a layer, its sites, and what it is given."""
     modules = [(name, type(module)) for name, module in layer.module.named_modules()]
@@ -364,8 +379,7 @@ def find_plan(layer: Layer, one: Call, two: Call, out_axes: Sequence[int | None]
         switch: switches a module.
     """
     seen = Observed(layer, one, two)
-    whole = Plan(tuple((site, name) for name, site in seen.site.items()))
-    plan = _planned(seen)
+    whole, plan = whole_of(layer), _planned(seen)
     return plan if plan.parts and _is_exact(layer, plan, whole, one, two, out_axes, switch) else whole
 
 
@@ -416,6 +430,7 @@ def _is_exact(
         for sites in [*off, [site for own in off for site in own]] if off else []:
             on = np.ones((2, n), dtype=bool)
             on[1, sites] = False
+            switch_all(modules, np.ones(n, dtype=bool), switch)
             with together(layer.module, plan, Rows(np.zeros(2, dtype=int), on, {}), switch):
                 ours = call_again(layer.module, two)
             for number in range(2):

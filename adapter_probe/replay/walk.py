@@ -23,8 +23,8 @@ from .variants import Plan, Rows, together
 class Switched(Protocol):
     """What switches the parts of a call's layer."""
 
-    def switch(self, call: int, on: Sequence[bool]) -> None:
-        """Switch them."""
+    def switch(self, call: int, on: Sequence[bool], whole: bool = False) -> None:
+        """Switch them; or only those that are switched for the whole layer, and the others on."""
 
     def plan(self, call: int) -> Plan:
         """How the variants of the call are computed."""
@@ -189,7 +189,7 @@ class Walk:
         n_kinds = 1 if kinds is None else len(kinds)
         for number in range(n_kinds):
             index = np.flatnonzero(kind.reshape(-1) == number)
-            self.switched.switch(k, bits[index[0]])
+            self.switched.switch(k, bits[index[0]], whole=len(index) > 1)
             for slot, nodes in self._called(branch, parent[torch.from_numpy(index)], bits[index]):
                 if n_kinds == 1:
                     states[slot] = nodes
