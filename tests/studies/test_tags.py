@@ -339,6 +339,7 @@ def test_micro_and_macro_f1_are_those_of_scikit_learn_with_pefts_switches():
         table = micro.groups[(micro.groups["first"] == first) & (micro.groups["last"] == last)]
         for group in table.itertuples():
             assert group.score == pytest.approx(own[LABELS.index(group.group)], abs=1e-6)
+            assert group.n_examples == true[:, LABELS.index(group.group)].sum()
     assert len(seen) > 3
 
 
