@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from adapter_probe.errors import ModelError
 
 from .checking import coarsest, compare, numbers_of, refused
-from .describing import describe, refuse_coupled
+from .describing import Described, describe, refuse_coupled
 from .last import only_positions, spared_positions
 from .recording import Inputs, Runner, refuse_unknown
 from .sharing import sharing
@@ -28,6 +28,7 @@ from .stacks import Layer, find_layers
 from .structure import Reader, Recorded, arguments, measure_axes, record
 from .switches import Switches
 from .tensors import split
+from .variants import Plan, find_plan, form_of
 from .walk import Walk
 
 _SHAPES_KEPT = 256
@@ -94,7 +95,19 @@ class Replay:
             self.layers = [self._found[number] for number in self._structure.layers]
             self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
             self._last = spared_positions(self._runner, inputs, read, found, one_position)
+            self._plans = list(self._find_plans(found))
             self._check_prepared(inputs, read, found.one)
+
+    def _find_plans(self, found: Described) -> Iterator[Plan]:
+        """How the variants of every call are computed; calls of the same form in the same way."""
+        plans: dict[Any, Plan] = {}
+        for layer, one, two, axes in zip(
+            self.layers, found.calls, found.doubled, found.structure.out_axes, strict=True
+        ):
+            form = form_of(layer, one, two)
+            if form not in plans:
+                plans[form] = find_plan(layer, one, two, axes, self.set)
+            yield plans[form]
 
     def _check_prepared(self, inputs: Inputs, read: Reader, intact: Tensor) -> None:
         """Compare with the model's own forward, what the layers are given by `arguments` if that is right."""
@@ -124,7 +137,7 @@ class Replay:
         other.model, other._switches, other._structure = sharing(self.model), self._switches, self._structure
         other._found = find_layers(other.model, other._switches)
         other._runner = Runner(other.model, [layer.module for layer in other._found])
-        other._alone, other._last = self._alone, self._last
+        other._alone, other._last, other._plans = self._alone, self._last, self._plans
         other._axes, other._seen, other._batches = self._axes, self._seen, 0
         other.has_adapter = self.has_adapter
         other.layers = [other._found[number] for number in self._structure.layers]
@@ -253,6 +266,17 @@ class Replay:
     def switch(self, call: int, on: Sequence[bool]) -> None:
         """Switch the two parts of a call's layer."""
         self._switch(call, on)
+
+    def plan(self, call: int) -> Plan:
+        """How the variants of a call are computed."""
+        found = self._plans[call]
+        if self._last is None or call < len(self.layers) - 1:
+            return found
+        return replace(found, parts=tuple(part.moved(self._last[1]) for part in found.parts))
+
+    def set(self, module: nn.Module, on: bool) -> None:
+        """Switch a module."""
+        self._switches.set(module, on)
 
     def _recorded(self, inputs: Inputs, read: Reader) -> tuple[Recorded, Tensor | None]:
         """What the layers are given for a batch; with the intact output where it is to be compared."""

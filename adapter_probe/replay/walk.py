@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_unflatten
 
 from adapter_probe.errors import ModelError
@@ -17,6 +17,7 @@ from adapter_probe.errors import ModelError
 from .recording import Inputs, Runner, Stop, flat_result
 from .structure import Reader, Recorded, Slot, Source, Structure, rest
 from .tensors import joined, picked, split, taken
+from .variants import Plan, Rows, together
 
 
 class Switched(Protocol):
@@ -24,6 +25,12 @@ class Switched(Protocol):
 
     def switch(self, call: int, on: Sequence[bool]) -> None:
         """Switch them."""
+
+    def plan(self, call: int) -> Plan:
+        """How the variants of the call are computed."""
+
+    def set(self, module: nn.Module, on: bool) -> None:
+        """Switch a module."""
 
     def in_last(self, read: Reader) -> AbstractContextManager[None]:
         """What holds while the last layer runs."""
@@ -176,23 +183,45 @@ class Walk:
             if len(parent) == len(branch.roots)
             else {slot: t[parent.to(t.device)] for slot, t in later.items()}
         )
-        patterns, pattern = np.unique(bits, axis=0, return_inverse=True)
-        for i, on in enumerate(patterns):
-            children = torch.from_numpy(np.flatnonzero(pattern.reshape(-1) == i))
-            self.switched.switch(k, on)
-            for slot, nodes in self._called(branch, parent[children]):
-                if len(patterns) == 1:
+        plan, (kinds, kind) = self.switched.plan(k), (None, np.zeros(len(parent), dtype=int))
+        if plan.whole:
+            kinds, kind = np.unique(bits[:, plan.apart], axis=0, return_inverse=True)
+        n_kinds = 1 if kinds is None else len(kinds)
+        for number in range(n_kinds):
+            index = np.flatnonzero(kind.reshape(-1) == number)
+            self.switched.switch(k, bits[index[0]])
+            for slot, nodes in self._called(branch, parent[torch.from_numpy(index)], bits[index]):
+                if n_kinds == 1:
                     states[slot] = nodes
                     continue
-                if i == 0:
+                if number == 0:
                     states[slot] = nodes.new_empty(len(parent), *nodes.shape[1:])
-                states[slot][children.to(nodes.device)] = nodes
+                states[slot][torch.from_numpy(index).to(nodes.device)] = nodes
         return Branch(
             k + 1, bounds, branch.roots[parent], states, branch.given, branch.copies, branch.examples[parent]
         )
 
-    def _called(self, branch: Branch, rows: Tensor) -> list[tuple[Slot, Tensor]]:
-        """What the call returns for some of the branch's nodes and something later needs, ``[rows, ...]``."""
+    def _only_read(self, call: int) -> AbstractContextManager[None]:
+        return self.switched.in_last(self.read) if call == len(self.recorded.calls) - 1 else nullcontext()
+
+    def _once(self, branch: Branch, rows: Tensor, given: list[Any]) -> dict[tuple[tuple, int], Tensor]:
+        """The states before the call, of which rows of the call are copies."""
+        k = branch.call
+        if len(rows.unique()) < len(branch.roots):
+            return {}
+        return {
+            ((), id(given[p])): joined(branch.states[slot], self.recorded.given_axes[k][p])
+            for p, slot in self.structure.links[k].items()
+        }
+
+    def _called(self, branch: Branch, rows: Tensor, on: np.ndarray) -> list[tuple[Slot, Tensor]]:
+        """What the call returns and something later needs, ``[rows, ...]``.
+
+        Args:
+            branch: the branch.
+            rows: int64 ``[rows]``, the node of each row.
+            on: bool ``[rows, sites]``, which sites of the layer are on.
+        """
         k, n = branch.call, len(rows)
         call, links, axes = self.recorded.calls[k], self.structure.links[k], self.recorded.given_axes[k]
         given = []
@@ -205,8 +234,14 @@ class Walk:
                 given.append(picked(branch.given[k][p], axis, branch.copies, branch.roots[rows]))
         args, kwargs = tree_unflatten(given, call.given_spec)
         layer = self.runner.layers[self.structure.layers[k]]
-        with self.switched.in_last(self.read) if k == len(self.recorded.calls) - 1 else nullcontext():
-            returned = layer(*args, **kwargs)
+        with self._only_read(k):
+            if len(on) == 1:
+                returned = layer(*args, **kwargs)
+            else:
+                known = {id(x): axis for x, axis in zip(given, axes) if isinstance(x, Tensor)}
+                own = Rows(rows.numpy(), on, known, self._once(branch, rows, given))
+                with together(layer, self.switched.plan(k), own, self.switched.set):
+                    returned = layer(*args, **kwargs)
         out, _ = flat_result(returned, args, kwargs)
         return [
             ((k, p), split(x, self.structure.out_axes[k][p], n))
