@@ -100,6 +100,9 @@ def saved_tensors(model: PeftModel) -> dict[str, Tensor]:
     found: dict[str, Tensor] = get_peft_model_state_dict(
         model, adapter_name=ADAPTER, save_embedding_layers=False
     )
+    if getattr(model.peft_config[ADAPTER], "bias", "none") == "lora_only":  # PEFT before 0.21 leaves them out
+        biases = {name.partition("lora_")[0] + "base_layer.bias" for name in found if "lora_" in name}
+        found |= {name: t for name, t in model.state_dict().items() if name in biases}
     return found
 
 
