@@ -87,10 +87,10 @@ def choose_class(
     Raises:
         CheckpointError: transformers has no such class, or it does not read texts.
     """
-    found = [_mapped(config, head)]
+    found = [class_for(config, head)]
     if head in ("causal", "seq2seq") and head_of_base(config) == head:
         found.insert(0, getattr(transformers, _own_class(config), None))
-        found.append(_mapped(config.get_text_config(), head))
+        found.append(class_for(config.get_text_config(), head))
     classes = [cls for cls in dict.fromkeys(found) if _takes(cls, config)]
     if not classes:
         raise CheckpointError(
@@ -116,7 +116,8 @@ def _takes(cls: Any, config: PretrainedConfig) -> bool:
     return isinstance(config, cls.config_class) or isinstance(config.get_text_config(), cls.config_class)
 
 
-def _mapped(config: PretrainedConfig, head: Head) -> Any:
+def class_for(config: PretrainedConfig, head: Head) -> Any:
+    """The class that transformers has for a head on models of this type; None if it has none."""
     mapping = _MAPPINGS[head]
     cls = mapping.get(type(config), None)
     return cls[0] if isinstance(cls, tuple) else cls

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from adapter_probe.errors import CheckpointError, ModelError, one_line
 from adapter_probe.models.adapters.imported import InnerKind, InnerSpec
 
+from .adapter_folder import refuse_ungathered
 from .any_base import AnyLoaded
 from .files import first_of
 from .quantised import quiet_quantisers
@@ -29,7 +30,7 @@ _NUMBERED = re.compile(r"(?:^|\.)\d+(?:\.|$)")
 _OF_EMBEDDINGS = ("weight", "bias", "base_layer.weight", "base_layer.bias")
 # Of PEFT's warnings, those that say of a setting that it had no effect; the others are advice on training,
 # merging and saving, or on what is refused here.
-_NEWS = ("did not match any", "no modules were excluded", "no module was matched", "no parameter was matched")
+_NEWS = ("no modules were excluded", "no module was matched", "no parameter was matched")
 
 
 def put_adapter(
@@ -70,15 +71,21 @@ def put_adapter(
                     tensor.fill_(torch.nan)
         placed = _fill(model, tensors, path, saved, loaded.identity.name)
         filled = saved_tensors(model)
-    if lacking := sorted(n for n, t in filled.items() if t.is_floating_point() and t.isnan().any()):
+    unsaved = unsaved_biases(model, set(tensors))
+    if (
+        lacking := sorted(n for n, t in filled.items() if t.is_floating_point() and t.isnan().any())
+        or unsaved
+    ):
+        lost = f"; PEFT before 0.21 did not save what bias={config.bias!r} trained, so it is lost"  # type: ignore[attr-defined]
         raise CheckpointError(
             f"{path} lacks {first_of(lacking)}, which PEFT {peft.__version__} puts on base "
-            f"{loaded.identity.name} with this configuration"
+            f"{loaded.identity.name} with this configuration{lost if {*lacking} <= {*unsaved} else ''}"
         )
     _refuse_random(loaded, placed, path)
-    _refuse_foreign(own, placed, saved.keys() | tensors.keys() & _embeddings(model), path)
+    allowed = saved.keys() | set(unsaved_biases(model, saved)) | tensors.keys() & _embeddings(model)
+    _refuse_foreign(own, placed, allowed, path)
     _cast(model, own, dtype if loaded.quantised is None else None)
-    return model.requires_grad_(False).eval(), tuple(_news(said))
+    return model.requires_grad_(False).eval(), (*_news(said), *_unmatched(model))
 
 
 def _wrapped(loaded: AnyLoaded, config: PeftConfig, path: Path) -> PeftModel:
@@ -103,6 +110,18 @@ def saved_tensors(model: PeftModel) -> dict[str, Tensor]:
     return found
 
 
+def unsaved_biases(model: PeftModel, saved: Collection[str]) -> list[str]:
+    """The biases that ``bias="lora_only"`` and the like train, and that are not among saved tensors.
+
+    PEFT before 0.21 saves none of them.
+    """
+    if not str(getattr(model.peft_config[ADAPTER], "bias", "")).endswith("_only"):
+        return []
+    tuned = {name: m.get_base_layer() for name, m in model.named_modules() if isinstance(m, BaseTunerLayer)}
+    biases = [f"{name}.base_layer.bias" for name, m in tuned.items() if getattr(m, "bias", None) is not None]
+    return sorted(set(biases) - set(saved))
+
+
 def _fill(
     model: PeftModel, tensors: Mapping[str, Tensor], path: Path, saved: Collection[str], base_name: str
 ) -> dict[str, Tensor]:
@@ -115,6 +134,8 @@ def _fill(
     def load(state: Mapping[str, Tensor], strict: bool = True, assign: bool = False) -> Any:
         places = model.state_dict()
         for name, tensor in state.items():
+            if name in places:
+                refuse_ungathered(path, _stored_name(name), tensor.shape, places[name].shape)
             if name in places and places[name].shape != tensor.shape:
                 raise CheckpointError(
                     f"{path}: {_stored_name(name)} has shape {list(tensor.shape)}, the model on base "
@@ -233,6 +254,20 @@ def _news(said: list[warnings.WarningMessage]) -> list[str]:
     """PEFT's warnings about settings without effect, one sentence each."""
     texts = dict.fromkeys(one_line(w.message) for w in said if isinstance(w.message, Warning))
     return [f"PEFT says: {text}" for text in texts if any(part in text for part in _NEWS)]
+
+
+def _unmatched(model: PeftModel) -> list[str]:
+    """What to say of patterns of ranks and scales that match nothing.
+
+    PEFT's own warning compares them with modules only, and not with parameters, such as fused experts.
+    """
+    tuner, notes = model.base_model, []
+    names = [*tuner.targeted_module_names, *getattr(tuner, "targeted_parameter_names", ())]
+    for field in ("rank_pattern", "alpha_pattern"):
+        keys = getattr(model.peft_config[ADAPTER], field, None) or ()
+        if gone := [key for key in keys if not any(re.match(rf"(.*\.)?({key})$", name) for name in names)]:
+            notes.append(f"No module matches {', '.join(sorted(gone))} of {field}, which PEFT ignores.")
+    return notes
 
 
 @dataclass(frozen=True)

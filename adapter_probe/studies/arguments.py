@@ -16,7 +16,7 @@ from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.jobs.resources import Machine
 from adapter_probe.jobs.slurm_options import SlurmOptions
 from adapter_probe.probe.arguments import Evaluation
-from adapter_probe.settings import Settings, fixed, required, setting
+from adapter_probe.settings import OneOfSeveral, Settings, fixed, required, setting
 
 if TYPE_CHECKING:
     from adapter_probe.studies.example_files import ExampleSource
@@ -54,7 +54,7 @@ class Shown(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Ablate(Shown, Machine, Evaluation, AblationSettings):
+class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
     """The arguments of `adapter_probe.ablate`."""
 
     checkpoint: str | Path | Module | Trainer = field(

@@ -16,6 +16,7 @@ from adapter_probe.settings import (
     Labelled,
     OnBase,
     OnDevice,
+    OneOfSeveral,
     required,
     setting,
 )
@@ -31,14 +32,14 @@ _CHECKPOINT = required("checkpoint folder.", metavar="CHECKPOINT", argument=True
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Inspect(OnBase):
+class Inspect(OneOfSeveral, OnBase):
     """The arguments of `adapter_probe.inspect`."""
 
     checkpoint: str | Path = field(metadata=_CHECKPOINT)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Convert(Labelled, OnBase):
+class _Convert(Labelled, OneOfSeveral, OnBase):
     """The arguments of `convert` that have defaults."""
 
     error: ClassVar[type[AdapterProbeError]] = CheckpointError
@@ -66,7 +67,7 @@ class Convert(_Convert):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OnBase):
+class _Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSeveral, OnBase):
     """The arguments of `prune` that have defaults."""
 
     panel = "Spans"

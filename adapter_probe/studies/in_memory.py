@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from adapter_probe.data.examples import Examples
 
 
-_ON_DISK = ("cluster", "base", "revision", "dequantise")
+_ON_DISK = ("cluster", "base", "revision", "adapter", "dequantise")
 """Arguments that a model in memory cannot follow."""
 
 

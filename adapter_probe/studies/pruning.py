@@ -22,6 +22,7 @@ from adapter_probe.analysis.removable import (
     spans_with_adapters,
 )
 from adapter_probe.analysis.study_records import section_of
+from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.mlx import as_peft
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.data.prompting import Prompting
@@ -117,7 +118,7 @@ def prune(call: Prune) -> Pruning:
             first or last layer of the span has no adapters.
         ResultsError: there is no ablation of this checkpoint, or no span within the tolerance.
     """
-    checkpoint, out = Path(call.checkpoint), Path(call.out)
+    checkpoint, out = choose_adapter(Path(call.checkpoint), call.adapter), Path(call.out)
     within = None if call.within is None else as_points("--within", call.within)
     if (call.span is None) == (within is None):
         raise ResultsError("give either --span FIRST-LAST or --within POINTS")

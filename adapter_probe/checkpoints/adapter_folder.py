@@ -1,0 +1,194 @@
+"""Which adapter a folder holds, what lies beside it, and the names in its file (without torch)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapter_probe.errors import CheckpointError, listed
+
+from .files import CONFIG, DESCRIPTION, first_file, first_of, read_json_file, read_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+_PREFIX = "base_model.model."
+_WHOLE = ".modules_to_save."
+_DEEPEST = 4  # of the folders below one that holds no adapter itself
+_TRAINING = "checkpoint-"  # of transformers' Trainer: earlier states of the adapter above
+# torch.compile, FSDP, its checkpointing of activations, Lightning; DistributedDataParallel and DeepSpeed.
+_WRAPPERS = re.compile(
+    r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\."
+)
+_PARALLEL = re.compile(rf"\A(?:module\.)*({re.escape(_PREFIX)})?(?:module\.)*")
+# Initialisations that take a part out of the base's weights, which is missing where the adapter is off, and
+# the folders in which PEFT's examples and LLaMA-Factory keep the start, the end and the plain LoRA of one.
+CHANGE_THE_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
+_KINDS = "|".join((*CHANGE_THE_BASE, "loft"))
+_SIDE = re.compile(rf"(?:{_KINDS})_(?:init|backup)")
+_CONVERTED = re.compile(rf"(?:{_KINDS})_(?:converted|lora)")
+_SAME = ("base_model_name_or_path", "r", "target_modules")
+
+
+def adapters_below(folder: Path, deepest: int = 1) -> list[str]:
+    """The names of the adapters in subfolders, by their paths, those of the nearest level that has any."""
+    for depth in range(1, deepest + 1):
+        if found := sorted(folder.glob("/".join(["*"] * depth + [CONFIG]))):
+            return [path.parent.relative_to(folder).as_posix() for path in found]
+    return []
+
+
+def note_on_others(folder: Path) -> list[str]:
+    """What to say of adapters below one that is opened, apart from earlier states of its own training."""
+    others = [name for name in adapters_below(folder) if not name.startswith(_TRAINING)]
+    if not others:
+        return []
+    return [
+        f"The folder has further adapters, which are not used: {listed(others)}; --adapter "
+        f"{others[0]} opens that one."
+    ]
+
+
+def choose_adapter(folder: Path, name: str | None) -> Path:
+    """The folder of one of several adapters below a checkpoint's folder; without a name the folder itself.
+
+    Raises:
+        CheckpointError: there is none of this name.
+    """
+    if name is None:
+        return folder
+    place = folder / name
+    inside = folder.resolve() in place.resolve().parents
+    if inside and any((place / one).is_file() for one in (CONFIG, DESCRIPTION)):
+        return place
+    there = adapters_below(folder, _DEEPEST)
+    has = f"it has {listed(there)}" if there else "it has none in subfolders"
+    raise CheckpointError(f"--adapter {name}: checkpoint {folder} has no adapter of this name; {has}")
+
+
+def only_adapter(folder: Path) -> Path | None:
+    """The only subfolder with an adapter; None if no subfolder has one.
+
+    Raises:
+        CheckpointError: there are several, or they are further below.
+    """
+    names = adapters_below(folder, _DEEPEST)
+    if len(names) == 1 and "/" not in names[0]:
+        return folder / names[0]
+    if names:
+        raise CheckpointError(
+            f"{folder} contains {len(names)} adapters below, {listed(names)}; choose one with "
+            f"--adapter, such as --adapter {names[0]}, or give its folder"
+        )
+    return None
+
+
+def refuse_changed_base(folder: Path, document: Mapping[str, Any], base: Path | None) -> None:
+    """Refuse an adapter whose start took a part out of the base, where the folders beside it show this.
+
+    The configuration does not: it says ``init_lora_weights: true``, so that loading draws no start again. The
+    base that belongs to the adapter is the residual one, in whose folder the start is kept.
+
+    Args:
+        folder: the adapter.
+        document: its configuration.
+        base: folder of the base that is used, if it is on this machine.
+
+    Raises:
+        CheckpointError: they show it.
+    """
+    folder = folder.resolve()
+    sides = [one for place in (base,) if place is not None for one in _named(place, _SIDE)]
+    if sides or document.get("peft_type") != "LORA" or _CONVERTED.fullmatch(folder.name):
+        return
+    near = [folder, *_named(folder, _SIDE), *_named(folder.parent, _SIDE)]
+    near = [one for one in near if _SIDE.fullmatch(one.name) and _alike(one, document)]
+    if near:
+        raise CheckpointError(
+            f"checkpoint {folder} was trained from an initialisation that takes a part out of the base's "
+            f"weights, as {near[0]} shows, and the base {document.get('base_model_name_or_path')} has that "
+            f"part; {plain_lora(folder)}, or give the residual base, whose folder has {near[0].name}, with "
+            "--base"
+        )
+
+
+def plain_lora(folder: Path) -> str:
+    """What to open in place of an adapter that needs a residual base: the plain LoRA, if it is there."""
+    found = [*_named(folder, _CONVERTED), *_named(folder.resolve().parent, _CONVERTED)]
+    if found:
+        return f"open the converted adapter {found[0]}"
+    return (
+        "convert it into a plain LoRA with PEFT's save_pretrained(path_initial_model_for_weight_conversion)"
+    )
+
+
+def _named(folder: Path, names: re.Pattern[str]) -> list[Path]:
+    """The adapters in subfolders whose names match."""
+    return sorted(path.parent for path in folder.glob(f"*/{CONFIG}") if names.fullmatch(path.parent.name))
+
+
+def _alike(folder: Path, document: Mapping[str, Any]) -> bool:
+    """Whether another adapter is of the same base, rank and modules."""
+    other = read_json_file(folder / CONFIG)
+    values = [[sorted(v) if isinstance(v := d.get(k), list) else v for k in _SAME] for d in (other, document)]
+    return values[0] == values[1]
+
+
+def weights_in(folder: Path) -> Path:
+    """The file with an adapter's tensors.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    if (file := first_file(folder, WEIGHTS)) is None:
+        raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
+    return file
+
+
+def read_adapter(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
+    """The tensors of an adapter under PEFT's names, and what to say of names that were changed for this.
+
+    Raises:
+        CheckpointError: there is no file, it is damaged, or two of its names are the same without wrappers.
+    """
+    file = weights_in(folder)
+    tensors = read_tensors(file, as_stored=True)
+    for name in [
+        name for name in tensors if _WHOLE in name
+    ]:  # PEFT saves a grown embedding that trains twice
+        same = tensors.get(name.replace(_WHOLE, "."))
+        if same is not None and same.equal(tensors[name]):
+            del tensors[name]
+    names = {name: plain_name(name) for name in tensors}
+    if not (wrapped := [name for name, plain in names.items() if name != plain]):
+        return tensors, []
+    if twice := [name for name, n in Counter(names.values()).items() if n > 1]:
+        raise CheckpointError(
+            f"{file} contains {first_of(twice)} twice, with the name of a wrapper and without"
+        )
+    parts = sorted({part for name in wrapped for part in {*name.split(".")} - {*names[name].split(".")}})
+    said = f"The names in {file.name} are read without {', '.join(parts)}, the wrapper of a training."
+    return {names[name]: tensor for name, tensor in tensors.items()}, [said]
+
+
+def plain_name(name: str) -> str:
+    """A tensor's name without the wrappers that were around the model when it was saved."""
+    return _PARALLEL.sub(r"\1", _WRAPPERS.sub("", name), count=1)
+
+
+def refuse_ungathered(path: Path, name: str, shape: Iterable[int], needed: Iterable[int]) -> None:
+    """Refuse a tensor of which a process of a training has only its part.
+
+    Raises:
+        CheckpointError: it is empty, or flat where the model has a matrix.
+    """
+    shape, needed = list(shape), list(needed)
+    if 0 in shape or (len(shape) == 1 and len(needed) > 1):
+        raise CheckpointError(
+            f"{path}: {name} has shape {shape} where the model has {needed}: the weights were saved "
+            "ungathered, as the shards of one process (DeepSpeed ZeRO-3, FSDP); gather them before saving"
+        )
