@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _PREFIX = "base_model.model."
-_WHOLE = ".modules_to_save."
 _DEEPEST = 4  # of the folders below one that holds no adapter itself
 _TRAINING = "checkpoint-"  # of transformers' Trainer: earlier states of the adapter above
 # torch.compile, FSDP, its checkpointing of activations, Lightning; DistributedDataParallel and DeepSpeed.
@@ -157,12 +156,6 @@ def read_adapter(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
     """
     file = weights_in(folder)
     tensors = read_tensors(file, as_stored=True)
-    for name in [
-        name for name in tensors if _WHOLE in name
-    ]:  # PEFT saves a grown embedding that trains twice
-        same = tensors.get(name.replace(_WHOLE, "."))
-        if same is not None and same.equal(tensors[name]):
-            del tensors[name]
     names = {name: plain_name(name) for name in tensors}
     if not (wrapped := [name for name, plain in names.items() if name != plain]):
         return tensors, []

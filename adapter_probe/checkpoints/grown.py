@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 
 import torch
@@ -105,7 +105,8 @@ def grow(
     beyond = {token for token in every if isinstance(token, int) and token >= max(rows)}
     if beyond:
         if max(beyond) - max(rows) >= len(beyond):  # a gap
-            raise _without_rows(path, "the embeddings", max(rows), max(beyond) + 1)
+            first = next(row for row in count(max(rows)) if row not in beyond)
+            raise _without_rows(path, "the embeddings", first, min(row for row in beyond if row > first))
         rows.append(max(beyond) + 1)
     if max(rows) == old:
         return loaded, None

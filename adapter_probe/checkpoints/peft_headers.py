@@ -79,9 +79,11 @@ def read_peft_contents(folder: Path, base: str | None = None, opened: bool = Fal
     if "peft_type" not in document:
         return None
     refuse_unswitched(folder, document)
-    name = base or document.get("base_model_name_or_path")
+    name, revision = base or document.get("base_model_name_or_path"), document.get("revision")
+    if not isinstance(name, str) or not isinstance(revision, str | None):
+        return None
     try:
-        place = _place(name, None if base else document.get("revision")) if isinstance(name, str) else None
+        place = _place(name, None if base else revision)
         if place is None:
             return None
         refuse_unreadable(place)

@@ -161,12 +161,20 @@ def _fill(
         raise CheckpointError(f"{path}: PEFT {peft.__version__} cannot load it: {said}") from error
     finally:
         del model.load_state_dict
-    if unknown := sorted(set(map(_stored_name, result.unexpected_keys)) - set(saved)):
+    unexpected = set(map(_stored_name, result.unexpected_keys)) - set(saved)
+    if unknown := sorted(name for name in unexpected if not _is_held(model, name, tensors)):
         raise CheckpointError(
             f"{path} contains {first_of(unknown)}, which PEFT {peft.__version__} does not put on base "
             f"{base_name} with this configuration"
         )
     return placed
+
+
+def _is_held(model: PeftModel, name: str, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether the model holds a tensor anyway: PEFT saves grown embeddings that are trained or tied twice."""
+    held = {_stored_name(key): tensor for key, tensor in model.state_dict().items()}
+    same = held.get(name.replace(".modules_to_save.", "."))
+    return same is not None and name in tensors and torch.equal(same, tensors[name].to(same))
 
 
 def _unshare(model: PeftModel, own: Set[str], stored: Set[str]) -> None:
