@@ -43,7 +43,7 @@ def adapters_below(folder: Path, deepest: int = 1) -> list[str]:
 
 def note_on_others(folder: Path) -> list[str]:
     """What to say of adapters below one that is opened, apart from earlier states of its own training."""
-    others = [name for name in adapters_below(folder) if not name.startswith(_TRAINING)]
+    others = [name for name in adapters_below(folder, _DEEPEST) if not name.startswith(_TRAINING)]
     if not others:
         return []
     return [

@@ -143,7 +143,9 @@ def _open_peft(
     if dequantise:
         load = partial(load_any_base, dequantise=True)
         reason += " and was dequantised while it was loaded"
-    opened = open_with_peft(inside, base, dtype=dtype, given=folder, load=load)
+    above = folder.absolute().parent
+    given = above if inside == folder and (above / CONFIG).is_file() else folder
+    opened = open_with_peft(inside, base, dtype=dtype, given=given, load=load)
     return _with_record(folder, replace(opened, reason=reason, dequantised=dequantise))
 
 

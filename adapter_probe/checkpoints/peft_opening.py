@@ -64,7 +64,7 @@ def open_with_peft(
         folder: the folder with its files.
         base: folder or hub id to use instead of the recorded base.
         dtype: precision of the model in memory; of a quantised base, of what is not quantised.
-        given: the folder that the user named, if it is the one above.
+        given: the folder above, if the user named that or it has another adapter; a tokenizer there is used.
         load: loads the base.
         in_layers: whether to refuse adapters that are all outside the layers.
 

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 import adapter_probe as ap
 from adapter_probe.checkpoints.adapter_folder import choose_adapter, plain_name
+from adapter_probe.checkpoints.files import checkpoint_files
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.errors import CheckpointError
 
@@ -78,6 +79,15 @@ def test_the_others_of_a_folder_are_named_and_chosen_by_name(made: Path, tmp_pat
     assert torch.equal(logits(tmp_path / "a"), logits(made / "one"))
     assert torch.equal(logits(tmp_path / "a", adapter="ref"), logits(made / "two"))
     assert ap.inspect(tmp_path / "a", adapter="ref")["task"] == "ref"
+
+
+def test_a_tokenizer_above_belongs_to_all_adapters(made: Path, tmp_path: Path):
+    shutil.copytree(made / "one", tmp_path / "a")
+    shutil.copytree(made / "two", tmp_path / "a" / "ref")
+    (tmp_path / "a" / "chat_template.jinja").write_text("{{ messages }}")
+    opened = ap.open(tmp_path / "a", adapter="ref")
+    assert any(names(note, "chat template") for note in opened.notes)
+    assert "../chat_template.jinja" in checkpoint_files(tmp_path / "a" / "ref")
 
 
 def test_folders_of_many_adapters_below_are_listed(made: Path, tmp_path: Path):
