@@ -33,9 +33,9 @@ _CONVERTED = re.compile(rf"(?:{_KINDS})_(?:converted|lora)")
 _SAME = ("base_model_name_or_path", "r", "target_modules")
 
 
-def adapters_below(folder: Path, deepest: int = 1) -> list[str]:
+def adapters_below(folder: Path) -> list[str]:
     """The names of the adapters in subfolders, by their paths, those of the nearest level that has any."""
-    for depth in range(1, deepest + 1):
+    for depth in range(1, _DEEPEST + 1):
         if found := sorted(folder.glob("/".join(["*"] * depth + [CONFIG]))):
             return [path.parent.relative_to(folder).as_posix() for path in found]
     return []
@@ -43,13 +43,10 @@ def adapters_below(folder: Path, deepest: int = 1) -> list[str]:
 
 def note_on_others(folder: Path) -> list[str]:
     """What to say of adapters below one that is opened, apart from earlier states of its own training."""
-    others = [name for name in adapters_below(folder, _DEEPEST) if not name.startswith(_TRAINING)]
+    others = [name for name in adapters_below(folder) if not name.startswith(_TRAINING)]
     if not others:
         return []
-    return [
-        f"The folder has further adapters, which are not used: {listed(others)}; --adapter "
-        f"{others[0]} opens that one."
-    ]
+    return [f"Further adapters in the folder are not used: {listed(others)}; --adapter NAME chooses one."]
 
 
 def choose_adapter(folder: Path, name: str | None) -> Path:
@@ -64,7 +61,7 @@ def choose_adapter(folder: Path, name: str | None) -> Path:
     inside = folder.resolve() in place.resolve().parents
     if inside and any((place / one).is_file() for one in (CONFIG, DESCRIPTION)):
         return place
-    there = adapters_below(folder, _DEEPEST)
+    there = adapters_below(folder)
     has = f"it has {listed(there)}" if there else "it has none in subfolders"
     raise CheckpointError(f"--adapter {name}: checkpoint {folder} has no adapter of this name; {has}")
 
@@ -75,13 +72,13 @@ def only_adapter(folder: Path) -> Path | None:
     Raises:
         CheckpointError: there are several, or they are further below.
     """
-    names = adapters_below(folder, _DEEPEST)
+    names = adapters_below(folder)
     if len(names) == 1 and "/" not in names[0]:
         return folder / names[0]
     if names:
         raise CheckpointError(
-            f"{folder} contains {len(names)} adapters below, {listed(names)}; choose one with "
-            f"--adapter, such as --adapter {names[0]}, or give its folder"
+            f"{folder} has no adapter itself, but {len(names)} below: {listed(names)}; choose one with "
+            f"--adapter NAME, such as --adapter {names[0]}"
         )
     return None
 
