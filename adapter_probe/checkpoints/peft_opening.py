@@ -165,15 +165,15 @@ def _head(config: PeftConfig, found: AnyBase, outputs: int | None, modules: set[
         the head, and what to say of a task type that does not fit; empty if it does.
     """
     trained, both = (config.auto_mapping or {}).get("base_model_class"), found.config.is_encoder_decoder
-    own = head_of_base(found.config)
+    own, unfit = head_of_base(found.config), ""
     head: Head | None = HEADS.get(config.task_type or "") or head_of_class(trained, both)
-    if head in ("causal", "seq2seq") and own not in (None, head) and not outputs:
+    if head in ("causal", "seq2seq") and own not in (None, head):
         cls = class_for(found.config, head) if own in ("causal", "seq2seq") else None
-        if cls is None or not modules <= modules_of(cls, found.config):
+        if cls is None or not (outputs or modules <= modules_of(cls, found.config)):
             said, (name,) = config.task_type or trained, found.config.architectures[:1]
-            return own, f"The task type {said} does not fit the base, whose own class {name} runs."
+            head, unfit = own, f"The task type {said} does not fit the base, whose own class {name} runs."
     head = head or ("classification" if outputs else own) or "classification"
-    return "regression" if head == "classification" and outputs == 1 else head, ""
+    return "regression" if head == "classification" and outputs == 1 else head, unfit
 
 
 def _refuse_headless(folder: Path, loaded: AnyLoaded, modules: set[str]) -> None:

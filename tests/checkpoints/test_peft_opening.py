@@ -31,7 +31,7 @@ from adapter_probe.checkpoints.opening import engine_of, open_any
 from adapter_probe.checkpoints.peft_opening import open_with_peft
 from adapter_probe.checkpoints.quantised import mixes_examples
 from adapter_probe.errors import CheckpointError
-from adapter_probe.studies.checkpoints import inspect
+from adapter_probe.studies.inspect_convert import inspect
 
 FIXTURES = Path(__file__).parent / "fixtures"
 WEIGHTS = "adapter_model.safetensors"
@@ -265,6 +265,7 @@ def test_a_class_of_other_code_that_does_not_run(mapping, refused, copied, made:
         ("llama", "LlamaForSequenceClassification", "CAUSAL_LM"),
         ("bert", "BertForSequenceClassification", "SEQ_2_SEQ_LM"),
         ("bert", "BertForTokenClassification", "CAUSAL_LM"),
+        ("bert", "BertForSequenceClassification", "CAUSAL_LM"),
         ("t5", "T5ForConditionalGeneration", "CAUSAL_LM"),
         ("bart", "BartForConditionalGeneration", "CAUSAL_LM"),
     ],
@@ -274,7 +275,8 @@ def test_a_task_type_that_does_not_fit_the_base(base: str, cls: str, task: str, 
     own = getattr(transformers, cls)
     place = write_base(tmp_path / "base", base, own)
     targets = {"llama": ["q_proj"], "bert": ["query"], "t5": ["q"], "bart": ["q_proj"]}[base]
-    config = LoraConfig(r=4, target_modules=targets)
+    whole = ["classifier"] if (base, task) == ("bert", "CAUSAL_LM") else None  # the head, trained too
+    config = LoraConfig(r=4, target_modules=targets, modules_to_save=whole)
     folder = edit(write_adapter(tmp_path / "a", place, own, config), task_type=task, auto_mapping=None)
     opened = open_any(folder)
     more = {"decoder_input_ids": IDS} if base in ("t5", "bart") else {}
