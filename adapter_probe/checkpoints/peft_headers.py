@@ -196,7 +196,8 @@ def _is_plain(
         return False  # as in a model without a head
     if document.get("trainable_token_indices"):
         return False
-    sizes = {name: math.prod(shape) for name, shape in adapter.whole.items()}
+    whole = {name: shape for name, shape in adapter.whole.items() if not name.startswith(HEAD_MODULES)}
+    sizes = {name: math.prod(shape) for name, shape in whole.items()}  # heads may be for other labels
     for name, parts in adapter.modules.items():
         down, up = parts.get("lora_A.weight", ()), parts.get("lora_B.weight", ())
         if len(down) == len(up) == 2:

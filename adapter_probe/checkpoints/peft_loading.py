@@ -71,15 +71,14 @@ def put_adapter(
                     tensor.fill_(torch.nan)
         placed = _fill(model, tensors, path, saved, loaded.identity.name)
         filled = saved_tensors(model)
-    unsaved = unsaved_biases(model, set(tensors))
-    if (
-        lacking := sorted(n for n, t in filled.items() if t.is_floating_point() and t.isnan().any())
-        or unsaved
-    ):
-        lost = f"; PEFT before 0.21 did not save what bias={config.bias!r} trained, so it is lost"  # type: ignore[attr-defined]
+    lacking = sorted(n for n, t in filled.items() if t.is_floating_point() and t.isnan().any())
+    if lacking := lacking or unsaved_biases(model, tensors.keys()):
+        bias = getattr(config, "bias", "none")
+        lost = f"; PEFT before 0.21 did not save what bias={bias!r} trains, so it is lost"
+        lost = lost if bias.endswith("_only") and all(n.endswith("base_layer.bias") for n in lacking) else ""
         raise CheckpointError(
             f"{path} lacks {first_of(lacking)}, which PEFT {peft.__version__} puts on base "
-            f"{loaded.identity.name} with this configuration{lost if {*lacking} <= {*unsaved} else ''}"
+            f"{loaded.identity.name} with this configuration{lost}"
         )
     _refuse_random(loaded, placed, path)
     allowed = saved.keys() | set(unsaved_biases(model, saved)) | tensors.keys() & _embeddings(model)
@@ -273,7 +272,9 @@ def _unmatched(model: PeftModel) -> list[str]:
     names = [*tuner.targeted_module_names, *getattr(tuner, "targeted_parameter_names", ())]
     for field in ("rank_pattern", "alpha_pattern"):
         keys = getattr(model.peft_config[ADAPTER], field, None) or ()
-        if gone := [key for key in keys if not any(re.match(rf"(.*\.)?({key})$", name) for name in names)]:
+        # Those of AdaLoRA are names of parameters.
+        gone = [k for k in keys if not any(re.match(rf"(.*\.)?({k})$", n) or k.startswith(n) for n in names)]
+        if gone:
             notes.append(f"No module matches {', '.join(sorted(gone))} of {field}, which PEFT ignores.")
     return notes
 

@@ -31,7 +31,7 @@ from .any_base import (
 from .base import load_tokenizer
 from .base_config import AnyBase, find_any_base, place_of_base
 from .description import Description
-from .files import CONFIG, folder_of_base, read_json_file, unsupported
+from .files import CONFIG, Unsupported, folder_of_base, read_json_file
 from .foreign import names_of_outputs
 from .grown import grow
 from .hub import name_of_checkpoint
@@ -83,9 +83,10 @@ def open_with_peft(
     head, unfit = _head(config, found, outputs, modules)
     cls = choose_class(found.name, found.config, head, modules)
     if (own := class_of_own_code(document)) not in (None, cls.__name__):
-        raise unsupported(
-            folder,
-            f"an adapter of the class {own} (auto_mapping), and Transformers' {cls.__name__} would run",
+        raise Unsupported(
+            f"checkpoint {folder} was trained on the class {own} (auto_mapping), whose code is never run, and "
+            f"Transformers' {cls.__name__} is not that class; from Python, load the model yourself and give "
+            "it to adapter_probe.ablate"
         )
     loaded = load(found, cls, None if head in ("causal", "seq2seq") else outputs, dtype)
     _refuse_headless(folder, loaded, modules)
