@@ -84,9 +84,9 @@ def open_with_peft(
     cls = choose_class(found.name, found.config, head, modules)
     if (own := class_of_own_code(document)) not in (None, cls.__name__):
         raise Unsupported(
-            f"checkpoint {folder} was trained on the class {own} (auto_mapping), whose code is never run, and "
-            f"Transformers' {cls.__name__} is not that class; from Python, load the model yourself and give "
-            "it to adapter_probe.ablate"
+            f"checkpoint {folder} was trained on the class {own} (auto_mapping), whose code is never run; "
+            f"Transformers' {cls.__name__} is another class. From Python, load the model yourself and give it "
+            "to adapter_probe.ablate"
         )
     loaded = load(found, cls, None if head in ("causal", "seq2seq") else outputs, dtype)
     _refuse_headless(folder, loaded, modules)
