@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe.errors import CheckpointError, listed
+from adapter_probe.errors import CheckpointError, listed, shown
 
 from .files import CONFIG, DESCRIPTION, first_file, first_of, read_json_file, read_tensors
 
@@ -58,12 +59,13 @@ def choose_adapter(folder: Path, name: str | None) -> Path:
     if name is None:
         return folder
     place = folder / name
-    inside = folder.resolve() in place.resolve().parents
-    if inside and any((place / one).is_file() for one in (CONFIG, DESCRIPTION)):
-        return place
+    with suppress(OSError, ValueError):  # what cannot be a path is no name of an adapter
+        inside = folder.resolve() in place.resolve().parents
+        if inside and any((place / one).is_file() for one in (CONFIG, DESCRIPTION)):
+            return place
     there = adapters_below(folder)
     has = f"it has {listed(there)}" if there else "it has none in subfolders"
-    raise CheckpointError(f"--adapter {name}: checkpoint {folder} has no adapter of this name; {has}")
+    raise CheckpointError(f"--adapter {shown(name)}: checkpoint {folder} has no adapter of this name; {has}")
 
 
 def only_adapter(folder: Path) -> Path | None:
@@ -98,7 +100,7 @@ def refuse_changed_base(folder: Path, document: Mapping[str, Any], base: Path | 
         CheckpointError: they show it.
     """
     folder = folder.resolve()
-    sides = [one for place in (base,) if place is not None for one in _named(place, _SIDE)]
+    sides = _named(base, _SIDE) if base is not None else []
     if sides or document.get("peft_type") != "LORA" or _CONVERTED.fullmatch(folder.name):
         return
     near = [folder, *_named(folder, _SIDE), *_named(folder.parent, _SIDE)]
@@ -106,9 +108,9 @@ def refuse_changed_base(folder: Path, document: Mapping[str, Any], base: Path | 
     if near:
         raise CheckpointError(
             f"checkpoint {folder} was trained from an initialisation that takes a part out of the base's "
-            f"weights, as {near[0]} shows, and the base {document.get('base_model_name_or_path')} has that "
-            f"part; {plain_lora(folder)}, or give the residual base, whose folder has {near[0].name}, with "
-            "--base"
+            f"weights, as {near[0]} shows, and the base {base or document.get('base_model_name_or_path')} has "
+            f"that part; {plain_lora(folder)}, or give the residual base, whose folder has {near[0].name}, "
+            "with --base"
         )
 
 
@@ -130,8 +132,11 @@ def _named(folder: Path, names: re.Pattern[str]) -> list[Path]:
 def _alike(folder: Path, document: Mapping[str, Any]) -> bool:
     """Whether another adapter is of the same base, rank and modules."""
     other = read_json_file(folder / CONFIG)
-    values = [[sorted(v) if isinstance(v := d.get(k), list) else v for k in _SAME] for d in (other, document)]
-    return values[0] == values[1]
+    pairs = [
+        [set(map(str, v)) if isinstance(v, list) else v for v in (other.get(k), document.get(k))]
+        for k in _SAME
+    ]
+    return all(one == two for one, two in pairs)
 
 
 def weights_in(folder: Path) -> Path:
@@ -168,17 +173,3 @@ def read_adapter(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
 def plain_name(name: str) -> str:
     """A tensor's name without the wrappers that were around the model when it was saved."""
     return _PARALLEL.sub(r"\1", _WRAPPERS.sub("", name), count=1)
-
-
-def refuse_ungathered(path: Path, name: str, shape: Iterable[int], needed: Iterable[int]) -> None:
-    """Refuse a tensor of which a process of a training has only its part.
-
-    Raises:
-        CheckpointError: it is empty, or flat where the model has a matrix.
-    """
-    shape, needed = list(shape), list(needed)
-    if 0 in shape or (len(shape) == 1 and len(needed) > 1):
-        raise CheckpointError(
-            f"{path}: {name} has shape {shape} where the model has {needed}: the weights were saved "
-            "ungathered, as the shards of one process (DeepSpeed ZeRO-3, FSDP); gather them before saving"
-        )

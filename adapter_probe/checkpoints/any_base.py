@@ -87,10 +87,10 @@ def choose_class(
     Raises:
         CheckpointError: transformers has no such class, or it does not read texts.
     """
-    found = [class_for(config, head)]
+    found = [_mapped(config, head)]
     if head in ("causal", "seq2seq") and head_of_base(config) == head:
         found.insert(0, getattr(transformers, _own_class(config), None))
-        found.append(class_for(config.get_text_config(), head))
+        found.append(_mapped(config.get_text_config(), head))
     classes = [cls for cls in dict.fromkeys(found) if _takes(cls, config)]
     if not classes:
         raise CheckpointError(
@@ -116,8 +116,12 @@ def _takes(cls: Any, config: PretrainedConfig) -> bool:
     return isinstance(config, cls.config_class) or isinstance(config.get_text_config(), cls.config_class)
 
 
-def class_for(config: PretrainedConfig, head: Head) -> Any:
-    """The class that transformers has for a head on models of this type; None if it has none."""
+def is_for(config: PretrainedConfig, head: Head, modules: set[str]) -> bool:
+    """Whether transformers has a class for a head on models of this type, and it has these modules."""
+    return (cls := _mapped(config, head)) is not None and modules <= modules_of(cls, config)
+
+
+def _mapped(config: PretrainedConfig, head: Head) -> Any:
     mapping = _MAPPINGS[head]
     cls = mapping.get(type(config), None)
     return cls[0] if isinstance(cls, tuple) else cls

@@ -91,7 +91,8 @@ def read_peft_contents(folder: Path, base: str | None = None, opened: bool = Fal
         fields = read_json_file(place / "config.json")
         stored = _counted(place, fields)
         shapes = _tensors(folder)
-        adapter = _sorted_out(_in_model(shapes), stored, document.get("modules_to_save") or ())
+        plain = {plain_name(name).removeprefix("base_model.model."): one for name, one in shapes.items()}
+        adapter = _sorted_out(plain, stored, document.get("modules_to_save") or ())
         inside = {name.rpartition(".")[0] for name in stored if _LAYER.match(name)}
         if not opened and not (
             all(name == plain_name(name) for name in shapes)
@@ -175,11 +176,6 @@ def _tensors(folder: Path) -> Shapes:
         refuse_irregular(file)
         return {name: one.shape for name, one in stored_in(file)}
     return {name: tuple(tensor.shape) for name, tensor in read_tensors(file, as_stored=True).items()}
-
-
-def _in_model(shapes: Shapes) -> Shapes:
-    """Shapes under the names in the model."""
-    return {plain_name(name).removeprefix("base_model.model."): shape for name, shape in shapes.items()}
 
 
 def _is_plain(

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from adapter_probe.errors import CheckpointError, ModelError, one_line
 from adapter_probe.models.adapters.imported import InnerKind, InnerSpec
 
-from .adapter_folder import refuse_ungathered
 from .any_base import AnyLoaded
 from .files import first_of
 from .quantised import quiet_quantisers
@@ -133,12 +132,12 @@ def _fill(
     def load(state: Mapping[str, Tensor], strict: bool = True, assign: bool = False) -> Any:
         places = model.state_dict()
         for name, tensor in state.items():
-            if name in places:
-                refuse_ungathered(path, _stored_name(name), tensor.shape, places[name].shape)
             if name in places and places[name].shape != tensor.shape:
+                shard = not tensor.numel() or tensor.dim() == 1 < places[name].dim()
+                why = "; it was saved ungathered, as a shard of DeepSpeed ZeRO-3 or FSDP" if shard else ""
                 raise CheckpointError(
                     f"{path}: {_stored_name(name)} has shape {list(tensor.shape)}, the model on base "
-                    f"{base_name} needs {list(places[name].shape)}"
+                    f"{base_name} needs {list(places[name].shape)}{why}"
                 )
             if name in places and places[name].is_floating_point() and not tensor.is_floating_point():
                 kind = str(tensor.dtype).removeprefix("torch.")

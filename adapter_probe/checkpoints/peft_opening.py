@@ -18,16 +18,7 @@ from adapter_probe.metrics import OF_CLASSES, default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
 
 from .adapter_folder import note_on_others, read_adapter, refuse_changed_base, weights_in
-from .any_base import (
-    AnyLoaded,
-    Load,
-    choose_class,
-    class_for,
-    head_of_base,
-    limit_length,
-    load_any_base,
-    modules_of,
-)
+from .any_base import AnyLoaded, Load, choose_class, head_of_base, is_for, limit_length, load_any_base
 from .base import load_tokenizer
 from .base_config import AnyBase, find_any_base, place_of_base
 from .description import Description
@@ -85,8 +76,7 @@ def open_with_peft(
     if (own := class_of_own_code(document)) not in (None, cls.__name__):
         raise Unsupported(
             f"checkpoint {folder} was trained on the class {own} (auto_mapping), whose code is never run; "
-            f"Transformers' {cls.__name__} is another class. From Python, load the model yourself and give it "
-            "to adapter_probe.ablate"
+            f"Transformers' {cls.__name__} is another class. From Python, give adapter_probe.ablate the model"
         )
     loaded = load(found, cls, None if head in ("causal", "seq2seq") else outputs, dtype)
     _refuse_headless(folder, loaded, modules)
@@ -169,8 +159,8 @@ def _head(config: PeftConfig, found: AnyBase, outputs: int | None, modules: set[
     own, unfit = head_of_base(found.config), ""
     head: Head | None = HEADS.get(config.task_type or "") or head_of_class(trained, both)
     if head in ("causal", "seq2seq") and own not in (None, head):
-        cls = class_for(found.config, head) if own in ("causal", "seq2seq") else None
-        if cls is None or not (outputs or modules <= modules_of(cls, found.config)):
+        language = own in ("causal", "seq2seq")
+        if not language or not (outputs or is_for(found.config, head, modules)):
             said, (name,) = config.task_type or trained, found.config.architectures[:1]
             head, unfit = own, f"The task type {said} does not fit the base, whose own class {name} runs."
     head = head or ("classification" if outputs else own) or "classification"

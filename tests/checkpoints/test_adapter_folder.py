@@ -19,7 +19,7 @@ import adapter_probe as ap
 from adapter_probe.checkpoints.adapter_folder import choose_adapter, plain_name
 from adapter_probe.checkpoints.files import checkpoint_files
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import CheckpointError, shown
 
 pytestmark = pytest.mark.filterwarnings("ignore:PiSSA changes the base weights:UserWarning")
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -99,13 +99,13 @@ def test_folders_of_many_adapters_below_are_listed(made: Path, tmp_path: Path):
     assert ap.inspect(tmp_path / "cola" / "lora")["n_layers"] == 3  # the only one is opened
 
 
-@pytest.mark.parametrize("name", ["rev", "..", "../one", "", "/"])
+@pytest.mark.parametrize("name", ["rev", "..", "../one", "", "/", "a\0b", "x" * 300])
 def test_adapters_that_are_not_there(name: str, made: Path, tmp_path: Path):
     shutil.copytree(made / "one", tmp_path / "a")
     shutil.copytree(made / "two", tmp_path / "a" / "ref")
     with pytest.raises(CheckpointError) as raised:
         choose_adapter(tmp_path / "a", name)
-    assert names(str(raised.value), f"--adapter {name}".strip(), "'ref'")
+    assert names(str(raised.value), f"--adapter {shown(name)}", "'ref'")
 
 
 # --- starts that change the base
