@@ -108,9 +108,8 @@ def refuse_changed_base(folder: Path, document: Mapping[str, Any], base: Path | 
     if near:
         raise CheckpointError(
             f"checkpoint {folder} was trained from an initialisation that takes a part out of the base's "
-            f"weights, as {near[0]} shows, and the base {base or document.get('base_model_name_or_path')} has "
-            f"that part; {plain_lora(folder)}, or give the residual base, whose folder has {near[0].name}, "
-            "with --base"
+            f"weights, as {near[0]} shows, and base {base or document.get('base_model_name_or_path')} has it; "
+            f"{plain_lora(folder)}, or give the residual base, whose folder has {near[0].name}, with --base"
         )
 
 
