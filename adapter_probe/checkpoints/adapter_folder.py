@@ -106,9 +106,10 @@ def refuse_changed_base(folder: Path, document: Mapping[str, Any], base: Path | 
     near = [folder, *_named(folder, _SIDE), *_named(folder.parent, _SIDE)]
     near = [one for one in near if _SIDE.fullmatch(one.name) and _alike(one, document)]
     if near:
+        used = base or document.get("base_model_name_or_path")
         raise CheckpointError(
             f"checkpoint {folder} was trained from an initialisation that takes a part out of the base's "
-            f"weights, as {near[0]} shows, and base {base or document.get('base_model_name_or_path')} has it; "
+            f"weights, as {near[0]} shows, and base {used} has it; "
             f"{plain_lora(folder)}, or give the residual base, whose folder has {near[0].name}, with --base"
         )
 
