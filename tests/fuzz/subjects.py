@@ -8,11 +8,13 @@ import random
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from language_models import judge_rows, write_rows
+from mutations import ODD
 from safetensors.torch import load_file, save_file
 from truth import assert_same, examples_of, native_logits, peft_logits, switched_logits
 
@@ -252,6 +254,18 @@ def lay_recorded(place: Path, sources: Path) -> None:
     kept = ("peft_type", "task_type", "r", "lora_alpha", "target_modules", "revision")
     fields = {name: value for name, value in json.loads(file.read_text()).items() if name in kept}
     file.write_text(json.dumps({**fields, "base_model_name_or_path": "base"}))
+
+
+def rename_base(place: Path, draw: random.Random) -> None:
+    """Mostly the changed configuration names another base, too, if it still is one."""
+    file = place / "checkpoint" / "adapter_config.json"
+    with suppress(ValueError, AttributeError, TypeError):
+        fields = dict(json.loads(file.read_text("utf-8")).items())
+        if draw.random() < 0.7:
+            fields["base_model_name_or_path"] = draw.choice(
+                (*ODD, "./base", "checkpoint", "rows.jsonl", "a/b")
+            )
+        file.write_text(json.dumps(fields))
 
 
 def lay_wrapped(place: Path, sources: Path) -> None:
@@ -570,6 +584,7 @@ SUBJECTS = [
         lay_recorded,
         ("ablate", "checkpoint", "--out", "out", "--data", "rows.jsonl"),
         judge_rows("rows.jsonl"),
+        reseal=rename_base,
     ),
     Subject("causal-wrapped", CHECKPOINT, lay_wrapped, NATIVE, judge_rows("rows.jsonl")),
     Subject(
