@@ -109,19 +109,18 @@ def refuse_changed_base(folder: Path, document: Mapping[str, Any], base: Path | 
         used = base or document.get("base_model_name_or_path")
         raise CheckpointError(
             f"checkpoint {folder} was trained from an initialisation that takes a part out of the base's "
-            f"weights, as {near[0]} shows, and base {used} has it; "
-            f"{plain_lora(folder)}, or give the residual base, whose folder has {near[0].name}, with --base"
+            f"weights, as {near[0]} shows, and base {used} has it; give the residual base, whose folder has "
+            f"{near[0].name}, with --base{plain_lora(folder, near[0].name)}"
         )
 
 
-def plain_lora(folder: Path) -> str:
-    """What to open in place of an adapter that needs a residual base: the plain LoRA, if it is there."""
-    found = [*_named(folder, _CONVERTED), *_named(folder.resolve().parent, _CONVERTED)]
-    if found:
-        return f"open the converted adapter {found[0]}"
-    return (
-        "convert it into a plain LoRA with PEFT's save_pretrained(path_initial_model_for_weight_conversion)"
-    )
+def plain_lora(folder: Path, start: str) -> str:
+    """What to open in place of an adapter that needs a residual base, as the end of a sentence."""
+    if found := [*_named(folder, _CONVERTED), *_named(folder.resolve().parent, _CONVERTED)]:
+        return f", or open the converted adapter {found[0]}"
+    if start.startswith("loft"):  # which PEFT cannot convert
+        return ""
+    return ", or convert it with PEFT's save_pretrained(path_initial_model_for_weight_conversion=...)"
 
 
 def _named(folder: Path, names: re.Pattern[str]) -> list[Path]:
@@ -166,7 +165,7 @@ def read_adapter(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
             f"{file} contains {first_of(twice)} twice, with the name of a wrapper and without"
         )
     parts = sorted({part for name in wrapped for part in {*name.split(".")} - {*names[name].split(".")}})
-    said = f"The names in {file.name} are read without {', '.join(parts)}, the wrapper of a training."
+    said = f"Names of tensors are read without {', '.join(parts)}, which a wrapper of the training left."
     return {names[name]: tensor for name, tensor in tensors.items()}, [said]
 
 

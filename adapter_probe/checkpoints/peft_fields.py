@@ -83,8 +83,10 @@ def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
             raise CheckpointError(f"{folder / CONFIG} lacks {name}")
     start = document.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(CHANGE_THE_BASE):
-        what = f"init_lora_weights {quote(start)}, which takes a part out of the base's weights"
-        raise Unsupported(f"checkpoint {folder} has {what}; {plain_lora(folder)}")
+        raise Unsupported(
+            f"checkpoint {folder} has init_lora_weights {quote(start)}, which takes a part out of the base's "
+            f"weights and is not supported{plain_lora(folder, start.lower())}"
+        )
 
 
 def headless(folder: Path, why: str = "") -> CheckpointError:

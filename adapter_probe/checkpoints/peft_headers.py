@@ -190,7 +190,7 @@ def _is_plain(
         return False
     if head is None and own is None and adapter.modules.keys() <= {n.rpartition(".")[0] for n in base}:
         return False  # as in a model without a head
-    if document.get("trainable_token_indices"):
+    if document.get("trainable_token_indices") or document.get("bias") not in (None, "none"):
         return False
     whole = {name: shape for name, shape in adapter.whole.items() if not name.startswith(HEAD_MODULES)}
     sizes = {name: math.prod(shape) for name, shape in whole.items()}  # heads may be for other labels

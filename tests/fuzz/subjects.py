@@ -263,7 +263,7 @@ def rename_base(place: Path, draw: random.Random) -> None:
         fields = dict(json.loads(file.read_text("utf-8")).items())
         if draw.random() < 0.7:
             fields["base_model_name_or_path"] = draw.choice(
-                (*ODD, "./base", "checkpoint", "rows.jsonl", "a/b")
+                (*ODD, "./base", "checkpoint", "a/b")
             )
         file.write_text(json.dumps(fields))
 
