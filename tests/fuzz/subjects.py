@@ -262,9 +262,7 @@ def rename_base(place: Path, draw: random.Random) -> None:
     with suppress(ValueError, AttributeError, TypeError):
         fields = dict(json.loads(file.read_text("utf-8")).items())
         if draw.random() < 0.7:
-            fields["base_model_name_or_path"] = draw.choice(
-                (*ODD, "./base", "checkpoint", "a/b")
-            )
+            fields["base_model_name_or_path"] = draw.choice((*ODD, "./base", "checkpoint", "a/b"))
         file.write_text(json.dumps(fields))
 
 
