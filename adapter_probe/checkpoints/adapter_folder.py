@@ -91,11 +91,6 @@ def refuse_changed_base(folder: Path, document: Mapping[str, Any], base: Path | 
     The configuration does not: it says ``init_lora_weights: true``, so that loading draws no start again. The
     base that belongs to the adapter is the residual one, in whose folder the start is kept.
 
-    Args:
-        folder: the adapter.
-        document: its configuration.
-        base: folder of the base that is used, if it is on this machine.
-
     Raises:
         CheckpointError: they show it.
     """

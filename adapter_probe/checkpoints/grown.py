@@ -50,10 +50,6 @@ class Grown:
     def refuse_empty(self, model: PeftModel, path: Path) -> None:
         """Refuse a model that reads a new row which no file has; rows that it does not read become zero.
 
-        Args:
-            model: the base with the adapter, loaded.
-            path: the adapter's file, for the message.
-
         Raises:
             CheckpointError: it does.
         """
@@ -81,12 +77,6 @@ def grow(
     loaded: AnyLoaded, config: PeftConfig, tensors: Mapping[str, Tensor], path: Path
 ) -> tuple[AnyLoaded, Grown | None]:
     """A base with as many tokens as an adapter's file has rows for; it never loses any.
-
-    Args:
-        loaded: the base.
-        config: PEFT's configuration.
-        tensors: contents of the file, by PEFT's names.
-        path: the file, for messages.
 
     Raises:
         CheckpointError: the base cannot be grown, or a trained token leaves a gap behind the base's.
@@ -124,15 +114,9 @@ def grow(
 
 
 def _resize(loaded: AnyLoaded, ends: list[nn.Module], grown: Grown) -> None:
-    own: dict[int, nn.Parameter] = {}
-    for module in loaded.model.modules() if loaded.shared else ():  # Transformers writes into the old tensors
-        for name, one in module.named_parameters(recurse=False, remove_duplicate=False):
-            if (
-                any(one is end for end in chain.from_iterable(end.parameters() for end in ends))
-                or id(one) in own
-            ):
-                own.setdefault(id(one), nn.Parameter(one.detach().clone(), requires_grad=False))
-                setattr(module, name, own[id(one)])
+    for end in ends if loaded.shared else ():  # Transformers writes into the old tensors
+        for name, one in end.named_parameters(recurse=False):
+            setattr(end, name, nn.Parameter(one.detach().clone(), requires_grad=False))
     loaded.model.resize_token_embeddings(grown.rows, mean_resizing=False)
     for end in (loaded.model.get_input_embeddings(), loaded.model.get_output_embeddings()):
         for tensor in end.parameters() if end is not None else ():

@@ -457,3 +457,5 @@ def _alike(own: Any, ours: Any) -> bool:
         return True
     error = float((own - ours)[finite].abs().max())
     return error <= _TOLERANCE * torch.finfo(own.dtype).eps * float(own[finite].abs().max())
+
+
