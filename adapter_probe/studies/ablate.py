@@ -147,7 +147,7 @@ def computed(
             title = name if name == "ablate" else f"{name} {one.settings.strength:g}"
             asked = replace(request, settings=one.settings)
             said = () if found else request.checkpoint.notes
-            remarks = () if studies else (*said, request.remark)
+            remarks = () if studies else (*said, *request.remarks)
             studies.append(_run(asked, folder, call.progress, title, remarks))
             if opened is None:
                 record_reads(one, reads, folder)
@@ -195,7 +195,7 @@ def _run(
     from adapter_probe.probe.resumable import AblationRun
 
     with AblationRun(request, folder) as run:
-        for remark in filter(None, remarks):  # not before a refusal
+        for remark in remarks:  # not before a refusal
             print_message(remark, progress)
         for damaged in run.damaged:
             print_message(f"{damaged} is damaged or belongs to another run; computing it again", progress)

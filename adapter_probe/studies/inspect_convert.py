@@ -161,8 +161,11 @@ def convert(call: Convert) -> list[str]:
     from adapter_probe.checkpoints.opening import open_any
     from adapter_probe.data.given import given_task
 
+    from .example_files import check_encoding
+
     source, out = choose_adapter(Path(call.source), call.adapter), Path(call.out)
     to, files = call.to, as_tuple(call.data)
+    check_encoding(call.encoding, files)
     if call.strength is not None:
         check_strength(call.strength)
     opened = open_any(source, None if call.base is None else str(call.base))
@@ -188,7 +191,7 @@ def convert(call: Convert) -> list[str]:
         return to_adapterhub(opened, out, call.lossy)
     if files:
         task = given_task(
-            opened.description.task, files, "validation", source, label_names=as_tuple(call.label_names)
+            opened.description.task, files, "validation", source, call.encoding, as_tuple(call.label_names)
         )
         opened = opened.with_task(task)
     to_native(opened, out)
