@@ -320,7 +320,7 @@ def test_other_libraries_print_nothing_before_the_line(field, value, words, plac
 def test_a_folder_of_several_adapters_lists_them(tmp_path):
     for name in ("first", "second"):
         shutil.copytree(FIXTURES / HOULSBY, tmp_path / "all" / name)
-    assert names(refusal(tmp_path / "all"), "2 adapters", "first, second")
+    assert names(refusal(tmp_path / "all"), "2 below", "'first', 'second'", "--adapter first")
     shutil.rmtree(tmp_path / "all" / "first")
     assert open_checkpoint(tmp_path / "all", BERT).description.task.label_names == ("bad", "fair", "good")
 
