@@ -284,15 +284,15 @@ class Replay:
         self._forget_plans()
         return found()
 
-    def switch(self, call: int, on: Sequence[bool], whole: bool = False) -> None:
-        """Switch the parts of a call's layer; or only what its plan says, and the others on."""
-        if not whole:
+    def switch(self, call: int, on: Sequence[bool], plan: Plan | None = None) -> None:
+        """Switch the parts of a call's layer; or only what a plan says for the whole layer, the others on."""
+        if plan is None:
             self._switch(call, on)
             return
         layer = self.layers[call]
         layer.begin()
         self._set(layer, [True] * len(layer.parts))
-        for site, name in self._plans[call].whole:
+        for site, name in plan.whole:
             self.set(layer.module.get_submodule(name), bool(on[site]))
 
     def plan(self, call: int) -> Plan:
