@@ -26,6 +26,9 @@ class Switched(Protocol):
     def switch(self, call: int, on: Sequence[bool], plan: Plan | None = None) -> None:
         """Switch them; or only those that a plan switches for the whole layer, and the others on."""
 
+    def sites(self, call: int) -> slice:
+        """The columns of a mask for the call."""
+
     def plan(self, call: int) -> Plan:
         """How the variants of the call are computed."""
 
@@ -133,7 +136,7 @@ class Walk:
                     out[number] = value
                 continue
             k = branch.call
-            bits = leaves[:, 2 * k : 2 * k + 2]
+            bits = leaves[:, self.switched.sites(k)]
             forks = 1 + np.flatnonzero((bits[1:] != bits[:-1]).any(axis=1))
             forks = forks[(forks > branch.bounds[0]) & (forks < branch.bounds[-1])]
             bounds = np.union1d(branch.bounds, forks)
