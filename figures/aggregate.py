@@ -151,10 +151,7 @@ def draw(
 
     Args:
         frame: columns of ``aggregate.csv``.
-        ax: Axes to draw on.
-        view: columns to draw.
         published: the paper's percentiles, of which the medians are drawn thin and hollow, or None.
-        limits: limits of the parameter axis.
     """
     alone, frame = frame[frame["method"] == BASELINE], _adapted(frame)
     tidy_axes(ax)

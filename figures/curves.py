@@ -204,8 +204,6 @@ def decade_ticks(ax: Axes, low: float, high: float, least: float | None = None) 
 
     Args:
         ax: where.
-        low: limit.
-        high: limit.
         least: the first value that ticks make sense for; by default `low`.
     """
     ax.set_xscale("log")
@@ -288,7 +286,6 @@ def far_below(points: pd.DataFrame, column: str) -> np.ndarray:
 
     Args:
         points: columns `method`, `k`, the one asked for, and those of the spread that is drawn with it.
-        column: the score.
     """
     bare = ((points["method"] == "head_only") | (points["k"] == 0).fillna(False)).to_numpy(bool)
     drawn = [name for name in (column, *_SPREADS) if name in points]

@@ -88,10 +88,8 @@ def draw_cells(
     A dash marks cells that are coloured as gains and have no number: in greyscale blue looks like red.
 
     Args:
-        cells: the grid.
         values: points, ``[spans]``; NaN is crossed out.
         ax: where.
-        scale: the levels.
         texts: the numbers ``[spans]``, empty for none. A second line is shown only where it fits.
         studied: what was done to the spans, as the axis labels say it.
         small: bool ``[spans]``, cells to draw as small squares without a number.

@@ -90,7 +90,6 @@ def init_sweep(record: SweepRecord, ax: Axes | None = None, *, paper: bool = Fal
     """Draw the score against the standard deviation of the initialisation.
 
     Args:
-        record: the sweep.
         ax: Axes to draw on; by default the current Axes.
         paper: whether to overlay the published curve.
     """

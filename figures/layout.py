@@ -107,10 +107,6 @@ def one_panel(
     """A figure with one panel and its legend below.
 
     Args:
-        draw: draws on the axes and returns the legend's entries.
-        options: sizes.
-        aspect: height of the panel over its width.
-        wide_aspect: the same in a wide figure.
         lowest: inches, a height that a narrow figure may have in any venue.
     """
     width, tallest = options.width("half"), options.venue.tallest

@@ -77,7 +77,6 @@ class DropScale:
         """The smallest scale that covers all `drops` (any shape; NaN is skipped).
 
         Args:
-            drops: points.
             gains: whether there can be gains, which distances from the intact model have not.
         """
         finite = np.asarray(drops)[np.isfinite(drops)]

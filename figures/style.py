@@ -132,10 +132,6 @@ def save(
 
     Args:
         figure: drawn within `paper_style`.
-        folder: output folder, created if missing.
-        stem: file name without suffix.
-        title: short title for the files' metadata.
-        identity: identity of the results, as plain JSON.
         formats: some of `adapter_probe.settings.FIGURE_FORMATS`.
     """
     folder = make_folder(folder)

@@ -105,10 +105,8 @@ def tradeoff(
     """Draw one task's score against the number of trained parameters, or another cost.
 
     Args:
-        record: the trade-off.
         ax: Axes to draw on; by default the current Axes.
         task: task to draw; required only when the study has several.
-        x: the cost.
         paper: whether to overlay the published curve.
         overlay: results of other people, see `adapter_probe.analysis.overlay.read_overlay`.
 

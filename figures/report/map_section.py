@@ -97,7 +97,6 @@ def content(study: MapStudy, group: int) -> dict[str, Any]:
     """What the script shows in the section, as plain JSON.
 
     Args:
-        study: the study.
         group: number that studies of the same spans share; they are looked at together.
     """
     whole = max(range(len(study.spans)), key=lambda row: study.pairs[row][1] - study.pairs[row][0])

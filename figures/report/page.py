@@ -23,11 +23,10 @@ from adapter_probe.version import __version__
 from adapter_probe.wording import RETRAINED, is_distance, is_percentage
 
 from .ablation_section import ReportedAblation, ablation_study
+from .curve_sections import strength_section, strength_title, sweep_section, sweep_title
 from .joint_section import average_study, comparison_study
 from .map_section import MapStudy, content, section
 from .markup import Html, joined, json_for_html, plain, tag
-from .strength_section import strength_section, strength_title
-from .sweep_section import sweep_section, sweep_title
 
 SCRIPTS = ("study.js", "examples.js", "page.js")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
@@ -51,7 +50,6 @@ def write_report(
         path: path of the HTML file; its folder is created if missing.
         studies: ablations, their means and differences, in the order of the page.
         sweeps: sweeps and studies of strengths, below them, in the order of the page.
-        tolerance: initial position of the slider, points.
     """
     path = Path(path)
     make_folder(path.parent)

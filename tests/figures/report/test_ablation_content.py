@@ -18,10 +18,9 @@ from span_tables import span_grid
 from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.removable import tolerance_border
 from adapter_probe.figures.levels import DropScale
-from adapter_probe.figures.report.advice import slider_steps
 from adapter_probe.figures.report.map_section import MapStudy, content, section
 from adapter_probe.figures.report.page import map_studies
-from adapter_probe.figures.report.span_words import Words
+from adapter_probe.figures.report.span_words import Words, slider_steps
 from adapter_probe.metrics import score
 from adapter_probe.results.ablation_files import load_ablation, read_spans, write_spans
 from adapter_probe.results.atomic import write_csv, write_json

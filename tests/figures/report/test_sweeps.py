@@ -12,7 +12,7 @@ import pytest
 from adapter_probe.analysis.study_records import TradeoffRecord
 from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.figures.gallery import write_gallery
-from adapter_probe.figures.report.sweep_section import sweep_section
+from adapter_probe.figures.report.curve_sections import sweep_section
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.schema import SWEEP_TABLES

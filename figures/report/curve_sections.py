@@ -1,4 +1,4 @@
-"""The section of a sweep: the project's figures with a point for every run, all numbers, filters of runs."""
+"""The sections of sweeps and of studies of strengths: the project's figure, and every number behind it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from adapter_probe.analysis.study_records import StudyRecord, SweepRecord, TradeoffRecord
+from adapter_probe.analysis.study_records import StrengthRecord, StudyRecord, SweepRecord, TradeoffRecord
 from adapter_probe.analysis.sweeps import SWEEP_POINT, TRADEOFF_POINT, chosen_trials, with_inits
 from adapter_probe.figures import gallery
 from adapter_probe.figures.curves import FOOT, METHODS, SERIES, marks_of
@@ -16,9 +16,22 @@ from adapter_probe.figures.drawing import Drawing
 from adapter_probe.figures.init_sweep import placed_inits
 from adapter_probe.figures.venues import FigureOptions, Venue
 from adapter_probe.metrics import IN_PERCENT
-from adapter_probe.wording import score_axis, score_text, share_text, signed, task_label
+from adapter_probe.wording import (
+    amount_text,
+    drop_name,
+    examples_text,
+    layers_text,
+    metric_name,
+    score_axis,
+    score_text,
+    sentence,
+    share_text,
+    signed,
+    strength_text,
+    task_label,
+)
 
-from .inline_svg import inline, places
+from .maps import inline, places
 from .markup import Html, choice, settings, short_name, table, tag
 from .span_words import NONE
 
@@ -229,10 +242,8 @@ def text_table(
     """A table of numbers as text.
 
     Args:
-        title: title of the table.
         frame: numbers; scores are fractions, formatted by the row's `metric` if there is one.
         heads: headings by column; columns that are missing or empty are left out.
-        data: attributes of each row.
     """
     kept = [name for name in heads if name in frame and not frame[name].isna().all()]
     metrics: Sequence[str | None] = frame["metric"].tolist() if "metric" in frame else [None] * len(frame)
@@ -262,3 +273,39 @@ def cell_text(name: str, value: object, metric: str | None) -> str:
     if name in _SHORT:
         return f"{number:.3g}"
     return f"{number:,.0f}" if number.is_integer() or name in _WHOLE else f"{100 * number:.1f}"
+
+
+def strength_section(record: StrengthRecord, number: int, heading: str) -> Html:
+    """The section; nothing in it moves."""
+    said = record.summary
+    on = f"{metric_name(said.metric)} on {said.data}, {examples_text(said.n_examples, said.metric)}"
+    about = record.identity.get("identity")
+    return tag(
+        "section", {"class": "study", "aria-labelledby": f"sweep-{number}"},
+        tag("header", None, tag("h2", {"id": f"sweep-{number}"}, heading),
+            tag("p", {"class": "note"}, f"{short_name(record.folder)}: {on}")),
+        tag("p", None, f"Too strong or too weak? {sentence(said.verdict)}."),
+        drawn(record, f"s{number}"), _table(record),
+        settings(about if isinstance(about, Mapping) else {}),
+    )  # fmt: skip
+
+
+def strength_title(record: StrengthRecord) -> str:
+    """Heading, and name in the contents."""
+    said = record.summary
+    return f"{task_label(said.task)}: {metric_name(said.metric)} by strength of the adapters"
+
+
+def _table(record: StrengthRecord) -> Html:
+    frame, metric = record.strengths, record.summary.metric
+    rows = []
+    for row in frame.to_dict("records"):
+        where = "all" if row["whole"] else layers_text(row["first"], row["last"])
+        stack = f" of the {row['stack']}" if row.get("stack") and not row["whole"] else ""
+        ends = [-row[name] for name in ("delta_points", "ci_high_points", "ci_low_points")]
+        amounts = [NONE if end != end else amount_text(end, metric) for end in ends]
+        own = [f"{where}{stack}", strength_text(row["strength"]), score_text(row["score"], metric)]
+        rows.append([*own, *amounts])
+    change = f"{drop_name(metric)} against strength 1"
+    heads = ["adapters", "strength", "score", change, "from", "to (95%)"]
+    return table(f"{len(rows)} scores as a table", heads, rows)
