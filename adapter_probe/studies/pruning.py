@@ -230,7 +230,7 @@ def _choose(
             f"{n_examples:,} examples that the span is chosen on; give a larger --within"
         )
     span = Span(int(found["first"]), int(found["last"]), str(found.get("stack", "")))
-    warning = study.summary.warning
+    warning = (study.summary.stacks or {}).get(span.stack, study.summary).warning
     return _Choice(span, "half" if study.has_predictions else "all", n_examples, measured, warning)
 
 
