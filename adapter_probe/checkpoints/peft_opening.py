@@ -29,7 +29,8 @@ from .kinds import HEADS, Head, head_of_class
 from .native import library_versions
 from .opened_peft import OpenedPeft
 from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding, with_blanks
-from .peft_fields import note_on_fields, read_fields, refuse_slow_patterns
+from .patterns import refuse_slow_patterns
+from .peft_fields import note_on_fields, read_fields
 from .peft_headers import LIBRARY, WEIGHTS, hash_files, notes_on
 from .peft_loading import HEADS as HEAD_MODULES
 from .peft_loading import put_adapter, refuse_outside, refuse_unready, tuned_modules

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -17,10 +18,9 @@ from torch import Tensor
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.checkpoints.converting import refuse_full
+from adapter_probe.checkpoints.converting import refuse_full, settle
 from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opened_peft import OpenedPlaced
-from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.packing import cut_by_tokens, pack
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
@@ -89,8 +89,11 @@ def prune_checkpoint(
         results = _results(request, layers, bar.update)
         if isinstance(opened, OpenedCheckpoint | OpenedPlaced):
             score = float(metrics.score(results.metric, results.predictions[1], results.scored_with))
-            write_own(request, opened, layers, out, {request.metric: None if np.isnan(score) else score})
-            smaller = replace(request, checkpoint=open_any(out, opened.description.base.name))
+            with TemporaryDirectory() as made:
+                scores = {request.metric: None if np.isnan(score) else score}
+                write_own(request, opened, layers, Path(made), scores)
+                written = settle(Path(made), out, opened.description.base.name)
+            smaller = replace(request, checkpoint=written)
             forwards = [_forward(of, items) for of in (request, smaller)]
             left = smaller.model.adapter_parameters
         else:
