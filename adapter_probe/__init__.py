@@ -28,36 +28,36 @@ if TYPE_CHECKING:  # the one list of public names, which `_public_names` reads
     from .errors import ResultsError as ResultsError
     from .errors import TrainingError as TrainingError
     from .jobs.slurm_options import SlurmOptions as SlurmOptions
-    from .studies.ablation import Ablation as Ablation
-    from .studies.checkpoints import convert as convert
-    from .studies.checkpoints import inspect as inspect
+    from .studies.ablate import ablate as ablate
+    from .studies.ablation_study import Ablation as Ablation
     from .studies.comparison import Average as Average
     from .studies.comparison import Comparison as Comparison
     from .studies.comparison import DataComparison as DataComparison
     from .studies.comparison import average as average
     from .studies.comparison import compare as compare
     from .studies.comparison import compare_data as compare_data
-    from .studies.gallery import draw as draw
+    from .studies.cost_plan import AblationPlan as AblationPlan
+    from .studies.cost_plan import SuitePlan as SuitePlan
+    from .studies.cost_plan import SweepPlan as SweepPlan
+    from .studies.draw import draw as draw
     from .studies.init_sweep import InitSweep as InitSweep
     from .studies.init_sweep import init_sweep as init_sweep
-    from .studies.loading import load as load
-    from .studies.model import Model as Model
-    from .studies.model import open_model as open  # noqa: F401 (Python's `open` stays there under its name)
+    from .studies.inspect_convert import convert as convert
+    from .studies.inspect_convert import inspect as inspect
+    from .studies.load import load as load
     from .studies.model_card import model_card as model_card
-    from .studies.plans import AblationPlan as AblationPlan
-    from .studies.plans import SuitePlan as SuitePlan
-    from .studies.plans import SweepPlan as SweepPlan
-    from .studies.pruning import prune as prune
-    from .studies.reporting import report as report
-    from .studies.span_ablation import ablate as ablate
-    from .studies.strengths import Strengths as Strengths
-    from .studies.strengths import strength as strength
+    from .studies.open_model import Model as Model
+    from .studies.open_model import open_model as open  # noqa: F401 (Python's `open` stays there under its name)
+    from .studies.prune import prune as prune
+    from .studies.report import report as report
+    from .studies.strength import strength as strength
+    from .studies.strength_study import Strengths as Strengths
     from .studies.suite import Suite as Suite
     from .studies.suite import suite as suite
     from .studies.tradeoff import Tradeoff as Tradeoff
     from .studies.tradeoff import tradeoff as tradeoff
-    from .studies.training import Training as Training
-    from .studies.training import train as train
+    from .studies.train import Training as Training
+    from .studies.train import train as train
 
 
 def _public_names() -> dict[str, tuple[str, str]]:

@@ -56,7 +56,6 @@ def must_be(name: str, allowed: str, value: object) -> str:
     """The message for a value that is not allowed.
 
     Args:
-        name: of the argument, option or field.
         allowed: what it must be, such as ``one of accuracy, mcc`` or ``at least 1``.
         value: what was given; texts are quoted.
     """

@@ -170,7 +170,6 @@ def continuation_sizes(metric: str, counts: np.ndarray) -> np.ndarray:
     """What a metric divides every continuation's log-likelihood by: int64 ``[examples, continuations]``.
 
     Args:
-        metric: one of a language model's.
         counts: int64 ``[examples, continuations, 4]``, of what `COUNTED` says; 0 where there is none.
     """
     if unit := LANGUAGE_METRICS[metric].divided_by:
@@ -227,8 +226,6 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None, *, compare
     """Check that a metric exists and fits the task.
 
     Args:
-        metric: the metric's name.
-        kind: the kind of task.
         n_labels: number of classes, where known.
         compared: whether there is an intact model to compare with.
 

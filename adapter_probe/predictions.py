@@ -91,7 +91,6 @@ def predictions_from_likelihoods(metric: str, sums: np.ndarray, sizes: np.ndarra
     """Predictions of a language model, from the log-likelihoods of continuations.
 
     Args:
-        metric: one of a language model's.
         sums: ``[..., examples, continuations]``, summed log-likelihoods, nats.
         sizes: int ``[examples, continuations]``, what the sums are divided by before they are compared; 0
             where an example has no such continuation.

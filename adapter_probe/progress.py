@@ -26,15 +26,7 @@ warnings.filterwarnings("ignore", message="IProgress not found")
 
 @contextmanager
 def progress_bar(title: str, total: int, unit: str, done: int = 0, enabled: bool = True) -> Iterator[tqdm]:
-    """A bar with the time left; the estimate counts only what this process does itself.
-
-    Args:
-        title: current activity.
-        total: total number of units of work.
-        unit: name of the units.
-        done: number of units finished before.
-        enabled: False to show nothing.
-    """
+    """A bar with the time left; the estimate counts only what this process does itself."""
     from tqdm.auto import tqdm
 
     class Bar(tqdm):
@@ -70,10 +62,6 @@ def activity(what: str, enabled: bool = True) -> Iterator[None]:
 
     In a terminal this is a separate line that changes every second; while there is a bar, the bar is drawn
     again instead. In a file it is a line every half minute. Inside another such block, this names a part.
-
-    Args:
-        what: short description of the activity.
-        enabled: False to show nothing.
     """
     with _STATUS.showing(what) if enabled else nullcontext():
         yield

@@ -55,7 +55,6 @@ def report(role: str, files: Callable[[], Mapping[str, Path]]) -> None:
 
     Args:
         role: ``checkpoint``, ``base`` or ``data``.
-        files: the paths by name.
     """
     for reads in _recording:
         for name, path in files().items():

@@ -42,8 +42,6 @@ def from_record(
     unions with None. A whole number is taken for a number; true is no number; NaN and infinities are refused.
 
     Args:
-        kind: the dataclass.
-        record: the parsed JSON.
         where: dotted name of the record within its file, for the message.
         readers: functions, by name, for fields that are not described by their type alone.
 

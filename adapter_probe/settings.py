@@ -183,9 +183,7 @@ def as_points(name: str, value: Any, most: float = math.inf) -> float:
     """A tolerance in points as a float, which NumPy compares whatever its size.
 
     Args:
-        name: of the argument or option, for the message.
         value: a number of at least 0.
-        most: the largest allowed one.
 
     Raises:
         ResultsError: it is none.
@@ -217,7 +215,6 @@ def annotations_of(kind: type, user: str = "") -> dict[str, Any]:
     """The types of a dataclass's fields; names that are imported for type checkers only are `Any`.
 
     Args:
-        kind: the dataclass.
         user: name of a module that may have imported them. Without it, nothing is loaded to resolve a name.
     """
     found: dict[str, Any] = {}

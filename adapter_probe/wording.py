@@ -74,7 +74,6 @@ def done_text(study: str, strength: float = 0.0) -> str:
 
     Args:
         study: whether the spans were ``ablated`` or ``kept``.
-        strength: what the adapters were multiplied by.
     """
     if study == "kept":
         return "kept on"
@@ -216,7 +215,6 @@ def drop_text(drop: float | None, metric: str | None) -> str:
 
     Args:
         drop: points, positive for the worse; None or NaN if undefined.
-        metric: the metric.
     """
     if drop is None or math.isnan(drop):
         return "undefined"

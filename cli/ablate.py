@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from adapter_probe.analysis.summary_text import aligned_columns, data_comparison_rows
+from adapter_probe.figure_settings import Tolerance
 from adapter_probe.settings import as_points
-from adapter_probe.studies.arguments import Ablate
-from adapter_probe.studies.look import Tolerance
-from adapter_probe.studies.summaries import data_comparison_rows
-from adapter_probe.studies.terminal_text import aligned_columns
+from adapter_probe.studies.checkpoint_arguments import Ablate
 
 from . import options
 from .console import command, show, show_plan, show_study
@@ -30,13 +29,13 @@ def ablate(
     Example: adapter-probe ablate my-checkpoint --spans single --data reviews.csv
     """
     as_points("--tolerance", look.tolerance)  # before anything is computed
-    from adapter_probe.studies.span_ablation import ablate as run
+    from adapter_probe.studies.ablate import ablate as run
 
     if dry_run:
         show_plan(run.plan(**vars(asked)), json)
         return
     from adapter_probe.studies.comparison import compare_data
-    from adapter_probe.studies.gallery import ablation_report
+    from adapter_probe.studies.draw import ablation_report
 
     study = run(**vars(asked))
     show_study(study, ablation_report(study, look.tolerance), json)

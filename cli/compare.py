@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from adapter_probe.studies.look import Compare
-from adapter_probe.studies.summaries import comparison_rows
-from adapter_probe.studies.terminal_text import aligned_columns, file_lists
+from adapter_probe.analysis.summary_text import aligned_columns, comparison_rows, file_lists
+from adapter_probe.studies.figure_arguments import Compare
 
 from . import options
 from .console import command, show, show_json

@@ -15,9 +15,9 @@ from typing import Any, NoReturn, TypeVar, get_type_hints
 
 import typer
 
+from adapter_probe.analysis.summary_text import aligned_columns, file_lists
 from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, JobsDetached
 from adapter_probe.progress import activity, clear_status, print_message, printable
-from adapter_probe.studies.terminal_text import aligned_columns, file_lists
 
 from .declared import Declared
 from .options import Place

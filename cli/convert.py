@@ -18,7 +18,7 @@ def convert(asked: Convert) -> None:
 
     Example: adapter-probe convert my-checkpoint peft-copy --to peft
     """
-    from adapter_probe.studies.checkpoints import convert as write
+    from adapter_probe.studies.inspect_convert import convert as write
 
     for what in write(**vars(asked)):
         print_message(f"{what} are left out" if what.endswith("s") else f"{what} is left out")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from adapter_probe.analysis.summary_text import plain_text
 from adapter_probe.errors import AdapterProbeWarning
 from adapter_probe.progress import print_message
 from adapter_probe.settings import OnDevice
-from adapter_probe.studies.terminal_text import plain_text
 from adapter_probe.wording import drop_text, layers_text
 
 from . import options
@@ -57,9 +57,9 @@ def demo(
     """
     from adapter_probe.data.demo import write_demo
     from adapter_probe.device import choose_device
-    from adapter_probe.studies.gallery import ablation_report
-    from adapter_probe.studies.span_ablation import ablate
-    from adapter_probe.studies.training import train
+    from adapter_probe.studies.ablate import ablate
+    from adapter_probe.studies.draw import ablation_report
+    from adapter_probe.studies.train import train
 
     choose_device(where.device)  # refused before anything is written
     base = _base_folder()

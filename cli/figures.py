@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from adapter_probe.analysis.summary_text import file_lists
 from adapter_probe.progress import print_message
-from adapter_probe.studies.look import Draw
-from adapter_probe.studies.terminal_text import file_lists
+from adapter_probe.studies.figure_arguments import Draw
 
 from . import options
 from .console import command, show, show_json
@@ -25,7 +25,7 @@ def figures(asked: Draw, json: options.Json = False) -> None:
 
     Example: adapter-probe figures my-checkpoint/ablation --style neurips --format pdf
     """
-    from adapter_probe.studies.gallery import draw
+    from adapter_probe.studies.draw import draw
 
     made = draw(**vars(asked))
     if asked.paper and not any("Houlsby et al. (2019)" in one.caption for one in made):

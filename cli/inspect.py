@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from adapter_probe.analysis.summary_text import aligned_columns
 from adapter_probe.studies.checkpoint_arguments import Inspect
-from adapter_probe.studies.terminal_text import aligned_columns, method_text
+from adapter_probe.studies.inspect_convert import method_text
 from adapter_probe.wording import named_score, percent_text
 
 from . import options
@@ -18,7 +19,7 @@ def inspect(asked: Inspect, json: options.Json = False) -> None:
 
     Example: adapter-probe inspect my-checkpoint
     """
-    from adapter_probe.studies.checkpoints import inspect as read
+    from adapter_probe.studies.inspect_convert import inspect as read
 
     facts = read(**vars(asked))
     show_json(facts) if json else show(_text(facts))

@@ -91,7 +91,8 @@ def _run() -> None:
         if "\n" in message:  # the help text, when no command was given
             typer.echo(message, err=True)
         else:
-            said, page = _with_value(message, error), _help_page(error.ctx)
+            said = _with_value(message, error)
+            page = f"{error.ctx.command_path if error.ctx else app.info.name} --help"
             print_message(f"adapter-probe: {said}{' See' if said.endswith('?') else '; see'} {page}")
         sys.exit(USER_ERROR)
 
@@ -116,8 +117,3 @@ def _with_value(message: str, error: Exception) -> str:
     faults = error.__cause__.errors() if hasattr(error.__cause__, "errors") else []
     value = repr(faults[0]["input"]) if faults else ""
     return message if value in message else f"{message}, not {value}"
-
-
-def _help_page(context: typer.Context | None) -> str:
-    """The command that prints the help; the parser may know of no command."""
-    return f"{context.command_path if context else app.info.name} --help"

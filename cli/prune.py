@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from adapter_probe.analysis.summary_text import aligned_columns, change_interval_text, plain_text, score_text
 from adapter_probe.studies.checkpoint_arguments import Prune
-from adapter_probe.studies.terminal_text import aligned_columns, change_interval_text, plain_text, score_text
 from adapter_probe.wording import RETRAINED, done_text, is_distance, is_percentage, layers_text
 
 from . import options
@@ -24,9 +24,9 @@ def prune(asked: Prune, json: options.Json = False) -> None:
     Example: adapter-probe prune my-checkpoint --within 1 --out smaller
     """
     from adapter_probe.results.fingerprints import to_plain
-    from adapter_probe.studies import pruning
+    from adapter_probe.studies.prune import prune as run
 
-    pruned = pruning.prune(**vars(asked))
+    pruned = run(**vars(asked))
     plain = {
         **vars(pruned),
         "span": {k: v for k, v in vars(pruned.span).items() if v != ""},

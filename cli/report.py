@@ -8,7 +8,7 @@ import typer
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.progress import print_message
-from adapter_probe.studies.look import Report
+from adapter_probe.studies.figure_arguments import Report
 
 from . import options
 from .console import command, show
@@ -36,7 +36,7 @@ def report(
 
     Example: adapter-probe report my-checkpoint/ablation --out report.html
     """
-    from adapter_probe.studies import reporting
+    from adapter_probe.studies.report import report as run
 
     if model_card:
         from adapter_probe.studies.model_card import model_card as card_of
@@ -49,7 +49,7 @@ def report(
         text = card_of(asked.folders, asked.out, tolerance=asked.tolerance)
         show(text if asked.out is None else str(asked.out))
         return
-    made = reporting.report(**vars(asked))
+    made = run(**vars(asked))
     show(str(made.path))
     if made.n_texts:
         where = "share it only with people who may see the data"

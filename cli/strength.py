@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adapter_probe.studies.arguments import RunStrength
+from adapter_probe.studies.checkpoint_arguments import RunStrength
 
 from . import options
 from .console import command, show_plan, show_study
@@ -21,12 +21,12 @@ def strength(asked: RunStrength, json: options.Json = False, dry_run: options.Dr
 
     Example: adapter-probe strength my-lora --data reviews.csv
     """
-    from adapter_probe.studies.strengths import strength as run
+    from adapter_probe.studies.strength import strength as run
 
     if dry_run:
         show_plan(run.plan(**vars(asked)), json)
         return
-    from adapter_probe.studies.gallery import strength_report
+    from adapter_probe.studies.draw import strength_report
 
     study = run(**vars(asked))
     show_study(study, strength_report(study), json)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from adapter_probe.studies.look import Paper
-from adapter_probe.studies.terminal_text import aligned_columns
+from adapter_probe.analysis.summary_text import aligned_columns
+from adapter_probe.figure_settings import Paper
 from adapter_probe.studies.training_arguments import RunSuite
 
 from . import options
@@ -30,7 +30,7 @@ def suite(
     if dry_run:
         show_plan(run.plan(**vars(asked)), json)
         return
-    from adapter_probe.studies.gallery import suite_report
+    from adapter_probe.studies.draw import suite_report
 
     study = run(**vars(asked))
     report = suite_report(study, look.paper)

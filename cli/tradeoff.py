@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adapter_probe.studies.look import Paper
+from adapter_probe.figure_settings import Paper
 from adapter_probe.studies.training_arguments import RunTradeoff
 
 from . import options
@@ -29,7 +29,7 @@ def tradeoff(
     if dry_run:
         show_plan(run.plan(**vars(asked)), json)
         return
-    from adapter_probe.studies.gallery import sweep_report
+    from adapter_probe.studies.draw import sweep_report
 
     study = run(**vars(asked))
     show_study(study, sweep_report(study, look.paper), json)

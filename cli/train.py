@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from adapter_probe.studies.terminal_text import aligned_columns, score_text
+from adapter_probe.analysis.summary_text import aligned_columns, score_text
 from adapter_probe.studies.training_arguments import Train
 
 from . import options
@@ -20,7 +20,7 @@ def train(asked: Train, json: options.Json = False) -> None:
 
     Example: adapter-probe train --base bert-base-uncased --task cola --data cola/ --out cola-adapters
     """
-    from adapter_probe.studies.training import train as run
+    from adapter_probe.studies.train import train as run
 
     done = run(**vars(asked))
     names = ("task", "metric", "score", "majority_score", "validation_scores", "checkpoint")

@@ -32,7 +32,9 @@ DIRECTLY_BELOW = {
     "device": ("errors",),
     "reference": (),
     "spans": ("settings",),
+    "argument_checks": ("settings",),
     "ablation_settings": ("spans",),
+    "figure_settings": ("settings",),
     "formulas": (),
     "custom_metric": ("errors", "formulas"),
     "metrics": ("custom_metric",),
@@ -50,7 +52,7 @@ DIRECTLY_BELOW = {
     "probe": ("checkpoints", "ablation_settings"),
     "training": ("checkpoints",),
     "jobs": ("probe", "training", "device", "startup"),
-    "studies": ("jobs", "figures"),
+    "studies": ("jobs", "figures", "figure_settings", "argument_checks"),
     "cli": ("studies",),
     "__main__": ("cli",),
 }
@@ -61,7 +63,9 @@ TORCH_FREE = (
     "hub_names",
     "records",
     "settings",
+    "argument_checks",
     "ablation_settings",
+    "figure_settings",
     "spans",
     "formulas",
     "custom_metric",
@@ -193,6 +197,60 @@ def test_no_cycles_between_units():
     assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(DIRECTLY_BELOW)
 
 
+CYCLES = {
+    frozenset({"models.methods", "models.peft_method"}),
+    frozenset({"models.adapted", "models.verification"}),
+}
+"""Files that import each other, at any depth or for types; none may be added."""
+
+
+def cycles_of(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """The sets of files that import each other, by Tarjan's algorithm."""
+    numbers: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    found = set()
+
+    def visit(file: str) -> None:
+        numbers[file] = lowest[file] = len(numbers)
+        path.append(file)
+        for target in graph[file]:
+            if target not in numbers:
+                visit(target)
+            if target in path:
+                lowest[file] = min(lowest[file], lowest[target])
+        if lowest[file] == numbers[file]:
+            cycle = frozenset(path[path.index(file) :])
+            del path[path.index(file) :]
+            if len(cycle) > 1:
+                found.add(cycle)
+
+    for file in graph:
+        if file not in numbers:
+            visit(file)
+    return found
+
+
+def test_cycles_between_files_are_found():
+    graph = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"d", "f"}, "f": set()}
+    assert cycles_of(graph) == {frozenset("abc"), frozenset("de")}
+
+
+def test_no_cycles_between_files():
+    """Imports inside functions and for types count; those of the package itself, of all names, do not."""
+    names = {module_name(path) for path in source_files()} - {PACKAGE}
+    graph = {
+        module.removeprefix(f"{PACKAGE}."): {
+            name.removeprefix(f"{PACKAGE}.")
+            for _, name in imported_modules(path.read_text("utf-8"), module, path.name == "__init__.py")
+            if name in names and not (ROOT / name.replace(".", "/")).is_dir() and name != module
+        }
+        for path in source_files()
+        if (module := module_name(path)) in names
+    }
+    assert cycles_of(graph) == CYCLES
+
+
 def test_torch_free_units_rest_on_torch_free_units():
     assert {below for unit in TORCH_FREE for below in allowed_units(unit)} == set(TORCH_FREE)
 
@@ -303,12 +361,8 @@ def test_commands_call_public_functions():
         ):
             unit, _, rest = name.removeprefix(f"{PACKAGE}.").partition(".")
             assert unit not in ("probe", "training", "models", "checkpoints"), f"{path.name} imports {name}"
-            module, _, function = rest.partition(".")
-            if (
-                unit == "studies"
-                and module not in ("summaries", "terminal_text")
-                and not function.endswith("_report")
-            ):
+            _, _, function = rest.partition(".")
+            if unit == "studies" and not function.endswith(("_report", "_text")):
                 called.add(function)
     functions = {name for name in called if name and not name[0].isupper()}
     assert {"ablate", "init_sweep", "tradeoff", "suite"} <= functions <= set(adapter_probe.__all__)
@@ -325,7 +379,7 @@ def names_in(source: str) -> set[str]:
 @pytest.mark.parametrize(
     ("names", "modules"),
     [
-        (READERS, {"studies.loading"}),
+        (READERS, {"studies.load"}),
         ({"describe_changes"}, {"checkpoints.base_config", "checkpoints.native"}),  # of a base's settings
     ],
 )

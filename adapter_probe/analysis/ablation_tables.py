@@ -99,7 +99,6 @@ def ablation_tables(
     interactions, shares and removable spans are empty and no span is flagged as non-monotone.
 
     Args:
-        results: the ablation.
         n_resamples: number of bootstrap resamples; by default `resamples_for`. Intervals use at most the
             first 10,000. Questions are resampled by paragraph.
         seed: seed of the bootstrap; the same results and seed give the same tables.

@@ -131,9 +131,7 @@ def compare_ablations(
     """The difference between the drops of every span in `b` and in `a`.
 
     Args:
-        a: an ablation.
         b: another ablation of the same spans, on the same examples with the same metric.
-        names: names of the two.
         n_resamples: number of bootstrap resamples; by default enough for Holm's correction.
 
     Raises:

@@ -30,7 +30,6 @@ def chosen_costs(record: TradeoffRecord, x: Axis) -> pd.DataFrame:
     """The trials that count, see `chosen_trials`, with what each cost.
 
     Args:
-        record: the trade-off.
         x: which cost.
 
     Returns:
@@ -54,9 +53,7 @@ def with_costs(record: TradeoffRecord, x: Axis, unit: float = 1.0) -> tuple[pd.D
     """The table and the chosen trials of a trade-off, with a cost in place of the number of parameters.
 
     Args:
-        record: the trade-off.
         x: the cost, see `chosen_costs`.
-        unit: what the cost is divided by.
     """
     trials, table = chosen_costs(record, x), record.tradeoff
     mean = trials.groupby(TRADEOFF_POINT, dropna=False)["cost"].mean().reset_index()
@@ -75,7 +72,6 @@ def pareto_table(record: TradeoffRecord, x: Axis, n_resamples: int = N_RESAMPLES
     Args:
         record: the trade-off; only methods that every task has are compared.
         x: the cost, see `chosen_costs`.
-        n_resamples: number of resamples.
 
     Returns:
         one row per method, by cost: `method`, `size`, `k`, `label`; `cost`, the mean over tasks; `mean`, the

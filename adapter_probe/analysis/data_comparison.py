@@ -65,7 +65,6 @@ def compare_data_sets(
     Args:
         task: ablation on the task that the adapters were trained for.
         other: ablation on data that measures another ability.
-        names: names of the two.
 
     Raises:
         ResultsError: they differ in checkpoint, spans or settings.

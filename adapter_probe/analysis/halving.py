@@ -27,10 +27,6 @@ def steps_to_cut(n_steps: int) -> int:
 def margin(metric: str, n_examples: int) -> float:
     """How far scores may lie apart that the validation examples cannot tell apart: their standard error.
 
-    Args:
-        metric: the metric.
-        n_examples: number of validation examples.
-
     Returns:
         at most this for a share of examples or a correlation; 0 for a loss, which has no such bound.
     """
@@ -44,8 +40,6 @@ def go_on(scores: Sequence[float | None], metric: str, n_examples: int) -> np.nd
 
     Args:
         scores: validation score of every rate at the cut; None where the training diverged.
-        metric: the metric.
-        n_examples: number of validation examples.
     """
     values = np.array([np.nan if one is None else one for one in scores], dtype=np.float64)
     values = np.where(np.isnan(values), -np.inf, sign_of(metric) * values)

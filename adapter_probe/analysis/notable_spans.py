@@ -38,8 +38,6 @@ def notable_spans(
 
     Args:
         frame: columns `first`, `last`, `n_layers`, `delta_points`.
-        study: what was done to the spans.
-        tolerances: drops in points.
 
     Returns:
         the fields `largest_single_layer_drop` and `longest_removable` of the summary, or for `kept`

@@ -124,11 +124,6 @@ def _number(value: Any) -> float:
 def beside(overlay: pd.DataFrame | None, tasks: Mapping[str, str], x: Axis) -> dict[str, pd.DataFrame]:
     """The results of other people for each task of a study, with a cost as `trained_parameters`.
 
-    Args:
-        overlay: see `read_overlay`.
-        tasks: the metric of every task.
-        x: the cost.
-
     Raises:
         ResultsError: there is none for these tasks with this cost, or a score is not in the metric's units.
     """

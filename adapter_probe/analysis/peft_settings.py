@@ -18,7 +18,6 @@ def layers_to_transform(layers: Iterable[int], removed: Span) -> str:
 
     Args:
         layers: numbers of the layers that have adapters.
-        removed: the removed layers.
     """
     return f"layers_to_transform={kept_layers(layers, removed)}"
 
@@ -71,7 +70,6 @@ def next_lora(results: AblationResults, layers: pd.DataFrame, spans: Mapping[str
 
     Args:
         results: the ablation, whose settings give the rank of the LoRA and the parameters at every site.
-        layers: its table of layers.
         spans: its notable spans, see `adapter_probe.analysis.notable_spans`.
     """
     removable, studied = spans.get("longest_removable", {}).get("1"), studied_lora(results)

@@ -41,7 +41,6 @@ def longest_removable(spans: pd.DataFrame, tolerance: float, basis: Basis = "est
 
     Args:
         spans: columns `first`, `last`, `n_layers`, `delta_points`, `ci_low_points`.
-        tolerance: points.
         basis: judge by the estimate, or by the lower end of its interval.
 
     Returns:

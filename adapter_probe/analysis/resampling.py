@@ -37,8 +37,6 @@ def bootstrap_scores(
     Questions are drawn by paragraph: questions on one text are not independent.
 
     Args:
-        results: predictions and labels.
-        n_resamples: number of resamples.
         seed: random seed; every variant uses the same draws.
         more: further predictions to score on the same examples, ``[rows, examples]``.
 
@@ -72,8 +70,6 @@ def draw_counts(
 
     Args:
         n_examples: examples to draw from; as many are drawn.
-        n_resamples: number of resamples.
-        seed: seed of the random numbers.
         clusters: int ``[examples]``; examples of one cluster are drawn together, as many clusters as there
             are, so that the number of examples varies.
         chunk: the most resamples in a chunk; what is drawn does not depend on it.

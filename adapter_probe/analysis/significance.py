@@ -201,9 +201,7 @@ def span_p(results: AblationResults, rows: np.ndarray, intact: int, differences:
     that they are equal is no hypothesis.
 
     Args:
-        results: predictions and labels.
         rows: int ``[spans]``, the variants to test.
-        intact: the variant to test against.
         differences: ``[resamples, spans]``, resampled score minus intact score, without float noise.
 
     Returns:

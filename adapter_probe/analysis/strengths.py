@@ -131,10 +131,6 @@ def joined(by_strength: Mapping[float, AblationResults]) -> tuple[AblationResult
 def strength_table(results: AblationResults, variants: pd.DataFrame) -> pd.DataFrame:
     """Scores by strength and span; strength 1 is the intact model.
 
-    Args:
-        results: see `joined`.
-        variants: likewise.
-
     Returns:
         Columns `strength`; `first`, `last`, `n_layers`, `whole`; `score`; `delta_points`, the difference to
         strength 1 in points, a loss negative, with its 95% interval `ci_low_points`,

@@ -114,11 +114,6 @@ def ablation_record(
 ) -> AblationRecord:
     """The record of a computed ablation, equal to that of `adapter_probe.load` on its files.
 
-    Args:
-        results: the ablation, complete.
-        folder: folder of its files.
-        created_with: library versions.
-
     Raises:
         ResultsError: there is no intact row, or a span is in two rows.
     """

@@ -200,18 +200,13 @@ class AblationSummary:
 def summarise(
     results: AblationResults, tables: AblationTables | None = None, groups: pd.DataFrame | None = None
 ) -> AblationSummary:
-    """The summary of an ablation.
-
-    Args:
-        results: the ablation.
-        tables: tables of the ablation, for the statistics.
-        groups: scores by group, if the data has groups.
-    """
+    """The summary of an ablation."""
     scores, settings = row_scores(results), results.settings
     intact, removed = scores[intact_row(results)], scores[removed_row(results)]
     study, frame, in_stacks = study_kind(results), span_scores(results), results.stacks is not None
     if study == "ablated" and not in_stacks:
         frame = spans_with_adapters(frame, switched_layers(results))
+    own = {} if tables is None else tables.stacks
     warning = None if tables is None else _warning(tables, intact, removed, results)
     spans, strength = {} if in_stacks else notable_spans(frame, study), strength_of(results.identity)
     no_lora = warning or tables is None or in_stacks or strength
@@ -242,15 +237,11 @@ def summarise(
         guard=settings.get("guard"),
         peft=lora or None,
         groups=None if groups is None else group_summary(groups),
-        stacks=_of_stacks(results, tables) if in_stacks else None,
+        stacks={name: summarise(part, own.get(name)) for name, part in results.in_stacks.items()}
+        if in_stacks
+        else None,
         strength=strength or None,
     )
-
-
-def _of_stacks(results: AblationResults, tables: AblationTables | None) -> dict[str, AblationSummary]:
-    """The summary of every studied stack of layers."""
-    own = {} if tables is None else tables.stacks
-    return {name: summarise(part, own.get(name)) for name, part in results.in_stacks.items()}
 
 
 def _switched_part(settings: Mapping[str, object]) -> str:

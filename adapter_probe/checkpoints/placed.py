@@ -65,7 +65,11 @@ class PlacedAdapter(Switchable):
         if self.disable_adapters or self._residual is None:
             return None
         residual, self._residual = self._residual, None
-        return _first(output, lambda x: self.bottleneck.adapt(x, residual, self._norm[0], self.strength))
+        return _first(output, lambda x: self(x, residual))
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        """The sublayer's output ``[rows, positions, hidden]`` with the change."""
+        return self.bottleneck.adapt(x, residual, self._norm[0], self.strength)
 
 
 def _first(output: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -53,13 +53,11 @@ def decode_windows(
     earlier. A window in which any logit is NaN or infinite has no answer, and the score NaN.
 
     Args:
-        windows: the encoded windows.
         index: int64 ``[items]``, indices of the windows.
         rows: position of each window in the logits, as `PackedBatch.rows` says.
         logits: ``[variants, tokens, 2]``, start and end.
         n_best: an answer begins at one of this many highest start logits of its window, and ends at one of as
             many highest end logits (more only where the last of them are equal).
-        max_tokens: the most tokens an answer may have.
 
     Returns:
         the windows' answers, in the order of `index`.
@@ -85,10 +83,6 @@ def choose_windows(windows: Windows, decoded: Answers) -> Answers:
     Scores are compared directly, not as probabilities within a window. A question has the score NaN if one of
     its windows has.
 
-    Args:
-        windows: the encoded windows.
-        decoded: the answers in all windows, in order.
-
     Returns:
         one item per question.
     """
@@ -109,7 +103,6 @@ def score_answers(questions: Questions, answers: Answers) -> tuple[np.ndarray, n
     """Exact match and F1 of every variant on every question, the maximum over the correct answers.
 
     Args:
-        questions: the questions with their true answers.
         answers: one item per question. No answer scores 0; an answer whose score is NaN scores NaN.
 
     Returns:
@@ -158,10 +151,6 @@ def _best_pairs(
 
     Args:
         logits: logits of the window, ``[variants, tokens, 2]``.
-        begin: first token of the context.
-        stop: one past the last token of the context.
-        n_best: see `decode_windows`.
-        max_tokens: see `decode_windows`.
 
     Returns:
         float32 and twice int64 ``[variants]``; tokens counted from `begin`, and -inf where there is no pair.

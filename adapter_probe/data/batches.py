@@ -99,7 +99,6 @@ def encode_batches(
     Args:
         batches: an iterable of mappings, which is read once, or a table of `datasets` with a format.
         labels: one label per example, or a row of them; None for those in the batches.
-        read: see `EncodedBatches`.
         taken: the names of the model's arguments; None if it takes any.
         keep_labels: whether the model needs the labels to compute its outputs, as encoder-decoders do.
 

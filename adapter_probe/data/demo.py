@@ -25,7 +25,6 @@ def write_demo(folder: Path, n_train: int | None = None, n_validation: int | Non
     Args:
         folder: created if it is missing.
         n_train: at most this many sentences for training, the first ones; None for all.
-        n_validation: the same for validation.
 
     Raises:
         DataError: a file cannot be written.

@@ -50,7 +50,6 @@ def encode(tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int) ->
     """Tokenise a split in one call.
 
     Args:
-        tokenizer: the base's tokenizer.
         split: the texts; an empty text consists of the special tokens only.
         max_length: maximum number of tokens per example, special tokens included; at most the model's limit.
             Longer examples are truncated at the end; of a pair, the longer text is truncated first.

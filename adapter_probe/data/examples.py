@@ -67,13 +67,8 @@ def load_examples(
     """Read and encode one split.
 
     Args:
-        tokenizer: a transformers fast tokenizer.
-        task: the task.
-        split: train, validation or test.
-        max_length: maximum number of tokens per item, special tokens included.
         max_examples: keep at most this many rows, see `load_split`.
         expect_fingerprint: whether to refuse rows that differ from those recorded in the task.
-        prompting: settings of the prompts of tasks of lm-evaluation-harness.
         start: of an encoder-decoder, see `encode_requests`.
 
     Raises:

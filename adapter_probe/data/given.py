@@ -41,8 +41,6 @@ def given_task(
         task: the task of the checkpoint, which determines the kind and the classes.
         files: files, or tasks of lm-evaluation-harness; empty for the recorded ones.
         split: split that the files are.
-        checkpoint: folder of the checkpoint, for messages.
-        encoding: text encoding of the files.
         label_names: names of the head's outputs, in their order, for a checkpoint that does not name them.
         categories: names that hold where neither `label_names` nor the checkpoint gives any, and they are as
             many as the outputs.

@@ -115,8 +115,6 @@ def names_in_lists(rows: Rows, column: str, what: str) -> tuple[str, ...]:
     """All labels or tags in lists: numbers in numeric order, anything else sorted; see `label_sets`.
 
     Args:
-        rows: the rows of all splits.
-        column: the column of the lists.
         what: what they are, for the message: ``label`` or ``tag``.
 
     Raises:
@@ -196,9 +194,6 @@ def class_indices(
     """Class indices, int64 ``[examples]``.
 
     Args:
-        names: the classes.
-        rows: the rows, for the message.
-        values: their labels.
         numbered: whether 0, 1, ... also denote the classes in order; for CoLA they always do.
     """
     index = {name: i for i, name in enumerate(names)}

@@ -33,10 +33,7 @@ def language_task(
     """The task of a language model's rows.
 
     Args:
-        name: its name.
-        files: files by split.
         metric: metric; by default that of the rows.
-        encoding: text encoding of the files.
         validation_share: share of the training rows that make the validation split.
 
     Raises:

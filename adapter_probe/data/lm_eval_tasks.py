@@ -67,7 +67,6 @@ def load_tasks(
     Args:
         entries: ``lm-eval:NAME[,NAME]``: names the library knows, task files (``.yaml``), or folders with
             such files (written with a ``/``). A task file may run Python code of its folder.
-        name: name of the split.
         max_examples: keep a fixed random subset of at most this many rows, in the tasks' order.
         tokenizer: the tokenizer, whose chat template is used if the settings say so.
         prompting: settings of the prompts; None for the tasks' own.

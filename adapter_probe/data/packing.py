@@ -112,7 +112,10 @@ def pack(encoded: Encoded, index: Sequence[int] | np.ndarray) -> PackedBatch:
     """Concatenate the examples `index`, shortest first (ties in the given order)."""
     chosen = np.asarray(index, dtype=np.int64)
     chosen = chosen[np.argsort(encoded.lengths[chosen], kind="stable")]
-    groups, starts = packed_groups(encoded.lengths[chosen]), _begins(encoded.lengths[chosen])
+    groups, starts = (
+        packed_groups(encoded.lengths[chosen]),
+        np.cumsum(encoded.lengths[chosen]) - encoded.lengths[chosen],
+    )
     ids = np.concatenate([encoded.input_ids[i] for i in chosen])
     types = None
     if encoded.token_type_ids is not None:
@@ -131,11 +134,6 @@ def packed_groups(lengths: np.ndarray) -> tuple[Group, ...]:
     own, counts = np.unique(lengths, return_counts=True)
     starts = np.cumsum(counts * own) - counts * own
     return tuple(map(Group, starts.tolist(), counts.tolist(), own.tolist()))
-
-
-def _begins(sizes: np.ndarray) -> np.ndarray:
-    """Int64 ``[parts]``, where parts of these sizes begin if they are laid end to end."""
-    return np.cumsum(sizes) - sizes
 
 
 def cut_by_tokens(lengths: np.ndarray, order: np.ndarray, max_tokens: int) -> list[np.ndarray]:

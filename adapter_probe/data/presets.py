@@ -105,8 +105,6 @@ def preset_files(preset: Preset, folder: str | Path, splits: Sequence[str]) -> d
     its labelled test file is used for validation.
 
     Args:
-        preset: the task.
-        folder: folder to search.
         splits: the splits to find; only train and validation are searched for.
 
     Raises:

@@ -63,10 +63,6 @@ class Prompting(Settings):
 def chat_writer(tokenizer: Any, name: str) -> Callable[..., str]:
     """A function that writes a conversation by a tokenizer's chat template, as lm-evaluation-harness does.
 
-    Args:
-        tokenizer: the tokenizer.
-        name: the data, for the message.
-
     Raises:
         DataError: the tokenizer has no template.
     """

@@ -54,9 +54,7 @@ def read_rows(path: str | Path, columns: Sequence[str] = (), encoding: str = "ut
     have as many fields as the first; only in GLUE's QQP, known by its header, are the broken lines left out.
 
     Args:
-        path: the file.
         columns: columns that the caller will use, names or numbers from 0.
-        encoding: character encoding of text files.
 
     Raises:
         DataError: the file cannot be read, is of another type, is not in this encoding, is malformed or has
@@ -100,8 +98,6 @@ def find_files(
 
     Args:
         folder: folder to search; its subfolders are not searched.
-        splits: the splits wanted.
-        mismatched: use the mismatched one.
 
     Returns:
         split to files, for those of the wanted splits that were found.

@@ -103,10 +103,6 @@ def _pair(row: _Row, tokenizer: Any) -> Request:
     return Request("", sentences, " ", 0, "/".join(part for part in parts if part))
 
 
-def _completion(row: _Row, tokenizer: Any) -> Request:
-    return Request(row.text("prompt"), (row.filled("completion"),))
-
-
 def _chat(row: _Row, tokenizer: Any) -> Request:
     """The last turn is the completion of all turns before it, formatted by the tokenizer's template."""
     messages = row.record["messages"]
@@ -147,23 +143,18 @@ def _turns(row: _Row, tokenizer: Any) -> tuple[tuple[int, int], ...]:
     return tuple((len(before), len(after)) for before, after in parts)
 
 
-def _text(row: _Row, tokenizer: Any) -> Request:
-    return Request("", (row.filled("text"),))
-
-
-def _prompt(row: _Row, tokenizer: Any) -> Request:
-    return Request("", (row.filled("prompt"),))
-
-
 _Reader = Callable[[_Row, Any], Request]
 FORMS: dict[tuple[str, ...], tuple[Form, _Reader]] = {
     ("context", "choices", "gold"): ("choice", _asked),
     ("question", "choices", "answer"): ("choice", _question),
     ("sentence_good", "sentence_bad"): ("choice", _pair),
-    ("prompt", "completion"): ("completion", _completion),
+    ("prompt", "completion"): (
+        "completion",
+        lambda row, _: Request(row.text("prompt"), (row.filled("completion"),)),
+    ),
     ("messages",): ("completion", _chat),
-    ("text",): ("text", _text),
-    ("prompt",): ("text", _prompt),
+    ("text",): ("text", lambda row, _: Request("", (row.filled("text"),))),
+    ("prompt",): ("text", lambda row, _: Request("", (row.filled("prompt"),))),
 }
 
 
@@ -200,8 +191,6 @@ def request_of(
 
     Args:
         place: where the row is, for messages.
-        record: its fields.
-        tokenizer: writes chats by its template.
         turns: whether a chat is to have the turns of the assistant.
 
     Raises:

@@ -67,11 +67,8 @@ def load_requests(
     of a chat, `prompt` alone, `text`. A prompt alone and a ``.txt`` file are one text each.
 
     Args:
-        tokenizer: writes chats by its template.
         files: ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.txt``.
-        name: name of the split.
         max_examples: keep at most this many rows: always the same ones, drawn at random, in the files' order.
-        encoding: character encoding of the files.
 
     Raises:
         DataError: a file cannot be read, holds rows of no known form or of several, or a row is damaged.
@@ -106,10 +103,6 @@ def requests_of(
     """The requests in some tables, all of one form.
 
     Args:
-        tokenizer: writes chats by its template.
-        tables: the rows.
-        name: name of the split.
-        max_examples: see `load_requests`.
         turns: whether chats are to have the turns of the assistant.
 
     Raises:

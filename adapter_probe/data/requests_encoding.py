@@ -104,8 +104,6 @@ def encode_requests(
     """Tokenise requests.
 
     Args:
-        tokenizer: a transformers tokenizer.
-        requests: the rows.
         max_length: maximum number of tokens that the model reads at once.
         start: of an encoder-decoder, which reads the context and writes the continuations, framed by the
             tokenizer as in training; None of any other model.

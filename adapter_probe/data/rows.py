@@ -17,7 +17,6 @@ def rows_of(data: Any, columns: Callable[[bool], tuple[str, str, str]]) -> Itera
     """Rows of plain JSON, from a DataFrame, a list of mappings, or a pair (texts, labels).
 
     Args:
-        data: the examples.
         columns: from whether they are pairs of texts to the names of first text, second text and label.
 
     Raises:

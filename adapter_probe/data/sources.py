@@ -51,8 +51,6 @@ def share_out(tables: list[Rows], split: str, validation_share: float) -> list[R
     """The rows of the training files that make the training or the validation split; the same every time.
 
     Args:
-        tables: the training files.
-        split: train or validation.
         validation_share: fraction of the rows, drawn at random; 0 if the validation split has separate files.
 
     Raises:
@@ -108,7 +106,6 @@ def subset(n_rows: int, max_examples: int | None) -> np.ndarray | None:
     A smaller subset is contained in every larger one.
 
     Args:
-        n_rows: number of rows.
         max_examples: maximum number of rows to keep; None for all.
 
     Raises:

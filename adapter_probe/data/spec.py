@@ -71,10 +71,6 @@ class TaskSpec:
     def from_json(cls, record: object, source: str = "task") -> TaskSpec:
         """Read the output of `to_json`, including that of versions without presets.
 
-        Args:
-            record: the parsed JSON.
-            source: the file it came from, for error messages.
-
         Raises:
             DataError: a field is missing, of the wrong type, or inconsistent with others.
         """

@@ -228,8 +228,6 @@ def count_tags(
 
     Args:
         metric: ``entity_f1`` or ``tag_accuracy``.
-        words: the sentences' words.
-        names: the tags.
         predicted: ``[variants, sentences, most]``, see `Words.predicted`.
 
     Returns:

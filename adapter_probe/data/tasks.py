@@ -57,7 +57,6 @@ def locate_task(task: str | Path | None, data: str | Path | None = None) -> tupl
 
     Args:
         task: a preset's name (``cola``, ``glue/cola``) or a folder; None if `data` is sufficient.
-        data: a folder.
 
     Raises:
         DataError: there is neither a folder nor a preset of that name.
@@ -100,18 +99,13 @@ def find_task(
     Args:
         folder: a folder with train, validation or dev, and test files.
         train: files of the training split, concatenated; they replace those of the folder.
-        validation: files of the validation split, in the same way.
-        test: files of the test split, in the same way.
         text: column of the text (or of the question, or of the words): a name, or a number from 0 in a file
             without a header.
         text_b: column of the second text of a pair (or of the context).
         label: column of the label (or of the answers, the tags, or lists of labels).
-        kind: classification, regression, extractive, tokens or multilabel.
-        metric: evaluation metric.
         name: the task's name; by default the preset's, or that of the folder.
         preset: a known task, such as ``glue/cola``, which determines columns, classes and metric. Without
             folder and files it is read from the Hugging Face Hub.
-        encoding: text encoding of the files.
         validation_share: fraction of the training rows to hold out as the validation split, which then has
             no files.
 
@@ -120,7 +114,9 @@ def find_task(
     """
     if folder is not None and Path(folder).is_file():
         train, folder = train or folder, None
-    chosen = None if preset is None else _of_kind(find_preset(preset), kind)
+    chosen = None if preset is None else find_preset(preset)
+    if chosen is not None and kind not in (None, chosen.task.kind):
+        raise DataError(f"task {chosen.name!r} is of kind {chosen.task.kind}; --kind {kind} is not allowed")
     files = _task_files(chosen, folder, {"train": train, "validation": validation, "test": test})
     if validation_share:
         files = _split_off(files, validation_share)
@@ -176,8 +172,6 @@ def load_split(
     """Read one split of a task; questions if the task is extractive, tagged words, or labelled texts.
 
     Args:
-        spec: the task.
-        split: train, validation or test.
         max_examples: keep a fixed random subset of at most this many rows (files may be sorted), in the
             files' order; a smaller subset is contained in every larger one.
         expect_fingerprint: whether to refuse rows that differ from those recorded in the task.
@@ -207,12 +201,6 @@ def _all_rows(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions | Tag
         value = label_texts(rows, spec.columns.label)[0]
         raise DataError(f"{rows.path}: every {split} label is {value!r}; expected two or more labels")
     return loaded
-
-
-def _of_kind(preset: Preset, kind: str | None) -> Preset:
-    if kind not in (None, preset.task.kind):
-        raise DataError(f"task {preset.name!r} is of kind {preset.task.kind}; --kind {kind} is not allowed")
-    return preset
 
 
 def _task_files(

@@ -33,7 +33,6 @@ def encode_training(
     """The sequences to train on, one per row, or per window of a long text.
 
     Args:
-        tokenizer: a transformers tokenizer.
         requests: the rows; chats with the turns of the assistant.
         max_length: maximum number of tokens; longer sequences lose their start.
         start: of an encoder-decoder, see `encode_requests`.

@@ -24,9 +24,6 @@ def train_checkpoints(
 
     Args:
         out: folder of all checkpoints, which also holds the logs.
-        requests: training requests, by the checkpoint's folder.
-        resources: resources to run on.
-        progress: whether to show progress.
 
     Raises:
         JobsDetached: jobs were sent and not waited for.

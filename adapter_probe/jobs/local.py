@@ -39,11 +39,6 @@ class LocalProcesses:
     ) -> list[Failure]:
         """Run every job; the failure of one does not affect the others.
 
-        Args:
-            jobs: folders of the jobs.
-            on_step: called in the workers' threads.
-            on_poll: called in this thread several times a second.
-
         Raises:
             KeyboardInterrupt: the user pressed Ctrl-C; the workers have saved their state and ended.
         """

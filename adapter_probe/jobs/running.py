@@ -49,12 +49,6 @@ def run_jobs(
 ) -> list[Failure]:
     """Run jobs, or only submit them with ``--detach``.
 
-    Args:
-        jobs: the unfinished jobs.
-        resources: the resources to use.
-        progress: whether to show progress.
-        on_poll: called in this thread regularly while the jobs run.
-
     Raises:
         TrainingError: SLURM refuses the jobs.
         JobsDetached: the jobs were submitted and are not waited for.
@@ -135,8 +129,6 @@ def describe_lost(jobs: Jobs, failures: Sequence[Failure], lost: Sequence[Path])
 
     Args:
         jobs: all jobs that were run.
-        failures: known reasons.
-        lost: the jobs without a result.
     """
     known = {failure.job.resolve(): failure for failure in failures}
     # No known reason: a network file system may show files of a node late.

@@ -41,14 +41,6 @@ def compute_in_shards(
 ) -> None:
     """Compute the missing parts of an ablation by jobs on a cluster, and collect them.
 
-    Args:
-        arguments: arguments of the ablation, passed to the jobs.
-        request: the opened request.
-        out: the ablation's folder.
-        resources: resources of the jobs.
-        options: SLURM options.
-        progress: whether to show progress.
-
     Raises:
         TrainingError: jobs failed; the results of the others are kept.
         JobsDetached: the jobs were submitted and are not waited for.
@@ -76,12 +68,6 @@ def write_shards(out: Path, arguments: AblationArguments, run: AblationRun, most
 
     Existing shards keep their parts, because they may be running.
 
-    Args:
-        out: the ablation's folder.
-        arguments: arguments of the ablation.
-        run: the ablation in its folder, entered.
-        most: maximum number of shards, if there are none yet.
-
     Returns:
         The number of tokens that each shard has to compute, by folder; 0 if it is finished.
     """
@@ -90,7 +76,9 @@ def write_shards(out: Path, arguments: AblationArguments, run: AblationRun, most
     count = there or max(1, min(most, len(missing)))
     # Parts are sorted by length, so parts are dealt out in turn for equal work.
     shares = {
-        _folder(out, number): [part for part in missing if part in range(number, total, count)]
+        out / SHARDS / f"shard-{number:03d}": [
+            part for part in missing if part in range(number, total, count)
+        ]
         for number in range(count)
     }
     for folder, parts in shares.items():
@@ -104,7 +92,6 @@ def run_shard(folder: Path, device: torch.device, report: Callable[[int], None])
 
     Args:
         folder: folder with ``shard.json``.
-        device: device to run on.
         report: called with the number of finished tokens after every batch.
 
     Raises:
@@ -133,10 +120,6 @@ def run_shard(folder: Path, device: torch.device, report: Callable[[int], None])
 def gather_shards(out: Path, run: RunDirectory) -> None:
     """Collect the finished parts of all shards, including running ones; parts appear atomically.
 
-    Args:
-        out: the ablation's folder.
-        run: the entered folder.
-
     Raises:
         ResultsError: a shard was computed from other data or weights.
     """
@@ -155,7 +138,3 @@ def gather_shards(out: Path, run: RunDirectory) -> None:
                 except ResultsError:  # damaged or another part: recomputed by the shard's job
                     continue
                 run.write_part(number, arrays)
-
-
-def _folder(out: Path, number: int) -> Path:
-    return out / SHARDS / f"shard-{number:03d}"

@@ -135,7 +135,6 @@ class SlurmArray:
 
         Args:
             jobs: jobs submitted by `submit`.
-            on_step: see `run`.
             watch: called with a line about the tasks' states whenever it changes.
         """
         known, polling = self._submitted(), self._polling

@@ -56,9 +56,6 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: i
 
     Args:
         folder: folder with ``request.json``.
-        device: device to run on.
-        report: called after every step.
-        workers: number of parallel trials on this machine.
 
     Raises:
         AdapterProbeError: the request, the base or the data cannot be used, or the folder cannot be written.
@@ -162,7 +159,6 @@ def count_parameters(model: Trainable, missing: frozenset[str]) -> ParameterCoun
     """Count trained parameters and those of the base, from the tensors.
 
     Args:
-        model: model with its trained parameters chosen.
         missing: names of parameters that the base lacks; they count as head.
     """
     trained = without_head = base = 0

@@ -31,12 +31,14 @@ class Described:
     Attributes:
         structure: what is known of the model now.
         calls: the recorded forward.
+        doubled: that of two copies of the batch.
         one: the output of one copy of the batch.
         two: the output of the first of two copies.
     """
 
     structure: Structure
     calls: list[Call]
+    doubled: list[Call]
     one: Tensor
     two: Tensor
 
@@ -93,7 +95,7 @@ def describe(
     read_by_model = _read_by_model(runner, inputs, read, structure, calls, links)
     used = {slot: k for k, of in enumerate(varying) for slot in of.values()}
     structure.last_use.update({s: len(calls) if s in read_by_model else used.get(s, -1) for s in varies})
-    return Described(structure, calls, one[0], again[0])
+    return Described(structure, calls, two, one[0], again[0])
 
 
 def _forms(

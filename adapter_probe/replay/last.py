@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map, tree_unflatten
+from torch.utils._pytree import tree_map
 
 from .describing import Described
-from .recording import Inputs, Runner, flat_result
+from .recording import Inputs, Runner, call_again, changed
 from .structure import Reader, Source, rest
 from .tensors import split
 
@@ -59,9 +59,7 @@ def spared_positions(
     layer, call, states = runner.layers[structure.layers[k]], calls[k], found.states()
 
     def run() -> Tensor:
-        given = [x.clone() if isinstance(x, Tensor) else x for x in call.given]
-        args, kwargs = tree_unflatten(given, call.given_spec)
-        out, _ = flat_result(layer(*args, **kwargs), args, kwargs)
+        out = call_again(layer, call)
         last = {
             slot: split(out[slot[1]], structure.out_axes[k][slot[1]], 1) for slot in states if slot[0] == k
         }
@@ -106,7 +104,7 @@ def find_positionwise(layer: nn.Module, run: Run, wheres: Sequence[Where]) -> tu
 def _same(own: Tensor, run: Run, modules: Sequence[nn.Module], change: Callable[..., Any]) -> bool:
     """Whether the output stays the same with the modules' forwards changed."""
     try:
-        with _changed(modules, change):
+        with changed({module: change(module.forward) for module in modules}):
             found = run()
     except (RuntimeError, TypeError, ValueError, IndexError):
         return False
@@ -133,7 +131,7 @@ def _is_positionwise(module: nn.Module, run: Run) -> bool:
         return called
 
     try:
-        with _changed([module], probe):
+        with changed({module: probe(module.forward)}):
             run()
     except (RuntimeError, TypeError, ValueError, IndexError):
         return False
@@ -143,22 +141,8 @@ def _is_positionwise(module: nn.Module, run: Run) -> bool:
 @contextmanager
 def only_positions(modules: Sequence[nn.Module], where: Where) -> Iterator[None]:
     """Inside, the modules compute some positions of ``[rows, positions, ...]``, and the others are NaN."""
-    with _changed(modules, _only(where)):
+    with changed({module: _only(where)(module.forward) for module in modules}):
         yield
-
-
-@contextmanager
-def _changed(modules: Sequence[nn.Module], change: Callable[..., Any]) -> Iterator[None]:
-    had = [module.__dict__.get("forward") for module in modules]
-    try:
-        for module in modules:
-            module.forward = change(module.forward)  # type: ignore[method-assign]
-        yield
-    finally:
-        for module, forward in zip(modules, had):
-            module.__dict__.pop("forward", None)
-            if forward is not None:
-                module.forward = forward
 
 
 def _only(where: Where, whole: bool = False, poison: bool = False) -> Callable[..., Any]:

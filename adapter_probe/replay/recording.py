@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ Handle = Callable[[int, Callable[..., Any], tuple, dict], Any]
 
 # What the model would only keep or return. A cache would be the same object for every variant.
 _RECORDS = ("use_cache", "output_router_logits", "output_attentions", "output_hidden_states")
-_PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
+PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
 
 
 class Stop(Exception):
@@ -35,6 +36,13 @@ class Call:
     given_spec: TreeSpec
     out: list[Any] = field(default_factory=list)
     out_spec: TreeSpec | None = None
+
+
+def call_again(layer: nn.Module, call: Call) -> list[Any]:
+    """What a layer returns for a recorded call's arguments, flattened."""
+    given = [x.clone() if isinstance(x, Tensor) else x for x in call.given]  # it may change them in place
+    args, kwargs = tree_unflatten(given, call.given_spec)
+    return flat_result(layer(*args, **kwargs), args, kwargs)[0]
 
 
 class Runner:
@@ -57,25 +65,35 @@ class Runner:
             k: x.repeat(copies, *[1] * (x.dim() - 1)) if isinstance(x, Tensor) else x
             for k, x in inputs.items()
         }
-        own = [layer.__dict__.get("forward") for layer in self.layers]
+        instead = {layer: _in_place_of(n, layer.forward, handle) for n, layer in enumerate(self.layers)}
         flags = [(c, flag) for c in self._configs for flag in _RECORDS if getattr(c, flag, False) is True]
         try:
-            for number, layer in enumerate(self.layers):
-                layer.forward = _in_place_of(number, layer.forward, handle)
             for config, flag in flags:
                 setattr(config, flag, False)
-            return self.model(**inputs)
+            with changed(instead):
+                return self.model(**inputs)
         finally:
             for config, flag in flags:
                 setattr(config, flag, True)
-            for layer, forward in zip(self.layers, own):
-                layer.__dict__.pop("forward", None)
-                if forward is not None:
-                    layer.forward = forward
 
 
 def _in_place_of(number: int, forward: Callable[..., Any], handle: Handle) -> Callable[..., Any]:
     return lambda *args, **kwargs: handle(number, forward, args, kwargs)
+
+
+@contextmanager
+def changed(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Inside, modules have other forwards; hooks on the modules stay."""
+    had = {module: vars(module).get("forward") for module in forwards}
+    try:
+        for module, forward in forwards.items():
+            module.forward = forward  # type: ignore[method-assign]
+        yield
+    finally:
+        for module, forward in had.items():
+            vars(module).pop("forward", None)
+            if forward is not None:
+                module.forward = forward
 
 
 def _nested(config: Any) -> list[Any]:
@@ -122,7 +140,7 @@ def refuse_unknown(calls: Sequence[Call], names: Sequence[str]) -> None:
     """
     for call in calls:
         for x in call.given:
-            if not isinstance(x, (Tensor, *_PLAIN)):
+            if not isinstance(x, (Tensor, *PLAIN)):
                 raise ModelError(
                     f"{names[call.layer]} is given a {type(x).__name__}, whose contents are unknown"
                 )

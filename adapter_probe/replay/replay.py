@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from torch import Tensor, nn
 from adapter_probe.errors import ModelError
 
 from .checking import coarsest, compare, numbers_of, refused
-from .describing import describe, refuse_coupled
+from .describing import Described, describe, refuse_coupled
 from .last import only_positions, spared_positions
-from .recording import Inputs, Runner, refuse_unknown
+from .playback import Shared, find_shared
+from .recording import Inputs, Runner, call_again, refuse_unknown
 from .sharing import sharing
 from .stacks import Layer, find_layers
 from .structure import Reader, Recorded, arguments, measure_axes, record
@@ -94,7 +96,17 @@ class Replay:
             self.layers = [self._found[number] for number in self._structure.layers]
             self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
             self._last = spared_positions(self._runner, inputs, read, found, one_position)
+            self._shared = [self._find_shared(k, found) for k in range(len(self.layers))]
             self._check_prepared(inputs, read, found.one)
+
+    def _find_shared(self, call: int, found: Described) -> Shared:
+        layer, (one, two) = self.layers[call], (of[call] for of in (found.calls, found.doubled))
+        return find_shared(
+            layer,
+            partial(call_again, layer.module, one),
+            partial(call_again, layer.module, two),
+            partial(self._switch, call),
+        )
 
     def _check_prepared(self, inputs: Inputs, read: Reader, intact: Tensor) -> None:
         """Compare with the model's own forward, what the layers are given by `arguments` if that is right."""
@@ -124,7 +136,7 @@ class Replay:
         other.model, other._switches, other._structure = sharing(self.model), self._switches, self._structure
         other._found = find_layers(other.model, other._switches)
         other._runner = Runner(other.model, [layer.module for layer in other._found])
-        other._alone, other._last = self._alone, self._last
+        other._alone, other._last, other._shared = self._alone, self._last, self._shared
         other._axes, other._seen, other._batches = self._axes, self._seen, 0
         other.has_adapter = self.has_adapter
         other.layers = [other._found[number] for number in self._structure.layers]
@@ -253,6 +265,12 @@ class Replay:
     def switch(self, call: int, on: Sequence[bool]) -> None:
         """Switch the two parts of a call's layer."""
         self._switch(call, on)
+
+    def shared(self, call: int) -> Shared:
+        """What the variants of a call can share."""
+        found = self._shared[call]
+        at_end = self._last is not None and call == len(self.layers) - 1
+        return found.inside(self._last[1]) if at_end else found
 
     def _recorded(self, inputs: Inputs, read: Reader) -> tuple[Recorded, Tensor | None]:
         """What the layers are given for a batch; with the intact output where it is to be compared."""

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from adapter_probe.errors import ModelError
 
-from .two_weights import TwoWeights, is_plain_lora
+from .two_weights import TwoWeights, is_plain_lora, peft_is_loaded
 
 _SCALING, _FORWARD = "_own_scaling", "_own_forward"
 
@@ -43,11 +43,14 @@ class Switches:
 
     def holds(self, module: nn.Module) -> bool:
         """Whether the module can be switched."""
-        # Not at the top: the import takes seconds, and what the packed engine runs does not need it.
+        if isinstance(module, (Switchable, TwoWeights)):
+            return True
+        if not peft_is_loaded():
+            return False
         from peft.tuners.tuners_utils import BaseTunerLayer
         from peft.utils.other import AuxiliaryTrainingWrapper
 
-        return isinstance(module, (Switchable, TwoWeights, BaseTunerLayer, AuxiliaryTrainingWrapper))
+        return isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper))
 
     def set(self, module: nn.Module, on: bool) -> None:
         """Switch one module on or, as far as the strength says, off."""

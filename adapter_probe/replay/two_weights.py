@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -85,8 +86,15 @@ def _finished(tuned: Linear, strength: float) -> nn.Parameter:
     return nn.Parameter(weight.to(base.weight.dtype), requires_grad=False)
 
 
+def peft_is_loaded() -> bool:
+    """Whether a module can be of a type of PEFT, whose import takes seconds."""
+    return "peft" in sys.modules
+
+
 def is_plain_lora(module: nn.Module) -> bool:
     """Whether a module adds a low-rank change, which PEFT multiplies by its `scaling`: no DoRA."""
+    if not peft_is_loaded():
+        return False
     from peft.tuners.lora.layer import LoraLayer
 
     if not isinstance(module, LoraLayer):
@@ -96,6 +104,8 @@ def is_plain_lora(module: nn.Module) -> bool:
 
 def can_finish(module: nn.Module) -> bool:
     """Whether a module is plain LoRA on a plain linear map in memory, without hooks."""
+    if not peft_is_loaded():
+        return False
     from peft.tuners.lora.layer import Linear
 
     if type(module) is not Linear or type(module.get_base_layer()) is not nn.Linear or module.fan_in_fan_out:

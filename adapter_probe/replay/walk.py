@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_unflatten
 
 from adapter_probe.errors import ModelError
 
+from .playback import Shared, computed_once, groups_of
 from .recording import Inputs, Runner, Stop, flat_result
 from .structure import Reader, Recorded, Slot, Source, Structure, rest
 from .tensors import joined, picked, split, taken
@@ -24,6 +25,9 @@ class Switched(Protocol):
 
     def switch(self, call: int, on: Sequence[bool]) -> None:
         """Switch them."""
+
+    def shared(self, call: int) -> Shared:
+        """What the variants of the call can share."""
 
     def in_last(self, read: Reader) -> AbstractContextManager[None]:
         """What holds while the last layer runs."""
@@ -176,20 +180,27 @@ class Walk:
             if len(parent) == len(branch.roots)
             else {slot: t[parent.to(t.device)] for slot, t in later.items()}
         )
-        patterns, pattern = np.unique(bits, axis=0, return_inverse=True)
-        for i, on in enumerate(patterns):
-            children = torch.from_numpy(np.flatnonzero(pattern.reshape(-1) == i))
-            self.switched.switch(k, on)
-            for slot, nodes in self._called(branch, parent[children]):
-                if len(patterns) == 1:
+        layer, shared = self.runner.layers[self.structure.layers[k]], self.switched.shared(k)
+        groups, kept = groups_of(shared, parent.numpy(), bits), {}
+        for number, group in enumerate(groups):
+            self.switched.switch(k, group.on)
+            children = torch.from_numpy(group.children)
+            with self._only_read(k), computed_once(layer, shared, group, kept) as own:
+                called = self._called(branch, parent[children])
+            kept |= {(number, prefix): found for prefix, found in own.items()}
+            for slot, nodes in called:
+                if len(groups) == 1:
                     states[slot] = nodes
                     continue
-                if i == 0:
+                if number == 0:
                     states[slot] = nodes.new_empty(len(parent), *nodes.shape[1:])
                 states[slot][children.to(nodes.device)] = nodes
         return Branch(
             k + 1, bounds, branch.roots[parent], states, branch.given, branch.copies, branch.examples[parent]
         )
+
+    def _only_read(self, call: int) -> AbstractContextManager[None]:
+        return self.switched.in_last(self.read) if call == len(self.recorded.calls) - 1 else nullcontext()
 
     def _called(self, branch: Branch, rows: Tensor) -> list[tuple[Slot, Tensor]]:
         """What the call returns for some of the branch's nodes and something later needs, ``[rows, ...]``."""
@@ -205,8 +216,7 @@ class Walk:
                 given.append(picked(branch.given[k][p], axis, branch.copies, branch.roots[rows]))
         args, kwargs = tree_unflatten(given, call.given_spec)
         layer = self.runner.layers[self.structure.layers[k]]
-        with self.switched.in_last(self.read) if k == len(self.recorded.calls) - 1 else nullcontext():
-            returned = layer(*args, **kwargs)
+        returned = layer(*args, **kwargs)
         out, _ = flat_result(returned, args, kwargs)
         return [
             ((k, p), split(x, self.structure.out_axes[k][p], n))

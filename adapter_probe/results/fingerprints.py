@@ -115,10 +115,6 @@ def refuse_changes(
     """Refuse two identities that differ.
 
     Args:
-        old: an identity as recorded.
-        new: the identity now.
-        before: the message in front of the changes.
-        after: the message behind them.
         apart: dotted keys that may differ.
 
     Raises:

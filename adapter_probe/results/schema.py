@@ -11,6 +11,7 @@ positive for a loss. Scores are fractions in the metric's own units; parameters 
 from __future__ import annotations
 
 import csv
+import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -127,8 +128,6 @@ def read_table(
     """A CSV table with at least the given columns; others are read as by pandas.
 
     Args:
-        path: the file.
-        columns: required columns.
         optional: columns that are checked if present.
 
     Raises:
@@ -247,3 +246,9 @@ def find_results(folders: Iterable[str | Path]) -> list[Path]:
 def holds_results(folder: Path) -> bool:
     """Whether the folder itself contains results."""
     return any((folder / name).is_file() for name in (SPANS_CSV, STRENGTHS_CSV, *SWEEP_TABLES))
+
+
+def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table as a list of rows for JSON, with null for missing values."""
+    rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records", double_precision=15))
+    return rows

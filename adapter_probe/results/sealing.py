@@ -127,7 +127,6 @@ def check_complete(folder: str | Path, dispensable: Sequence[str] = ()) -> None:
     """Make sure that no sealed table is missing from a folder.
 
     Args:
-        folder: the results folder.
         dispensable: names of tables that may be missing, such as large ones that were not copied.
 
     Raises:
@@ -178,7 +177,6 @@ def read_manifest(path: Path, *, by_hand: bool = False) -> dict[str, Any]:
     """The manifest of a run, verified.
 
     Args:
-        path: the file.
         by_hand: whether to accept a manifest without a checksum, as in a folder that was created by hand.
 
     Raises:

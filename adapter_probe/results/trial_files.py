@@ -150,7 +150,6 @@ def claim_study(folder: str | Path, study: str, shared: Mapping[str, Any], tasks
     Args:
         folder: folder of the study, which this process has claimed.
         study: kind of the study, such as ``init-sweep``.
-        shared: settings common to all trials, as plain JSON.
         tasks: everything that determines a task, by the task's name, as plain JSON.
 
     Raises:

@@ -1,14 +1,23 @@
-"""The arguments of the functions that take a checkpoint and run no study; see `adapter_probe.settings`."""
+"""The arguments of the functions that take a checkpoint, each declared once; see `adapter_probe.settings`.
+
+These are `ablate`, `strength`, `inspect`, `convert` and `prune`. The public functions and the commands take
+them from here. Nobody compares or prints them, and without the methods for it the program starts faster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from types import NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError
+from adapter_probe.jobs.resources import Machine
+from adapter_probe.jobs.slurm_options import SlurmOptions
+from adapter_probe.probe.arguments import Evaluation
 from adapter_probe.settings import (
     Basis,
     Dequantised,
@@ -16,16 +25,154 @@ from adapter_probe.settings import (
     Labelled,
     OnBase,
     OnDevice,
+    Settings,
+    fixed,
     required,
     setting,
 )
 
-from .arguments import Shown
-
 if TYPE_CHECKING:
     from adapter_probe.spans import Span
 
-    from .ablation import Ablation
+    from .ablation_study import Ablation
+    from .example_files import ExampleSource
+
+
+@runtime_checkable
+class Module(Protocol):
+    """A model in memory: a `torch.nn.Module`, which is not imported here."""
+
+    def named_modules(self) -> Any:
+        """Its modules with their names."""
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """A `transformers.Trainer`, which is not imported here."""
+
+    def get_eval_dataloader(self) -> Any:
+        """The batches that it evaluates on."""
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """A tokenizer of transformers, which is not imported here."""
+
+    def get_vocab(self) -> dict[str, int]:
+        """Its tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Shown(Settings):
+    """What every function that takes its time has in common."""
+
+    progress: bool = setting(True, "whether to show a progress bar.", shell=NoneType)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Ablate(Shown, Machine, Evaluation, AblationSettings):
+    """The arguments of `adapter_probe.ablate`."""
+
+    checkpoint: str | Path | Module | Trainer = field(
+        kw_only=False,
+        metadata=required(
+            "checkpoint folder, written by this project, `adapters`, PEFT or the paper's code; or a name on "
+            "the Hugging Face Hub. In Python also a model in memory with PEFT's tuners, such as a "
+            "`PeftModel` after training, with data and tokenizer.",
+            metavar="CHECKPOINT", argument=True, place="checkpoint or name", shell=Path,
+        )
+    )  # fmt: skip
+    threads: int = setting(
+        0, "number of CPU threads, for the whole process (with a cluster: of CPUs per job); 0 uses PyTorch's "
+        "default.", panel="Running",
+    )  # fmt: skip
+    data: ExampleSource = setting(
+        (), "file of labelled examples to use instead of the checkpoint's own task (the metrics kl and "
+        "agreement need no labels). In Python also several "
+        "files, a DataFrame, a list of rows (mappings from column to value), or a pair ``(texts, labels)``, "
+        "in which a text may be a pair of texts; for kl and agreement also a list of texts. Data that is not "
+        "a file is saved in a folder ``data/`` next to the results, under a name derived from its content.",
+        panel="Data", shell=list[Path],
+    )  # fmt: skip
+    task: str = setting(
+        "",
+        "instead of data: tasks of lm-evaluation-harness (extra ``lm-eval``) by name, task file or folder "
+        "(with a /); several tasks are groups of one study, scored together.",
+        panel="Data", metavar="lm-eval:NAME[,NAME]",
+    )  # fmt: skip
+    metric: str | Callable[[Any, Any], float] | None = setting(
+        None, "evaluation metric; by default that of the task. Without labels: kl, the divergence of the "
+        "predictions from the intact model's, or agreement with them. In Python also a function from labels "
+        "and predictions (class indices or regression values, ``[examples]`` each) to a score of which more "
+        "is better; the bootstrap calls it 10,000 times per variant.",
+        panel="Data",
+    )  # fmt: skip
+    against: ExampleSource = setting(
+        (), "file of examples that measure another ability, such as one of the base model. They are scored "
+        "under the same variants, and each span's drop on the task is compared with its change in this "
+        "ability. In Python in any form that data accepts; see `Ablation.against`.",
+        panel="Data", shell=list[Path],
+    )  # fmt: skip
+    out: str | Path | None = setting(
+        None, "results folder; by default a folder inside the checkpoint, or NAME-ablation if it is on the "
+        "Hub.", panel="Output", metavar="FOLDER",
+    )  # fmt: skip
+    lm_eval_json: str | Path | None = setting(
+        None, "folder for the files of lm-evaluation-harness, results_*.json and samples_*.jsonl, of the "
+        "intact model, of the model with all adapters off, and of the one without the longest span that is "
+        "removable within 1 point.", panel="Output", metavar="FOLDER",
+    )  # fmt: skip
+    lm_eval_samples: str | Path | None = setting(
+        None, "samples_*.jsonl of lm-evaluation-harness on the intact model; a line says how far its "
+        "log-likelihoods are from those here.", panel="Data", metavar="FILE", place="file",
+    )  # fmt: skip
+    revision: str | None = setting(
+        None, "commit, branch or tag of a checkpoint on the Hugging Face Hub.", panel="Data",
+        metavar="REVISION",
+    )  # fmt: skip
+    tokenizer: Tokenizer | None = setting(None, "tokenizer of a model in memory.", shell=NoneType)
+    batches: Any = setting(
+        None, "instead of data, for a model in memory: the keyword arguments of its forward, in a list of "
+        "mappings, a `DataLoader` or a `datasets.Dataset` with a format; images, sound or anything else.",
+        shell=NoneType,
+    )  # fmt: skip
+    labels: Any = setting(
+        None, "labels of the examples in batches, one per example: class numbers or names, or numbers of a "
+        "regression; or a row per example: 0 or 1 for each label, targets, or tags of positions (-100 for "
+        "none); by default the ``labels`` in them.", shell=NoneType,
+    )  # fmt: skip
+    read: str | Callable[[Any], Any] = setting(
+        "logits", "with batches, the output of the model that is scored: its name, or a function from all "
+        "outputs to ``[examples, outputs]``, or of tags to ``[examples, positions, tags]``.", shell=NoneType,
+    )  # fmt: skip
+
+
+STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunStrength(Ablate):
+    """The arguments of `adapter_probe.strength`."""
+
+    strengths: Sequence[float] = setting(
+        STRENGTHS, "strengths to score: what the change of the adapters is multiplied by. 1, the adapter as "
+        "it was trained, is always among them.", panel="Spans",
+    )  # fmt: skip
+    spans: str = setting(
+        "whole", "spans that are scaled one at a time besides all layers together: none (whole), single "
+        "layers (single), or as for ablate.", panel="Spans", metavar="SET", slug="{}", note="spans {}",
+    )  # fmt: skip
+    strength: float = fixed(0.0)
+    complement: bool = fixed(False)
+    against: ExampleSource = setting(
+        (), "file of examples that measure another ability, such as one of the base model, scored at the "
+        "same strengths. In Python in any form that data accepts; see `Strengths.against`.",
+        panel="Data", shell=list[Path],
+    )  # fmt: skip
+    cluster: SlurmOptions | None = fixed(None)
+    lm_eval_json: str | Path | None = fixed(None)
+    lm_eval_samples: str | Path | None = fixed(None)
+
 
 _CHECKPOINT = required("checkpoint folder.", metavar="CHECKPOINT", argument=True, place="checkpoint")
 
@@ -38,11 +185,16 @@ class Inspect(OnBase):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Convert(Labelled, OnBase):
-    """The arguments of `convert` that have defaults."""
+class Convert(Labelled, OnBase):
+    """The arguments of `adapter_probe.convert`."""
 
     error: ClassVar[type[AdapterProbeError]] = CheckpointError
 
+    source: str | Path = field(metadata=_CHECKPOINT)
+    out: str | Path = field(metadata=required("output folder.", metavar="FOLDER", argument=True))
+    to: Literal["adapterhub", "mlx", "native", "peft"] = field(
+        metadata=required("format of the output.", panel="Output")
+    )
     data: str | Path | Sequence[str | Path] = setting(
         (), "file of labelled validation examples, for ``native`` and a checkpoint that records no task.",
         panel="Data", shell=list[Path], place="file",
@@ -54,24 +206,17 @@ class _Convert(Labelled, OnBase):
     lossy: bool = setting(False, "drop what the output format cannot represent.", panel="Output")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Convert(_Convert):
-    """The arguments of `adapter_probe.convert`."""
-
-    source: str | Path = field(metadata=_CHECKPOINT)
-    out: str | Path = field(metadata=required("output folder.", metavar="FOLDER", argument=True))
-    to: Literal["adapterhub", "mlx", "native", "peft"] = field(
-        metadata=required("format of the output.", panel="Output")
-    )
-
-
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OnBase):
-    """The arguments of `prune` that have defaults."""
+class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OnBase):
+    """The arguments of `adapter_probe.prune`."""
 
     panel = "Spans"
     error: ClassVar[type[AdapterProbeError]] = ResultsError
 
+    checkpoint: str | Path = field(metadata=_CHECKPOINT)
+    out: str | Path = field(
+        metadata=required("output folder of the new checkpoint.", panel="Output", metavar="FOLDER")
+    )
     span: Span | tuple[int, int] | int | str | None = setting(
         None, "layers whose adapters are removed, such as 0-4, in a model with an encoder and a decoder "
         "'encoder 0-4'. In Python also a layer, or the first and the last one.", metavar="FIRST-LAST",
@@ -96,13 +241,3 @@ class _Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OnBase)
         (), "file of labelled examples to use instead of the checkpoint's own task; required for checkpoints "
         "of other libraries, which record no task.", panel="Data", shell=list[Path], place="file",
     )  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Prune(_Prune):
-    """The arguments of `adapter_probe.prune`."""
-
-    checkpoint: str | Path = field(metadata=_CHECKPOINT)
-    out: str | Path = field(
-        metadata=required("output folder of the new checkpoint.", panel="Output", metavar="FOLDER")
-    )

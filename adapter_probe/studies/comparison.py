@@ -17,17 +17,16 @@ from adapter_probe.analysis.comparing import (
     compare_ablations,
 )
 from adapter_probe.analysis.data_comparison import DataComparisonRecord, compare_data_sets
+from adapter_probe.analysis.summary_text import average_rows, comparison_rows, data_comparison_rows
+from adapter_probe.argument_checks import as_tuple, checked
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.fingerprints import hash_json, refuse_changes
 from adapter_probe.settings import Style, as_points
 
-from .ablation import Ablation
-from .checked import checked
-from .example_files import as_tuple
-from .gallery import DrawnStudy, axes_for
-from .loading import ablations_of
-from .requested import AGAINST_PREFIX
-from .summaries import average_rows, comparison_rows, data_comparison_rows
+from .ablation_call import AGAINST_PREFIX
+from .ablation_study import Ablation
+from .load import ablations_of
+from .study_base import DrawnStudy, axes_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from adapter_probe.argument_checks import refuse_no_path
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION, read_json_file
 from adapter_probe.checkpoints.mlx import is_mlx
 from adapter_probe.data.formats import PARQUET, READERS
@@ -20,8 +21,6 @@ from adapter_probe.data.readers import refuse_unreadable
 from adapter_probe.data.rows import is_column, rows_of
 from adapter_probe.errors import DataError, shown
 from adapter_probe.results.atomic import make_folder, read_json, write_bytes
-
-from .checked import refuse_no_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,11 +32,6 @@ ExampleSource: TypeAlias = "str | Path | Sequence[Any] | pd.DataFrame"
 
 For metrics without labels also a list of texts.
 """
-
-
-def as_tuple(value: Any) -> tuple[Any, ...]:
-    """One name, path or number, or a sequence of them, as a tuple."""
-    return (value,) if isinstance(value, (str, Path)) or not hasattr(value, "__iter__") else tuple(value)
 
 
 def as_files(data: ExampleSource, folder: Path, checkpoint: Path, texts: bool = False) -> tuple[str, ...]:

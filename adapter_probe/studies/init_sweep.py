@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ import pandas as pd
 
 from adapter_probe.analysis.study_records import SweepRecord
 from adapter_probe.analysis.sweeps import init_sweep_table
+from adapter_probe.argument_checks import checked, planned_by, taking
 from adapter_probe.errors import ModelError, TrainingError
 from adapter_probe.jobs.resources import Resources
 from adapter_probe.results import schema
@@ -19,13 +19,11 @@ from adapter_probe.results.sealing import sealed
 from adapter_probe.results.trial_files import study_identity
 from adapter_probe.settings import Style
 
-from .checked import checked, planned_by, taking
-from .gallery import axes_for
-from .planning import plan_sweep
-from .plans import SweepPlan
-from .sweeps import Sweep, find_trials, majority_rows, plain_rows, spread_text
-from .training_arguments import InitSweepSettings, OnTrial, RunInitSweep, SweepSettings
-from .tuning import run_search
+from .cost_plan import SweepPlan, plan_sweep
+from .study_base import axes_for
+from .sweep_search import run_search
+from .sweep_trials import Sweep, find_trials, majority_rows, spread_text
+from .training_arguments import InitSweepSettings, RunInitSweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +76,7 @@ class InitSweep(Sweep):
 
     def rows(self) -> list[tuple[str, str]]:
         """The table as (point, score) pairs of text."""
-        points = plain_rows(self.table)
+        points = schema.plain_rows(self.table)
         tasks, sizes = ({point.get(name) for point in points} for name in ("task", "size"))
         rows = []
         for point in points:
@@ -149,22 +147,14 @@ def init_sweep(call: RunInitSweep) -> InitSweep:
         ResultsError: the folder is in use, contains another study, or cannot be written.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    return run_init_sweep(
-        call, _trials(call), Path(call.out), Resources.of(call), call.progress, call.on_trial
-    )
+    out, resources = Path(call.out), Resources.of(call)
+    trials = run_search(INIT_SWEEP, call, _trials(call), out, resources, call.progress, call.on_trial)
+    return write_init_sweep(out, trials)
 
 
-def run_init_sweep(
-    sweep: SweepSettings,
-    trials: Sequence[Trial],
-    out: Path,
-    resources: Resources,
-    progress: bool = True,
-    on_trial: OnTrial | None = None,
-) -> InitSweep:
-    """Run the missing trials and write ``trials.csv`` and ``sweep.csv``; see `init_sweep`."""
-    frame = run_search(INIT_SWEEP, sweep, trials, out, resources, progress, on_trial)
-    table = init_sweep_table(frame)
+def write_init_sweep(out: Path, trials: pd.DataFrame) -> InitSweep:
+    """Write ``trials.csv`` and ``sweep.csv``."""
+    table = init_sweep_table(trials)
     with sealed(out, (schema.TRIALS_CSV, schema.SWEEP_CSV)):
         write_csv(out / schema.SWEEP_CSV, table)
-    return InitSweep(SweepRecord(out, table, frame, study_identity(out / schema.SWEEP_CSV)))
+    return InitSweep(SweepRecord(out, table, trials, study_identity(out / schema.SWEEP_CSV)))

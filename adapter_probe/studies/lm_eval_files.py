@@ -28,7 +28,7 @@ from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.atomic import make_folder, write_json, write_text
 from adapter_probe.version import __version__
 
-from .ablation import Ablation
+from .ablation_study import Ablation
 
 _NOT_GIVEN = "N/A"
 

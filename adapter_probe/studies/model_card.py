@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.study_records import AblationRecord, section_of
-from adapter_probe.analysis.summary import AblationSummary
+from adapter_probe.argument_checks import as_tuple, checked
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.data.presets import preset_named
 from adapter_probe.data.tasks import TaskSpec, load_split
@@ -27,11 +27,9 @@ from adapter_probe.settings import as_points
 from adapter_probe.version import __version__
 from adapter_probe.wording import examples_text, is_distance, metric_name, named_score, task_label
 
-from .ablation import Ablation
-from .checked import checked
-from .example_files import as_tuple
-from .gallery import DrawnStudy
-from .loading import studies_of
+from .ablation_study import Ablation
+from .load import studies_of
+from .study_base import DrawnStudy
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -97,6 +95,9 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     """The card's section on one ablation, as Markdown."""
     said = record.summary
     score = "undefined" if said.intact_score is None else named_score(said.intact_score, said.metric)
+    begin = f"The intact model has {escape_markdown(score)}"
+    if is_distance(said.metric):
+        begin = "The outputs are compared with the intact model's, without labels,"
     part, how = "cell", ": the row is the first layer, the column the last"
     if span_order(record.in_stacks[0].spans) is not None:
         part, how = "point", ""
@@ -105,7 +106,7 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     lines = [
         f"## Which adapters the model needs: {escape_markdown(study_label(record))}",
         "",
-        f"{_compared(said, score)} on {examples_text(said.n_examples, said.metric)}. Each "
+        f"{begin} on {examples_text(said.n_examples, said.metric)}. Each "
         f"{part} of the figure is one contiguous span of layers whose adapters {done}, without "
         f"retraining{how}.",
         "",
@@ -124,13 +125,6 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
             if part.removable is not None
         ]
     return "\n".join([*lines, f"Measured with adapter-probe {__version__}.", ""])
-
-
-def _compared(said: AblationSummary, score: str) -> str:
-    """What the figure is relative to, as the beginning of a sentence."""
-    if is_distance(said.metric):
-        return "The outputs are compared with the intact model's, without labels,"
-    return f"The intact model has {escape_markdown(score)}"
 
 
 def _metadata(records: Sequence[AblationRecord]) -> str:

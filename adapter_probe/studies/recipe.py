@@ -41,7 +41,8 @@ from adapter_probe.wording import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .ablation import Ablation
+    from adapter_probe.ablation_results import AblationResults
+    from adapter_probe.analysis.study_records import AblationRecord
 
 CARD = "README.md"
 _UNTRAINED = (
@@ -70,7 +71,8 @@ class Recipe:
 
 
 def write_recipe(
-    study: Ablation,
+    study: AblationRecord,
+    results: AblationResults,
     out: str | Path,
     rank: int | None,
     keep: Keep | int | Sequence[int],
@@ -82,7 +84,7 @@ def write_recipe(
     found = Path(study.folder.resolve().parent if checkpoint is None else checkpoint)
     if not (found / CONFIG).is_file():
         raise ResultsError(f"{found} contains no {CONFIG}; give the checkpoint of the study with checkpoint=")
-    config, studied = read_json_file(found / CONFIG), studied_lora(study.results)
+    config, studied = read_json_file(found / CONFIG), studied_lora(results)
     if config.get("peft_type") != "LORA" or studied is None:
         raise ResultsError(
             f"{study.folder}: a recipe needs an ablation of whole layers of a LoRA of PEFT, in one stack of "
@@ -119,7 +121,7 @@ def write_recipe(
     return recipe
 
 
-def _refuse_scaled(study: Ablation) -> None:
+def _refuse_scaled(study: AblationRecord) -> None:
     """Refuse an ablation whose adapters were scaled: it does not say what is missed without them."""
     if study.summary.strength:
         raise ResultsError(
@@ -142,7 +144,7 @@ def _refuse_numbered(checkpoint: Path) -> None:
         )
 
 
-def _needless(study: Ablation, within: float) -> pd.Series:
+def _needless(study: AblationRecord, within: float) -> pd.Series:
     """The longest span that costs at most `within` points."""
     within = as_points("within", within)
     adapted = [bool(n) for n in study.summary.layer_parameters or ()]
@@ -171,9 +173,9 @@ def _layers(
     return sorted(set(keep))
 
 
-def _shares(study: Ablation, layers: Sequence[int], ranked: Sequence[int]) -> dict[int, float]:
+def _shares(study: AblationRecord, layers: Sequence[int], ranked: Sequence[int]) -> dict[int, float]:
     """Each kept layer's share of the drop, in points."""
-    table = study.record.layers
+    table = study.layers
     found = {} if table is None else shares_by_layer(table).reindex(layers).to_dict()
     if not set(layers) <= set(ranked) or any(math.isnan(found.get(layer, math.nan)) for layer in layers):
         raise ResultsError(
@@ -221,7 +223,7 @@ def _configured(
 
 
 def _card(
-    study: Ablation,
+    study: AblationRecord,
     checkpoint: Path,
     config: Mapping[str, Any],
     recipe: Recipe,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from adapter_probe.analysis.summary_text import both_scores
+from adapter_probe.argument_checks import checked, planned_by, taking
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.jobs.resources import Resources
 from adapter_probe.records import by_field
@@ -16,15 +18,13 @@ from adapter_probe.results.atomic import make_folder, write_csv
 from adapter_probe.results.schema import PARAMETERS_CSV
 from adapter_probe.spans import Stack
 
-from .ablation import Ablation
-from .arguments import Ablate
-from .checked import checked, planned_by, taking
+from .ablate import ablate
+from .ablation_study import Ablation
+from .checkpoint_arguments import Ablate
 from .comparison import average
-from .gallery import draw_into_folder
-from .init_sweep import INIT_SWEEP, InitSweep, initialised_methods, run_init_sweep
-from .planning import plan_sweep
-from .plans import SuitePlan
-from .span_ablation import ablate
+from .cost_plan import SuitePlan, plan_sweep
+from .init_sweep import INIT_SWEEP, InitSweep, initialised_methods, write_init_sweep
+from .study_base import draw_into_folder
 from .suite_file import (
     AblationPart,
     SuiteFile,
@@ -34,9 +34,9 @@ from .suite_file import (
     path_beside_file,
     read_suite,
 )
-from .summaries import both_scores
-from .sweeps import requests_of
-from .tradeoff import TRADEOFF, Tradeoff, methods_of, run_tradeoff
+from .sweep_search import run_search
+from .sweep_trials import requests_of
+from .tradeoff import TRADEOFF, Tradeoff, methods_of, write_tradeoff
 from .training_arguments import RunSuite
 
 if TYPE_CHECKING:
@@ -148,12 +148,13 @@ def _run(file: Path, out: Path, resources: Resources, progress: bool) -> Suite:
 
     about, requests = _read(file)
     trade = sweep = None
-    if part := about.tradeoff:
-        trade = run_tradeoff(part, plan_trials(requests[TRADEOFF]), out / TRADEOFF, resources, progress)
-    if other := about.init_sweep:
-        sweep = run_init_sweep(
-            other, plan_trials(requests[INIT_SWEEP]), out / INIT_SWEEP, resources, progress
-        )
+    for name, part in ((TRADEOFF, about.tradeoff), (INIT_SWEEP, about.init_sweep)):
+        if part:
+            trials = run_search(name, part, plan_trials(requests[name]), out / name, resources, progress)
+            if name == TRADEOFF:
+                trade = write_tradeoff(out / name, trials)
+            else:
+                sweep = write_init_sweep(out / name, trials)
     ablations: dict[str, list[Ablation]] = {}
     parameters = None
     if about.ablation:
@@ -171,6 +172,7 @@ def _run(file: Path, out: Path, resources: Resources, progress: bool) -> Suite:
 
 def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
     """The file's contents, and the training requests of each of its studies."""
+    from adapter_probe.checkpoints.base_config import layers_of
     from adapter_probe.models.methods import Adapters
     from adapter_probe.training.peft_methods import peft_method
     from adapter_probe.training.request import TrainingRequest
@@ -196,7 +198,10 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
     if sweep := about.init_sweep:
         requests[INIT_SWEEP] = of(sweep, "init_sweep", initialised_methods(sweep))
     if one := about.ablation:
-        _refuse_unfit(one, base, file)
+        try:  # before a checkpoint is trained
+            one.variants((Stack("", len(layers_of(base))),))
+        except ResultsError as error:
+            raise ResultsError(f"{file}: [ablation] {by_field(str(error), AblationPart, '')}") from error
         method: Method = Adapters(one.size, one.init_std)
         if one.method != Adapters.name:
             method = peft_method(one.method, "[ablation] method")
@@ -208,17 +213,6 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
             for seed in range(one.seeds)
         ]
     return about, requests
-
-
-def _refuse_unfit(part: AblationPart, base: str, file: Path) -> None:
-    """Refuse spans that the base does not have, before a checkpoint is trained."""
-    from adapter_probe.checkpoints.base_config import layers_of
-
-    n_layers = len(layers_of(base))
-    try:
-        part.variants((Stack("", n_layers),))
-    except ResultsError as error:
-        raise ResultsError(f"{file}: [ablation] {by_field(str(error), AblationPart, '')}") from error
 
 
 def _checkpoints(

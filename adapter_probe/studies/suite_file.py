@@ -14,7 +14,7 @@ from adapter_probe.records import RecordError, by_field, from_record
 from adapter_probe.settings import Sampled
 from adapter_probe.training.settings import StepSettings, TrainingSettings
 
-from .sweeps import MOST_TRIALS, find_one_task
+from .sweep_trials import MOST_TRIALS, find_one_task
 from .training_arguments import InitSweepSettings, SweepSettings, TaskOptions, TradeoffSettings
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from adapter_probe.analysis.study_records import TradeoffRecord
 from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
+from adapter_probe.argument_checks import as_tuple, checked, planned_by, taking
 from adapter_probe.jobs.resources import Resources
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
@@ -19,14 +20,11 @@ from adapter_probe.results.trial_files import cost_frame, read_trials, study_ide
 from adapter_probe.settings import Axis, Style
 from adapter_probe.wording import percent_text
 
-from .checked import checked, planned_by, taking
-from .example_files import as_tuple
-from .gallery import axes_for, overlay_of
-from .planning import plan_sweep
-from .plans import SweepPlan
-from .sweeps import Sweep, find_trials, majority_rows, plain_rows, spread_text
-from .training_arguments import TOP_K, OnTrial, RunTradeoff, SweepSettings, TradeoffSettings
-from .tuning import run_search
+from .cost_plan import SweepPlan, plan_sweep
+from .study_base import axes_for, overlay_of
+from .sweep_search import run_search
+from .sweep_trials import Sweep, find_trials, majority_rows, spread_text
+from .training_arguments import TOP_K, RunTradeoff, TradeoffSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,7 +133,7 @@ class Tradeoff(Sweep):
 
     def rows(self) -> list[tuple[str, str]]:
         """The table as (point, score) pairs of text."""
-        points, rows = plain_rows(self.table), []
+        points, rows = schema.plain_rows(self.table), []
         for point in points:
             count, share = point["trained_parameters_without_head"], point["percent_of_base"]
             of_base = "" if share is None else f" ({percent_text(share)} of the base)"
@@ -182,7 +180,9 @@ def tradeoff(call: RunTradeoff) -> Tradeoff:
         ResultsError: the folder is in use, contains another study, or cannot be written.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    return run_tradeoff(call, _trials(call), Path(call.out), Resources.of(call), call.progress, call.on_trial)
+    out, resources = Path(call.out), Resources.of(call)
+    trials = run_search(TRADEOFF, call, _trials(call), out, resources, call.progress, call.on_trial)
+    return write_tradeoff(out, trials)
 
 
 def methods_of(base: str | Path, chosen: TradeoffSettings) -> list[Method]:
@@ -214,29 +214,21 @@ def methods_of(base: str | Path, chosen: TradeoffSettings) -> list[Method]:
     ]
 
 
-def run_tradeoff(
-    sweep: SweepSettings,
-    trials: Sequence[Trial],
-    out: Path,
-    resources: Resources,
-    progress: bool = True,
-    on_trial: OnTrial | None = None,
-) -> Tradeoff:
-    """Run the missing trials and write the tables; see `tradeoff`."""
-    frame = run_search(TRADEOFF, sweep, trials, out, resources, progress, on_trial)
-    table, sizes, aggregate = tradeoff_table(frame), None, None
+def write_tradeoff(out: Path, trials: pd.DataFrame) -> Tradeoff:
+    """Write the tables of a trade-off."""
+    table, sizes, aggregate = tradeoff_table(trials), None, None
     names = (
         schema.TRIALS_CSV, schema.TRADEOFF_CSV, schema.SIZES_CSV, schema.AGGREGATE_CSV, schema.COSTS_CSV
     )  # fmt: skip
     with sealed(out, names):
         write_csv(out / schema.TRADEOFF_CSV, table)
         if (table["method"] == "adapters").any():
-            sizes = size_table(frame)
+            sizes = size_table(trials)
             write_csv(out / schema.SIZES_CSV, sizes)
         if table.loc[table["method"] == "full", "mean"].notna().any():
-            aggregate = aggregate_table(frame)
+            aggregate = aggregate_table(trials)
             write_csv(out / schema.AGGREGATE_CSV, aggregate)
         if (costs := cost_frame(read_trials(out))) is not None:
             write_csv(out / schema.COSTS_CSV, costs)
     identity = study_identity(out / schema.TRADEOFF_CSV)
-    return Tradeoff(TradeoffRecord(out, table, aggregate, sizes, frame, identity, costs))
+    return Tradeoff(TradeoffRecord(out, table, aggregate, sizes, trials, identity, costs))

@@ -1,7 +1,7 @@
 """The arguments of training, sweeps and suites, each declared once; see `adapter_probe.settings`.
 
 The public functions, the commands and the tables of a suite's file take them from here; see
-`adapter_probe.studies.arguments`.
+`adapter_probe.studies.checkpoint_arguments`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from adapter_probe.models.peft_method import PeftConfig
 from adapter_probe.settings import Encoded, OnDevice, required, setting
 from adapter_probe.training.settings import StepSettings, TrainingSettings
 
-from .arguments import Shown
+from .checkpoint_arguments import Shown
 
 OnTrial = Callable[[dict[str, Any]], None]
 """Callback for finished trials; its argument is a dictionary with the columns of ``trials.csv``."""
@@ -199,12 +199,16 @@ class RunSuite(Shown, Resources):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _TrainGiven(Shown, OnDevice, TrainingSettings, AdapterVariant, TaskOptions):
-    """The arguments of `train` that are given by name."""
+class Train(Shown, OnDevice, TrainingSettings, AdapterVariant, TaskOptions):
+    """The arguments of `adapter_probe.train`."""
 
     panel = "Training"
     error: ClassVar[type[AdapterProbeError]] = ModelError
 
+    base: str | Path = field(metadata=_BASE)
+    out: str | Path = field(
+        metadata=required("output folder of the checkpoint.", panel="Output", metavar="FOLDER")
+    )
     task: str | Path | None = setting(None, _TASK, panel="Data", metavar="TASK", shell=str)
     data: str | Path | None = setting(
         None, "folder with the files of a named task, or of the task itself.", panel="Data", metavar="FOLDER"
@@ -237,13 +241,3 @@ class _TrainGiven(Shown, OnDevice, TrainingSettings, AdapterVariant, TaskOptions
         1e-2, "standard deviation of the initialisation, before truncation at two standard deviations.",
         panel="Adapters",
     )  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Train(_TrainGiven):
-    """The arguments of `adapter_probe.train`."""
-
-    base: str | Path = field(metadata=_BASE)
-    out: str | Path = field(
-        metadata=required("output folder of the checkpoint.", panel="Output", metavar="FOLDER")
-    )

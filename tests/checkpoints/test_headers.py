@@ -16,7 +16,7 @@ import torch
 from adapter_probe.checkpoints.headers import read_contents
 from adapter_probe.checkpoints.opening import open_checkpoint
 from adapter_probe.models.methods import Adapters, LayerNormOnly
-from adapter_probe.studies.checkpoints import contents_of
+from adapter_probe.studies.inspect_convert import contents_of
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, T5ForConditionalGeneration
 
 from adapter_probe.checkpoints.peft_headers import read_peft_contents
 from adapter_probe.checkpoints.peft_opening import open_with_peft
-from adapter_probe.studies.checkpoints import inspect
+from adapter_probe.studies.inspect_convert import inspect
 
 TARGETS = ["q", "v", "wo"]
 
@@ -63,7 +63,7 @@ def test_inspect_says_the_engine_and_loads_no_torch(t5, tmp_path):
     assert "PEFT" in facts["engine_reason"]
     assert facts["method"]["ranks"] == [4]
     code = (
-        "import json, sys; from adapter_probe.studies.checkpoints import inspect; "
+        "import json, sys; from adapter_probe.studies.inspect_convert import inspect; "
         f"facts = inspect({str(folder)!r}); heavy = ('torch', 'transformers', 'peft'); "
         "print(json.dumps([facts['n_sites'], [name for name in heavy if name in sys.modules]]))"
     )

@@ -20,7 +20,7 @@ from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.peft_pruning import write_without
 from adapter_probe.errors import CheckpointError
 from adapter_probe.spans import Span
-from adapter_probe.studies.pruning import prune
+from adapter_probe.studies.prune import prune
 
 peft = pytest.importorskip("peft")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -15,11 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from tiers import slow_unless
 
 FIXTURES = Path(__file__).resolve().parents[1] / "checkpoints" / "fixtures"
-POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 437955512\n"
 # A gigabyte more than the libraries take; what asks for more is a failure, not a refusal.
 LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_AS, (14 << 30, 14 << 30))"
 
@@ -67,37 +63,16 @@ def edit(file: Path, **changes: Any) -> None:
 # --- bases
 
 
-@pytest.mark.parametrize("content", ["[]", "null", '"bert"', "3", "[" * 100_000, "", "{}"])
-def test_a_config_that_is_no_object(content, refused, trained, base):
-    (base / "config.json").write_text(content)
-    refused("ablate", trained, "--base", base, named=("config.json",) if content != "{}" else (base,))
-    refused("inspect", trained, "--base", base)
-
-
-SETTINGS_OF_BASES = [  # the first four, which are refused at different places, are quick
-    {"num_attention_heads": 2},
-    {"hidden_act": "nonsense"},
-    {"num_hidden_layers": 10**9},
-    {"model_type": ["bert"]},
-    {"num_attention_heads": 0},
-    {"hidden_act": "relu"},
-    {"dtype": "nonsense"},
-    {"num_hidden_layers": -1},
-    {"hidden_size": 10**7},
-    {"vocab_size": 10**12},
-    {"layer_norm_eps": None},
-    {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
-    {"model_type": "../../etc/passwd"},
-    {"model_type": "x" * 5000},
-]
-
-
 @pytest.mark.parametrize(
     "changes",
-    slow_unless(SETTINGS_OF_BASES[:4].__contains__, SETTINGS_OF_BASES),
-    ids=lambda changes: "-".join(f"{key}={str(value)[:12]}" for key, value in changes.items()),
+    [
+        {"num_hidden_layers": 10**9},
+        pytest.param({"hidden_size": 10**7}, marks=pytest.mark.slow),
+        pytest.param({"vocab_size": 10**12}, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
-def test_settings_of_a_base_that_cannot_be(changes, refused, trained, base):
+def test_a_base_larger_than_any_memory(changes, refused, trained, base):
     edit(base / "config.json", **changes)
     refused("ablate", trained, "--base", base, named=(base,), seconds=60)
 
@@ -117,35 +92,7 @@ def test_flash_attention_in_a_base(key, program, trained, base, tmp_path):
         np.testing.assert_array_equal(plain, flash)
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-@pytest.mark.parametrize("content", ["null", "[]", "3", '"x"'])
-def test_tokenizer_files_that_hold_nothing(name, content, refused, trained, base):
-    (base / name).write_text(content)
-    refused("ablate", trained, "--base", base, named=(base,))
-
-
-def test_a_template_of_tokens_that_nothing_describes(refused, trained, base):
-    file = base / "tokenizer.json"
-    document = json.loads(file.read_text())
-    document["post_processor"]["special_tokens"] = {}
-    file.write_text(json.dumps(document))
-    refused("ablate", trained, "--base", base, named=(base, "[CLS]"))
-
-
-@pytest.mark.parametrize("harm", [lambda b: b.replace(b"\n", b"\r\n"), lambda b: b[:-60] + b"\0\0" + b[-60:]])
-def test_a_damaged_archive_of_tensors(harm, refused, foreign):
-    folder = foreign("adapterhub/houlsby")
-    file = folder / "pytorch_adapter.bin"
-    file.write_bytes(harm(file.read_bytes()))
-    refused("inspect", folder, "--base", BERT, named=(file,))
-
-
 NAMES_OF_NOTHING = ("x" * 5000, "~nosuchuser/x", "a\nb", "/" + "x" * 300, "a" * 250 + "/b")
-
-
-def test_names_of_bases_that_cannot_be(refused, trained):
-    for name in NAMES_OF_NOTHING:
-        refused("ablate", trained, "--base", name, named=("base", name[:20].replace("\n", "\\n")))
 
 
 def test_names_of_bases_to_train_that_cannot_be(refused, train_arguments, tmp_path):
@@ -156,156 +103,22 @@ def test_names_of_bases_to_train_that_cannot_be(refused, train_arguments, tmp_pa
         assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("value", [[], {}, "512", True, 0, -1, 0.5, 40.5, float("nan")])
-def test_a_tokenizers_limit_that_cannot_be(value, refused, trained, base):
-    edit(base / "tokenizer_config.json", model_max_length=value)
-    refused("ablate", trained, "--base", base, named=(base, "model_max_length"))
-
-
-@pytest.mark.parametrize("name", ["x" * 5000, "~nosuchuser/x", None, [], ""])
-def test_a_checkpoint_that_names_no_base(name, refused, trained, foreign, tmp_path):
-    native = shutil.copytree(trained, tmp_path / "native")
-    about = json.loads((native / "adapter_probe.json").read_text())
-    about["base"]["name"] = name
-    (native / "adapter_probe.json").write_text(json.dumps(about))
-    refused("inspect", native)
-    peft = foreign("peft/lora")
-    edit(peft / "adapter_config.json", base_model_name_or_path=name)
-    refused("inspect", peft)
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-def test_a_token_with_a_field_that_nobody_knows(name, refused, trained, base):
-    """The tokenizers library would leave it out and say so on stdout, in the middle of `--json`."""
-    file = base / name
-    fields = json.loads(file.read_text())
-    places = {"tokenizer.json": "added_tokens", "tokenizer_config.json": "added_tokens_decoder"}
-    tokens = fields.setdefault(places[name], {"5": {"content": "w1"}})
-    token = next(iter(tokens.values())) if isinstance(tokens, dict) else tokens[0]
-    token["future_option"] = None
-    file.write_text(json.dumps(fields))
-    refused("ablate", trained, "--base", base, named=(file, '"future_option"', "effect is unknown"))
-
-
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_a_pointer_of_git_lfs_in_a_base(name, refused, trained, base):
-    (base / name).write_text(POINTER)
-    refused("ablate", trained, "--base", base, named=(base / name, "git lfs pull"))
-
-
 # --- checkpoints
 
 
 @pytest.mark.parametrize(
-    ("case", "name"),
+    ("key", "value"),
     [
-        ("peft/lora", "adapter_model.safetensors"),
-        ("peft/lora", "adapter_config.json"),
-        ("adapterhub/houlsby", "pytorch_adapter.bin"),
-        ("adapterhub/houlsby", "pytorch_model_head.bin"),
-        ("adapterhub/houlsby", "adapter_config.json"),
-        ("adapterhub/houlsby", "head_config.json"),
-        ("adapterhub/pfeiffer", "adapter.safetensors"),
+        ("alpha_pattern", {"([a-z.0-9_]+)*X": 9}),
+        ("rank_pattern", {"([a-z.0-9_]+)*X": 9}),
+        pytest.param("target_modules", "([a-z.0-9_]+)*X", marks=pytest.mark.slow),
     ],
 )
-def test_a_pointer_of_git_lfs_in_a_checkpoint(case, name, refused, foreign):
-    folder = foreign(case)
-    (folder / name).write_text(POINTER)
-    refused("inspect", folder, "--base", BERT, named=(folder / name, "git lfs pull"))
-
-
-@pytest.mark.parametrize("name", ["adapter_probe.json", "delta.safetensors"])
-def test_a_pointer_of_git_lfs_in_a_native_checkpoint(name, refused, trained, tmp_path):
-    folder = shutil.copytree(trained, tmp_path / "native")
-    (folder / name).write_text(POINTER)
-    refused("inspect", folder, named=(folder / name, "git lfs pull"))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"lora_alpha": None},
-        {"lora_alpha": float("nan")},
-        {"lora_alpha": float("inf")},
-        {"lora_alpha": [3]},
-        {"alpha_pattern": {"(": 3}},
-        {"alpha_pattern": ["query"]},
-        {"alpha_pattern": {"query": None}},
-        pytest.param({"target_modules": "([a-z.0-9_]+)*X"}, marks=pytest.mark.slow),
-        {"task_type": ["SEQ_CLS"]},
-        {"task_type": {}},
-        {"peft_type": ["LORA"]},
-        {"peft_type": None},
-        {"r": 0},
-        {"r": 7},
-        {"r": "2"},
-        {"future_option": 3},
-        {"bias": []},
-        {"corda_config": False},
-        {"lora_ga_config": 2},
-        {"eva_config": "x"},
-        {"modules_to_save": ["\x1b[31mred", "score"]},
-    ],
-    ids=lambda changes: "-".join(f"{key}={str(value)[:24]}" for key, value in changes.items()),
-)
-def test_settings_of_peft_that_cannot_be(changes, refused, foreign):
+def test_a_pattern_that_could_take_for_ever(key, value, program, foreign):
     folder = foreign("peft/lora")
-    edit(folder / "adapter_config.json", **changes)
-    regex = "X" in str(changes)
-    refused("inspect", folder, "--base", BERT, named=(folder,), seconds=30 if regex else None)
-
-
-@pytest.mark.parametrize("key", ["alpha_pattern", "rank_pattern"])
-def test_a_pattern_that_could_take_for_ever(key, program, foreign):
-    folder = foreign("peft/lora")
-    edit(folder / "adapter_config.json", **{key: {"([a-z.0-9_]+)*X": 9}})
+    edit(folder / "adapter_config.json", **{key: value})
     outcome = program.start("inspect", folder, "--base", BERT).result(60)
     assert outcome.code == 0 or outcome.refusal  # PEFT lets it match nothing
-
-
-def test_lora_alpha_missing(refused, foreign):
-    folder = foreign("peft/lora")
-    content = json.loads((folder / "adapter_config.json").read_text())
-    del content["lora_alpha"]
-    (folder / "adapter_config.json").write_text(json.dumps(content))
-    refused("inspect", folder, "--base", BERT, named=(folder, "lora_alpha"))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"alpha": None},
-        {"alpha": float("nan")},
-        {"r": 0},
-        {"r": 7},
-        {"r": None},
-        {"composition_mode": "future"},
-        {"leave_out": [0]},
-        {"future_option": 1},
-        {"use_gating": True},
-        {"attn_matrices": ["k"]},
-    ],
-    ids=lambda changes: "-".join(f"{key}={value}" for key, value in changes.items()),
-)
-def test_settings_of_adapterhub_that_cannot_be(changes, refused, foreign):
-    folder = foreign("adapterhub/lora")
-    content = json.loads((folder / "adapter_config.json").read_text())
-    content["config"].update(changes)
-    (folder / "adapter_config.json").write_text(json.dumps(content))
-    refused("inspect", folder, "--base", BERT, named=(folder,))
-
-
-@pytest.mark.parametrize("dtype", ["int64", "bool", "complex64", "uint8"])
-@pytest.mark.parametrize("part", ["adapter.down.weight", "classifier.bias"])
-def test_tensors_that_hold_no_real_numbers(dtype, part, refused, trained, tmp_path):
-    folder = shutil.copytree(trained, tmp_path / "native")
-    file = folder / "delta.safetensors"
-    tensors = load_file(file)
-    name = next(name for name in tensors if name.endswith(part))
-    tensors[name] = (10 * tensors[name]).to(getattr(torch, dtype))
-    save_file(tensors, file)
-    edit(folder / "adapter_probe.json", delta_sha256=hashlib.sha256(file.read_bytes()).hexdigest())
-    refused("ablate", folder, named=(file, name))
 
 
 def bomb(file: Path, arrays: dict[str, int]) -> None:

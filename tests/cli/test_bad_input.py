@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-import numpy as np
 import pytest
 from refusals import names
-from safetensors.numpy import load_file, save_file
 
 ROWS = [("a kind cat", "positive"), ("a cold dog", "negative")]
 
@@ -170,53 +165,6 @@ def test_a_path_that_is_no_checkpoint(command, check, tmp_path):
     check(command, tmp_path, named=[tmp_path, "adapter_probe.json"])
     check(command, tmp_path / "none", named=[tmp_path / "none", "no such folder"])
     check(command, tmp_path / "file", named=[tmp_path / "file"])
-
-
-def truncate(folder: Path, base: Path) -> tuple[Path, Path]:
-    file = folder / "delta.safetensors"
-    file.write_bytes(file.read_bytes()[:-8])
-    return file, base
-
-
-def break_json(folder: Path, base: Path) -> tuple[Path, Path]:
-    file = folder / "adapter_probe.json"
-    file.write_text(file.read_text()[:-30])
-    return file, base
-
-
-def put_nan(folder: Path, base: Path) -> tuple[Path, Path]:
-    file = folder / "delta.safetensors"
-    tensors = load_file(file)
-    tensors["classifier.bias"] = np.float32([np.nan, 0])
-    save_file(tensors, file)
-    description = json.loads((folder / "adapter_probe.json").read_text())
-    description["delta_sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
-    (folder / "adapter_probe.json").write_text(json.dumps(description))
-    return file, base
-
-
-def pickle_only(folder: Path, base: Path) -> tuple[Path, Path]:
-    (base / "model.safetensors").rename(base / "pytorch_model.bin")
-    return base, base
-
-
-def know_more_words(folder: Path, base: Path) -> tuple[Path, Path]:
-    text = (base / "tokenizer.json").read_text()
-    (base / "tokenizer.json").write_text(text.replace('"cat": ', '"cat": 9'))
-    return base, base
-
-
-@pytest.mark.parametrize("spoil", [truncate, break_json, put_nan, pickle_only, know_more_words])
-def test_a_damaged_checkpoint_or_base(spoil, check, trained, tiny_base, tmp_path):
-    folder = shutil.copytree(trained, tmp_path / "checkpoint")
-    named, base = spoil(folder, shutil.copytree(tiny_base("bert"), tmp_path / "base"))
-    check("ablate", folder, "--base", base, named=[named])
-
-
-@pytest.mark.parametrize("difference", [{"layers": 4}, {"hidden": 16}, {"extra_words": 3}, {"seed": 1}])
-def test_a_base_that_does_not_fit(difference, check, trained, tiny_base):
-    base = tiny_base("bert", **difference)
-    check("ablate", trained, "--base", base, named=[base])
 
 
 def test_a_base_of_no_use_to_train_on(check, task_arguments, tiny_task, tmp_path):

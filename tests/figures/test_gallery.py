@@ -15,7 +15,7 @@ from adapter_probe.figures.gallery import figures_of, tables_of, write_gallery
 from adapter_probe.figures.heatmap import heatmap_figure
 from adapter_probe.figures.span_grid import Grid
 from adapter_probe.figures.venues import PAPER, VENUES, FigureOptions, Venue
-from adapter_probe.studies.loading import studies_of
+from adapter_probe.studies.load import studies_of
 
 OPTIONS = FigureOptions(PAPER, formats=("png",))
 

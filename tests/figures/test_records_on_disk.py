@@ -13,7 +13,7 @@ from refusals import names
 from adapter_probe.analysis.study_records import AblationRecord, SweepRecord, TradeoffRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.results import schema
-from adapter_probe.studies.loading import load, studies_of
+from adapter_probe.studies.load import load, studies_of
 
 
 def edit(path, column: str, row: int, value: object) -> None:

@@ -25,7 +25,7 @@ from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.results.atomic import read_json
 from adapter_probe.spans import span_variants
-from adapter_probe.studies.planning import plan_ablation
+from adapter_probe.studies.cost_plan import plan_ablation
 
 CPU = torch.device("cpu")
 MAX_LENGTH = 11  # shorter than some texts

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 import adapter_probe
 from adapter_probe.errors import CheckpointError, DataError, ResultsError
 from adapter_probe.spans import Span
-from adapter_probe.studies.pruning import prune
+from adapter_probe.studies.prune import prune
 
 peft = pytest.importorskip("peft")
 

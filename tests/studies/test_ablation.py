@@ -10,10 +10,10 @@ from refusals import names, naming, value_of
 
 import adapter_probe as ap
 from adapter_probe.analysis import ablation_tables
+from adapter_probe.analysis.summary_text import score_text
 from adapter_probe.figures import attribution
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import read_json
-from adapter_probe.studies.terminal_text import score_text
 from adapter_probe.wording import ALL_OFF
 
 matplotlib.use("agg")

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import adapter_probe as ap
 from adapter_probe.analysis.comparing import average_ablations, compare_ablations
+from adapter_probe.analysis.summary_text import average_rows, comparison_rows
 from adapter_probe.cli.main import app
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import data_comparison as data_figure
@@ -22,7 +23,6 @@ from adapter_probe.figures import joint as joint_figure
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.report.joint_section import average_study
 from adapter_probe.figures.venues import PAPER, FigureOptions
-from adapter_probe.studies.summaries import average_rows, comparison_rows
 from adapter_probe.wording import ALL_OFF
 
 

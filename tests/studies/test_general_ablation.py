@@ -21,7 +21,7 @@ from transformers import (
 
 import adapter_probe
 from adapter_probe.errors import ModelError, ResultsError
-from adapter_probe.studies.pruning import prune
+from adapter_probe.studies.prune import prune
 
 CAUSAL = {
     "mixtral": (KV | {"num_local_experts": 4, "num_experts_per_tok": 2}, ["q_proj", "v_proj"]),

@@ -17,7 +17,7 @@ import pytest
 from refusals import names, naming
 
 import adapter_probe as ap
-from adapter_probe.studies.checked import checked
+from adapter_probe.argument_checks import checked
 
 
 def test_every_public_name_is_there():

@@ -22,8 +22,8 @@ from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.reads import recorded
 from adapter_probe.results import fingerprints
 from adapter_probe.results.sealing import CHECKSUMS, FIGURES, MADE_FROM, read_note
-from adapter_probe.studies import gallery
-from adapter_probe.studies.gallery import draw_into_folder
+from adapter_probe.studies import study_base
+from adapter_probe.studies.study_base import draw_into_folder
 
 
 class Opened(Exception):
@@ -191,7 +191,7 @@ def test_a_function_as_the_metric_is_never_answered_with_what_is_there(place, mo
 
 def test_another_version_opens_the_checkpoint(closed, monkeypatch):
     monkeypatch.setattr(
-        "adapter_probe.studies.reopening.PREDICTIONS_VERSION",
+        "adapter_probe.studies.ablation_call.PREDICTIONS_VERSION",
         {name: n + 1 for name, n in PREDICTIONS_VERSION.items()},
     )
     with pytest.raises(Opened):
@@ -200,7 +200,9 @@ def test_another_version_opens_the_checkpoint(closed, monkeypatch):
 
 def test_another_line_of_code_opens_the_checkpoint(closed, monkeypatch):
     now = fingerprints.code_identity()
-    monkeypatch.setattr("adapter_probe.studies.reopening.code_identity", lambda: {**now, "code": "0" * 64})
+    monkeypatch.setattr(
+        "adapter_probe.studies.ablation_call.code_identity", lambda: {**now, "code": "0" * 64}
+    )
     with pytest.raises(Opened):
         closed.ablate()
 
@@ -269,7 +271,7 @@ def test_what_the_figures_are_of_does_not_depend_on_the_folders_name(copied, tmp
     """Else `checksums.json` of equal runs would differ."""
     other = shutil.copytree(copied, tmp_path / "elsewhere" / "other")
     options = {"tolerance": 1.0, "paper": False}
-    first, second = (gallery._drawn_of(ap.load(folder).record, options) for folder in (copied, other))
+    first, second = (study_base._drawn_of(ap.load(folder).record, options) for folder in (copied, other))
     assert first == second is not None
 
 
@@ -282,7 +284,7 @@ def test_figures_are_drawn_once(copied, monkeypatch):
         raise AssertionError("drawn again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(gallery, "_written", refuse)
+        patch.setattr(study_base, "write_figures", refuse)
         assert draw_into_folder(study, tolerance=1.0) == before
         for look in ({"tolerance": 2.0}, {"tolerance": 1.0, "paper": True}):
             with pytest.raises(AssertionError, match="drawn again"):

@@ -15,8 +15,8 @@ from refusals import names, naming, says, value_of
 
 import adapter_probe as ap
 from adapter_probe.analysis.strengths import StrengthSummary
+from adapter_probe.analysis.summary_text import ablation_rows
 from adapter_probe.errors import AdapterProbeError
-from adapter_probe.studies.summaries import ablation_rows
 
 STRENGTHS = (-1.0, 0.0, 0.5, 1.0, 2.0)
 WORDS = ["ab", "cd ab", "a longer one", "x", "ba ba", "one two three", "ab ab ab", "c"]

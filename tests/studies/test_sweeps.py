@@ -18,10 +18,11 @@ from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError, JobsDetached, ResultsError, TrainingError
 from adapter_probe.jobs.resources import Resources
 from adapter_probe.jobs.trial_run import run_trial
+from adapter_probe.studies.cost_plan import SuitePlan
 from adapter_probe.studies.init_sweep import InitSweep, init_sweep
-from adapter_probe.studies.loading import load
-from adapter_probe.studies.plans import SuitePlan
-from adapter_probe.studies.sweeps import TaskOptions, find_tasks, majority_rows, say_slow_bfloat16
+from adapter_probe.studies.load import load
+from adapter_probe.studies.sweep_search import say_slow_bfloat16
+from adapter_probe.studies.sweep_trials import TaskOptions, find_tasks, majority_rows
 from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
 from adapter_probe.training.baseline import fit_baseline
 from adapter_probe.training.settings import TrainingSettings
@@ -145,7 +146,7 @@ def test_learning_rates_out_of_reach_stop_and_the_others_are_as_in_a_full_search
         compared.append((scores, metric, n_examples))
         return np.array([False, True])
 
-    monkeypatch.setattr("adapter_probe.studies.halving.go_on", go_on)
+    monkeypatch.setattr("adapter_probe.studies.sweep_search.go_on", go_on)
     arguments = {
         "sizes": (2,), "top_k": (), "layernorm": False, "full": False, "seeds": 1, "batch_size": 16,
         "learning_rates": (1e-12, 1e-2), "epochs": (1,), "threads": 1, "init_std": 0.1,

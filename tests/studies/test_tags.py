@@ -29,7 +29,7 @@ from transformers import (
 
 import adapter_probe as ap
 from adapter_probe.figures.report.examples import examples_content
-from adapter_probe.studies.example_texts import texts_of
+from adapter_probe.studies.report import texts_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
 from byte_tokenizer import byte_tokenizer

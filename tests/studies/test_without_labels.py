@@ -21,14 +21,14 @@ from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.comparing import average_ablations
 from adapter_probe.analysis.deltas import row_scores
 from adapter_probe.analysis.removable import restrict_to_examples
+from adapter_probe.analysis.summary_text import average_rows
 from adapter_probe.errors import AdapterProbeError
 from adapter_probe.figures import joint
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.metrics import COMPARISONS, check_metric
 from adapter_probe.studies.model_card import model_card
-from adapter_probe.studies.pruning import prune
-from adapter_probe.studies.reporting import report
-from adapter_probe.studies.summaries import average_rows
+from adapter_probe.studies.prune import prune
+from adapter_probe.studies.report import report
 
 MODELS = {"llama": ["v_proj", "down_proj"], "olmo2": ["q_proj", "down_proj"]}
 """One that the packed engine runs, and one that it does not."""

@@ -27,7 +27,7 @@ from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.results.ablation_files import load_ablation, save_predictions, write_spans
 from adapter_probe.results.atomic import write_json
 from adapter_probe.spans import span_variants
-from adapter_probe.studies.loading import load
+from adapter_probe.studies.load import load
 
 HOSTILE = "</script><script>alert(1)</script><!-- <b>&amp; {{script}} \u2028 \U0001f600"
 

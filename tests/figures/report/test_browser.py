@@ -13,7 +13,7 @@ import pytest
 from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.figures.report.page import write_report
 from adapter_probe.results.ablation_files import load_ablation, read_spans
-from adapter_probe.studies.loading import load
+from adapter_probe.studies.load import load
 
 if TYPE_CHECKING:
     from conftest import Browser

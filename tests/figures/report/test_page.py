@@ -16,7 +16,7 @@ from adapter_probe.figures import style
 from adapter_probe.figures.report import page as page_module
 from adapter_probe.figures.report.markup import json_for_html
 from adapter_probe.figures.report.page import map_studies, page_html, write_report
-from adapter_probe.studies.loading import load
+from adapter_probe.studies.load import load
 
 FOLDER = Path(page_module.__file__).parent
 JSON = st.recursive(

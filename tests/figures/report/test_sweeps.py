@@ -17,7 +17,7 @@ from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.schema import SWEEP_TABLES
 from adapter_probe.results.sealing import sealed, write_study
-from adapter_probe.studies.loading import load
+from adapter_probe.studies.load import load
 
 
 class Reader(HTMLParser):

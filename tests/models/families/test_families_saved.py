@@ -23,7 +23,7 @@ from adapter_probe.models.methods import Adapters
 from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
-from adapter_probe.studies.checkpoints import contents_of
+from adapter_probe.studies.inspect_convert import contents_of
 from adapter_probe.training.checkpoint import train_checkpoint
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings

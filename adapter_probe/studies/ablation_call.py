@@ -1,4 +1,12 @@
-"""What a call of `ablate` asks for: the arguments of every ablation, and where its results are."""
+"""What a call of `ablate` asks for, and its study, if it is finished and none of its inputs has changed.
+
+Opening a checkpoint means loading torch, reading weights and encoding texts, only to find that the identity
+of the results is unchanged. The same follows from the bytes: identical files, read with identical arguments
+by identical code and libraries, have the same identity. A finished run therefore records the hash of every
+file that its readers reported (see `adapter_probe.reads`), and the next run compares the hashes. If anything
+differs or cannot be determined, the checkpoint is opened as usual and the identities are compared field by
+field.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +15,31 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import Any
 
 from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder_of_base
 from adapter_probe.checkpoints.hub import fetch_checkpoint, name_in_cache
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.rows import categories_of
-from adapter_probe.errors import CheckpointError, DataError, must_be
+from adapter_probe.errors import AdapterProbeError, CheckpointError, DataError, must_be
 from adapter_probe.hub_names import is_hub_name, is_missing
 from adapter_probe.metrics import COMPARISONS
+from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.progress import activity
+from adapter_probe.reads import Reads
+from adapter_probe.results import schema
+from adapter_probe.results.atomic import leftover_files
+from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
+from adapter_probe.results.rundir import PARTS, read_manifest
+from adapter_probe.results.sealing import MADE_FROM, add_note, read_note, sealed_tables
 
-from .arguments import Ablate
+from .ablation_study import Ablation
+from .checkpoint_arguments import Ablate
 from .example_files import as_files, check_files
-from .in_memory import Called, Given, opened_call
-
-if TYPE_CHECKING:
-    from adapter_probe.probe.arguments import AblationArguments
+from .load import load
+from .model_in_memory import Called, Given, opened_call
 
 USUAL = "ablation"
 """The results folder of an ablation with defaults, inside the checkpoint."""
@@ -44,8 +59,6 @@ def asked_of(
         opened: of a model in memory, what `opened_for` gives.
         rows: where examples in memory are saved; by default beside the results.
     """
-    from adapter_probe.probe.arguments import AblationArguments
-
     checkpoint = Path(str(call.checkpoint))
     if rows is None:
         rows = _usual_folder(str(checkpoint), usual).parent if call.out is None else Path(call.out)
@@ -135,3 +148,66 @@ def _usual_folder(checkpoint: str, usual: str) -> Path:
     """The results folder of a study with defaults: in the checkpoint, but not in the hub's cache."""
     name = name_in_cache(Path(checkpoint))
     return Path(checkpoint) / usual if name is None else Path.cwd() / f"{name}-{usual}"
+
+
+def reopen_ablation(arguments: AblationArguments, folder: Path) -> Ablation | None:
+    """A finished ablation, if no byte of it or of its inputs has changed.
+
+    Returns:
+        None if the ablation is not finished, if anything has changed or cannot be determined, or if a writer
+        was killed in the folder, so that the run, which claims the folder, removes its leftovers.
+    """
+    said, asked = read_note(folder, MADE_FROM), _recorded_arguments(arguments)
+    if not said or leftover_files(folder):
+        return None
+    if asked is None or (said.get("asked"), said.get("code")) != (asked, code_identity()):
+        return None
+    try:
+        checkpoint = Path(arguments.checkpoint)
+        files = {f"checkpoint/{name}": path for name, path in checkpoint_files(checkpoint).items()}
+        if (base := folder_of_base(*said["base"])) is not None:
+            files |= {f"base/{name}": path for name, path in base_files(base).items()}
+        files = files | {
+            name: Path(name.removeprefix("data/")) for name in said["sha256"] if name.startswith("data/")
+        }
+        if files.keys() != said["sha256"].keys() or hash_files(files) != said["sha256"]:
+            return None
+        if _hash_of_unsealed_files(folder) != said["kept"]:
+            return None
+        read_manifest(folder / schema.MANIFEST)
+        study = load(folder) if sealed_tables(folder) else None
+        return study if isinstance(study, Ablation) else None
+    except (AdapterProbeError, OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
+        return None  # resuming the run repairs or reports it
+
+
+def record_reads(arguments: AblationArguments, reads: Reads, folder: Path) -> None:
+    """Record the inputs of a finished ablation, unless one of them was rewritten while it ran.
+
+    Raises:
+        ResultsError: the record cannot be written.
+    """
+    asked = _recorded_arguments(arguments)
+    if asked is None or not reads.known or reads.rewritten:
+        return
+    sums = hash_files(reads.files)
+    if not reads.rewritten:  # while it was hashed
+        made_from = {"asked": asked, "code": code_identity(), "base": reads.base, "sha256": sums}
+        add_note(folder, MADE_FROM, {**made_from, "kept": _hash_of_unsealed_files(folder)})
+
+
+def _recorded_arguments(arguments: AblationArguments) -> dict[str, Any] | None:
+    """The arguments as plain JSON, without those that change no number: checkpoint path, rows per pass.
+
+    None where the metric is a function, of which a name tells nothing.
+    """
+    if isinstance(arguments.metric, CustomMetric):
+        return None
+    settled = {**arguments.settled(), "code_schema": PREDICTIONS_VERSION[arguments.settings.precision]}
+    return {name: value for name, value in settled.items() if name not in ("checkpoint", "tokens_per_pass")}
+
+
+def _hash_of_unsealed_files(folder: Path) -> str:
+    """The hash of a run's files that are not sealed tables: its parts and the record of mixed precision."""
+    paths = [*sorted((folder / PARTS).glob("*")), folder / schema.GUARD]
+    return hash_json(hash_files({path.name: path for path in paths if path.is_file()}))

@@ -12,6 +12,7 @@ import pandas as pd
 from adapter_probe.analysis.strengths import StrengthSummary
 from adapter_probe.analysis.study_records import AblationRecord, StrengthRecord, SweepRecord, TradeoffRecord
 from adapter_probe.analysis.summary import AblationSummary
+from adapter_probe.argument_checks import checked
 from adapter_probe.errors import ResultsError
 from adapter_probe.results import schema
 from adapter_probe.results.ablation_files import load_ablation, read_spans
@@ -19,13 +20,12 @@ from adapter_probe.results.atomic import read_json
 from adapter_probe.results.sealing import check_complete
 from adapter_probe.results.trial_files import study_identity
 
-from .ablation import Ablation
-from .checked import checked
-from .gallery import DrawnStudy, StoredStudy
+from .ablation_study import Ablation
+from .study_base import DrawnStudy, StoredStudy
 
 if TYPE_CHECKING:
     from .init_sweep import InitSweep
-    from .strengths import Strengths
+    from .strength_study import Strengths
     from .tradeoff import Tradeoff
 
 
@@ -100,7 +100,7 @@ def _read(folder: Path) -> Ablation | InitSweep | Tradeoff | Strengths:
         identity = study_identity(path)
         return Tradeoff(TradeoffRecord(folder, table, aggregate, sizes, trials, identity, costs))
     if (path := folder / schema.STRENGTHS_CSV).is_file():
-        from .strengths import Strengths
+        from .strength_study import Strengths
 
         strengths = schema.read_table(path, schema.STRENGTHS_COLUMNS)
         summary = StrengthSummary.from_dict(schema.read_summary(folder), folder / schema.SUMMARY)

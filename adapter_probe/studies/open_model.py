@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from adapter_probe.argument_checks import checked
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.shared import SharedBase
 from adapter_probe.data.formats import is_text
@@ -20,9 +21,8 @@ from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.probe.texts import OpenModel
 from adapter_probe.spans import SITES_PER_LAYER, Span, as_span, in_model
 
-from .arguments import Tokenizer
-from .checked import checked
-from .in_memory import device_of, open_given
+from .checkpoint_arguments import Tokenizer
+from .model_in_memory import device_of, open_given
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

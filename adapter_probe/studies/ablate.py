@@ -10,10 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.study_records import AblationRecord, ablation_record
+from adapter_probe.analysis.study_records import ablation_record
+from adapter_probe.argument_checks import planned_by, taking
 from adapter_probe.data.prompting import Prompting
-from adapter_probe.errors import DataError, ResultsError
+from adapter_probe.errors import DataError
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded
 from adapter_probe.results import schema
@@ -21,22 +21,19 @@ from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.atomic import write_csv, write_json
 from adapter_probe.results.sealing import sealed
 
-from .ablation import Ablation
-from .arguments import Ablate
-from .checked import planned_by, taking
-from .in_memory import Called
-from .planning import plan_ablation
-from .plans import AblationPlan
-from .reopening import record_reads, reopen_ablation
-from .requested import USUAL, asked_of, opened_for
+from .ablation_call import USUAL, asked_of, opened_for, record_reads, reopen_ablation
+from .ablation_study import Ablation
+from .checkpoint_arguments import Ablate
+from .cost_plan import AblationPlan, plan_ablation
+from .model_in_memory import Called, Given
 
 if TYPE_CHECKING:
     from adapter_probe.probe.arguments import AblationArguments
     from adapter_probe.probe.request import AblationRequest
     from adapter_probe.probe.resumable import AblationRun
 
-ANY_DEVICE = ("auto", "cpu")
-"""Devices that every machine has."""
+Parts = Sequence[tuple["AblationArguments", Path]]
+"""Ablations of one checkpoint on the same examples, with their results folders."""
 
 
 @taking(Ablate)
@@ -47,10 +44,6 @@ def plan(call: Ablate) -> AblationPlan:
         AdapterProbeError: see `ablate`.
     """
     return planned(call, USUAL, lambda arguments, folder: (arguments, [(arguments, folder)]))
-
-
-Parts = Sequence[tuple["AblationArguments", Path]]
-"""Ablations of one checkpoint on the same examples, with their results folders."""
 
 
 def planned(
@@ -103,37 +96,61 @@ def ablate(call: Ablate) -> Ablation:
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
     with opened_for(call) as (call, opened, temporary):
-        asked = asked_of(call, USUAL, opened)
+        groups = [[one] for one in asked_of(call, USUAL, opened)]
         harness = call.lm_eval_json is not None or call.lm_eval_samples is not None
-        if opened is None and not harness and (finished := _finished(asked, call)) is not None:
-            return finished
-        from adapter_probe.device import choose_device, use_threads
-        from adapter_probe.probe.request import on_other_data, prepare_ablation
-
-        arguments, folder = asked[0]
-        with activity(f"ablate: opening {arguments.checkpoint}", call.progress), recorded() as reads:
-            if call.cluster is None:
-                use_threads(call.threads)
-            device = choose_device(call.device if call.cluster is None else "auto")
-            request = prepare_ablation(arguments, device, *(opened or ()))
-        if call.cluster is not None:
-            from adapter_probe.jobs.running import Resources
-            from adapter_probe.jobs.shards import compute_in_shards
-
-            resources = Resources(threads=call.threads, device=call.device, cluster=call.cluster)
-            compute_in_shards(arguments, request, folder, resources, call.cluster, call.progress)
-        studies, first = [], request
-        for one, place in asked:
-            if one is not arguments:
-                with recorded(reads.of_model()) as reads:
-                    request = on_other_data(request, one)
-            studies.append(run_ablation(request, place, progress=call.progress))
-            if opened is None:
-                record_reads(one, reads, place)
-        if harness:
-            _for_harness(studies[0], first, call)
-        study = _with_against(studies)
+        found = None if opened is not None or harness else finished("ablate", call, groups)
+        if found is None:
+            request, found = computed("ablate", call, opened, groups[0][0][0], groups)
+            if harness:
+                _for_harness(found[0][0], request, call)
+    study = replace(found[0][0], against=found[1][0] if len(found) > 1 else None)
     return study if temporary is None else replace(study, _temporary=temporary)
+
+
+def finished(name: str, call: Ablate, groups: Sequence[Parts]) -> list[list[Ablation]] | None:
+    """The ablations, if all are there already and nothing that they were made from has changed."""
+    from adapter_probe.device import check_threads
+
+    if call.device not in ("auto", "cpu") or call.cluster is not None:
+        return None
+    check_threads(call.threads)
+    with activity(f"{name}: checking for changes since the last run", call.progress):
+        found = [[reopen_ablation(*one) for one in parts] for parts in groups]
+    return None if any(None in own for own in found) else found  # type: ignore[return-value]
+
+
+def computed(
+    name: str, call: Ablate, opened: Given | None, opening: AblationArguments, groups: Sequence[Parts]
+) -> tuple[AblationRequest, list[list[Ablation]]]:
+    """What one open model is asked for, and its ablations on the data and then on that of `against`."""
+    from adapter_probe.device import choose_device, use_threads
+    from adapter_probe.probe.request import on_other_data, prepare_ablation
+
+    with activity(f"{name}: opening {opening.checkpoint}", call.progress), recorded() as reads:
+        if call.cluster is None:
+            use_threads(call.threads)
+        device = choose_device(call.device if call.cluster is None else "auto")
+        request = first = prepare_ablation(opening, device, *(opened or ()))
+    if call.cluster is not None:
+        from adapter_probe.jobs.running import Resources
+        from adapter_probe.jobs.shards import compute_in_shards
+
+        resources = Resources(threads=call.threads, device=call.device, cluster=call.cluster)
+        compute_in_shards(opening, request, groups[0][0][1], resources, call.cluster, call.progress)
+    found: list[list[Ablation]] = []
+    for parts in groups:
+        if found:
+            with recorded(reads.of_model()) as reads:
+                request = on_other_data(request, parts[0][0])
+        studies: list[Ablation] = []
+        for one, folder in parts:
+            title = name if name == "ablate" else f"{name} {one.settings.strength:g}"
+            asked = replace(request, settings=one.settings)
+            studies.append(_run(asked, folder, call.progress, title, remarks=not studies))
+            if opened is None:
+                record_reads(one, reads, folder)
+        found.append(studies)
+    return first, found
 
 
 def _for_harness(study: Ablation, request: AblationRequest, call: Ablate) -> None:
@@ -163,39 +180,10 @@ def _for_harness(study: Ablation, request: AblationRequest, call: Ablate) -> Non
         write_lm_eval(study, rows, name, prompting, template, call.lm_eval_json)
 
 
-def _finished(asked: Sequence[tuple[AblationArguments, Path]], call: Ablate) -> Ablation | None:
-    """The study, if all of it is there already and nothing that it was made from has changed."""
-    from adapter_probe.device import check_threads
-
-    if call.device not in ANY_DEVICE or call.cluster is not None:
-        return None
-    check_threads(call.threads)
-    with activity("ablate: checking for changes since the last run", call.progress):
-        finished = [study for one in asked if (study := reopen_ablation(*one)) is not None]
-    return _with_against(finished) if len(finished) == len(asked) else None
-
-
-def _with_against(studies: Sequence[Ablation]) -> Ablation:
-    """The first study, with the second, if there is one, as its `against`."""
-    return replace(studies[0], against=studies[1]) if len(studies) > 1 else studies[0]
-
-
-def run_ablation(
-    request: AblationRequest,
-    folder: Path,
-    *,
-    progress: bool = True,
-    name: str = "ablate",
-    remarks: bool = True,
-) -> Ablation:
+def _run(request: AblationRequest, folder: Path, progress: bool, name: str, remarks: bool) -> Ablation:
     """Compute the missing parts of an ablation and write its tables.
 
-    Args:
-        request: what to compute.
-        folder: the results folder.
-        progress: whether to show the progress and remarks.
-        name: what to call the study with its progress.
-        remarks: whether to print the remark on the rows, which is the same for all studies of the same rows.
+    `remarks`: whether to print the remark on the rows, which is the same for all studies of the same rows.
 
     Raises:
         ResultsError: the folder belongs to another run, is in use, or cannot be written.
@@ -212,7 +200,17 @@ def run_ablation(
         results = run.results()
         with activity(f"{name}: computing intervals and tests of every span", progress):
             record = ablation_record(results, folder, run.created_with)
-            _write(record, results)
+            with sealed(folder, schema.ABLATION_FILES):
+                write_spans(folder, record.spans)
+                for file, table in (
+                    (schema.LAYERS_CSV, record.layers),
+                    (schema.REMOVABLE_CSV, record.removable),
+                    (schema.GROUPS_CSV, record.groups),
+                ):
+                    if table is not None:
+                        write_csv(folder / file, table)
+                save_predictions(folder, results)
+                write_json(folder / schema.SUMMARY, record.summary.to_dict())
     return Ablation(record, results)
 
 
@@ -229,18 +227,3 @@ def _bar(run: AblationRun, request: AblationRequest, progress: bool, name: str) 
             print_message(slow)
     with progress_bar(name, total, "tokens", done, progress) as bar:
         yield bar.update
-
-
-def _write(record: AblationRecord, results: AblationResults) -> None:
-    """Write the tables, predictions and summary of an ablation into its folder."""
-    folder = record.folder
-    if record.layers is None or record.removable is None:
-        raise ResultsError(f"{folder}: the ablation has no tables, so it cannot be written")
-    with sealed(folder, schema.ABLATION_FILES):
-        write_spans(folder, record.spans)
-        write_csv(folder / schema.LAYERS_CSV, record.layers)
-        write_csv(folder / schema.REMOVABLE_CSV, record.removable)
-        if record.groups is not None:
-            write_csv(folder / schema.GROUPS_CSV, record.groups)
-        save_predictions(folder, results)
-        write_json(folder / schema.SUMMARY, record.summary.to_dict())

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from adapter_probe.analysis.summary_text import aligned_columns, score_text
 from adapter_probe.errors import DataError, TrainingError
-from adapter_probe.progress import print_message
 
-from .gallery import StoredStudy
-from .terminal_text import aligned_columns, score_text
-from .training_arguments import OnTrial, SweepSettings, TaskOptions
+from .study_base import StoredStudy
+from .training_arguments import SweepSettings, TaskOptions
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from adapter_probe.analysis.study_records import SweepRecord, TradeoffRecord
     from adapter_probe.data.tasks import TaskSpec
-    from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.trials import Trial
     from adapter_probe.models.methods import Method
     from adapter_probe.training.request import TrainingRequest
@@ -139,90 +136,6 @@ def find_one_task(task: str, data: Path | None, options: TaskOptions, name: str 
         folder, preset=preset, metric=options.metric, name=name, encoding=options.encoding,
         validation_share=options.validation_share,
     )  # fmt: skip
-
-
-def run_trials(
-    study: str,
-    trials: Sequence[Trial],
-    out: Path,
-    resources: Resources,
-    progress: bool,
-    on_trial: OnTrial | None = None,
-) -> pd.DataFrame:
-    """Run the missing trials; write and return the table of all trials in the folder.
-
-    Args:
-        study: kind of study, such as ``init-sweep``.
-        trials: the trials of the study.
-        out: the study's folder.
-        resources: the resources that the trials run on.
-        progress: whether to show a progress bar.
-        on_trial: called with every trial that finishes during this call.
-
-    Raises:
-        JobsDetached: the jobs were submitted and are not waited for.
-        TrainingError: trials failed; the message gives their number, the first cause, and its log file.
-        ResultsError: the folder is in use or contains another study.
-    """
-    from adapter_probe.jobs.running import Jobs, describe_lost, run_jobs
-    from adapter_probe.jobs.trials import finished_trials, shared_settings, write_requests
-    from adapter_probe.results.atomic import claim_folder
-    from adapter_probe.results.trial_files import claim_study, read_trials, trial_frame, write_trials
-
-    from .halving import release_cuts
-
-    with claim_folder(out):
-        claim_study(out, study, *shared_settings(trials))
-        write_requests(out, trials)
-        release_cuts(trial.folder(out) for trial in trials)
-        done = finished_trials(out, trials)
-        left = {trial.folder(out): trial.n_steps for trial in trials if trial.id not in done}
-        jobs = Jobs(out, left, len(trials), "trials", "steps")
-        if left and progress:
-            say_slow_bfloat16(trials, resources)
-        try:
-            on_poll = _reporter(list(left), on_trial)
-            failures = run_jobs(jobs, resources, progress, on_poll) if left else []
-            on_poll()
-        finally:
-            frame = trial_frame(read_trials(out))
-            write_trials(out, frame)
-    # Only the files on disk count: a worker may have been killed after its last message.
-    if lost := [trial.folder(out) for trial in trials if trial.id not in finished_trials(out, [trial])]:
-        raise TrainingError(describe_lost(jobs, failures, lost))
-    return frame
-
-
-def say_slow_bfloat16(trials: Sequence[Trial], resources: Resources) -> None:
-    """Print a line where trials in bfloat16 on this machine would be faster in float32, as `train` does."""
-    from adapter_probe import device
-
-    if resources.cluster is not None or trials[0].request.settings.dtype != "bfloat16":
-        return
-    if slow := device.say_slow_bfloat16(device.choose_device(resources.device), "--dtype float32"):
-        print_message(slow)
-
-
-def _reporter(folders: Sequence[Path], on_trial: OnTrial | None) -> Callable[[], None]:
-    """A function that looks for new trial records and reports each of them once."""
-    from adapter_probe.results.schema import TRIAL
-    from adapter_probe.results.trial_files import read_trial, trial_frame
-
-    waiting = dict.fromkeys(folders) if on_trial is not None else {}
-
-    def on_poll() -> None:
-        for folder in [folder for folder in waiting if (folder / TRIAL).is_file()]:
-            del waiting[folder]
-            if on_trial is not None and (record := read_trial(folder)) is not None:
-                on_trial(plain_rows(trial_frame([record]))[0])
-
-    return on_poll
-
-
-def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table as a list of rows for JSON, with null for missing values."""
-    rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records", double_precision=15))
-    return rows
 
 
 def spread_text(point: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from adapter_probe.analysis.removable import (
     spans_with_adapters,
 )
 from adapter_probe.analysis.study_records import section_of
+from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.mlx import as_peft
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.data.prompting import Prompting
@@ -37,11 +38,10 @@ from adapter_probe.settings import as_points
 from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
 from adapter_probe.wording import tolerance_text
 
-from .ablation import Ablation
-from .checked import taking
+from .ablation_study import Ablation
 from .checkpoint_arguments import Prune
-from .example_files import as_tuple, check_files
-from .loading import ablations_of
+from .example_files import check_files
+from .load import ablations_of
 
 ChosenOn = Literal["half", "all"]
 

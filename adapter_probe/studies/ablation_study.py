@@ -16,14 +16,14 @@ import pandas as pd
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.analysis.summary import AblationSummary
+from adapter_probe.analysis.summary_text import ablation_rows, both_scores
+from adapter_probe.argument_checks import checked
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import make_folder
 from adapter_probe.results.schema import PREDICTIONS
 from adapter_probe.settings import Style, as_points
 
-from .checked import checked
-from .gallery import StoredStudy, axes_for
-from .summaries import ablation_rows, both_scores
+from .study_base import StoredStudy, axes_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -248,7 +248,7 @@ class Ablation(StoredStudy):
         """
         from .recipe import write_recipe
 
-        return write_recipe(self, out, rank, keep, within, checkpoint)
+        return write_recipe(self.record, self.results, out, rank, keep, within, checkpoint)
 
     def __repr__(self) -> str:
         rows = dict(self.rows())

@@ -278,3 +278,8 @@ def _alternatives(words: Iterable[str]) -> str:
 def _word(kind: Any) -> str:
     kind = get_origin(kind) or kind
     return _WORDS.get(kind, kind.__name__).replace("DrawnStudy", "study")  # its base class is not public
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    """One name, path or number, or a sequence of them, as a tuple."""
+    return (value,) if isinstance(value, (str, Path)) or not hasattr(value, "__iter__") else tuple(value)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adapter_probe.argument_checks import taking
 from adapter_probe.errors import ModelError
 from adapter_probe.progress import print_message, progress_bar
 from adapter_probe.wording import named_score
 
-from .checked import taking
 from .training_arguments import Train
 
 if TYPE_CHECKING:

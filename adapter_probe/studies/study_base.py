@@ -1,4 +1,4 @@
-"""Figures of finished studies: `draw`, the base classes of all studies, and what the commands report."""
+"""The base classes of all studies, their figures on Axes and in files."""
 
 from __future__ import annotations
 
@@ -10,18 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adapter_probe.analysis.summary_text import aligned_columns
+from adapter_probe.argument_checks import as_tuple, checked
 from adapter_probe.errors import ResultsError, must_be
+from adapter_probe.figure_settings import Look
 from adapter_probe.progress import stage
-from adapter_probe.records import to_record
-from adapter_probe.results import schema
 from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
 from adapter_probe.results.sealing import FIGURES, add_note, read_note, sealed_tables
 from adapter_probe.settings import DEFAULT_FORMATS, FIGURE_FORMATS, Axis, Column, Style, as_points
-
-from .checked import checked, taking
-from .example_files import as_tuple
-from .look import Draw, Look
-from .terminal_text import aligned_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,13 +26,7 @@ if TYPE_CHECKING:
     from adapter_probe.analysis.study_records import StudyRecord
     from adapter_probe.figures.gallery import GalleryItem
 
-    from .ablation import Ablation
-    from .strengths import Strengths
-    from .suite import Suite
-    from .sweeps import Sweep
 
-SEVERAL = "figures"
-"""Output folder for figures of several studies, unless another one is given."""
 BYTES_OF_DRAWING = 125_000_000  # libraries of statistics and figures, and what they draw; measured likewise
 SECONDS_OF_DRAWING = 3.0  # per study, including its statistics; measured on two cores, used in estimates
 
@@ -50,7 +40,7 @@ def overlay_of(paths: str | Path | Sequence[str | Path]) -> pd.DataFrame | None:
     return read_overlay(given)
 
 
-def _written(studies: Sequence[DrawnStudy], folder: str | Path, look: Look) -> list[GalleryItem]:
+def write_figures(studies: Sequence[DrawnStudy], folder: str | Path, look: Look) -> list[GalleryItem]:
     """Write all figures and tables of some studies into one folder."""
     from adapter_probe.figures.gallery import write_gallery
     from adapter_probe.figures.venues import VENUES, FigureOptions
@@ -132,7 +122,7 @@ class DrawnStudy:
         """
         look = Look(style=style, column=column, formats=formats, tolerance=tolerance, paper=paper,
                     labels=labels, only=only, x=x, overlay=overlay)  # fmt: skip
-        items = _written([self], folder, look)
+        items = write_figures([self], folder, look)
         self._keep(folder)
         return [path for item in items for path in item.files]
 
@@ -209,86 +199,3 @@ def _as_drawn(folder: Path, of: str) -> list[str]:
     files = {name: folder / name for name in sums}
     whole = all(path.is_file() for path in files.values()) and hash_files(files) == sums
     return list(sums) if whole else []
-
-
-@taking(Draw)
-def draw(call: Draw) -> list[GalleryItem]:
-    """Write the figures and tables of one or several studies into one folder.
-
-    Several ablations become panels of one figure, several initialisation sweeps lines in one plot.
-
-    Returns:
-        one entry per figure and table, with its `kind`, `stem`, `caption` and `files`.
-
-    Raises:
-        ResultsError: a study cannot be read, an argument is not allowed, the studies cannot be drawn together
-            or averaged, or a file cannot be written.
-    """
-    from .comparison import average
-    from .loading import studies_of
-
-    given = as_tuple(call.studies)
-    found = [average(given)] if call.average else studies_of(given)
-    if call.out is not None:
-        return _written(found, call.out, call)
-    alone = found[0] if len(found) == 1 else None
-    return _written(found, alone.folder if isinstance(alone, StoredStudy) else SEVERAL, call)
-
-
-def ablation_report(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
-    """Draw a finished ablation into its folder; its summary with the paths of all files."""
-    from .comparison import compare_data
-
-    names = {"spans": schema.SPANS_CSV, "layers": schema.LAYERS_CSV, "removable": schema.REMOVABLE_CSV,
-             "predictions": schema.PREDICTIONS}  # fmt: skip
-    if study.groups is not None:
-        names["groups"] = schema.GROUPS_CSV
-    files = {name: str(study.folder / file) for name, file in names.items()}
-    files |= draw_into_folder(study, tolerance=tolerance)
-    if study.against is None:
-        return {**study.summary.to_dict(), "files": files}
-    files |= {path.stem + path.suffix.replace(".", "_"): str(path) for path in
-              compare_data(study, study.against).save(study.folder)}  # fmt: skip
-    return {**study.summary.to_dict(), "against": ablation_report(study.against, tolerance), "files": files}
-
-
-def strength_report(study: Strengths) -> dict[str, Any]:
-    """Draw a finished study of strengths into its folder; its summary and points with the paths of files."""
-    from .sweeps import plain_rows
-
-    files = {name: str(study.folder / f"{name}.csv") for name in ("strengths",)}
-    said = study.summary
-    against = {} if study.against is None else {"against": strength_report(study.against)}
-    return {
-        **to_record(said), "verdict": said.verdict, "points": plain_rows(study.table), **against,
-        "files": {**files, **draw_into_folder(study)},
-    }  # fmt: skip
-
-
-def sweep_report(study: Sweep, paper: bool = False) -> dict[str, Any]:
-    """Draw a finished sweep into its folder; its points with the paths of all files."""
-    from .sweeps import plain_rows
-
-    figures = draw_into_folder(study, paper=paper)
-    names = (schema.TRIALS_CSV, schema.SWEEP_CSV, schema.TRADEOFF_CSV, schema.SIZES_CSV, schema.AGGREGATE_CSV)
-    tables = [path for name in names if (path := study.folder / name).is_file()]
-    return {
-        "points": plain_rows(study.table),
-        "files": {**{path.stem: str(path) for path in tables}, **figures},
-    }
-
-
-def suite_report(study: Suite, paper: bool = False) -> dict[str, Any]:
-    """Draw every study of a suite into its folder; the tables and summaries with the paths of the figures."""
-    from .sweeps import plain_rows
-
-    paths = study.draw(paper=paper)
-    sweeps = {"tradeoff": study.tradeoff, "init_sweep": study.init_sweep}
-    return {
-        **{name: plain_rows(one.table) for name, one in sweeps.items() if one is not None},
-        "ablations": {
-            task: [one.summary.to_dict() for one in seeds] for task, seeds in study.ablations.items()
-        },
-        "parameters": [] if study.parameters is None else plain_rows(study.parameters),
-        "files": paths,
-    }

@@ -1,22 +1,74 @@
-"""The main results of studies as (name, value) pairs of text."""
+"""Studies, scores, drops, durations and paths as plain text for the terminal, notebooks and `repr`."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe import wording
 
-from .terminal_text import amount_text, change_text, plain_text, score_text
-
 if TYPE_CHECKING:
     from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
     from adapter_probe.analysis.data_comparison import DataComparisonRecord
-    from adapter_probe.analysis.groups import GroupScores
     from adapter_probe.analysis.notable_spans import SpanDrop
     from adapter_probe.analysis.summary import AblationSummary
+
+
+def aligned_columns(rows: list[tuple[str, str]]) -> str:
+    """(name, value) pairs as two aligned columns."""
+    width = max(len(left) for left, _ in rows)
+    return "\n".join(f"{left:<{width}}  {right}".rstrip() for left, right in rows)
+
+
+def plain_text(text: str) -> str:
+    """Text for the terminal, whose encoding may lack the signs of a figure."""
+    return text.replace("−", "-").replace("–", "-")
+
+
+def score_text(score: float | None, metric: str) -> str:
+    """A score as text; see `adapter_probe.wording.score_text`."""
+    return plain_text(wording.score_text(score, metric))
+
+
+def change_text(delta: float | None, metric: str) -> str:
+    """A change of a score, in points, as a drop or a gain; see `adapter_probe.wording.drop_text`."""
+    return plain_text(wording.drop_text(None if delta is None else -delta, metric))
+
+
+def change_interval_text(delta: float | None, interval: Sequence[float | None], metric: str) -> str:
+    """A change of a score with its interval, in points, as a drop: `drop 1.2 points, 95% interval ...`."""
+    if None in interval:
+        return change_text(delta, metric)
+    low, high = (-end for end in reversed(interval))  # type: ignore[operator]
+    drop, ends = wording.drop_name(metric), plain_text(wording.interval_text(low, high, metric))
+    return f"{change_text(delta, metric)}, 95% interval of the {drop} {ends}"
+
+
+def amount_text(points: float, metric: str) -> str:
+    """An amount of points as text; see `adapter_probe.wording.amount_text`."""
+    return plain_text(wording.amount_text(points, metric))
+
+
+def file_lists(groups: Iterable[Iterable[str | Path]]) -> str:
+    """Paths, those that differ only in the suffix on one line: ``folder/heatmap.{pdf,png}``."""
+    endings: dict[Path, list[str]] = {}
+    for path in (Path(path) for group in groups for path in group):
+        endings.setdefault(path.with_suffix(""), []).append(path.suffix[1:])
+    return "\n".join(
+        f"{stem}.{found[0]}" if len(found) == 1 else f"{stem}.{{{','.join(found)}}}"
+        for stem, found in endings.items()
+    )
+
+
+def duration_text(seconds: float) -> str:
+    """A duration in seconds, minutes or hours, as text."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
 
 _MOST_LISTED, _MOST_GROUPS = 5, 12
 
@@ -130,18 +182,14 @@ def _group_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     rows = [
         (
             f"on {name}",
-            f"{_intact_of(own, metric)}{wording.examples_text(own.n_examples, metric)}, {_all_done(summary)} "
+            f"{'' if wording.is_distance(metric) else score_text(own.intact_score, metric) + ' of '}"
+            f"{wording.examples_text(own.n_examples, metric)}, {_all_done(summary)} "
             f"{change_text(own.removed_delta_points, metric)}",
         )
         for name, own in list(wholes.items())[:_MOST_GROUPS]
     ]
     more = len(wholes) - _MOST_GROUPS
     return rows if more <= 0 else [*rows, ("more groups", f"{more} in groups.csv")]
-
-
-def _intact_of(group: GroupScores, metric: str) -> str:
-    """The intact score before the number of examples; nothing where it is a distance from itself."""
-    return "" if wording.is_distance(metric) else f"{score_text(group.intact_score, metric)} of "
 
 
 def _span_rows(summary: AblationSummary) -> list[tuple[str, str]]:

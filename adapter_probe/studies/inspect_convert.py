@@ -6,12 +6,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from adapter_probe import wording
 from adapter_probe.ablation_settings import check_strength
+from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.errors import CheckpointError
+from adapter_probe.models.peft_method import PeftMethod
 
-from .checked import taking
 from .checkpoint_arguments import Convert, Inspect
-from .example_files import as_tuple
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.headers import Contents
@@ -223,3 +224,24 @@ def _write_peft(
     from adapter_probe.checkpoints.peft_pruning import write_without
 
     write_without(opened, (), out)
+
+
+def method_text(method: dict[str, Any]) -> str:
+    """A training method and its settings, as text."""
+    if "config" in method:
+        of_peft = PeftMethod.from_json(method, "method").text
+        name, _, settings = of_peft.partition(":")
+        return ", ".join([wording.method_label(name), *filter(None, settings.split(","))])
+    # Fine-tuning of no layers on top (k = 0) is a setting too.
+    fields = [
+        f"{name.replace('_', ' ')} {_field(value)}"
+        for name, value in method.items()
+        if name not in ("name", "inner") and (value or name == "k")
+    ]
+    return ", ".join([wording.METHOD_LABELS.get(method["name"], "adapters"), *fields])
+
+
+def _field(value: Any) -> str:
+    if isinstance(value, list):
+        return "/".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
