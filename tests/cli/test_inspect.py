@@ -73,7 +73,10 @@ def test_the_text_gives_the_same_numbers(program, trained, tiny_base):
     for number in (base - NORMS, POOLER, base - NORMS - POOLER):
         assert f" {number:,} parameters" in frozen
     assert "layernorms" not in frozen
-    assert any(names(line, "adapters", f"{100 * ADAPTERS / base:.1f}".removesuffix(".0")) for line in told.splitlines())
+    assert any(
+        names(line, "adapters", f"{100 * ADAPTERS / base:.1f}".removesuffix(".0"))
+        for line in told.splitlines()
+    )
     for part in (
         str(tiny_base("bert")),
         "3, adapters at 6 sites, hidden size 32",
@@ -96,7 +99,9 @@ def test_what_a_lora_trains_is_listed_and_no_more(program, tiny_base, tmp_path: 
     assert "layernorms" not in told
     assert "pooler" not in frozen
     share = 100 * lora / n_parameters(tiny_base("bert"))
-    assert any(names(line, "adapters", f"{lora:,}", f"{share:.1f}".removesuffix(".0")) for line in told.splitlines())
+    assert any(
+        names(line, "adapters", f"{lora:,}", f"{share:.1f}".removesuffix(".0")) for line in told.splitlines()
+    )
 
 
 def test_an_undefined_score_can_be_shown(program, trained, tmp_path):
