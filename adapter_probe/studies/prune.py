@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from adapter_probe.analysis.removable import (
 )
 from adapter_probe.analysis.study_records import section_of
 from adapter_probe.argument_checks import as_tuple, taking
+from adapter_probe.checkpoints.converting import refuse_full
 from adapter_probe.checkpoints.mlx import as_peft
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.data.prompting import Prompting
@@ -121,6 +122,7 @@ def prune(call: Prune) -> Pruning:
     within = None if call.within is None else as_points("--within", call.within)
     if (call.span is None) == (within is None):
         raise ResultsError("give either --span FIRST-LAST or --within POINTS")
+    refuse_full(out)
     choice = None if call.span is None else _Choice(_as_span(call.span))
     files = tuple(map(str, as_tuple(call.data)))
     check_files(checkpoint, call.encoding, *files)
@@ -134,6 +136,7 @@ def prune(call: Prune) -> Pruning:
             encoding=call.encoding,
             label_names=as_tuple(call.label_names),
             metric=_metric_of(study),
+            **_examples_of(study),
             settings=AblationSettings(strength=call.strength),
             dequantise=call.dequantise,
             **vars(Prompting.of(call)),
@@ -191,6 +194,13 @@ def _metric_of(study: Ablation | None) -> str | None:
     return study.results.metric if study.has_predictions else study.summary.metric
 
 
+def _examples_of(study: Ablation | None) -> dict[str, Any]:
+    """The split and the number of examples of the ablation, so that its span is measured on the same."""
+    if study is None:
+        return {}
+    return {"split": study.summary.split, "max_examples": study.summary.n_examples}
+
+
 def _choose(
     request: AblationRequest, study: Ablation, checkpoint: Path, within: float, basis: Basis
 ) -> _Choice:
@@ -208,7 +218,8 @@ def _choose(
         study.identity,
         {**request.identity, "code_schema": PREDICTIONS_VERSION.get(str(precision))},
         f"{study.folder} is not an ablation of {checkpoint} as it is now",
-        f". Remove the folder and run `adapter-probe ablate {checkpoint}` again, or give --span",
+        f"; run `adapter-probe ablate {checkpoint} --out FOLDER` and give that folder with --ablation, or give "
+        "--span",
         apart=_MAY_DIFFER,
     )
     if study.has_predictions:
