@@ -15,8 +15,7 @@ from adapter_probe.models.methods import Adapters
 from adapter_probe.results.atomic import make_folder, write_bytes
 
 from .adapterhub import HEAD_CONFIG, HEAD_WEIGHTS, WEIGHTS
-from .files import CONFIG, DESCRIPTION
-from .headers import DELTA
+from .files import CONFIG, DESCRIPTION, refuse_full
 from .native import OpenedCheckpoint, save_checkpoint
 from .opened_peft import OpenedPeft, OpenedPlaced
 from .peft_writing import WRITABLE, writable_specs, write_peft
@@ -178,12 +177,6 @@ def settle(made: Path, out: Path, base: str | None) -> OpenedCheckpoint | Opened
         make_folder(place.parent)
         write_bytes(place, path.read_bytes())
     return opened
-
-
-def refuse_full(out: Path) -> None:
-    """Refuse to overwrite a checkpoint."""
-    if any((out / name).exists() for name in (DESCRIPTION, DELTA, CONFIG, "config.json")):
-        raise CheckpointError(f"{out} already contains a checkpoint; choose another folder")
 
 
 def _write(opened: OpenedCheckpoint, method: Adapters, out: Path) -> None:

@@ -23,10 +23,9 @@ from adapter_probe.spans import SITES_PER_LAYER
 
 from .description import Description, read_description
 from .engines import PACKED, EngineChoice, choose_placed
-from .files import DESCRIPTION, refuse_irregular, refuse_unreadable
+from .files import DELTA, DESCRIPTION, refuse_irregular, refuse_unreadable
 from .identity import NOT_ENCODING, config_settings
 
-DELTA = "delta.safetensors"
 _ADAPTER, _POOLER = ".adapter.", "pooler."
 AVERAGES = ("running_mean", "running_var", "num_batches_tracked")  # of batch normalisation: no parameters
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}

@@ -17,8 +17,7 @@ from adapter_probe.replay.sharing import sharing
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .any_base import load_any_base
-from .converting import refuse_full
-from .files import CONFIG, first_file, read_json_file, read_tensors
+from .files import CONFIG, first_file, read_json_file, read_tensors, refuse_full
 from .opened_peft import OpenedPeft
 from .peft_headers import WEIGHTS
 from .peft_loading import ADAPTER

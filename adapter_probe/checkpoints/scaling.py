@@ -19,8 +19,7 @@ from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
-from .converting import refuse_full
-from .files import CONFIG, first_file, read_json_file, read_tensors
+from .files import CONFIG, first_file, read_json_file, read_tensors, refuse_full
 from .native import OpenedCheckpoint
 from .opened_peft import OWN, OpenedPeft, OpenedPlaced
 from .peft_headers import WEIGHTS

@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe import wording
-from adapter_probe.ablation_settings import check_strength
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.peft_method import PeftMethod
@@ -154,11 +153,8 @@ def convert(call: Convert) -> list[str]:
             represent it.
         ResultsError: the folder cannot be written.
     """
-    from adapter_probe.checkpoints.converting import refuse_full, settle
+    from adapter_probe.checkpoints.converting import settle
 
-    if call.strength is not None:
-        check_strength(call.strength)
-    refuse_full(Path(call.out))
     with TemporaryDirectory() as made:
         lost = _write(call, Path(made))
         settle(Path(made), Path(call.out), None if call.base is None else str(call.base))

@@ -23,7 +23,6 @@ from adapter_probe.analysis.removable import (
 )
 from adapter_probe.analysis.study_records import section_of
 from adapter_probe.argument_checks import as_tuple, taking
-from adapter_probe.checkpoints.converting import refuse_full
 from adapter_probe.checkpoints.mlx import as_peft
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.data.prompting import Prompting
@@ -34,7 +33,7 @@ from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.progress import activity
 from adapter_probe.results.fingerprints import refuse_changes
-from adapter_probe.results.schema import MANIFEST, holds_results
+from adapter_probe.results.schema import MANIFEST
 from adapter_probe.settings import as_points
 from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
 from adapter_probe.wording import tolerance_text
@@ -120,14 +119,10 @@ def prune(call: Prune) -> Pruning:
     """
     checkpoint, out = Path(call.checkpoint), Path(call.out)
     within = None if call.within is None else as_points("--within", call.within)
-    if (call.span is None) == (within is None):
-        raise ResultsError("give either --span FIRST-LAST or --within POINTS")
-    refuse_full(out)
     choice = None if call.span is None else _Choice(_as_span(call.span))
     files = tuple(map(str, as_tuple(call.data)))
     check_files(checkpoint, call.encoding, *files)
-    default = checkpoint / (f"ablation-data-{Path(files[0]).stem}" if files else "ablation")
-    study = None if within is None else _ablation(call.ablation or default, checkpoint)
+    study = None if within is None else ablations_of([call.chosen_by])[0]
     with activity(f"prune: opening {checkpoint}", call.progress):
         arguments = AblationArguments(
             str(checkpoint),
@@ -177,16 +172,6 @@ def _remembering(request: AblationRequest, data: Sequence[str]) -> AblationReque
     return replace(request, checkpoint=replace(opened, description=description))
 
 
-def _ablation(given: Ablation | str | Path, checkpoint: Path) -> Ablation:
-    """The ablation that the span is chosen by."""
-    if not isinstance(given, Ablation) and not holds_results(Path(given)):
-        raise ResultsError(
-            f"{given} contains no finished ablation; run `adapter-probe ablate {checkpoint}` first, "
-            "give its folder with --ablation, or give --span"
-        )
-    return ablations_of([given])[0]
-
-
 def _metric_of(study: Ablation | None) -> str | None:
     """The metric that the ablation has chosen by; None for that of the task."""
     if study is None:
@@ -218,8 +203,8 @@ def _choose(
         study.identity,
         {**request.identity, "code_schema": PREDICTIONS_VERSION.get(str(precision))},
         f"{study.folder} is not an ablation of {checkpoint} as it is now",
-        f"; run `adapter-probe ablate {checkpoint} --out FOLDER` and give that folder with --ablation, or give "
-        "--span",
+        f"; run `adapter-probe ablate {checkpoint} --out FOLDER` and give that folder with --ablation, or "
+        "give --span",
         apart=_MAY_DIFFER,
     )
     if study.has_predictions:
