@@ -59,16 +59,16 @@ class PlacedAdapter(Switchable):
         layer.get_submodule(place.end).register_forward_hook(self._leave)
 
     def _enter(self, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self._residual = None if self.disable_adapters else inputs[0]
+        self._residual = inputs[0]
 
     def _leave(self, _module: nn.Module, _inputs: tuple, output: Any) -> Any:
-        if self.disable_adapters or self._residual is None:
-            return None
         residual, self._residual = self._residual, None
         return _first(output, lambda x: self(x, residual))
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
-        """The sublayer's output ``[rows, positions, hidden]`` with the change."""
+        """The sublayer's output ``[rows, positions, hidden]``, with the change if it is on."""
+        if self.disable_adapters:
+            return x
         return self.bottleneck.adapt(x, residual, self._norm[0], self.strength)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,13 @@ from adapter_probe.errors import ModelError
 from .checking import coarsest, compare, numbers_of, refused
 from .describing import Described, describe, refuse_coupled
 from .last import only_positions, spared_positions
-from .playback import Shared, find_shared
-from .recording import Inputs, Runner, call_again, refuse_unknown
+from .recording import Inputs, Runner, refuse_unknown
 from .sharing import sharing
 from .stacks import Layer, find_layers
 from .structure import Reader, Recorded, arguments, measure_axes, record
 from .switches import Switches
 from .tensors import split
+from .variants import Plan, UnknownRows, find_plan, form_of, whole_of
 from .walk import Walk
 
 _SHAPES_KEPT = 256
@@ -96,31 +95,44 @@ class Replay:
             self.layers = [self._found[number] for number in self._structure.layers]
             self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
             self._last = spared_positions(self._runner, inputs, read, found, one_position)
-            self._shared = [self._find_shared(k, found) for k in range(len(self.layers))]
+            self._plans = list(self._find_plans(found))
             self._check_prepared(inputs, read, found.one)
 
-    def _find_shared(self, call: int, found: Described) -> Shared:
-        layer, (one, two) = self.layers[call], (of[call] for of in (found.calls, found.doubled))
-        return find_shared(
-            layer,
-            partial(call_again, layer.module, one),
-            partial(call_again, layer.module, two),
-            partial(self._switch, call),
-        )
+    def _find_plans(self, found: Described) -> Iterator[Plan]:
+        """How the variants of every call are computed; calls of the same form in the same way."""
+        plans: dict[Any, Plan] = {}
+        for layer, one, two, axes in zip(
+            self.layers, found.calls, found.doubled, found.structure.out_axes, strict=True
+        ):
+            form = form_of(layer, one, two)
+            if form not in plans:
+                plans[form] = find_plan(layer, one, two, axes, self.set)
+            yield plans[form]
 
     def _check_prepared(self, inputs: Inputs, read: Reader, intact: Tensor) -> None:
         """Compare with the model's own forward, what the layers are given by `arguments` if that is right."""
-        try:
-            self._is_due(inputs)  # so that `arguments` is tried
-            self.check(inputs, read, intact)
-        except ModelError:
-            if self._structure.forms is None:
-                raise
-            self._structure = replace(self._structure, forms=None)
-            self.check(inputs, read, intact)
-        finally:
-            self._seen.clear()
-            self._batches = 0
+        simpler: list[Callable[[], None]] = [self._forget_plans]
+        if self._structure.forms is not None:
+            simpler.append(self._forget_forms)
+        self._is_due(inputs)  # so that `arguments` is tried
+        while True:
+            try:
+                self.check(inputs, read, intact)
+                break
+            except ModelError:
+                if not simpler:
+                    raise
+                simpler.pop(0)()
+        self._seen.clear()
+        self._batches = 0
+
+    def _forget_plans(self) -> None:
+        """Call whole layers for each kind of variants."""
+        self._plans = [whole_of(layer) for layer in self.layers]
+
+    def _forget_forms(self) -> None:
+        """Run the layers to see what they are given."""
+        self._structure = replace(self._structure, forms=None)
 
     def in_last(self, read: Reader) -> AbstractContextManager[None]:
         """What holds while the last layer runs."""
@@ -136,7 +148,7 @@ class Replay:
         other.model, other._switches, other._structure = sharing(self.model), self._switches, self._structure
         other._found = find_layers(other.model, other._switches)
         other._runner = Runner(other.model, [layer.module for layer in other._found])
-        other._alone, other._last, other._shared = self._alone, self._last, self._shared
+        other._alone, other._last, other._plans = self._alone, self._last, self._plans
         other._axes, other._seen, other._batches = self._axes, self._seen, 0
         other.has_adapter = self.has_adapter
         other.layers = [other._found[number] for number in self._structure.layers]
@@ -260,17 +272,31 @@ class Replay:
                 if bool(values.isfinite().all()):
                     return values
             self._last = None
+        with suppress(UnknownRows):
+            return found()
+        self._forget_plans()
         return found()
 
-    def switch(self, call: int, on: Sequence[bool]) -> None:
-        """Switch the two parts of a call's layer."""
-        self._switch(call, on)
+    def switch(self, call: int, on: Sequence[bool], whole: bool = False) -> None:
+        """Switch the parts of a call's layer; or only what its plan says, and the others on."""
+        if not whole:
+            self._switch(call, on)
+            return
+        layer = self.layers[call]
+        self._set(layer, [True] * len(layer.parts))
+        for site, name in self._plans[call].whole:
+            self.set(layer.module.get_submodule(name), bool(on[site]))
 
-    def shared(self, call: int) -> Shared:
-        """What the variants of a call can share."""
-        found = self._shared[call]
-        at_end = self._last is not None and call == len(self.layers) - 1
-        return found.inside(self._last[1]) if at_end else found
+    def plan(self, call: int) -> Plan:
+        """How the variants of a call are computed."""
+        found = self._plans[call]
+        if self._last is None or call < len(self.layers) - 1:
+            return found
+        return replace(found, parts=tuple(part.moved(self._last[1]) for part in found.parts))
+
+    def set(self, module: nn.Module, on: bool) -> None:
+        """Switch a module."""
+        self._switches.set(module, on)
 
     def _recorded(self, inputs: Inputs, read: Reader) -> tuple[Recorded, Tensor | None]:
         """What the layers are given for a batch; with the intact output where it is to be compared."""

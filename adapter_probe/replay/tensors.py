@@ -37,7 +37,9 @@ def picked(x: Any, axis: int | None, copies: int, index: Tensor) -> Any:
 
     Models leave out a mask where nothing is hidden, as for some examples of a batch.
     """
-    return x if axis is None or x is None else joined(split(x, axis, copies)[index.to(x.device)], axis)
+    if axis is None or x is None:
+        return x
+    return joined(split(x, axis, copies).index_select(0, index.to(x.device)), axis)
 
 
 def blank(x: Tensor) -> Tensor:

@@ -9,25 +9,28 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_unflatten
 
 from adapter_probe.errors import ModelError
 
-from .playback import Shared, computed_once, groups_of
 from .recording import Inputs, Runner, Stop, flat_result
 from .structure import Reader, Recorded, Slot, Source, Structure, rest
 from .tensors import joined, picked, split, taken
+from .variants import Plan, Rows, together
 
 
 class Switched(Protocol):
     """What switches the parts of a call's layer."""
 
-    def switch(self, call: int, on: Sequence[bool]) -> None:
-        """Switch them."""
+    def switch(self, call: int, on: Sequence[bool], whole: bool = False) -> None:
+        """Switch them; or only those that are switched for the whole layer, and the others on."""
 
-    def shared(self, call: int) -> Shared:
-        """What the variants of the call can share."""
+    def plan(self, call: int) -> Plan:
+        """How the variants of the call are computed."""
+
+    def set(self, module: nn.Module, on: bool) -> None:
+        """Switch a module."""
 
     def in_last(self, read: Reader) -> AbstractContextManager[None]:
         """What holds while the last layer runs."""
@@ -180,21 +183,20 @@ class Walk:
             if len(parent) == len(branch.roots)
             else {slot: t[parent.to(t.device)] for slot, t in later.items()}
         )
-        layer, shared = self.runner.layers[self.structure.layers[k]], self.switched.shared(k)
-        groups, kept = groups_of(shared, parent.numpy(), bits), {}
-        for number, group in enumerate(groups):
-            self.switched.switch(k, group.on)
-            children = torch.from_numpy(group.children)
-            with self._only_read(k), computed_once(layer, shared, group, kept) as own:
-                called = self._called(branch, parent[children])
-            kept |= {(number, prefix): found for prefix, found in own.items()}
-            for slot, nodes in called:
-                if len(groups) == 1:
+        plan, (kinds, kind) = self.switched.plan(k), (None, np.zeros(len(parent), dtype=int))
+        if plan.whole:
+            kinds, kind = np.unique(bits[:, plan.apart], axis=0, return_inverse=True)
+        n_kinds = 1 if kinds is None else len(kinds)
+        for number in range(n_kinds):
+            index = np.flatnonzero(kind.reshape(-1) == number)
+            self.switched.switch(k, bits[index[0]], whole=len(index) > 1)
+            for slot, nodes in self._called(branch, parent[torch.from_numpy(index)], bits[index]):
+                if n_kinds == 1:
                     states[slot] = nodes
                     continue
                 if number == 0:
                     states[slot] = nodes.new_empty(len(parent), *nodes.shape[1:])
-                states[slot][children.to(nodes.device)] = nodes
+                states[slot][torch.from_numpy(index).to(nodes.device)] = nodes
         return Branch(
             k + 1, bounds, branch.roots[parent], states, branch.given, branch.copies, branch.examples[parent]
         )
@@ -202,8 +204,24 @@ class Walk:
     def _only_read(self, call: int) -> AbstractContextManager[None]:
         return self.switched.in_last(self.read) if call == len(self.recorded.calls) - 1 else nullcontext()
 
-    def _called(self, branch: Branch, rows: Tensor) -> list[tuple[Slot, Tensor]]:
-        """What the call returns for some of the branch's nodes and something later needs, ``[rows, ...]``."""
+    def _once(self, branch: Branch, rows: Tensor, given: list[Any]) -> dict[tuple[tuple, int], Tensor]:
+        """The states before the call, of which rows of the call are copies."""
+        k = branch.call
+        if len(rows.unique()) < len(branch.roots):
+            return {}
+        return {
+            ((), id(given[p])): joined(branch.states[slot], self.recorded.given_axes[k][p])
+            for p, slot in self.structure.links[k].items()
+        }
+
+    def _called(self, branch: Branch, rows: Tensor, on: np.ndarray) -> list[tuple[Slot, Tensor]]:
+        """What the call returns and something later needs, ``[rows, ...]``.
+
+        Args:
+            branch: the branch.
+            rows: int64 ``[rows]``, the node of each row.
+            on: bool ``[rows, sites]``, which sites of the layer are on.
+        """
         k, n = branch.call, len(rows)
         call, links, axes = self.recorded.calls[k], self.structure.links[k], self.recorded.given_axes[k]
         given = []
@@ -216,7 +234,14 @@ class Walk:
                 given.append(picked(branch.given[k][p], axis, branch.copies, branch.roots[rows]))
         args, kwargs = tree_unflatten(given, call.given_spec)
         layer = self.runner.layers[self.structure.layers[k]]
-        returned = layer(*args, **kwargs)
+        with self._only_read(k):
+            if len(on) == 1:
+                returned = layer(*args, **kwargs)
+            else:
+                known = {id(x): axis for x, axis in zip(given, axes) if isinstance(x, Tensor)}
+                own = Rows(rows.numpy(), on, known, self._once(branch, rows, given))
+                with together(layer, self.switched.plan(k), own, self.switched.set):
+                    returned = layer(*args, **kwargs)
         out, _ = flat_result(returned, args, kwargs)
         return [
             ((k, p), split(x, self.structure.out_axes[k][p], n))
