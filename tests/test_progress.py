@@ -44,7 +44,9 @@ def test_a_terminal_that_tells_no_size_has_a_bar(monkeypatch):
         with progress_bar("trials", 22, "steps") as bar:
             bar.set_postfix_str("3 of 22 trials done", refresh=False)
             bar.update(22)
-    text = os.read(terminal, 10_000).decode()
+        text = ""
+        while "\n" not in text:  # which ends the bar
+            text += os.read(terminal, 10_000).decode()
     os.close(terminal)
     assert "22/22" in text
     assert "3 of 22 trials done" in text
