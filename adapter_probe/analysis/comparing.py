@@ -72,7 +72,10 @@ class JointRecord:
     @property
     def warning(self) -> str | None:
         """Why no span may be recommended by the record; None where every study is informative."""
-        return " ".join(f"{name}: {warning}" for name, warning in self.warnings.items()) or None
+        names: dict[str, list[str]] = {}
+        for name, warning in self.warnings.items():
+            names.setdefault(warning, []).append(name)
+        return " ".join(f"{' and '.join(own)}: {warning}" for warning, own in names.items()) or None
 
     @property
     def in_stacks(self: JointT) -> list[JointT]:

@@ -52,6 +52,12 @@ def test_to_this_projects_format_and_on(program, tmp_path: Path):
     assert names(refusal, str(lora), "--to peft, mlx")
 
 
+def test_a_refusal_is_about_the_format_that_was_asked_for(program, trained: Path, tmp_path: Path):
+    refusal = program("convert", trained, tmp_path / "m", "--to", "mlx").refusal
+    assert names(refusal, "MLX-LM", "LoRA", "adapters")
+    assert "PEFT" not in refusal
+
+
 def test_adapterhubs_format_loses_layernorms(program, trained: Path, tmp_path: Path):
     assert "--lossy" in program("convert", trained, tmp_path / "h", "--to", "adapterhub").refusal
     done = program("convert", trained, tmp_path / "h", "--to", "adapterhub", "--lossy")
