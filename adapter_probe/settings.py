@@ -320,8 +320,9 @@ class Sampled(Settings):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OnDevice(Settings):
-    """The device that computes."""
+    """The device that computes, and with how many threads."""
 
     panel = "Running"
 
     device: str = setting("auto", "compute device: auto, cpu, cuda, cuda:1, ...", metavar="DEVICE")
+    threads: int = setting(0, "number of CPU threads, for the whole process; 0 uses PyTorch's default.")

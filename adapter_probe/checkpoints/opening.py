@@ -108,20 +108,24 @@ def _open_placed(
         return None
     else:
         folder, library = _recognise(folder)
-        if library is not adapterhub:
+        if library is None:
             return None
-        document = read_json_file(folder / CONFIG)
-        inside = adapterhub.parts_of(document, folder).inner is not None
-        place = place_of_base(folder, document.get("model_name"), None, base)
-        family = read_fields(*place)[2].get("model_type")
+        family, inside = "bert", False
+        if library is adapterhub:
+            document = read_json_file(folder / CONFIG)
+            inside = adapterhub.parts_of(document, folder).inner is not None
+            place = place_of_base(folder, document.get("model_name"), None, base)
+            family = read_fields(*place)[2].get("model_type")
     engine = choose_placed(family, inside)
     if engine.name == "packed":
         return None
     with quiet_quantisers():
-        from .placed_opening import open_adapterhub, open_own
+        from .placed_opening import open_foreign, open_own
 
-    opener = open_own if is_own(folder) else open_adapterhub
-    return opener(folder, base, dtype, shared, engine.reason)
+    if is_own(folder):
+        return open_own(folder, base, dtype, shared, engine.reason)
+    assert library is not None, "others are PEFT's"
+    return open_foreign(folder, library, base, dtype, shared, engine.reason)
 
 
 def _open_peft(

@@ -131,8 +131,10 @@ class GeneralRunner:
         if (words := self._request.examples.words) is not None:
             return {"tags": words.predicted(items, values)}
         if isinstance(self._request.encoded, EncodedWritten):
-            wrong = values[..., 1:].round().astype(np.int64)
+            wrong = values[..., 1:2].round().astype(np.int64)
             found = {"logits": values[..., :1], "greedy": wrong == 0, "wrong": wrong}
+            if self._request.compares_tokens:
+                found["differences"] = values[..., 2:].astype(np.float64)
             return without_needless(self._request, found)
         if windows is None:
             return {"logits": values}
@@ -259,7 +261,8 @@ def reader(
     """What is read of the model's output for some items: logits, of start and end, or scores of tokens."""
     encoded = request.encoded
     if isinstance(encoded, EncodedWritten):
-        return WrittenScores(torch.from_numpy(encoded.tokens[items]))
+        tokens = torch.from_numpy(encoded.tokens[items])
+        return WrittenScores(tokens, [] if request.compares_tokens else None)
     if isinstance(encoded, EncodedBatches):
         return lambda _, run, copies: split(encoded.read(run()), 0, copies)
     return _ends if request.examples.windows is not None else logits

@@ -24,7 +24,7 @@ from .describing import Described, describe, refuse_coupled
 from .last import only_positions, spared_positions
 from .recording import Inputs, Runner, refuse_unknown
 from .sharing import sharing
-from .stacks import Layer, find_layers
+from .stacks import Layer, find_layers, in_calls
 from .structure import Reader, Recorded, arguments, measure_axes, record
 from .switches import Switches
 from .tensors import split
@@ -92,9 +92,9 @@ class Replay:
             refuse_unknown(found.calls, [layer.name for layer in self._found])
             if not alone:
                 refuse_coupled(self._runner, inputs, read, self._all_on, found)
-            self.layers = [self._found[number] for number in self._structure.layers]
+            self.layers = in_calls(self._found, self._structure.layers)
             self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
-            self._last = spared_positions(self._runner, inputs, read, found, one_position)
+            self._last = spared_positions(self._runner, self.layers[-1], inputs, read, found, one_position)
             self._plans = list(self._find_plans(found))
             self._check_prepared(inputs, read, found.one)
 
@@ -151,7 +151,7 @@ class Replay:
         other._alone, other._last, other._plans = self._alone, self._last, self._plans
         other._axes, other._seen, other._batches = self._axes, self._seen, 0
         other.has_adapter = self.has_adapter
-        other.layers = [other._found[number] for number in self._structure.layers]
+        other.layers = in_calls(other._found, self._structure.layers)
         return other
 
     def check(
@@ -283,6 +283,7 @@ class Replay:
             self._switch(call, on)
             return
         layer = self.layers[call]
+        layer.begin()
         self._set(layer, [True] * len(layer.parts))
         for site, name in self._plans[call].whole:
             self.set(layer.module.get_submodule(name), bool(on[site]))
@@ -348,7 +349,8 @@ class Replay:
             self._switches.switch(module, call < start)
 
     def _switch(self, call: int, on: Sequence[bool]) -> None:
-        self._set(self._found[self._structure.layers[call]], on)
+        self.layers[call].begin()
+        self._set(self.layers[call], on)
 
     def _set(self, layer: Layer, on: Sequence[bool]) -> None:
         for modules, state in zip(layer.parts, on):
@@ -363,15 +365,15 @@ def layers_in_order(model: nn.Module, inputs: Inputs, switches: Switches | None 
         ModelError: no layer holds an adapter that can be switched off, or the forward fails.
     """
     found = find_layers(model, switches or Switches())
-    called: list[Layer] = []
+    called: list[int] = []
 
     def handle(layer: int, forward: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
-        called.append(found[layer])
+        called.append(layer)
         return forward(*args, **kwargs)
 
     with torch.no_grad(), refused(preparing=True):
         Runner(model, [layer.module for layer in found]).forward(inputs, handle)
-    return called
+    return in_calls(found, called)
 
 
 def _shape(x: Any) -> object:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any
@@ -53,12 +53,14 @@ class Part:
         switched: names of the modules in it that it switches, by their sites; empty if it only gets equal
             rows once.
         axes: of the arguments and of the results of each call.
+        passed_on: whether only modules that get the same rows read its results.
     """
 
     name: str
     sites: tuple[int, ...]
     switched: tuple[tuple[int, str], ...]
     axes: tuple[tuple[Axes, Axes], ...]
+    passed_on: bool = False
 
     def moved(self, outer: Sequence[str]) -> Part:
         """The same if modules around it compute some positions of all rows, end to end, as one row."""
@@ -163,12 +165,24 @@ def _equal_rows_once(forward: Callable[..., Any], part: Part, current: list[Rows
         out = _on_some(forward, args, kwargs, given_axes, current, first, part.sites)
         leaves, spec = tree_flatten(out)
         index = torch.from_numpy(place)
-        every = [picked(x, axis, len(first), index) for x, axis in zip(leaves, out_axes)]
+        if part.passed_on:
+            every = [_blank(x, axis, len(first), len(place)) for x, axis in zip(leaves, out_axes)]
+        else:
+            every = [picked(x, axis, len(first), index) for x, axis in zip(leaves, out_axes)]
         rows.once |= {(part.sites, id(x)): own for x, own in zip(every, leaves) if isinstance(x, Tensor)}
         rows.kept += every  # so that no other tensor gets the identity of one of them
         return tree_unflatten(every, spec)
 
     return called
+
+
+def _blank(x: Any, axis: int | None, n: int, wanted: int) -> Any:
+    """NaN in place of a result of `n` rows for all rows, without its memory."""
+    if axis is None or not isinstance(x, Tensor) or not x.is_floating_point():
+        return x if axis is None else picked(x, axis, n, torch.zeros(wanted, dtype=torch.long))
+    shape = list(x.shape)
+    shape[axis] = shape[axis] // n * wanted
+    return x.new_full((), torch.nan).expand(shape)
 
 
 def _one_kind_at_a_time(
@@ -293,7 +307,7 @@ class Observed:
             return called
 
         with changed({module: noting(name, module.forward) for module, name in self.names.items()}):
-            call_again(self.module, call)
+            call_again(self.layer, call)
         return runs
 
     def axes(self, name: str) -> tuple[tuple[Axes, Axes], ...] | None:
@@ -380,7 +394,18 @@ def find_plan(layer: Layer, one: Call, two: Call, out_axes: Sequence[int | None]
     """
     seen = Observed(layer, one, two)
     whole, plan = whole_of(layer), _planned(seen)
-    return plan if plan.parts and _is_exact(layer, plan, whole, one, two, out_axes, switch) else whole
+
+    def exact(tried: Plan) -> bool:
+        return _is_exact(layer, tried, whole, one, two, out_axes, switch)
+
+    if not plan.parts or not exact(plan):
+        return whole
+    for number, part in enumerate(plan.parts):
+        if not part.switched:
+            parts = (*plan.parts[:number], replace(part, passed_on=True), *plan.parts[number + 1 :])
+            tried = replace(plan, parts=parts)
+            plan = tried if exact(tried) else plan
+    return plan
 
 
 def _planned(seen: Observed) -> Plan:
@@ -422,7 +447,7 @@ def _before(
 def _is_exact(
     layer: Layer, plan: Plan, whole: Plan, one: Call, two: Call, out_axes: Sequence[int | None], switch: Set
 ) -> bool:
-    """Whether two variants in one call give what each gives alone, for every site that can tell them apart."""
+    """Whether two variants in one call give what each gives alone, for every site that tells them apart."""
     n = len(layer.parts)
     modules = [(site, layer.module.get_submodule(name)) for site, name in whole.whole]
     off = [[site] for site in sorted({site for site, _ in whole.whole} - set(plan.apart))]
@@ -432,15 +457,14 @@ def _is_exact(
             on[1, sites] = False
             switch_all(modules, np.ones(n, dtype=bool), switch)
             with together(layer.module, plan, Rows(np.zeros(2, dtype=int), on, {}), switch):
-                ours = call_again(layer.module, two)
+                ours = call_again(layer, two)
             for number in range(2):
                 switch_all(modules, on[number], switch)
-                own = call_again(layer.module, one)
+                own = call_again(layer, one)
                 for x, axis, y in zip(own, out_axes, ours):
-                    found = split(y, axis, 2)[number] if isinstance(y, Tensor) else y
-                    if not _alike(x, found if axis is None or not isinstance(y, Tensor) else found):
+                    if not _alike(x, split(y, axis, 2)[number] if isinstance(y, Tensor) else y):
                         return False
-    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ModelError):
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError, ModelError):
         return False
     finally:
         switch_all(modules, np.ones(n, dtype=bool), switch)
@@ -457,5 +481,3 @@ def _alike(own: Any, ours: Any) -> bool:
         return True
     error = float((own - ours)[finite].abs().max())
     return error <= _TOLERANCE * torch.finfo(own.dtype).eps * float(own[finite].abs().max())
-
-

@@ -183,7 +183,7 @@ def _for_harness(study: Ablation, request: AblationRequest, call: Ablate) -> Non
 def _run(request: AblationRequest, folder: Path, progress: bool, name: str, remarks: bool) -> Ablation:
     """Compute the missing parts of an ablation and write its tables.
 
-    `remarks`: whether to print the remark on the rows, which is the same for all studies of the same rows.
+    `remarks`: whether to print remarks on the rows, which are the same for all studies of the same rows.
 
     Raises:
         ResultsError: the folder belongs to another run, is in use, or cannot be written.
@@ -191,8 +191,8 @@ def _run(request: AblationRequest, folder: Path, progress: bool, name: str, rema
     from adapter_probe.probe.resumable import AblationRun
 
     with AblationRun(request, folder) as run:
-        if remarks and request.remark:  # not before a refusal
-            print_message(request.remark, progress)
+        for remark in request.remarks if remarks else ():  # not before a refusal
+            print_message(remark, progress)
         for damaged in run.damaged:
             print_message(f"{damaged} is damaged or belongs to another run; computing it again", progress)
         with _bar(run, request, progress, name) as report:

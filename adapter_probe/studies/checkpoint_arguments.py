@@ -83,10 +83,6 @@ class Ablate(Shown, Machine, Evaluation, AblationSettings):
             metavar="CHECKPOINT", argument=True, place="checkpoint or name", shell=Path,
         )
     )  # fmt: skip
-    threads: int = setting(
-        0, "number of CPU threads, for the whole process (with a cluster: of CPUs per job); 0 uses PyTorch's "
-        "default.", panel="Running",
-    )  # fmt: skip
     data: ExampleSource = setting(
         (), "file of labelled examples to use instead of the checkpoint's own task (the metrics kl and "
         "agreement need no labels). In Python also several "
@@ -134,7 +130,7 @@ class Ablate(Shown, Machine, Evaluation, AblationSettings):
     tokenizer: Tokenizer | None = setting(None, "tokenizer of a model in memory.", shell=NoneType)
     batches: Any = setting(
         None, "instead of data, for a model in memory: the keyword arguments of its forward, in a list of "
-        "mappings, a `DataLoader` or a `datasets.Dataset` with a format; images, sound or anything else.",
+        "mappings, a `DataLoader` or a tokenised `datasets.Dataset`; images, sound or anything else.",
         shell=NoneType,
     )  # fmt: skip
     labels: Any = setting(
@@ -186,7 +182,7 @@ class Inspect(OnBase):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Convert(Labelled, OnBase):
+class Convert(Encoded, Labelled, OnBase):
     """The arguments of `adapter_probe.convert`."""
 
     error: ClassVar[type[AdapterProbeError]] = CheckpointError

@@ -155,6 +155,9 @@ def convert(call: Convert) -> list[str]:
     """
     from adapter_probe.checkpoints.converting import settle
 
+    from .example_files import check_encoding
+
+    check_encoding(call.encoding, as_tuple(call.data))
     with TemporaryDirectory() as made:
         lost = _write(call, Path(made))
         settle(Path(made), Path(call.out), None if call.base is None else str(call.base))
@@ -194,7 +197,7 @@ def _write(call: Convert, out: Path) -> list[str]:
         return to_adapterhub(opened, out, call.lossy)
     if files:
         task = given_task(
-            opened.description.task, files, "validation", source, label_names=as_tuple(call.label_names)
+            opened.description.task, files, "validation", source, call.encoding, as_tuple(call.label_names)
         )
         opened = opened.with_task(task)
     to_native(opened, out)

@@ -27,7 +27,7 @@ from adapter_probe.figures.table_layouts import lay_out_removable
 from adapter_probe.metrics import score
 from adapter_probe.results.ablation_files import load_ablation, read_spans, write_spans
 from adapter_probe.results.atomic import write_csv, write_json
-from adapter_probe.studies.loading import load
+from adapter_probe.studies.load import load
 from adapter_probe.wording import RETRAINED
 
 
