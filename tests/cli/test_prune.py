@@ -101,7 +101,7 @@ def test_the_span_is_measured_on_the_examples_of_the_ablation(options, program, 
     assert report["score_before"] == pytest.approx(right.mean())
 
 
-def test_what_costs_nothing_is_checked_before_anything_is_loaded(trained, tmp_path):
+def test_what_costs_nothing_is_checked_before_anything_is_loaded(ablated, trained, tmp_path):
     """In a process of its own, which has not loaded torch when the error is raised."""
     (tmp_path / "suite.toml").write_text('base = "b"\nbogus = 1\n[[tasks]]\ntask = "t"\n')
     calls = [
@@ -109,11 +109,13 @@ def test_what_costs_nothing_is_checked_before_anything_is_loaded(trained, tmp_pa
         f"prune({str(trained)!r}, {str(tmp_path / 'p')!r}, within=1)",
         f"convert({str(trained)!r}, {str(trained)!r}, to='native')",
         f"suite({str(tmp_path / 'suite.toml')!r}, {str(tmp_path / 'q')!r})",
+        f"ablate({str(ablated)!r}, out={str(ablated / 'ablation')!r}, sites='ffn')",
     ]
     code = [
         "import sys",
         "from adapter_probe.errors import AdapterProbeError",
         "from adapter_probe.studies.checkpoint_arguments import Convert, Prune",
+        "from adapter_probe.studies.ablate import ablate",
         "from adapter_probe.studies.suite import suite",
         "prune = lambda checkpoint, out, **more: Prune(checkpoint=checkpoint, out=out, **more)",
         "convert = lambda source, out, **more: Convert(source=source, out=out, **more)",
@@ -125,8 +127,8 @@ def test_what_costs_nothing_is_checked_before_anything_is_loaded(trained, tmp_pa
     ]
     done = subprocess.run([sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, check=True)
     said = done.stdout.splitlines()
-    assert [line.split()[0] for line in said] == ["False"] * 4
-    for line, facts in zip(said, ("already", "no finished ablation", "already", "'bogus'")):
+    assert [line.split()[0] for line in said] == ["False"] * 5
+    for line, facts in zip(said, ("already", "no finished ablation", "already", "'bogus'", "settings.sites")):
         assert facts in line
 
 
