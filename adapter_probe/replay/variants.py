@@ -12,7 +12,6 @@ left to the module around it; at worst the whole layer is called for each kind o
 
 from __future__ import annotations
 
-from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -63,13 +62,13 @@ class Part:
     passed_on: bool = False
 
     def moved(self, outer: Sequence[str]) -> Part:
-        """The same if modules around it compute some positions of all rows, end to end, as one row."""
+        """The same if modules compute some positions of all rows, end to end, as one row."""
         if not any(self.name.startswith(f"{name}.") for name in outer):
-            return self
+            return replace(self, passed_on=False)  # what is read of its results may be other tensors now
         moved = [
             tuple(tuple(1 if axis == 0 else axis for axis in axes) for axes in pair) for pair in self.axes
         ]
-        return replace(self, axes=tuple((given, out) for given, out in moved))
+        return replace(self, axes=tuple((given, out) for given, out in moved), passed_on=False)
 
 
 @dataclass(frozen=True)
