@@ -249,16 +249,15 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OnBase):
         super().__post_init__()
         if (self.span is None) == (self.within is None):
             raise ResultsError("give either --span FIRST-LAST or --within POINTS")
-        refuse_full(Path(self.out))
-        if self.within is None or not isinstance(given := self.chosen_by, str | Path):
-            return
-        from adapter_probe.results.schema import holds_results  # which imports pandas
+        if self.within is not None and isinstance(given := self.chosen_by, str | Path):
+            from adapter_probe.results.schema import holds_results  # which imports pandas
 
-        if not holds_results(Path(given)):
-            raise ResultsError(
-                f"{given} contains no finished ablation; run `adapter-probe ablate {self.checkpoint}` first, "
-                "give its folder with --ablation, or give --span"
-            )
+            if not holds_results(Path(given)):
+                raise ResultsError(
+                    f"{given} contains no finished ablation; run `adapter-probe ablate {self.checkpoint}` "
+                    "first, give its folder with --ablation, or give --span"
+                )
+        refuse_full(Path(self.out))
 
     @property
     def chosen_by(self) -> Ablation | str | Path:
