@@ -20,6 +20,8 @@ NUMERIC := $(addprefix tests/,\
 	probe/test_ablation.py probe/test_causal_checkpoints.py probe/test_foreign_checkpoints.py probe/test_general.py \
 	probe/test_lanes.py probe/test_likelihoods.py probe/test_mixed.py probe/test_prune.py probe/test_tree.py \
 	training/test_features.py training/test_outcomes.py training/test_reference_loop.py)
+# Tests of what depends most on the versions of the libraries.
+DEPENDENT := $(addprefix tests/,probe replay models figures)
 # As a processor without AVX and one without AVX-512 would compute: the kernels of torch, of oneDNN and, on Intel's
 # processors alone, of MKL.
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
@@ -27,7 +29,7 @@ AVX2  := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTION
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-all test-processors lint format bench study package docs types
+.PHONY: help demo test test-slow test-all test-processors test-versions lint format bench study package docs types
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +49,13 @@ test-all: $(VENV)/.installed-dev ## all tests; tests on real data are skipped if
 test-processors: $(VENV)/.installed-dev ## the quick tests of numbers, computed as older processors would
 	@$(PLAIN) $(PYTEST) $(NUMERIC) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS)
 	@$(AVX2) $(PYTEST) $(NUMERIC) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS)
+
+test-versions: .venv-lowest/.installed .venv-newest/.installed ## the demo and quick tests, with the lowest and the newest versions
+	@for name in lowest newest; do \
+		echo "With the $$name versions that pyproject.toml allows:" && rm -rf build/demo-$$name && \
+		.venv-$$name/bin/adapter-probe demo --tiny --out build/demo-$$name && \
+		$(subst $(BIN),.venv-$$name/bin,$(PYTEST)) $(DEPENDENT) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS) || exit 1; \
+	done
 
 lint: $(VENV)/.installed-dev ## check rules and layout with ruff, and the types of the public API with mypy
 	@$(BIN)/ruff check .
@@ -104,6 +113,11 @@ $(VENV)/.installed-demo: $(VENV)/.created pyproject.toml constraints.txt
 $(VENV)/.installed-docs: $(VENV)/.installed-dev
 	@echo "Installing the tools that build the documentation into $(VENV)"
 	@$(PIP) install -c constraints.txt -e ".[docs]"
+	@touch $@
+
+.venv-%/.installed: pyproject.toml .ci/environment.sh
+	@echo "Installing the $* versions that pyproject.toml allows into .venv-$* (minutes the first time)"
+	@PYTHON=$(PYTHON) bash .ci/environment.sh $*
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt

@@ -275,6 +275,19 @@ class OnBase(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class OneOfSeveral(Settings):
+    """Which adapter of a folder with several."""
+
+    panel = "Data"
+
+    adapter: str | None = setting(
+        None, "adapter to use where the checkpoint holds several: its subfolder, such as ref or task/lora. "
+        "Of a name on the Hub, only this subfolder is downloaded.", metavar="NAME",
+        flags=("--adapter", "--subfolder"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Dequantised(Settings):
     """In which precision a quantised base is loaded."""
 

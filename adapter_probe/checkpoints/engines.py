@@ -56,10 +56,6 @@ def choose_placed(family: object, inside: bool) -> EngineChoice:
         family: the base's model type.
         inside: whether it has adapters inside sublayers, such as LoRA.
     """
-    import os
-
-    if os.environ.get("ONE"):
-        return EngineChoice("general", "forced")
     if inside:
         return EngineChoice("general", "it has adapters inside the sublayers")
     if family in DECODERS:

@@ -19,6 +19,7 @@ from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.reads import report
 
 from . import adapter_bert, adapterhub, native
+from .adapter_folder import only_adapter
 from .any_base import load_any_base
 from .base import LoadedBase, load_base, load_tokenizer
 from .base_config import FoundBase, find_base, place_of_base, read_fields
@@ -146,7 +147,9 @@ def _open_peft(
     if dequantise:
         load = partial(load_any_base, dequantise=True)
         reason += " and was dequantised while it was loaded"
-    opened = open_with_peft(inside, base, dtype=dtype, given=folder, load=load)
+    above = folder.absolute().parent
+    given = above if inside == folder and (above / CONFIG).is_file() else folder
+    opened = open_with_peft(inside, base, dtype=dtype, given=given, load=load)
     return _with_record(folder, replace(opened, reason=reason, dequantised=dequantise))
 
 
@@ -227,18 +230,13 @@ def _recognise(folder: Path) -> tuple[Path, ModuleType | None]:
     if not (folder / CONFIG).is_file():
         if adapter_bert.is_in(folder):
             return folder, adapter_bert
-        inside = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
-        if not inside:
+        inside = only_adapter(folder)
+        if inside is None:
             raise CheckpointError(
                 f"{folder} is not a checkpoint: it contains neither {DESCRIPTION} nor {CONFIG}, nor "
                 f"TensorFlow's *{adapter_bert.INDEX}"
             )
-        if len(inside) > 1:
-            names = ", ".join(path.name for path in inside)
-            raise CheckpointError(
-                f"{folder} contains {len(inside)} adapters, {names}; give one of these folders"
-            )
-        folder = inside[0]
+        folder = inside
         adapterhub.refuse_composed(folder, folder.name)
     document = read_json_file(folder / CONFIG)
     if "peft_type" in document:

@@ -123,6 +123,15 @@ class PlacedAdapter(Switchable):
             return None
         return _first(output, lambda x: self(x, residual))
 
+    @property
+    def only_adds(self) -> bool:
+        """Whether it returns the sublayer's output with its `change` added."""
+        return self.bottleneck.only_adds
+
+    def change(self, *given: Tensor) -> Tensor:
+        """What it adds to the sublayer's output while it is on; arguments as in `forward`."""
+        return self.bottleneck.change(*given)
+
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
         """The sublayer's output ``[rows, positions, hidden]``, with the change if it is on."""
         if self.disable_adapters:

@@ -14,7 +14,7 @@ from adapter_probe.data.answers import decode_windows
 from adapter_probe.data.batches import EncodedBatches, EncodedWritten
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.requests_encoding import EncodedRequests
-from adapter_probe.models.adapters.in_place import PackedMap
+from adapter_probe.models.adapters.in_place import PackedMap, activated_in_place
 from adapter_probe.models.packed import can_pack_weight
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
@@ -197,7 +197,13 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
         others = request.examples.windows or request.examples.words  # which read several positions
         one = others is None and isinstance(encoded, Encoded)
         return Replay(
-            module, inputs, read=reader(request, items), switches=switches, alone=alone, one_position=one
+            module,
+            inputs,
+            read=reader(request, items),
+            switches=switches,
+            alone=alone,
+            one_position=one,
+            instead=None if module is request.model.module else activated_in_place,
         ), None
     share = dtype.itemsize > 2 or _may_share(request, module)
     layout = choose_layout(module, encoded, dtype, device, alone, share)
@@ -206,7 +212,14 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
     items = np.lexsort((encoded.lengths, ~few))[:1]
     rows = rows_of(encoded, items, layout[0], dtype, device)[0]
     with encoding_once(module, rows.share):
-        replay = Replay(module, rows.inputs, read=Scorer(rows, layout[1]), switches=switches, alone=alone)
+        replay = Replay(
+            module,
+            rows.inputs,
+            read=Scorer(rows, layout[1]),
+            switches=switches,
+            alone=alone,
+            instead=None if module is request.model.module else activated_in_place,
+        )
     return replay, layout
 
 

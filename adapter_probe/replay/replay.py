@@ -28,7 +28,7 @@ from .stacks import Layer, find_layers, in_calls
 from .structure import Reader, Recorded, arguments, measure_axes, record
 from .switches import Switches
 from .tensors import split
-from .variants import Plan, UnknownRows, find_plan, form_of, whole_of
+from .variants import Plan, UnknownRows, find_plan, form_of, keep_exact, whole_of
 from .walk import Walk
 
 _SHAPES_KEPT = 256
@@ -58,6 +58,8 @@ class Replay:
         one_position: whether the head may read one position of each text, see `last`. A reader that knows
             what it reads has a method ``where``, see `last.Where`; one that compares with the intact model
             is true in its ``reads_intact_first``.
+        instead: a faster forward of a module inside a layer, or None; it is kept, in this model, where the
+            layer returns the same with it.
 
     Attributes:
         layers: the layer of every call.
@@ -76,6 +78,7 @@ class Replay:
         switches: Switches | None = None,
         alone: bool = False,
         one_position: bool = False,
+        instead: Callable[[nn.Module], Callable[..., Any] | None] | None = None,
     ):
         self._switches, self._alone = switches or Switches(), alone
         if model.training:
@@ -95,6 +98,10 @@ class Replay:
             self.layers = in_calls(self._found, self._structure.layers)
             self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
             self._last = spared_positions(self._runner, self.layers[-1], inputs, read, found, one_position)
+            if instead is not None:
+                for layer, call in zip(self.layers, found.calls):
+                    faster = {m: forward for m in layer.module.modules() if (forward := instead(m))}
+                    keep_exact(layer, call, faster)
             self._plans = list(self._find_plans(found))
             self._check_prepared(inputs, read, found.one)
 

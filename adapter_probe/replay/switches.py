@@ -61,6 +61,15 @@ class Switchable(nn.Module):
     number = 0
 
     @property
+    def only_adds(self) -> bool:
+        """Whether it returns its first argument with its `change` added."""
+        return False
+
+    def change(self, *given: Tensor) -> Tensor:
+        """What it adds to its first argument while it is on."""
+        raise NotImplementedError
+
+    @property
     def acts(self) -> bool:
         """Whether it belongs to the call of its layer that is running."""
         return self.application is None or self.application.now == self.number

@@ -27,6 +27,7 @@ from adapter_probe.errors import ModelError
 
 from .recording import PLAIN, Call, call_again, changed
 from .stacks import Layer
+from .switches import Switchable
 from .tensors import batch_axis, picked, split
 
 _TOLERANCE = 100  # units of rounding between two runs of a layer on the same states
@@ -194,6 +195,12 @@ def _one_kind_at_a_time(
         rows, (given_axes, out_axes) = current[-1], next(calls)
         kinds, kind = np.unique(rows.on[:, list(part.sites)], axis=0, return_inverse=True)
         n, found = len(rows.node), []
+        if len(kinds) == 2 and isinstance(module, Switchable) and module.only_adds:
+            switch(module, False)
+            if module.disable_adapters:  # and not scaled
+                switch(module, True)
+                on = np.flatnonzero(kind.reshape(-1))
+                return _added(module, args, given_axes, current, on)
         with changed({module: forward}):  # a switch may change the forward
             for number in range(len(kinds)):
                 index = np.flatnonzero(kind.reshape(-1) == number)
@@ -207,6 +214,22 @@ def _one_kind_at_a_time(
         return found[0][1] if len(found) == 1 else _merged(found, out_axes, n)
 
     return called
+
+
+def _added(
+    module: Switchable, args: tuple[Tensor, ...], axes: Axes, current: list[Rows], on: np.ndarray
+) -> Tensor:
+    """The first argument of a module that only adds to it, with its change in some rows.
+
+    It is changed in place: whoever returned it gave it to nobody else. The result is another object, because
+    rows are known by the identity of tensors.
+    """
+    x, axis = args[0], axes[0]
+    assert axis is not None, "the rows of its states are told apart"
+    change = _on_some(module.change, args, {}, axes, current, on)
+    rows = split(x, axis, len(current[-1].node))
+    rows.index_add_(0, torch.from_numpy(on).to(x.device), split(change, axis, len(on)))
+    return x.view_as(x)
 
 
 def _on_some(
@@ -405,6 +428,16 @@ def find_plan(layer: Layer, one: Call, two: Call, out_axes: Sequence[int | None]
             tried = replace(plan, parts=parts)
             plan = tried if exact(tried) else plan
     return plan
+
+
+def keep_exact(layer: Layer, call: Call, instead: Mapping[nn.Module, Callable[..., Any]]) -> None:
+    """Give modules of a layer other forwards for good, unless that changes what the layer returns."""
+    own = call_again(layer, call)
+    with changed(instead):
+        ours = call_again(layer, call)
+    if all(map(_alike, own, ours)):
+        for module, forward in instead.items():
+            module.forward = forward  # type: ignore[method-assign]
 
 
 def _planned(seen: Observed) -> Plan:

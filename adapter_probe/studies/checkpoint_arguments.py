@@ -26,6 +26,7 @@ from adapter_probe.settings import (
     Labelled,
     OnBase,
     OnDevice,
+    OneOfSeveral,
     Settings,
     fixed,
     required,
@@ -71,7 +72,7 @@ class Shown(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Ablate(Shown, Machine, Evaluation, AblationSettings):
+class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
     """The arguments of `adapter_probe.ablate`."""
 
     checkpoint: str | Path | Module | Trainer = field(
@@ -175,14 +176,14 @@ _CHECKPOINT = required("checkpoint folder.", metavar="CHECKPOINT", argument=True
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Inspect(OnBase):
+class Inspect(OneOfSeveral, OnBase):
     """The arguments of `adapter_probe.inspect`."""
 
     checkpoint: str | Path = field(metadata=_CHECKPOINT)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Convert(Encoded, Labelled, OnBase):
+class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
     """The arguments of `adapter_probe.convert`."""
 
     error: ClassVar[type[AdapterProbeError]] = CheckpointError
@@ -210,7 +211,7 @@ class Convert(Encoded, Labelled, OnBase):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OnBase):
+class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSeveral, OnBase):
     """The arguments of `adapter_probe.prune`."""
 
     panel = "Spans"

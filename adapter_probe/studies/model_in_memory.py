@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Called = TypeVar("Called", bound=Ablate)  # `Ablate`, or the arguments of what extends it
 
 
-_ON_DISK = ("cluster", "base", "revision", "dequantise")
+_ON_DISK = ("cluster", "base", "revision", "adapter", "dequantise")
 """Arguments that a model in memory cannot follow."""
 
 

@@ -23,6 +23,7 @@ from adapter_probe.analysis.removable import (
 )
 from adapter_probe.analysis.study_records import section_of
 from adapter_probe.argument_checks import as_tuple, taking
+from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.mlx import as_peft
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.data.prompting import Prompting
@@ -118,7 +119,7 @@ def prune(call: Prune) -> Pruning:
         ResultsError: there is no ablation of this checkpoint, or no span within the tolerance.
     """
     use_threads(call.threads)
-    checkpoint, out = Path(call.checkpoint), Path(call.out)
+    checkpoint, out = choose_adapter(Path(call.checkpoint), call.adapter), Path(call.out)
     within = None if call.within is None else as_points("--within", call.within)
     choice = None if call.span is None else _Choice(_as_span(call.span))
     files = tuple(map(str, as_tuple(call.data)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,9 @@ def test_a_single_trial_has_no_interval():
 def test_costs_that_nobody_recorded_are_refused():
     with pytest.raises(ResultsError, match=naming("peak_memory_bytes")):
         pareto_table(record_of(), "memory")
+    losses = record_of().tradeoff.assign(metric=["accuracy"] * 4 + ["perplexity"] * 4)
+    with pytest.raises(ResultsError, match=naming("losses")):
+        pareto_table(replace(record_of(), tradeoff=losses), "parameters")
     record = record_of()
     record.trials.loc[record.trials["task"] == "b", "score"] = np.nan
     with pytest.raises(ResultsError, match=naming("a, b")):

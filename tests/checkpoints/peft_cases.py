@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from peft import PeftConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
@@ -76,4 +77,8 @@ def write_adapter(
     model = get_peft_model(cls.from_pretrained(base), config)
     randomise(model, std)
     model.save_pretrained(folder)
+    if getattr(config, "bias", "none") == "lora_only":  # which PEFT leaves out before 0.21
+        weights, stored = folder / "adapter_model.safetensors", model.state_dict().items()
+        biases = {name: t.contiguous() for name, t in stored if name.endswith("base_layer.bias")}
+        save_file(load_file(weights) | biases, weights, {"format": "pt"})
     return folder

@@ -13,10 +13,16 @@ from exact import assert_close_in_float32
 from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
+from adapter_probe.data.batches import NO_TAG
 from adapter_probe.data.requests_encoding import EncodedRequests, grow_tree
 from adapter_probe.probe import likelihoods
 from adapter_probe.probe.layouts import choose_layout
-from adapter_probe.probe.likelihoods import compare_states, score_states, summed_by_continuation
+from adapter_probe.probe.likelihoods import (
+    WrittenScores,
+    compare_states,
+    score_states,
+    summed_by_continuation,
+)
 from adapter_probe.probe.rows import Scorer, rows_of
 from adapter_probe.replay.replay import Replay
 
@@ -218,3 +224,42 @@ def test_divergences_in_parts_are_those_of_whole_distributions(monkeypatch):
         plain = torch.stack([score_states(parts, batch, states) for states in places[1:]])
         torch.testing.assert_close(found[..., :2], plain, rtol=1e-12, atol=1e-12)
     assert torch.isinf(found[2, after == 4, 2]).all()
+
+
+@pytest.mark.parametrize("columns", [2, 4])
+def test_sums_of_tokens_by_continuation(columns):
+    """Two items of three slots; a token that both continuations begin with counts for each."""
+    generator = torch.Generator().manual_seed(0)
+    scored = torch.rand(3, 5, columns, generator=generator)
+    scored[..., 1] = (scored[..., 1] < 0.5).float()
+    own = {(0, 0): [0, 1], (0, 1): [0, 2], (1, 0): [3], (1, 2): [4]}
+    members = [token for tokens in own.values() for token in tokens]
+    slots = [3 * item + place for (item, place), tokens in own.items() for _ in tokens]
+    batch = SimpleNamespace(members=torch.tensor(members), slots=torch.tensor(slots), n_continuations=3)
+    found = summed_by_continuation(batch, scored, 2)
+    for item, place in np.ndindex(2, 3):
+        tokens = scored[:, own.get((item, place), [])].double().numpy()
+        np.testing.assert_allclose(found["logits"][:, item, place], tokens[..., 0].sum(1), rtol=1e-6)
+        np.testing.assert_array_equal(found["wrong"][:, item, place], (tokens[..., 1] == 0).sum(1))
+        np.testing.assert_array_equal(found["greedy"][:, item, place], (tokens[..., 1] == 1).all(1))
+        if place == 0 and columns == 4:
+            np.testing.assert_allclose(found["differences"][:, item], tokens[..., 2:].sum(1), rtol=1e-12)
+    assert ("differences" in found) == (columns == 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_scores_of_written_texts_are_sums_over_their_tokens(dtype):
+    """Tokens 0 and the last of the vocabulary among them; positions without a token do not count."""
+    tokens = torch.tensor([[0, 4, NO_TAG], [NO_TAG, 2, 1], [NO_TAG, NO_TAG, NO_TAG]])
+    logits = torch.randn(2 * 3, 3, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
+    logits[0, 0, 0] = 9
+    found = WrittenScores(tokens)(None, lambda: {"logits": logits}, 2)
+    assert found.shape == (2, 3, 2)
+    assert found.dtype == torch.promote_types(dtype, torch.float32)
+    own = logits.double().numpy()
+    for copy, text in np.ndindex(2, 3):
+        there = [(i, int(t)) for i, t in enumerate(tokens[text]) if t != NO_TAG]
+        rows = own[3 * copy + text]
+        sums = sum(rows[i, t] - np.log(np.exp(rows[i]).sum()) for i, t in there)
+        assert found[copy, text, 0].item() == pytest.approx(sums, rel=1e-6)
+        assert found[copy, text, 1] == sum(rows[i].argmax() != t for i, t in there)

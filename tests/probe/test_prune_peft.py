@@ -16,11 +16,13 @@ from peft import LoraConfig, PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from refusals import naming
+from safetensors.torch import load_file
 from tiers import slow_unless
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel, MixtralForCausalLM
 
 import adapter_probe as ap
 from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe.checkpoints.peft_loading import saved_tensors
 from adapter_probe.errors import CheckpointError, ResultsError
 from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
@@ -118,6 +120,7 @@ def test_trained_biases_stay(bias: str, tmp_path: Path):
     checkpoint = write_adapter(tmp_path / "adapter", place, AutoModelForCausalLM, config)
     prune(checkpoint, Span(1, 1), tmp_path / "out")
     whole, smaller = by_peft(place, checkpoint), by_peft(place, tmp_path / "out")
+    assert saved_tensors(whole).keys() == load_file(checkpoint / "adapter_model.safetensors").keys()
     base = AutoModelForCausalLM.from_pretrained(place)
     trained = whole.get_base_model().transformer.h[1].attn.c_attn.base_layer.bias
     assert not torch.equal(trained, base.transformer.h[1].attn.c_attn.bias)

@@ -13,6 +13,7 @@ from tiny_families import family, lora
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.stacks import ATTENTION, FFN, part_of
+from adapter_probe.replay.walk import Branch
 
 
 @pytest.mark.parametrize("name", ["llama", "bert", "t5 (labels)"])
@@ -80,6 +81,19 @@ def test_pairs_of_two_stages_in_few_rows(rows):
     found = replay.outputs_of_pairs(x, examples, masks, rows=rows)[:, 0]
     own = torch.stack([replay.own(x, mask)[example] for mask, example in zip(masks, examples)])
     assert torch.allclose(found, own, atol=1e-10)
+
+
+@pytest.mark.parametrize(("bounds", "waiting"), [([0, 5, 6, 7, 8], 0), ([0, 1, 2, 3, 8], 1)])
+def test_of_a_branchs_halves_the_one_with_fewer_masks_is_next(bounds, waiting):
+    nodes, states = torch.arange(4), {(0, 0): torch.arange(4.0)}
+    halves = Branch(1, np.array(bounds), nodes, states, None, 1, nodes).halves()
+    wanted = [(bounds[:3], [0, 1]), (bounds[2:], [2, 3])]
+    for half, (own, rows) in zip(halves, wanted if waiting == 0 else reversed(wanted)):
+        assert (half.bounds.tolist(), half.roots.tolist()) == (own, rows)
+        assert half.states[0, 0].tolist() == half.examples.tolist() == rows
+    assert (
+        halves[0].states[0, 0].untyped_storage().nbytes() < states[0, 0].nbytes
+    )  # which is freed before its turn
 
 
 def test_after_the_first_batch_layers_run_for_variants_alone():

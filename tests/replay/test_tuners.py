@@ -18,6 +18,13 @@ from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, fini
 L = ["q_proj", "v_proj", "down_proj"]
 TWO = ["q_proj", "o_proj"]
 LM = {"task_type": "CAUSAL_LM"}
+
+
+def newer(name: str, **settings: object) -> peft.PeftConfig | None:
+    """A tuner that the lowest supported version of PEFT does not have; None where it is missing."""
+    return getattr(peft, name)(**settings) if hasattr(peft, name) else None
+
+
 TUNERS = {
     "lora": LoraConfig(r=4, target_modules=L),
     "dora": LoraConfig(r=4, target_modules=L, use_dora=True),
@@ -46,24 +53,25 @@ TUNERS = {
     "tokens": LoraConfig(r=4, target_modules=L, trainable_token_indices=[7]),
     "pissa": LoraConfig(r=4, target_modules=L, init_lora_weights="pissa"),
     "olora": LoraConfig(r=4, target_modules=L, init_lora_weights="olora"),
-    "psoft": peft.PsoftConfig(r=4, target_modules=L),
-    "pvera": peft.PveraConfig(r=4, target_modules=["q_proj"]),
-    "adamss": peft.AdamssConfig(r=4, num_subspaces=2, subspace_rank=1, target_modules=L),
-    "beft": peft.BeftConfig(target_modules=L),
-    "deft": peft.DeftConfig(r=4, target_modules=L),
+    "psoft": newer("PsoftConfig", r=4, target_modules=L),
+    "pvera": newer("PveraConfig", r=4, target_modules=["q_proj"]),
+    "adamss": newer("AdamssConfig", r=4, num_subspaces=2, subspace_rank=1, target_modules=L),
+    "beft": newer("BeftConfig", target_modules=L),
+    "deft": newer("DeftConfig", r=4, target_modules=L),
     "delora": peft.DeloraConfig(r=4, target_modules=L),
-    "frod": peft.FrodConfig(target_modules=["q_proj"]),
-    "glora": peft.GloraConfig(r=4, target_modules=L),
-    "gralora": peft.GraloraConfig(r=4, target_modules=TWO, gralora_k=2),
-    "hira": peft.HiraConfig(r=4, target_modules=L),
+    "frod": newer("FrodConfig", target_modules=["q_proj"]),
+    "glora": newer("GloraConfig", r=4, target_modules=L),
+    "gralora": newer("GraloraConfig", r=4, target_modules=TWO, gralora_k=2),
+    "hira": newer("HiraConfig", r=4, target_modules=L),
     "osf": peft.OSFConfig(effective_rank=4, target_modules=L),
-    "peanut": peft.PeanutConfig(r=4, target_modules=L),
+    "peanut": newer("PeanutConfig", r=4, target_modules=L),
     "road": peft.RoadConfig(target_modules=L, group_size=8),
-    "supertuning": peft.SupertuningConfig(target_modules=L),
-    "tinylora": peft.TinyLoraConfig(r=2, target_modules=L),
-    "unilora": peft.UniLoraConfig(r=4, theta_d_length=64, target_modules=L),
+    "supertuning": newer("SupertuningConfig", target_modules=L),
+    "tinylora": newer("TinyLoraConfig", r=2, target_modules=L),
+    "unilora": newer("UniLoraConfig", r=4, theta_d_length=64, target_modules=L),
     "waveft": peft.WaveFTConfig(n_frequency=50, target_modules=L),
 }
+TUNERS = {name: config for name, config in TUNERS.items() if config}
 IN_FLOAT32 = ("pissa", "olora", "psoft")  # whose start PEFT computes in this precision only
 INSIDE = ("c3a",)  # which PEFT always computes in float32, where some processors round differently by batch
 QUICK = ("lora", "ia3", "layer_replication")
@@ -131,6 +139,7 @@ def test_tuners_without_a_switch_in_the_layers_are_refused(config):
         Replay(get_peft_model(base, config).double().eval(), x)
 
 
+@pytest.mark.skipif(not hasattr(peft, "LilyConfig"), reason="this version of PEFT has no Lily")
 def test_a_router_that_averages_over_the_batch_is_refused():
     model, x = tuned(peft.LilyConfig(target_modules=TWO), 0.1)
     with pytest.raises(ModelError, match=naming("text", "texts", "batch")):
@@ -170,3 +179,19 @@ def test_two_finished_weights_and_a_twin_equal_pefts_switches(name):
     assert all(id(p) in shared for p in twin.model.parameters())
     for one in (finished, twin):
         assert abs(one.outputs(x, masks) - want).max() < 1e-10
+
+
+def test_of_packed_maps_the_added_weights_alone_are_freed():
+    model, _ = tuned(TUNERS["lora"])
+    finish_maps(model, 0.5)
+    module = next(module for module in model.modules() if isinstance(module, TwoWeights))
+    x, weight = torch.randn(3, module.off.shape[1], dtype=module.off.dtype), module.off
+    wanted = [torch.nn.functional.linear(x, w, module.bias) for w in (module.on, module.scaled, module.off)]
+    module.pack(lambda linear: linear)
+    assert module.off is weight
+    assert module.on.numel() == module.scaled.numel() == 0
+    for own, choose in zip(
+        wanted, (lambda: module.scale(1), lambda: module.scale(0.5), lambda: module.enable_adapters(False))
+    ):
+        choose()
+        assert torch.equal(module(x), own)

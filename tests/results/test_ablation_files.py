@@ -224,6 +224,7 @@ def test_further_columns_come_last(tmp_path: Path):
         (table(first=[0, 0, 2]), ("data row 3", "first 2", "last 1", "n_layers 1")),
         (table(n_layers=[1, 3, 1]), ("data row 2", "first 0", "last 1", "n_layers 3")),
         (table(first=[0, -1, 1], n_layers=[1, 3, 1]), ("data row 2", "first -1", "last 1", "n_layers 3")),
+        (table(first=[0, 0, 1000], last=[0, 1, 1000]), ("data row 3", "first 1000", "last 1000")),
         (
             table(first=[0, 0, 0], last=[0, 1, 1], n_layers=[1, 2, 2]),
             ("data row 3", "first 0", "last 1", "n_layers 2", "repeated"),

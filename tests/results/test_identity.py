@@ -13,6 +13,7 @@ from adapter_probe.results.fingerprints import (
     canonical_json,
     describe_changes,
     hash_json,
+    list_changes,
     shorten,
     to_plain,
 )
@@ -123,6 +124,13 @@ def test_no_change_is_described_only_between_equals(old: dict, new: dict):
 )
 def test_how_changes_read(old: dict, new: dict, lines: list[str]):
     assert describe_changes(old, new) == lines
+
+
+@pytest.mark.parametrize(
+    ("n", "listed"), [(1, "a0"), (4, "a0; a1; a2; a3"), (5, "a0; a1; a2; a3 and 1 more")]
+)
+def test_four_changes_are_listed_and_the_others_counted(n: int, listed: str):
+    assert list_changes([f"a{i}" for i in range(n)]) == listed
 
 
 def test_a_change_in_the_middle_of_a_long_value_shows():

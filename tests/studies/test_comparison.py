@@ -150,10 +150,15 @@ def test_a_mean_over_seeds(study, other):
     np.testing.assert_allclose(mean["sd_points"], np.std(deltas, axis=0, ddof=1), atol=1e-9)
     np.testing.assert_allclose(mean["max_points"], deltas.max(axis=0), atol=1e-9)
     assert (mean["n_studies"] == 2).all()
+    ranked = mean.sort_values("p_value", ignore_index=True)  # Holm's steps, written out
+    stepped = (ranked["p_value"] * np.arange(len(ranked), 0, -1)).cummax().clip(upper=1)
+    np.testing.assert_allclose(ranked["p_holm"], stepped)
+    assert (mean["significant"] == (mean["p_holm"] < 0.05)).all()
 
 
 def test_equal_seeds_leave_the_examples_uncertainty_alone(study):
     record = average_ablations([study.results] * 3)
+    assert record.names == ("1", "2", "3")
     single = study.spans
     for name in ("ci_low_points", "ci_high_points"):
         np.testing.assert_allclose(record.spans[name], single[name], atol=1.0)

@@ -95,6 +95,7 @@ def test_the_needed_layers_get_adapters(study, tmp_path):
 @pytest.mark.parametrize("rank", [RANK, 6])
 def test_ranks_follow_the_shares_and_scales_stay(study, rank, tmp_path):
     recipe = study.recipe(tmp_path, rank=rank)
+    assert study.results.settings["lora_rank"] == RANK
     shares = study.layers["share_points"].tolist()
     assert list(recipe.ranks) == ranks_by_share(shares, rank)
     assert sum(recipe.ranks) == rank * LAYERS

@@ -337,8 +337,10 @@ def test_micro_and_macro_f1_are_those_of_scikit_learn_with_pefts_switches():
             seen.add(round(expected, 6))
         own = f1_score(true, said, average=None, zero_division=0)
         table = micro.groups[(micro.groups["first"] == first) & (micro.groups["last"] == last)]
+        assert first < 0 or list(table["group"]) == list(LABELS)
         for group in table.itertuples():
             assert group.score == pytest.approx(own[LABELS.index(group.group)], abs=1e-6)
+            assert group.n_examples == true[:, LABELS.index(group.group)].sum()
     assert len(seen) > 3
 
 
