@@ -1,7 +1,7 @@
 """The general engine beside a loop over the variants with PEFT's switches, in turn on one thread.
 
     python -m benchmarks.engines DATA GTE_SMALL [SMOLLM2] [--cases choices,pairs,texts,classes,t5,experts]
-        [--rounds N] [--precision bfloat16] [--profile]
+        [--rounds N] [--precision bfloat16] [--profile] [--bottlenecks CHECKPOINT [--texts N]]
 
 DATA is the folder with arc_easy, blimp and sst2. Without SMOLLM2 a random model of its shape is made. The
 loop has the same texts, those of a length in one batch. Times are processor seconds; preparing (the forwards
@@ -26,9 +26,11 @@ import transformers
 from peft import LoraConfig, get_peft_model
 
 from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe.checkpoints.placed_opening import open_own
 from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.engine import Engine
 from adapter_probe.probe.general import own_forward
+from adapter_probe.probe.plan import TOKENS_PER_PART, cut_parts
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 
 SHAPE = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
@@ -61,9 +63,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--precision", default="float32", help="float32, float64, bfloat16 or mixed")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--bottlenecks", type=Path, help="a checkpoint to run by both engines")
+    parser.add_argument("--texts", type=int, default=100, help="validation texts of --bottlenecks")
     given = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
+    if given.bottlenecks:
+        print(json.dumps(both_engines(given.bottlenecks, given.texts, given.precision, given.rounds)))
+        return
     with tempfile.TemporaryDirectory() as scratch:
         for name in given.cases.split(","):
             base = CASES[name][0]
@@ -77,6 +84,25 @@ def main() -> None:
                 profile(request)
             else:
                 print(json.dumps({"case": name, **compared(request, given.rounds)}), flush=True)
+
+
+def both_engines(checkpoint: Path, texts: int, precision: str, rounds: int) -> dict[str, object]:
+    """Processor seconds of a checkpoint's ablation by the packed and by the general engine, in turn."""
+    arguments = AblationArguments(str(checkpoint), AblationSettings(precision=precision), max_examples=texts)
+    device = torch.device("cpu")
+    placed = open_own(checkpoint, None, torch.float32, None, "a benchmark asks for it")
+    requests = {
+        "packed": prepare_ablation(arguments, device), "general": prepare_ablation(arguments, device, placed)
+    }  # fmt: skip
+    found = {name: [] for name in requests}
+    for number in range(rounds):
+        for name in list(requests)[:: 1 if number % 2 == 0 else -1]:
+            found[name].append(timed(requests[name]))
+    out: dict[str, object] = {"tokens": int(requests["packed"].encoded.lengths.sum())}
+    for name, runs in found.items():
+        out |= {name: [round(run[1], 2) for run in runs], f"{name}_ready": [round(run[0], 2) for run in runs]}
+    ratios = [a[1] / b[1] for a, b in zip(found["general"], found["packed"])]
+    return {**out, "ratio": round(statistics.median(ratios), 3)}
 
 
 def make_base(name: str, folder: Path, tokenizer: Path) -> None:
@@ -125,7 +151,8 @@ def timed(request: AblationRequest) -> tuple[float, float]:
     engine, start = Engine(request), time.process_time()
     engine._prepare()
     ready = time.process_time()
-    list(engine.outputs([np.arange(len(request.encoded))], lambda _: None))
+    parts = cut_parts(request.encoded.lengths, TOKENS_PER_PART["cpu"])
+    list(engine.outputs(parts, lambda _: None))
     return ready - start, time.process_time() - ready
 
 

@@ -45,8 +45,8 @@ def logits(model: nn.Module, run: Callable[[], Any], copies: int) -> Tensor:
 class Replay:
     """A model in evaluation mode, prepared on an example of its inputs.
 
-    A mask has two columns for every call of a layer, in the order of the calls: its attention and its
-    feed-forward network. Columns without an adapter are ignored.
+    A mask has a column for every part of a layer, in the order of the layers' calls: today its attention and
+    its feed-forward network. Columns without an adapter are ignored.
 
     Args:
         model: a model with adapters that can be switched.
@@ -193,9 +193,7 @@ class Replay:
         """The output under one mask, by the model's own forward."""
         mask = mask | ~self.has_adapter
         with self._kept(), refused():
-            return record(self._runner, inputs, read, lambda k, _: self._switch(k, mask[2 * k : 2 * k + 2]))[
-                1
-            ][0]
+            return record(self._runner, inputs, read, lambda k, _: self._switch(k, mask[self.sites(k)]))[1][0]
 
     def outputs(
         self,
@@ -284,16 +282,21 @@ class Replay:
         self._forget_plans()
         return found()
 
-    def switch(self, call: int, on: Sequence[bool], whole: bool = False) -> None:
-        """Switch the parts of a call's layer; or only what its plan says, and the others on."""
-        if not whole:
+    def switch(self, call: int, on: Sequence[bool], plan: Plan | None = None) -> None:
+        """Switch the parts of a call's layer; or only what a plan says for the whole layer, the others on."""
+        if plan is None:
             self._switch(call, on)
             return
         layer = self.layers[call]
         layer.begin()
         self._set(layer, [True] * len(layer.parts))
-        for site, name in self._plans[call].whole:
+        for site, name in plan.whole:
             self.set(layer.module.get_submodule(name), bool(on[site]))
+
+    def sites(self, call: int) -> slice:
+        """The columns of a mask that switch the parts of a call's layer."""
+        ends = np.cumsum([0, *(len(layer.parts) for layer in self.layers)])
+        return slice(int(ends[call]), int(ends[call + 1]))
 
     def plan(self, call: int) -> Plan:
         """How the variants of a call are computed."""
@@ -347,7 +350,7 @@ class Replay:
                     parameter.requires_grad_(grad)
 
     def _all_on(self, _: int, layer: int) -> None:
-        self._set(self._found[layer], (True, True))
+        self._set(self._found[layer], [True] * len(self._found[layer].parts))
 
     def _off_from(self, start: int, call: int, layer: int) -> None:
         # Off, and not scaled: with a strength near 1 nothing would be seen to vary.

@@ -35,7 +35,7 @@ class Layer:
 
     name: str
     module: nn.Module
-    parts: tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]
+    parts: tuple[tuple[nn.Module, ...], ...]
     unclear: str = ""
     number: int = 0
     applications: tuple[Application, ...] = ()
@@ -47,13 +47,13 @@ class Layer:
 
     def called(self, number: int) -> Layer:
         """The layer in one of its calls."""
-        attention, ffn = (
+        parts = tuple(
             tuple(m for m in part if getattr(m, "application", None) is None or m.number == number)
             for part in self.parts
         )
         every = (getattr(module, "application", None) for part in self.parts for module in part)
         applications = tuple(dict.fromkeys(one for one in every if one is not None))
-        return replace(self, parts=(attention, ffn), number=number, applications=applications)
+        return replace(self, parts=parts, number=number, applications=applications)
 
 
 def in_calls(layers: Sequence[Layer], order: Sequence[int]) -> list[Layer]:

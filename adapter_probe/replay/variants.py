@@ -31,6 +31,7 @@ from .switches import Switchable
 from .tensors import batch_axis, picked, split
 
 _TOLERANCE = 100  # units of rounding between two runs of a layer on the same states
+_COST_OF_COPIES = 0.04  # of a layer's products, measured on LoRA in all maps of a model of width 576
 Set = Callable[[nn.Module, bool], None]
 """Switches a module on or off."""
 NO_TENSOR = -1  # in place of an argument's axis
@@ -53,6 +54,8 @@ class Part:
         switched: names of the modules in it that it switches, by their sites; empty if it only gets equal
             rows once.
         axes: of the arguments and of the results of each call.
+        share: of the layer's matrices, how much of their numbers it holds.
+        only_adds: whether all that it switches only adds to what it is given.
         passed_on: whether only modules that get the same rows read its results.
     """
 
@@ -60,6 +63,8 @@ class Part:
     sites: tuple[int, ...]
     switched: tuple[tuple[int, str], ...]
     axes: tuple[tuple[Axes, Axes], ...]
+    share: float = 0.0
+    only_adds: bool = False
     passed_on: bool = False
 
     def moved(self, outer: Sequence[str]) -> Part:
@@ -80,10 +85,26 @@ class Plan:
         whole: the sites by which the whole layer's variants are computed one after the other, with the names
             of the modules that are switched then.
         parts: the modules that do not get all rows, outer ones first.
+        switched: all modules that are switched, by their sites.
     """
 
     whole: tuple[tuple[int, str], ...]
     parts: tuple[Part, ...] = ()
+    switched: tuple[tuple[int, str], ...] = ()
+
+    def for_rows(self, rows: Rows) -> Plan:
+        """The plan, or that of the whole layer where telling rows apart costs more than it saves.
+
+        Modules that change what they are given get copies of their rows; a tenth of the layer's products is
+        about what copies for all of its maps cost.
+        """
+        splits = [part for part in self.parts if part.switched]
+        if not splits or all(part.only_adds for part in splits):
+            return self
+        once = [part for part in self.parts if not part.switched]
+        outer = [a for a in once if not any(a.name.startswith(f"{b.name}.") for b in once)]
+        saved = sum(part.share * (1 - len(rows.told_apart(part.sites)[0]) / len(rows.node)) for part in outer)
+        return self if saved > _COST_OF_COPIES else Plan(self.switched, (), self.switched)
 
     @property
     def apart(self) -> list[int]:
@@ -377,12 +398,21 @@ class Observed:
         module = self.module.get_submodule(name)
         return any(m._forward_hooks or m._forward_pre_hooks for m in module.modules() if m is not module)
 
-    def holds_matrix(self, name: str) -> bool:
-        """Whether a module has a matrix of its own; norms are as fast as choosing rows."""
+    def share(self, name: str) -> float:
+        """Of the numbers in the layer's matrices, how many are in a module; 0 for norms."""
         module = self.module.get_submodule(name)
         switched = {m for part in self.layer.parts for m in part}
         beside = {p for inner in module.children() if inner in switched for p in inner.parameters()}
-        return any(p.dim() > 1 for p in module.parameters() if p not in beside)
+        own, every = (
+            sum(p.numel() for p in m.parameters() if p.dim() > 1 and p not in beside)
+            for m in (module, self.module)
+        )
+        return own / max(1, every)
+
+    def only_adds(self, name: str) -> bool:
+        """Whether a switched module only adds to its argument."""
+        module = self.module.get_submodule(name)
+        return isinstance(module, Switchable) and module.only_adds
 
 
 def _versions(found: Iterable[Any]) -> list[int]:
@@ -392,7 +422,8 @@ def _versions(found: Iterable[Any]) -> list[int]:
 def whole_of(layer: Layer) -> Plan:
     """The plan that calls a whole layer for each kind of variants."""
     names = {module: name for name, module in layer.module.named_modules()}
-    return Plan(tuple((site, names[m]) for site, part in enumerate(layer.parts) for m in part))
+    every = tuple((site, names[m]) for site, part in enumerate(layer.parts) for m in part)
+    return Plan(every, (), every)
 
 
 def form_of(layer: Layer, one: Call, two: Call) -> object:
@@ -455,8 +486,9 @@ def _planned(seen: Observed) -> Plan:
     parts = [*_before(seen, seen.module, "", len(acts), acts, switched)]
     for holder, inside in switched.items():
         sites = tuple(sorted({site for site, _ in inside}))
-        parts.append(Part(holder, sites, tuple(inside), seen.axes(holder) or ()))
-    return Plan(whole, tuple(parts))
+        adds = all(seen.only_adds(name) for _, name in inside)
+        parts.append(Part(holder, sites, tuple(inside), seen.axes(holder) or (), only_adds=adds))
+    return Plan(whole, tuple(parts), tuple((site, name) for name, site in seen.site.items()))
 
 
 def _before(
@@ -468,10 +500,10 @@ def _before(
         if name in switched:
             continue
         axes = seen.axes(name)
-        if axes is not None and not seen.holds_hooks(name) and seen.holds_matrix(name):
+        if axes is not None and not seen.holds_hooks(name) and seen.share(name):
             sites = seen.ends_after(name, acts)
             if len(sites) < n:
-                yield Part(name, sites, (), axes)
+                yield Part(name, sites, (), axes, seen.share(name))
                 n_inside = len(sites)
         yield from _before(seen, inner, f"{name}.", n_inside, acts, switched)
 

@@ -9,18 +9,23 @@ import numpy as np
 import pytest
 import torch
 from exact import assert_close_in_float32
+from refusals import naming
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModel, PreTrainedTokenizerFast
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.base import load_base, load_tokenizer
 from adapter_probe.checkpoints.headers import read_contents
 from adapter_probe.checkpoints.opening import open_any, open_checkpoint
+from adapter_probe.checkpoints.placed_opening import open_own
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.packing import pack
 from adapter_probe.data.tasks import find_task, load_split
+from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.general import general_runners
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.studies.inspect_convert import contents_of
@@ -115,3 +120,35 @@ def test_a_checkpoint_is_trained_opened_and_ablated(
     expected = np.stack([alone.run(some(encoded, which), mask).numpy() for mask in results.masks])
     assert np.ptp(expected, axis=0).max() > 0.003
     assert_close_in_float32(results.outputs[:, ::8], expected, layers=3)
+
+    # The same by Transformers' own modules, whose adapters are put in by hooks.
+    placed = prepare_ablation(
+        AblationArguments(str(tmp_path / "c")), CPU, open_own(tmp_path / "c", None, torch.float32, None, "")
+    )
+    assert np.array_equal(placed.model.has_adapter, request.model.has_adapter)
+    assert placed.model.site_parameters == request.model.site_parameters
+    runner = next(general_runners(placed, torch.float32, 1))
+    found = runner.outputs(np.arange(0, len(encoded), 8), results.masks, 256, lambda: None)
+    assert_close_in_float32(found["logits"], expected, layers=3)
+
+
+def test_the_norms_of_the_base_return_with_a_switch(
+    kind: str, families: dict, save_base: Callable, separate: Callable, tiny_task: Path, tmp_path: Path
+):
+    base = save_base(kind)
+    train(base, tiny_task, tmp_path / "c", Adapters(4, 0.5, activation="tanh"))
+    opened = open_checkpoint(tmp_path / "c")
+    settings = AblationSettings(layernorm="pretrained")
+    given = open_own(tmp_path / "c", None, torch.float32, None, "")
+    if opened.model.anatomy.pre_norm:
+        with pytest.raises(ModelError, match=naming("--layernorm", "pretrained")):
+            prepare_ablation(AblationArguments(str(tmp_path / "c"), settings), CPU, given)
+        return
+    request = prepare_ablation(AblationArguments(str(tmp_path / "c"), settings), CPU, given)
+    which = np.arange(0, len(request.encoded), 8)
+    alone = separate(kind, opened.model, load_base(str(base), 2).model.state_dict())
+    masks = np.random.default_rng(0).random((6, 6)) < 0.5
+    expected = np.stack([alone.run(some(request.encoded, which), mask).numpy() for mask in masks])
+    runner = next(general_runners(request, torch.float32, 1))
+    found = runner.outputs(which, masks, 256, lambda: None)
+    assert_close_in_float32(found["logits"], expected, layers=3)
