@@ -275,6 +275,19 @@ class OnBase(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class OneOfSeveral(Settings):
+    """Which adapter of a folder with several."""
+
+    panel = "Data"
+
+    adapter: str | None = setting(
+        None, "adapter to use where the checkpoint holds several: its subfolder, such as ref or task/lora. "
+        "Of a name on the Hub, only this subfolder is downloaded.", metavar="NAME",
+        flags=("--adapter", "--subfolder"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Dequantised(Settings):
     """In which precision a quantised base is loaded."""
 
@@ -320,8 +333,9 @@ class Sampled(Settings):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OnDevice(Settings):
-    """The device that computes."""
+    """The device that computes, and with how many threads."""
 
     panel = "Running"
 
     device: str = setting("auto", "compute device: auto, cpu, cuda, cuda:1, ...", metavar="DEVICE")
+    threads: int = setting(0, "number of CPU threads, for the whole process; 0 uses PyTorch's default.")

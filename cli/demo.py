@@ -56,12 +56,13 @@ def demo(
     Example: adapter-probe demo --out demo
     """
     from adapter_probe.data.demo import write_demo
-    from adapter_probe.device import choose_device
+    from adapter_probe.device import check_threads, choose_device
     from adapter_probe.studies.ablate import ablate
     from adapter_probe.studies.draw import ablation_report
     from adapter_probe.studies.train import train
 
     choose_device(where.device)  # refused before anything is written
+    check_threads(where.threads)
     base = _base_folder()
     write_demo(out / "data", *(TINY if tiny else ()))
     print_message(f"1/3 writing sentences for training and, with other words, for validation: {out / 'data'}")
@@ -72,10 +73,10 @@ def demo(
         warnings.simplefilter("ignore", AdapterProbeWarning)
         train(
             base, checkpoint, data=out / "data", name="generated word order", size=SIZE, init_std=INIT_STD,
-            epochs=1 if tiny else EPOCHS, learning_rate=LEARNING_RATE, seed=SEED, device=where.device,
+            epochs=1 if tiny else EPOCHS, learning_rate=LEARNING_RATE, seed=SEED, **vars(where),
         )  # fmt: skip
     print_message("3/3 switching adapters off over every span of layers")
-    study = ablate(checkpoint, out=out / "ablation", device=where.device)
+    study = ablate(checkpoint, out=out / "ablation", **vars(where))
     report = ablation_report(study)
     show_study(study, report, json)
     if not json:

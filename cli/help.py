@@ -20,7 +20,8 @@ class PanelCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The parts of the line of usage, without braces around arguments."""
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        pieces = super().collect_usage_pieces(ctx)
+        return [re.sub(r"[{}]", "", piece).replace("......", "...") for piece in pieces]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write what the command does, and an example on a line of its own."""

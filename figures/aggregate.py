@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from adapter_probe.analysis.published import published_aggregate
 from adapter_probe.analysis.study_records import StudyRecord, TradeoffRecord
 from adapter_probe.known_tasks import known_task
-from adapter_probe.wording import BASELINE, METHOD_LABELS, count_text, range_text, signed, task_label
+from adapter_probe.wording import BASELINE, count_text, range_text, signed, task_label
 
 from . import style
 from .curves import (
@@ -26,6 +26,7 @@ from .curves import (
     MarkerStyle,
     decade_ticks,
     far_below,
+    level_entries,
     level_line,
     line_props,
     mark_far_below,
@@ -105,7 +106,7 @@ def aggregate_figure(
                 ax.set_ylabel("")
             if columns == 1 and not index:
                 ax.set_xlabel("")
-        legend_below(figure, legend_entries(frame, published))
+        legend_below(figure, legend_entries(frame, published, figure.axes))
         return fit_height(figure, max(options.venue.tallest, _LEGEND + (3 - columns) * _LOWEST_ROW))
 
 
@@ -150,10 +151,7 @@ def draw(
 
     Args:
         frame: columns of ``aggregate.csv``.
-        ax: Axes to draw on.
-        view: columns to draw.
         published: the paper's percentiles, of which the medians are drawn thin and hollow, or None.
-        limits: limits of the parameter axis.
     """
     alone, frame = frame[frame["method"] == BASELINE], _adapted(frame)
     tidy_axes(ax)
@@ -214,11 +212,11 @@ def _limits(frame: pd.DataFrame, published: pd.DataFrame | None) -> tuple[float,
     return float(np.concatenate(known).min()) / 1.8, float(np.concatenate(known).max()) * 1.8
 
 
-def legend_entries(frame: pd.DataFrame, published: pd.DataFrame | None) -> list[LegendEntry]:
+def legend_entries(
+    frame: pd.DataFrame, published: pd.DataFrame | None, axes: Sequence[Axes]
+) -> list[LegendEntry]:
     """Legend handles and labels: methods, the frontier, the paper."""
-    unit, entries = style.scale_factor(), method_entries(frame)
-    if (frame["method"] == BASELINE).any():
-        entries.append((level_line("baseline"), METHOD_LABELS[BASELINE]))
+    unit, entries = style.scale_factor(), [*method_entries(frame), *level_entries(axes)]
     if frame["on_frontier"].any():
         rim = {"marker": "o", "markersize": 3.4 * unit, "markeredgewidth": 0.7 * unit}
         handle = Line2D([], [], linestyle="", color=style.GRID, markeredgecolor=style.INK, **rim)

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from adapter_probe.settings import Axis
-from adapter_probe.wording import BASELINE, method_label
+from adapter_probe.wording import BASELINE, METHOD_LABELS, method_label
 
 from . import style
 from .legends import LegendEntry
@@ -60,6 +60,11 @@ class ScoreSeries:
     def majority(self) -> float:
         """The score of the most frequent class, as a fraction; NaN if it is not known."""
         return float(self.points["majority_score"].iloc[0])
+
+    @property
+    def has_means(self) -> bool:
+        """Whether a point is the mean of several runs."""
+        return bool((self.points["n"] > 1).any())
 
     @property
     def base_parameters(self) -> float:
@@ -145,7 +150,19 @@ def level_line(kind: Literal["baseline", "majority"], ax: Axes | None = None, he
     """A line at the score without pretraining or of the majority class; a legend's handle without `ax`."""
     colour, dashes, width = _LEVELS[kind]
     props = {"color": colour, "linestyle": (0, dashes), "linewidth": width * style.scale_factor()}
-    return Line2D([], [], **props) if ax is None else ax.axhline(height, zorder=1.6, **props)
+    return Line2D([], [], **props) if ax is None else ax.axhline(height, zorder=1.6, label=kind, **props)
+
+
+def level_entries(axes: Iterable[Axes]) -> list[LegendEntry]:
+    """Legend handles and labels of the lines of `level_line` that lie within their axes."""
+    named = {"baseline": METHOD_LABELS[BASELINE], "majority": "majority class"}
+    seen = {
+        line.get_label()
+        for ax in axes
+        for line in ax.lines
+        if line.get_label() in named and ax.get_ylim()[0] <= line.get_ydata()[0] <= ax.get_ylim()[1]
+    }
+    return [(level_line(kind), words) for kind, words in named.items() if kind in seen]
 
 
 def numbers_of(series: Sequence[ScoreSeries], others: Sequence[pd.DataFrame] = ()) -> pd.DataFrame:
@@ -166,6 +183,15 @@ def with_published(frame: pd.DataFrame, published: pd.DataFrame | None) -> pd.Da
     return pd.concat([frame.assign(source="this run"), *theirs], ignore_index=True)
 
 
+def ends_of(values: Iterable[np.ndarray | pd.Series], least: float) -> tuple[float, float]:
+    """The lowest and the highest of the finite values, at least this far apart; 0 and 1 without any."""
+    known = np.concatenate([np.asarray(one, dtype=float) for one in values])
+    known = known[np.isfinite(known)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    apart = max(0.0, least - (high - low)) / 2
+    return low - apart, high + apart
+
+
 def tidy_axes(ax: Axes) -> None:
     """Light grid below the data, and few ticks on the scores' axis."""
     ax.set_axisbelow(True)
@@ -178,8 +204,6 @@ def decade_ticks(ax: Axes, low: float, high: float, least: float | None = None) 
 
     Args:
         ax: where.
-        low: limit.
-        high: limit.
         least: the first value that ticks make sense for; by default `low`.
     """
     ax.set_xscale("log")
@@ -254,7 +278,7 @@ def method_entries(points: pd.DataFrame) -> list[LegendEntry]:
 
 def has_dots(series: Iterable[ScoreSeries]) -> bool:
     """Whether dots of single trials are visible; that of a point's only trial lies below its mean."""
-    return any(one.trials is not None and (one.points["n"] > 1).any() for one in series)
+    return any(one.trials is not None and one.has_means for one in series)
 
 
 def far_below(points: pd.DataFrame, column: str) -> np.ndarray:
@@ -262,7 +286,6 @@ def far_below(points: pd.DataFrame, column: str) -> np.ndarray:
 
     Args:
         points: columns `method`, `k`, the one asked for, and those of the spread that is drawn with it.
-        column: the score.
     """
     bare = ((points["method"] == "head_only") | (points["k"] == 0).fillna(False)).to_numpy(bool)
     drawn = [name for name in (column, *_SPREADS) if name in points]

@@ -44,7 +44,6 @@ def data_comparison(record: DataComparisonRecord, ax: Axes | None = None) -> Axe
     bootstrap intervals.
 
     Args:
-        record: both changes of every span.
         ax: Axes to draw on; by default the current Axes.
     """
     ax = plt.gca() if ax is None else ax

@@ -88,10 +88,8 @@ def draw_cells(
     A dash marks cells that are coloured as gains and have no number: in greyscale blue looks like red.
 
     Args:
-        cells: the grid.
         values: points, ``[spans]``; NaN is crossed out.
         ax: where.
-        scale: the levels.
         texts: the numbers ``[spans]``, empty for none. A second line is shown only where it fits.
         studied: what was done to the spans, as the axis labels say it.
         small: bool ``[spans]``, cells to draw as small squares without a number.
@@ -185,12 +183,16 @@ def cell_size(ax: Axes) -> float:
 
 
 def number_size(texts: Sequence[str], cell: float) -> float | None:
-    """Font size at which the widest number fits its cell, points; None if that is too small to read."""
+    """Font size at which the widest number fits its cell, points; None if that is too small to read.
+
+    Numbers keep clear of the cell's border, unless only the smallest letters fit.
+    """
     lines = {line for text in texts for line in text.split("\n")}
     widest = max((style.text_width(line, 1.0) for line in lines), default=1.0)
     tall = 0.37 if any("\n" in text for text in texts) else 0.45
-    size = min(1.05 * style.tick_size(), tall * cell, 0.89 * cell / max(widest, 0.1))
-    return size if size >= style.SMALLEST_SIZE else None
+    fits = min(1.05 * style.tick_size(), tall * cell, 0.89 * cell / max(widest, 0.1))
+    clear = min(fits, 0.79 * cell / max(widest, 0.1))
+    return max(clear, style.SMALLEST_SIZE) if fits >= style.SMALLEST_SIZE else None
 
 
 class _LayerLocator(Locator):

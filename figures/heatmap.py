@@ -7,6 +7,7 @@ scale. A wide figure of one ablation has the shares of the layers beside the gri
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pandas as pd
 from matplotlib import pyplot as plt
@@ -33,7 +34,16 @@ from .ablation_words import (
 from .attribution import attribution, legend_entries
 from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
 from .grid import Cells, number_size
-from .layout import LOWEST_ROW, WIDE, fit_height, legend_below, new_figure, shape_of, size_in_points
+from .layout import (
+    LOWEST_ROW,
+    WIDE,
+    fit_height,
+    legend_below,
+    new_figure,
+    shape_of,
+    size_in_points,
+    title_above,
+)
 from .levels import add_bar, draw_colorbar
 from .naming import alike_ablations
 from .span_grid import (
@@ -54,6 +64,7 @@ _NARROWEST = 108.0  # points: a grid with its labels
 _WIDEST_CELL = 26.0  # points, in a wide figure of one grid
 _SMALLEST_GRID = 160.0  # points, likewise: its words need them
 _LABELS = 36.0  # points: what the labels next to a grid take of the width
+_WIDEST_NAME = 0.75  # of a panel's place: a longer name stands above the grid
 PUBLISHED = f"Grids labelled {SOURCE} show the published values (BERT-base, points of validation accuracy)."
 
 
@@ -195,6 +206,7 @@ def heatmap_figure(
 
     A wide figure of one grid has the layer shares of `beside` next to it, if the cells then have room for
     numbers, and otherwise a vertical colour bar; the cells of a shallow grid do not grow to the whole width.
+    A name that is too long for the empty corner stands above its grid.
     """
     width, scale = options.width("full" if len(grids) > 1 else "half"), scale_of(grids)
     tolerance = drawn_tolerance(grids, options.tolerance)
@@ -208,6 +220,9 @@ def heatmap_figure(
         figure = new_figure(width, width * (rows / columns + 1))
         axes = [figure.add_subplot(rows, columns, index + 1) for index in range(len(grids))]
         for index, (grid, ax) in enumerate(zip(grids, axes)):
+            if style.text_width(grid.notes[0], style.tick_size()) > _WIDEST_NAME * 72 * width / columns:
+                title_above(ax, grid.notes[:1])
+                grid = replace(grid, notes=grid.notes[1:])
             draw(grid, ax, tolerance=options.tolerance, notes=True, scale=scale)
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
         if with_shares:

@@ -33,6 +33,7 @@ from .curves import (
     decade_ticks,
     dot_of,
     draw_trials,
+    ends_of,
     has_dots,
     line_of,
     line_props,
@@ -89,7 +90,6 @@ def init_sweep(record: SweepRecord, ax: Axes | None = None, *, paper: bool = Fal
     """Draw the score against the standard deviation of the initialisation.
 
     Args:
-        record: the sweep.
         ax: Axes to draw on; by default the current Axes.
         paper: whether to overlay the published curve.
     """
@@ -224,13 +224,11 @@ def _set_limits(ax: Axes, series: Sequence[ScoreSeries], factor: float) -> None:
     """Limits of the score axis: all values, majority lines and, at the bottom, diverged trials."""
     shown = [one.points[name] for one in series for name in ("mean", "min", "max", "majority_score")]
     shown += [one.published["mean"] for one in series if one.published is not None]
-    values = factor * np.concatenate([values.to_numpy(float) for values in shown])
-    values = values[np.isfinite(values)]
-    low, high = (values.min(), values.max()) if values.size else (0.0, factor)
+    low, high = ends_of([factor * values for values in shown], 0.02 * factor)
     width, height = size_in_points(ax)
     height = min(height, _ASPECT * width)  # what the layout will leave of it
     foot = 0.06 + _row_height(height) * len(_with_diverged(series))  # of the axes' height
-    inside = max(high - low, 0.02 * factor) / (1 - foot - 0.06)
+    inside = (high - low) / (1 - foot - 0.06)
     ax.set_ylim(low - foot * inside, high + 0.06 * inside)
 
 
@@ -291,7 +289,8 @@ def legend_entries(series: Sequence[ScoreSeries]) -> list[LegendEntry]:
     """Legend handles and labels: means, the paper's values, majority classes, then the symbols."""
     marked = list(zip(series, _marks(series)))
     entries: list[LegendEntry] = [
-        (line_of(mark), f"{escape_mathtext(one.name)}, mean ± s.e.m.") for one, mark in marked
+        (line_of(mark), escape_mathtext(one.name) + (", mean ± s.e.m." if one.has_means else ""))
+        for one, mark in marked
     ]
     entries += [
         (line_of(mark, published=True), f"{one.name}, Houlsby et al. 2019")
@@ -333,7 +332,7 @@ def _caption(series: Sequence[ScoreSeries]) -> str:
         [
             f"Validation {metric_name(metric)} against the standard deviation σ of {_drawn_text(series)}.",
             "To the right of the line: initialisations of PEFT by name." if _places(series) else "",
-            f"{MEANS}.",
+            f"{MEANS}." if any(one.has_means for one in series) else "",
             *(
                 f"{one.name}: {runs_text(one.points, [one.trials], one.tried)}{majority}."
                 for one, majority in zip(series, majorities)

@@ -74,9 +74,10 @@ def size_in_points(ax: Axes) -> tuple[float, float]:
 
 def legend_below(figure: Figure, entries: Sequence[tuple[Artist, str]]) -> None:
     """A legend below everything, in as few rows as the figure's width allows."""
-    handles, labels = [handle for handle, _ in entries], [label for _, label in entries]
-    size = style.tick_size()
-    widths = [style.text_width(label, size) + 4.5 * size for label in labels]  # points, with handle and gap
+    size, handles = style.tick_size(), [handle for handle, _ in entries]
+    gap = 4.5 * size  # points: a handle and what is around it
+    labels = [style.wrap_text(label, size, 72 * figure.get_figwidth() - gap) for _, label in entries]
+    widths = [max(style.text_width(line, size) for line in label.split("\n")) + gap for label in labels]
     for rows in range(1, len(labels) + 1):
         columns = np.array_split(widths, -(-len(labels) // rows))  # as Matplotlib fills them
         if sum(map(max, columns)) <= 72 * figure.get_figwidth():
@@ -90,8 +91,9 @@ def legend_below(figure: Figure, entries: Sequence[tuple[Artist, str]]) -> None:
 
 def title_above(ax: Axes, notes: Sequence[str]) -> None:
     """The first note on a line above the axes, and below it the others, in lines that end after commas."""
-    ax.set_title("\n".join([notes[0], ", ".join(notes[1:])]).rstrip(), loc="left", fontsize=style.tick_size())
-    ax._left_title.set_label(notes[0])  # which line breaks in the others do not change
+    text = "\n".join([notes[0], ", ".join(notes[1:])]).rstrip()
+    ax.set_title(text, loc="left", fontsize=style.tick_size())
+    ax._left_title.set_label(text)  # which line breaks do not change
     _wrap_title(ax, size_in_points(ax)[0])
 
 
@@ -105,10 +107,6 @@ def one_panel(
     """A figure with one panel and its legend below.
 
     Args:
-        draw: draws on the axes and returns the legend's entries.
-        options: sizes.
-        aspect: height of the panel over its width.
-        wide_aspect: the same in a wide figure.
         lowest: inches, a height that a narrow figure may have in any venue.
     """
     width, tallest = options.width("half"), options.venue.tallest
@@ -181,8 +179,8 @@ def _wrap_title(ax: Axes, length: float) -> None:
 
     What is too long for a line by itself is broken between words.
     """
-    head, size = ax._left_title.get_label(), ax._left_title.get_fontsize()
-    text = ax.get_title("left").replace("\n", " ").removeprefix(head).strip()
+    size = ax._left_title.get_fontsize()
+    head, _, text = ax._left_title.get_label().partition("\n")
     parts = [
         style.in_lines(part.replace(", ", ",\n").split("\n"), size, length) for part in (head, text) if part
     ]

@@ -23,7 +23,7 @@ from . import style
 from .layout import size_in_points
 
 DROP_EDGES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 50.0)
-GAIN_EDGES = (1.0, 2.0, 5.0)
+GAIN_EDGES = (1.0, 2.0, 3.0, 5.0)
 """Points. A level includes its upper edge, so a drop of exactly 1 point has the colour of 0.5 to 1."""
 
 # seaborn's "rocket" reversed at CIE lightness 92, 81, 71, 60, 50, 39, 28, 17, 6: even steps, hence the same
@@ -31,7 +31,7 @@ GAIN_EDGES = (1.0, 2.0, 5.0)
 DROP_COLOURS = (
     "#f9e5d4", "#f6bf9d", "#f5966c", "#f16646", "#e03143", "#b41658", "#781f59", "#401b44", "#170f28",
 )  # fmt: skip
-GAIN_COLOURS = ("#c6dbef", "#9ecae1", "#6baed6", "#3182bd")  # ColorBrewer Blues
+GAIN_COLOURS = ("#c6dbef", "#9ecae1", "#6baed6", "#3182bd", "#1c6099")  # ColorBrewer Blues, and darker
 
 DIVERGING_EDGES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 """Points, on either side. A level includes its outer edge."""
@@ -39,7 +39,7 @@ DIVERGING_EDGES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 _NEUTRAL = "#f4f4f2"
 _MORE = DROP_COLOURS[1:7]  # colours of the drops between the same edges
 _EXTENDED = {(True, True): "both", (True, False): "min", (False, True): "max", (False, False): "neither"}
-_LESS = (*GAIN_COLOURS, "#1c6099", "#08306b")
+_LESS = (*GAIN_COLOURS, "#08306b")
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,6 @@ class DropScale:
         """The smallest scale that covers all `drops` (any shape; NaN is skipped).
 
         Args:
-            drops: points.
             gains: whether there can be gains, which distances from the intact model have not.
         """
         finite = np.asarray(drops)[np.isfinite(drops)]
@@ -124,7 +123,7 @@ class DivergingScale:
 
     Attributes:
         n_less: levels below 0, at least 1.
-        n_more: levels above 0, at least 1.
+        n_more: likewise above 0.
         colormap: a map to take the colours from instead of this project's.
     """
 
@@ -148,13 +147,13 @@ class DivergingScale:
 
     @classmethod
     def spanning(cls, values: np.ndarray) -> DivergingScale:
-        """The smallest scale that covers all `values` (any shape; NaN is skipped)."""
+        """The smallest scale, of at least two levels on either side, that covers all `values` but NaN."""
         finite = np.round(np.asarray(values)[np.isfinite(values)], 9)
         counts = (
             int(np.searchsorted(DIVERGING_EDGES, side * finite, side="left").max(initial=1))
             for side in (-1, 1)
         )
-        return cls(*(max(1, count) for count in counts))
+        return cls(*(max(2, count) for count in counts))
 
     @property
     def edges(self) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,6 +16,8 @@ from .grid import NUMBER, SMALL_CELL, Cells, cell_size
 from .layout import before_drawing
 
 _INDENT, _LEADING = 0.4, 1.28  # of the notes, relative to their font size
+_MOST_BREAKS = 3  # of notes that are too long
+_BRIEFLY = (("switched off", "off"), ("majority class", "majority"), ("not significant", "n.s."))
 
 
 def draw_tolerance_border(ax: Axes, edges: Sequence[Segment]) -> None:
@@ -37,7 +40,10 @@ def draw_tolerance_border(ax: Axes, edges: Sequence[Segment]) -> None:
 
 
 def draw_rings(ax: Axes, positions: np.ndarray) -> None:
-    """A ring in each cell ``[cells, 2]``: its upper right corner, or its middle without numbers."""
+    """A ring in each cell ``[cells, 2]``: its middle, or with numbers its upper left corner.
+
+    On the right of a number it would read as a degree sign.
+    """
     rings = EllipseCollection(
         [0.16], [0.16], [0], units="xy", offsets=positions[:, ::-1] + 0.5, offset_transform=ax.transData,
         facecolors=style.WHITE, edgecolors=style.INK, zorder=4, label="rings",
@@ -47,9 +53,9 @@ def draw_rings(ax: Axes, positions: np.ndarray) -> None:
     def fit(ax: Axes) -> None:
         cell = cell_size(ax)
         shown = [t for t in ax.texts if t.get_visible() and t.get_label() == NUMBER]
-        wide, place = (0.16, (0.83, 0.17)) if shown else (0.3, (0.5, 0.45))
+        wide, place = (0.16, (0.15, 0.15)) if shown else (0.3, (0.5, 0.45))
         if any("\n" in text.get_text() for text in shown):  # two lines leave less of the corner
-            wide, place = 0.12, (0.9, 0.1)
+            wide, place = 0.12, (0.11, 0.11)
         rings.set_offsets(positions[:, ::-1] + place)
         rings.set_widths([wide])
         rings.set_heights([wide])
@@ -70,12 +76,12 @@ def draw_triangles(ax: Axes, positions: np.ndarray, inks: Sequence[str]) -> None
 def write_notes(ax: Axes, lines: Sequence[str], cells: Cells) -> None:
     """Write the lines in the lower left corner, at the largest font size that does not touch the cells.
 
-    If even the smallest font does not fit, what is in brackets at the end of lines is left out, and then
-    lines that touch cells, the first one last. A ring in the lines becomes a dot where the cells are so small
-    that they have dots.
+    If even the smallest font does not fit, what is in brackets at the end of lines is left out, words are
+    shortened, long lines go to the foot and are broken, and then lines that touch cells are left out, the
+    first one last. A ring in the lines becomes a dot where the cells are so small that they have dots.
     """
     at = {"xycoords": "axes fraction", "textcoords": "offset points", "in_layout": False}
-    notes = [ax.annotate(line, (0, 0), xytext=(0, 0), **at) for line in lines]
+    notes = [ax.annotate(line, (0, 0), xytext=(0, 0), **at) for line in (*lines, *[""] * _MOST_BREAKS)]
     starts = np.array(
         [cells.positions[cells.positions[:, 0] == row, 1].min() for row in range(len(cells.firsts))]
     )
@@ -93,16 +99,26 @@ def write_notes(ax: Axes, lines: Sequence[str], cells: Cells) -> None:
 
     def fit(ax: Axes) -> None:
         sizes = np.arange(max(style.tick_size(), style.SMALLEST_SIZE), style.SMALLEST_SIZE - 0.1, -0.5)
-        cell, shown = cell_size(ax), list(range(len(lines)))
+        cell = cell_size(ax)
         said = [line if cell > SMALL_CELL else line.replace("○", "•") for line in lines]
-        size = next((size for size in sizes if not in_the_way(said, size, cell)), None)
-        if size is None:
-            said = [line.split(" (")[0] for line in said]
-            size = next((size for size in sizes if not in_the_way(said, size, cell)), sizes[-1])
+        short = [line.split(" (")[0] for line in said]
+        brief = [reduce(lambda line, pair: line.replace(*pair), _BRIEFLY, line) for line in short]
+        broken = [*brief[:1], *sorted(brief[1:], key=len)]  # there is more room at the foot
+        tried = [said, short, brief, broken]
+        for _ in range(_MOST_BREAKS):
+            bad = in_the_way(broken, sizes[-1], cell)
+            widths = {index: style.text_width(broken[index], sizes[-1]) for index in bad}
+            at = max(widths, key=widths.__getitem__, default=0)
+            halves = style.wrap_text(broken[at], sizes[-1], 0.68 * widths[at]).split("\n") if bad else []
+            broken = [*broken[:at], *halves, *broken[at + 1 :]] if len(halves) == 2 else broken
+            tried.append(broken)
+        fitting = ((some, size) for some in tried for size in sizes if not in_the_way(some, size, cell))
+        said, size = next(fitting, (brief, sizes[-1]))
+        shown = list(range(len(said)))
         while shown and (bad := in_the_way([said[i] for i in shown], size, cell)):
             del shown[max(bad) or min(1, len(shown) - 1)]
-        for index, (note, text) in enumerate(zip(notes, said)):
-            note.set(visible=index in shown, size=size, text=text)
+        for index, note in enumerate(notes):
+            note.set(visible=index in shown, size=size, text=said[index] if index < len(said) else "")
         for above, index in enumerate(reversed(shown)):
             notes[index].xyann = (_INDENT * size, _INDENT * size + above * _LEADING * size)
 

@@ -28,36 +28,31 @@ def with_labels(studies: Sequence[StudyRecord], labels: Sequence[str]) -> list[S
             f"{count_text(len(labels), 'label')} for {count_text(n_ablations, 'ablation')}; give --label "
             "once per ablation, in the order of the folders"
         )
-    left = iter(labels)
-    given = [
-        _labelled(one, next(left)) if labels and isinstance(one, AblationRecord) else one for one in studies
-    ]
-    named = iter(_told_apart([study for study in given if isinstance(study, AblationRecord)]))
+    ablations, left = [one for one in studies if isinstance(one, AblationRecord)], iter(labels)
+    ablations = [replace(one, label=next(left)) for one in ablations] if labels else ablations
+    apart = told_apart([study_label(one) for one in ablations], ablations)
+    named = iter([replace(one, label=label) for one, label in zip(ablations, apart)])
     return [
         part
-        for study in given
+        for study in studies
         for part in (next(named).in_stacks if isinstance(study, AblationRecord) else [study])
     ]
 
 
-def _told_apart(studies: list[AblationRecord]) -> list[AblationRecord]:
-    labels = [study_label(study) for study in studies]
-    named = list(studies)
+def told_apart(labels: Sequence[str], studies: Sequence[StudyRecord]) -> list[str]:
+    """The labels of studies; equal ones are extended by settings that differ or, without any, by folders."""
+    found = list(labels)
     for label in {label for label in labels if labels.count(label) > 1}:
         same = [index for index, other in enumerate(labels) if other == label]
         for index, words in zip(same, _distinguishing_texts([studies[index] for index in same])):
-            named[index] = _labelled(studies[index], f"{label}, {words}" if words else label)
-    return named
+            found[index] = f"{label}, {words}" if words else label
+    return found
 
 
-def _labelled(study: AblationRecord, label: str) -> AblationRecord:
-    return replace(study, label=label)
-
-
-def _distinguishing_texts(studies: Sequence[AblationRecord]) -> list[str]:
+def _distinguishing_texts(studies: Sequence[StudyRecord]) -> list[str]:
     """Short texts that distinguish the studies: settings, folder, or parent folder."""
     folders = [study.folder.resolve() for study in studies]
-    settings = [settings_text(study) for study in studies]
+    settings = [settings_text(study) if isinstance(study, AblationRecord) else "" for study in studies]
     for words in (settings, [folder.name for folder in folders], [folder.parent.name for folder in folders]):
         if len(set(words)) == len(words):
             return words

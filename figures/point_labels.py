@@ -38,7 +38,6 @@ def label_points(ax: Axes, labels: Sequence[PointLabel], *, opaque: bool = False
 
     Args:
         ax: where.
-        labels: the words.
         opaque: whether they cover what is below them: intervals, see `INTERVAL`.
     """
     at = {"textcoords": "offset points", "va": "center", "ha": "center", "in_layout": False}

@@ -54,7 +54,6 @@ def draw(frame: pd.DataFrame, ax: Axes, *, published: pd.DataFrame | None) -> li
 
     Args:
         frame: columns of ``sizes.csv``, scores as fractions.
-        ax: Axes to draw on.
         published: the paper's means, or None.
 
     Returns:

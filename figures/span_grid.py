@@ -3,7 +3,7 @@
 Row = first layer of the span, column = last. Colours are the levels of `DropScale`; a black line separates
 the spans within the tolerance from the others; single layers are outlined. Colour is never the only cue:
 lightness decreases with the drop, gains have a minus sign, and line and outlines differ in place and weight.
-A ring in a cell's upper right corner marks a difference that is not significant, a triangle in its lower left
+A ring in a cell's upper left corner marks a difference that is not significant, a triangle in its lower left
 corner a span with a smaller drop than a shorter span inside it.
 """
 

@@ -69,7 +69,6 @@ def span_line(record: SpanRecord, *, paper: bool = False) -> SpanLine | None:
     """The line that the spans of a record form; None if they do not form one.
 
     Args:
-        record: an ablation, an average or a comparison.
         paper: whether to include the published drops of the same spans and task; only for an ablation.
     """
     if span_order(record.spans) is None:

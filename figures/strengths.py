@@ -50,7 +50,6 @@ def strengths(record: StrengthRecord, ax: Axes | None = None) -> Axes:
     """Draw the score against the strength, with a legend on the axes.
 
     Args:
-        record: the study.
         ax: Axes to draw on; by default the current Axes. The current rcParams apply.
     """
     ax = plt.gca() if ax is None else ax

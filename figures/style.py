@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -131,10 +132,6 @@ def save(
 
     Args:
         figure: drawn within `paper_style`.
-        folder: output folder, created if missing.
-        stem: file name without suffix.
-        title: short title for the files' metadata.
-        identity: identity of the results, as plain JSON.
         formats: some of `adapter_probe.settings.FIGURE_FORMATS`.
     """
     folder = make_folder(folder)
@@ -215,12 +212,26 @@ def escape_mathtext(text: str) -> str:
 def wrap_text(text: str, size: float, width: float) -> str:
     """The text in lines no wider than `width` points, if possible broken before a unit and after a semicolon.
 
-    Lines of one part have about the same width, so that no word stands alone.
+    Lines of one part have about the same width, so that no word stands alone. Words that are too wide, such
+    as names of files, are broken after hyphens and the like.
     """
     if text_width(text, size) <= width:
         return text
     parts = in_lines(text.replace(" (", "\n(").replace("; ", ";\n").split("\n"), size, width).split("\n")
-    return "\n".join(_evenly(part.split(), size, width) for part in parts)
+    return "\n".join(
+        _evenly([piece for word in part.split() for piece in _pieces(word, size, width)], size, width)
+        for part in parts
+    )
+
+
+def _pieces(word: str, size: float, width: float) -> list[str]:
+    """The parts of a word, each as long as fits, that end in a hyphen or the like; a narrow word is whole."""
+    pieces = [""]
+    for part in re.split(r"(?<=[-_/.])", word) if text_width(word, size) > width else [word]:
+        if pieces[-1] and text_width(pieces[-1] + part, size) > width:
+            pieces.append("")
+        pieces[-1] += part
+    return pieces
 
 
 def _evenly(words: Sequence[str], size: float, width: float) -> str:

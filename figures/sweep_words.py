@@ -22,8 +22,6 @@ def runs_text(points: pd.DataFrame, tables: Iterable[pd.DataFrame | None], tried
     """How many seeds a point has, which ones, and their settings.
 
     Args:
-        points: the points.
-        tables: their trials.
         tried: the most learning rates that were tried for a point.
     """
     counted = range_text((points["n"] + points["diverged"]).astype(int).tolist(), "seed")

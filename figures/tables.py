@@ -62,7 +62,6 @@ def is_greatest(values: pd.DataFrame, *, axis: int = 0) -> np.ndarray:
 
     Args:
         values: scores as fractions; NaN if undefined.
-        axis: axis to compare along.
     """
     shown = np.round(100 * values.to_numpy(float), 1)
     known = ~np.isnan(shown)

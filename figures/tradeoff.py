@@ -37,6 +37,7 @@ from .tradeoff_panel import AXES, UNITS, draw, in_shares, legend_entries, parame
 from .venues import FigureOptions
 
 _ASPECT, _NARROWEST, _LOWEST_ROW, _LEGEND = 0.7, 1.8, 1.9, 1.4  # height over width of a panel; inches
+_LONG_NAME = 30  # letters of a task's name, which then takes several lines
 
 
 _COSTS: dict[Axis, str] = {
@@ -105,10 +106,8 @@ def tradeoff(
     """Draw one task's score against the number of trained parameters, or another cost.
 
     Args:
-        record: the trade-off.
         ax: Axes to draw on; by default the current Axes.
         task: task to draw; required only when the study has several.
-        x: the cost.
         paper: whether to overlay the published curve.
         overlay: results of other people, see `adapter_probe.analysis.overlay.read_overlay`.
 
@@ -152,8 +151,9 @@ def tradeoff_figure(curves: Sequence[ScoreSeries], options: FigureOptions) -> Fi
             ax.set_xlabel(parameter_axis(curves) if last else "")
             ax.tick_params(axis="x", labelbottom=last)
             ax.set_ylabel("" if len(metrics) == 1 and index % columns else ax.get_ylabel())
-        legend_below(figure, legend_entries(curves))
-        lowest = _LEGEND + rows * _LOWEST_ROW if rows > 1 else 0.0
+        legend_below(figure, legend_entries(curves, figure.axes[:n]))
+        long = max(len(curve.name) for curve in curves) > _LONG_NAME
+        lowest = _LEGEND + rows * _LOWEST_ROW if rows > 1 or columns == 1 or long else 0.0
         return fit_height(figure, max(options.venue.tallest, lowest))
 
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from adapter_probe.analysis.sweeps import pareto_frontier
 from adapter_probe.metrics import sign_of
 from adapter_probe.settings import Axis
-from adapter_probe.wording import BASELINE, METHOD_LABELS, score_axis, score_text
+from adapter_probe.wording import method_label, score_axis, score_text
 
 from . import style
 from .curves import (
@@ -25,14 +25,15 @@ from .curves import (
     decade_ticks,
     dot_of,
     draw_trials,
+    ends_of,
     far_below,
     few_ticks,
     has_dots,
+    level_entries,
     level_line,
     line_props,
     mark_far_below,
     marks_of,
-    method_entries,
     published_handle,
     small_ticks,
     tidy_axes,
@@ -68,7 +69,6 @@ def draw(
     and the score without pretraining as lines, or in the notes alone where they lie below the axis.
 
     Args:
-        curve: the task.
         ax: where; by default the current axes.
         beside: all tasks of the figure, whose parameter axis is the same; by default this task alone.
         top_axis: whether to show the percentage of the base on an upper axis. With published values, whose
@@ -112,7 +112,7 @@ def draw(
     if top_axis and not shares and np.isfinite(base):
         _add_top_axis(ax, base)
     if legend:
-        add_legend(ax, legend_entries([curve]), _notes(curve))
+        add_legend(ax, legend_entries([curve], [ax]), _notes(curve))
     else:
         title_above(ax, _notes(curve))
     label_points(ax, _labels(curve, factor, marks))
@@ -196,9 +196,7 @@ def _draw_others(ax: Axes, curve: ScoreSeries, factor: float, marks: Mapping[str
     """Results of other people as hollow marks."""
     unit = style.scale_factor()
     for method, rows in () if curve.others is None else curve.others.groupby("method"):
-        props = line_props(marks[str(method)]) | {
-            "linestyle": "", "markerfacecolor": style.WHITE, "markeredgewidth": 0.7 * unit,
-        }  # fmt: skip
+        props = _hollow(marks[str(method)])
         x, y, bars = rows["trained_parameters"], factor * rows["mean"], factor * rows["sem"]
         ax.errorbar(x, y, bars, elinewidth=0.6 * unit, zorder=2.8, label="others", **props)
 
@@ -220,14 +218,12 @@ def _set_height(ax: Axes, curve: ScoreSeries, factor: float) -> None:
     if curve.others is not None:
         theirs, bars = curve.others["mean"].to_numpy(float), curve.others["sem"].fillna(0).to_numpy(float)
         shown += [theirs - bars, theirs + bars]
-    values = factor * np.concatenate(shown)
-    values = values[np.isfinite(values)]
-    low, high = (values.min(), values.max()) if values.size else (0.0, factor)
+    low, high = ends_of([factor * values for values in shown], 0.01 * factor)
     for line in sorted((factor * curve.baseline, factor * curve.majority), reverse=True):
         if low - 0.5 * (high - low) < line < low:
             low = line
         high = max(high, line) if np.isfinite(line) else high
-    spare = max(high - low, 0.01 * factor)
+    spare = high - low
     marked = curve.points["diverged"].sum() or len(points) < len(curve.points)
     foot = 0.16 if marked else 0.08
     ax.set_ylim(low - foot * spare, high + 0.12 * spare)
@@ -270,27 +266,31 @@ def _notes(curve: ScoreSeries) -> list[str]:
 
 
 def _labels(curve: ScoreSeries, factor: float, marks: Mapping[str, MarkerStyle]) -> list[PointLabel]:
-    """Label some sizes and depths next to their marks."""
-    words = named_points(curve.points)
-    known = curve.points[curve.points["mean"].notna() & ~far_below(curve.points, "mean")]
-    return [
-        PointLabel(words[index], float(count), factor * mean, marks[method].colour)
-        for index, count, mean, method in zip(
-            known.index, known["trained_parameters"], known["mean"], known["method"]
-        )
-        if index in words
-    ]
+    """Label some sizes and depths next to their marks, one's own first."""
+    theirs = () if curve.others is None else (curve.others.assign(k=pd.NA),)
+    labels = []
+    for points in (curve.points[~far_below(curve.points, "mean")], *theirs):
+        words = named_points(points)
+        known = points[points["mean"].notna() & points.index.isin(list(words))]
+        labels += [
+            PointLabel(words[index], float(count), factor * mean, marks[method].colour)
+            for index, count, mean, method in zip(
+                known.index, known["trained_parameters"], known["mean"], known["method"]
+            )
+        ]
+    return labels
 
 
-def legend_entries(curves: Sequence[ScoreSeries]) -> list[LegendEntry]:
-    """Legend handles and labels: methods, then everything else that is drawn."""
+def legend_entries(curves: Sequence[ScoreSeries], axes: Sequence[Axes]) -> list[LegendEntry]:
+    """Legend handles and labels: methods, then everything else that is drawn on the curves' axes."""
     points = pd.concat([curve.points for curve in curves], ignore_index=True)
-    every = pd.DataFrame({"method": [name for curve in curves for name in _methods_of(curve)]})
-    unit, entries = style.scale_factor(), method_entries(every)
-    if any(np.isfinite(curve.baseline) for curve in curves):
-        entries.append((level_line("baseline"), METHOD_LABELS[BASELINE]))
-    if any(np.isfinite(curve.majority) for curve in curves):
-        entries.append((level_line("majority"), "majority class"))
+    marks = marks_of(name for curve in curves for name in _methods_of(curve))
+    unit, own = style.scale_factor(), set(points["method"])
+    entries = [
+        (Line2D([], [], **(line_props(mark) if name in own else _hollow(mark))), method_label(name))
+        for name, mark in marks.items()
+    ]
+    entries += level_entries(axes)
     grey = Line2D([], [], color=style.line_colour(), alpha=0.55, linewidth=0.6 * unit)
     entries.append((grey, "Pareto frontier"))
     if has_dots(curves):
@@ -300,12 +300,16 @@ def legend_entries(curves: Sequence[ScoreSeries]) -> list[LegendEntry]:
         entries.append((Line2D([], [], linestyle="", marker="x", **props), "trials diverged"))
     if any(curve.published is not None for curve in curves):
         entries.append((published_handle(), "Houlsby et al. 2019"))
-    theirs = [curve.others["source"] for curve in curves if curve.others is not None]
-    for source in dict.fromkeys(name for one in theirs for name in one):
-        hollow = {"markerfacecolor": style.WHITE, "markeredgewidth": 0.7 * unit, "markersize": 4.0 * unit}
-        handle = Line2D([], [], linestyle="", marker="o", color=style.FAINT, **hollow)
-        entries.append((handle, f"hollow: {escape_mathtext(str(source))}"))
+    if any(curve.others is not None for curve in curves):  # the caption names their sources
+        handle = Line2D([], [], **_hollow(MarkerStyle(style.FAINT, "o")))
+        entries.append((handle, "hollow: results of others"))
     return entries
+
+
+def _hollow(mark: MarkerStyle) -> dict[str, object]:
+    """What `Axes.plot` takes for results of other people."""
+    edge = 0.7 * style.scale_factor()
+    return line_props(mark) | {"linestyle": "", "markerfacecolor": style.WHITE, "markeredgewidth": edge}
 
 
 def named_points(points: pd.DataFrame) -> dict[int, str]:

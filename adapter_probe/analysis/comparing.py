@@ -179,17 +179,14 @@ def average_ablations(
     if studies[0].metric not in metrics.COMPARISONS:  # which differ from the intact model in any case
         spans = _with_tests(spans, spans["delta_points"].to_numpy(), means)
     spans = spans.assign(n_studies=len(studies), n_examples=studies[0].n_examples)
-    removed = tuple(_removed_points(results) for results in studies)
+    scores = [(row_scores(one), one) for one in studies]
+    removed = tuple(
+        float(metrics.to_points(one.metric, own[removed_row(one)] - own[intact_row(one)]))
+        for own, one in scores
+    )
     return AverageRecord(
         names, spans, *_common_fields(studies, names), task=task, removed_points=removed, deltas=deltas
     )
-
-
-def _removed_points(results: AblationResults) -> float:
-    """The change of the score, in points, with everything off that the study switches."""
-    scores = row_scores(results)
-    change = scores[removed_row(results)] - scores[intact_row(results)]
-    return float(metrics.to_points(results.metric, change))
 
 
 def _over_seeds(samples: np.ndarray, generator: np.random.Generator) -> np.ndarray:

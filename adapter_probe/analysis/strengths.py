@@ -87,10 +87,10 @@ class StrengthSummary:
             ("one half of the examples", f"the other half ({n})") if half else (n, "the same ones")
         )
         gain = "fall" if wording.is_loss(self.metric) else "gain"
+        change = wording.drop_text(-self.delta_points, self.metric).replace(" ", " of ", 1)
         return (
-            f"{sure}: of these strengths {best} is best on {chosen}; on {judged} it is a "
-            f"{wording.drop_text(-self.delta_points, self.metric)} against 1, 95% interval of the {gain} "
-            f"{wording.interval_text(low, high, self.metric)}"
+            f"{sure}: of these strengths {best} is best on {chosen}; on {judged} it is a {change} against "
+            f"strength 1, 95% interval of the {gain} {wording.interval_text(low, high, self.metric)}"
         )
 
 

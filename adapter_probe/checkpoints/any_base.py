@@ -116,6 +116,11 @@ def _takes(cls: Any, config: PretrainedConfig) -> bool:
     return isinstance(config, cls.config_class) or isinstance(config.get_text_config(), cls.config_class)
 
 
+def is_for(config: PretrainedConfig, head: Head, modules: set[str]) -> bool:
+    """Whether transformers has a class for a head on models of this type, and it has these modules."""
+    return (cls := _mapped(config, head)) is not None and modules <= modules_of(cls, config)
+
+
 def _mapped(config: PretrainedConfig, head: Head) -> Any:
     mapping = _MAPPINGS[head]
     cls = mapping.get(type(config), None)

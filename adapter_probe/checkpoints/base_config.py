@@ -109,15 +109,13 @@ def _report(name: str, revision: str | None) -> None:
             report("base", lambda: base_files(folder))
 
 
-def place_of_base(
-    folder: Path, recorded: str | None, revision: str | None, given: str | None
-) -> tuple[str, str | None]:
+def place_of_base(folder: Path, recorded: Any, revision: Any, given: str | None) -> tuple[str, str | None]:
     """Place and revision of the base of another library's checkpoint; see `resolve_base`.
 
     Args:
         folder: the checkpoint.
-        recorded: name of the base in the checkpoint, if any.
-        revision: its revision, if recorded.
+        recorded: name of the base in the checkpoint, if any; not yet known to be a string.
+        revision: its revision, if recorded; the same.
         given: the folder or hub id that the user gave instead.
 
     Raises:
@@ -127,6 +125,12 @@ def place_of_base(
         return resolve_base(given)
     if not recorded:
         raise CheckpointError(f"checkpoint {folder} does not name its base; give it with --base")
+    for what, value in (("base", recorded), ("base's revision", revision)):
+        if not isinstance(value, str | None):
+            raise CheckpointError(
+                f"checkpoint {folder}: the {what} that its configuration names is {quote(value)}, expected a "
+                "string; give the base with --base"
+            )
     try:
         return resolve_base(recorded, revision)
     except CheckpointError as error:

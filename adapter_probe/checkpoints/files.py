@@ -52,8 +52,14 @@ def refuse_unreadable(folder: Path) -> None:
 
 
 def checkpoint_files(folder: Path) -> dict[str, Path]:
-    """The files of a checkpoint by name, with those of adapters in subfolders but not those of results."""
-    return _files_in(folder, [path.parent for path in folder.glob(f"*/{CONFIG}")])
+    """The files of a checkpoint by name, with those of adapters in subfolders but not those of results.
+
+    Above one of several adapters, there are the files of another, whose tokenizer may be that of both.
+    """
+    found = _files_in(folder, [path.parent for path in folder.glob(f"*/{CONFIG}")])
+    above = folder.absolute().parent
+    shared = _files_in(above, ()) if (above / CONFIG).is_file() else {}
+    return found | {f"../{name}": path for name, path in shared.items()}
 
 
 def base_files(folder: Path) -> dict[str, Path]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -142,16 +144,57 @@ def _copied(model: nn.Module) -> nn.Module:
         plain = {
             id(p): nn.Parameter(p.detach(), False) for p in model.parameters() if type(p) is nn.Parameter
         }
-        same = {id(t): t for t in chain(model.parameters(), model.buffers())}
-        try:
-            found = copy.deepcopy(model, {**same, **plain})
-        except (TypeError, RuntimeError):  # something in it cannot be copied
-            return model.eval()
-        for module in found.modules():  # accelerate's mixed precision, bound to the model itself
-            if "_original_forward" in vars(module):
+        memo: dict[int, Any] = {id(t): t for t in chain(model.parameters(), model.buffers())} | plain
+        found = copy.deepcopy(model, memo)
+        for module in found.modules():
+            if "_original_forward" in vars(module):  # accelerate's mixed precision
                 del module._original_forward, module.forward
+            elif "forward" in vars(module):
+                module.forward = _of_copy(module.forward, memo)  # type: ignore[method-assign]
         return found.eval()
     return model.eval()
+
+
+def _of_copy(forward: Any, memo: dict[int, Any]) -> Any:
+    """The forward of a copy; one that encloses modules, as TRL's does, would run those of the original.
+
+    Args:
+        forward: a function, or a method of the copy; Python does not copy what functions enclose.
+        memo: the copied modules, by the identity of the original.
+    """
+    held: dict[int, Any] = {}
+    for place, cell in enumerate(getattr(_function(forward), "__closure__", None) or ()):
+        with suppress(ValueError):  # of an empty cell
+            own = getattr(cell.cell_contents, "__self__", cell.cell_contents)
+            if isinstance(own, nn.Module) and id(own) in memo:
+                other = memo[id(own)]
+                method = own is not cell.cell_contents
+                held[place] = MethodType(cell.cell_contents.__func__, other) if method else other
+    return _Enclosing(forward, held) if held else forward
+
+
+class _Enclosing:
+    """A function or method with other contents in some of its cells, which are copied with it."""
+
+    def __init__(self, forward: Any, held: dict[int, Any]):
+        self.forward, self.held = forward, held
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.forward)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        own = _function(self.forward)
+        cells = [CellType(self.held[n]) if n in self.held else cell for n, cell in enumerate(own.__closure__)]
+        made = FunctionType(own.__code__, own.__globals__, own.__name__, own.__defaults__, tuple(cells))
+        made.__kwdefaults__ = own.__kwdefaults__
+        bound = getattr(self.forward, "__self__", None)
+        return made(*args, **kwargs) if bound is None else made(bound, *args, **kwargs)
+
+
+def _function(forward: Any) -> Any:
+    """The function of a method; a function itself."""
+    return getattr(forward, "__func__", forward)
 
 
 @contextmanager
@@ -173,7 +216,8 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
         for module, disabled in switches:
             Switches().set(module, not disabled)
         for parameter, grad in needed:  # which PEFT changes with its switches
-            parameter.requires_grad_(grad)
+            if parameter.requires_grad != grad:  # what was made in inference mode cannot be set at all
+                parameter.requires_grad_(grad)
         if config is not None:
             config.pad_token_id = padding
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
+from adapter_probe.errors import quote
 from adapter_probe.metrics import Kind
 
 Head = Literal[
@@ -54,3 +56,28 @@ def kind_of_base(config: object) -> Kind:
     made_for = getattr(config, "architectures", None)
     causal = isinstance(made_for, list) and made_for and kind_of_class(made_for[0]) == "causal"
     return "causal" if causal else "classification"
+
+
+# Whose classes wrap a model, or are told apart by what they compute.
+_LIBRARIES = ("transformers", "peft", "torch", "accelerate", "deepspeed", "trl", "unsloth")
+
+
+def class_of_own_code(document: Mapping[str, Any]) -> str | None:
+    """The class that an adapter of PEFT was trained on, where it came with a model instead of a library."""
+    mapping = document.get("auto_mapping")
+    found = mapping if isinstance(mapping, Mapping) else {}
+    name, library = found.get("base_model_class"), found.get("parent_library")
+    own = isinstance(library, str) and library.partition(".")[0] not in _LIBRARIES
+    return str(name) if name and own else None
+
+
+def note_on_code(fields: Mapping[str, Any]) -> list[str]:
+    """What to say of a base that names Python code of its own for its model, which is never run."""
+    code = fields.get("auto_map")
+    named = [code[name] for name in code if name.startswith("AutoModel")] if isinstance(code, dict) else []
+    if not named:
+        return []
+    return [
+        f"The base names code of its own (auto_map: {quote(named[0])}), which is never run; Transformers' "
+        f"class for {fields.get('model_type')} runs in its place, and may compute something else."
+    ]

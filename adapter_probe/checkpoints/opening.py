@@ -19,6 +19,7 @@ from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.reads import report
 
 from . import adapter_bert, adapterhub, native
+from .adapter_folder import only_adapter
 from .any_base import load_any_base
 from .base import LoadedBase, load_base, load_tokenizer
 from .base_config import FoundBase, find_base, place_of_base, read_fields
@@ -108,20 +109,24 @@ def _open_placed(
         return None
     else:
         folder, library = _recognise(folder)
-        if library is not adapterhub:
+        if library is None:
             return None
-        document = read_json_file(folder / CONFIG)
-        inside = adapterhub.parts_of(document, folder).inner is not None
-        place = place_of_base(folder, document.get("model_name"), None, base)
-        family = read_fields(*place)[2].get("model_type")
+        family, inside = "bert", False
+        if library is adapterhub:
+            document = read_json_file(folder / CONFIG)
+            inside = adapterhub.parts_of(document, folder).inner is not None
+            place = place_of_base(folder, document.get("model_name"), None, base)
+            family = read_fields(*place)[2].get("model_type")
     engine = choose_placed(family, inside)
     if engine.name == "packed":
         return None
     with quiet_quantisers():
-        from .placed_opening import open_adapterhub, open_own
+        from .placed_opening import open_foreign, open_own
 
-    opener = open_own if is_own(folder) else open_adapterhub
-    return opener(folder, base, dtype, shared, engine.reason)
+    if is_own(folder):
+        return open_own(folder, base, dtype, shared, engine.reason)
+    assert library is not None, "others are PEFT's"
+    return open_foreign(folder, library, base, dtype, shared, engine.reason)
 
 
 def _open_peft(
@@ -142,7 +147,9 @@ def _open_peft(
     if dequantise:
         load = partial(load_any_base, dequantise=True)
         reason += " and was dequantised while it was loaded"
-    opened = open_with_peft(inside, base, dtype=dtype, given=folder, load=load)
+    above = folder.absolute().parent
+    given = above if inside == folder and (above / CONFIG).is_file() else folder
+    opened = open_with_peft(inside, base, dtype=dtype, given=given, load=load)
     return _with_record(folder, replace(opened, reason=reason, dequantised=dequantise))
 
 
@@ -223,18 +230,13 @@ def _recognise(folder: Path) -> tuple[Path, ModuleType | None]:
     if not (folder / CONFIG).is_file():
         if adapter_bert.is_in(folder):
             return folder, adapter_bert
-        inside = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
-        if not inside:
+        inside = only_adapter(folder)
+        if inside is None:
             raise CheckpointError(
                 f"{folder} is not a checkpoint: it contains neither {DESCRIPTION} nor {CONFIG}, nor "
                 f"TensorFlow's *{adapter_bert.INDEX}"
             )
-        if len(inside) > 1:
-            names = ", ".join(path.name for path in inside)
-            raise CheckpointError(
-                f"{folder} contains {len(inside)} adapters, {names}; give one of these folders"
-            )
-        folder = inside[0]
+        folder = inside
         adapterhub.refuse_composed(folder, folder.name)
     document = read_json_file(folder / CONFIG)
     if "peft_type" in document:

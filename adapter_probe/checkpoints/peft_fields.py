@@ -16,7 +16,8 @@ from typing import Any
 
 from adapter_probe.errors import CheckpointError, one_line
 
-from .files import CONFIG, MODULE_NAME, quote, refuse_unknown, unsupported
+from .adapter_folder import CHANGE_THE_BASE, plain_lora
+from .files import CONFIG, MODULE_NAME, Unsupported, quote, refuse_unknown, unsupported
 from .kinds import HEADS
 
 if typing.TYPE_CHECKING:
@@ -43,9 +44,6 @@ REFUSED_SETTINGS = {
     "alora_invocation_tokens": "activated LoRA, which is on after a token sequence only",
     "enable_lora": "merged LoRA of PEFT before 0.3",
 }
-# Initialisations that take a part out of the base's weights, which is missing where the adapter is off.
-_CHANGE_THE_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
-_WITHOUT_DATA = ("FEATURE_EXTRACTION",)
 # Of other tools and versions, and without effect on a number.
 _NO_EFFECT = ("unsloth_fixed", "merge_weights", "runtime_config", "megatron_core", "peft_version")
 _PATTERNS = (
@@ -75,8 +73,8 @@ def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
         raise CheckpointError(
             f"checkpoint {folder} has the task type {quote(task)}; supported are {', '.join(HEADS)}"
         )
-    if task in _WITHOUT_DATA:
-        raise unsupported(folder, f"the task type {quote(task)}, for which there is no format of data")
+    if task == "FEATURE_EXTRACTION":
+        raise headless(folder, f" (task type {task})")
     for name, what in REFUSED_SETTINGS.items():
         if document.get(name):
             raise unsupported(folder, f"{what} ({name})")
@@ -84,8 +82,19 @@ def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
         if document.get(name) is None:
             raise CheckpointError(f"{folder / CONFIG} lacks {name}")
     start = document.get("init_lora_weights")
-    if isinstance(start, str) and start.lower().startswith(_CHANGE_THE_BASE):
-        raise unsupported(folder, f"init_lora_weights {quote(start)}, which changes the base's weights")
+    if isinstance(start, str) and start.lower().startswith(CHANGE_THE_BASE):
+        raise Unsupported(
+            f"checkpoint {folder} has init_lora_weights {quote(start)}, which takes a part out of the base's "
+            f"weights and is not supported{plain_lora(folder, start.lower())}"
+        )
+
+
+def headless(folder: Path, why: str = "") -> CheckpointError:
+    """The error for an adapter of a model without a head, whose outputs are no predictions."""
+    return Unsupported(
+        f"checkpoint {folder} was trained without a head{why}, so it has no predictions to score; from "
+        "Python, give the loaded model to adapter_probe.ablate with batches=, labels= and read="
+    )
 
 
 def read_fields(path: Path, document: Mapping[str, Any]) -> PeftConfig:

@@ -89,8 +89,10 @@ class LoraTargets:
         if not all(map(MODULE_NAME.fullmatch, self._saved)):
             return False
         for pattern, alpha in self._alphas.items():
-            regex.compile(pattern)
             number_field("", pattern, alpha)
+        for pattern in {*self._ranks, *self._alphas}:  # of which opening says that PEFT ignores it
+            if not any(_match(rf"(.*\.)?({pattern})$", name) for name in tuned):
+                return False
         for name, parts in tuned.items():
             shape = parts.get("lora_A.weight")  # None of an embedding and of bare parameters
             held = {part.removesuffix(".weight") for part in parts}

@@ -20,12 +20,13 @@ from adapter_probe.metrics import Kind, default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod, InnerKind, InnerSpec
 from adapter_probe.models.methods import ParameterRole
 
+from .adapter_folder import WEIGHTS as WEIGHTS
+from .adapter_folder import note_on_others, plain_name, refuse_changed_base, weights_in
 from .description import Description, read_description
 from .engines import choose_engine
 from .files import (
     CONFIG,
     DESCRIPTION,
-    first_file,
     read_json_file,
     read_tensors,
     refuse_irregular,
@@ -34,12 +35,11 @@ from .files import (
 from .headers import Contents, stored_in, weights_of
 from .hub import name_of_checkpoint
 from .identity import BaseIdentity, config_settings
-from .kinds import HEADS, head_of_class
+from .kinds import HEADS, class_of_own_code, head_of_class, note_on_code
 from .peft_fields import refuse_unswitched
 from .peft_fits import fits_tensors
 
 LIBRARY = "peft"
-WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 HEAD_MODULES = ("classifier", "score", "qa_outputs", "classification_head", "logits_proj")
 _LAYER = re.compile(r"(.*?(?:^|\.)\d+)\.([^.]+(?:\.\d+)?)(?:\.|$)")
 _STATES = (".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", ".SCB", ".weight_format")
@@ -79,17 +79,26 @@ def read_peft_contents(folder: Path, base: str | None = None, opened: bool = Fal
     if "peft_type" not in document:
         return None
     refuse_unswitched(folder, document)
-    name = base or document.get("base_model_name_or_path")
+    name, revision = base or document.get("base_model_name_or_path"), document.get("revision")
+    if not isinstance(name, str) or not isinstance(revision, str | None):
+        return None
     try:
-        place = _place(str(name), None if base else document.get("revision"))
+        place = _place(name, None if base else revision)
         if place is None:
             return None
         refuse_unreadable(place)
+        refuse_changed_base(folder, document, place)
         fields = read_json_file(place / "config.json")
         stored = _counted(place, fields)
-        adapter = _sorted_out(_tensors(folder), stored, document.get("modules_to_save") or ())
+        shapes = _tensors(folder)
+        plain = {plain_name(name).removeprefix("base_model.model."): one for name, one in shapes.items()}
+        adapter = _sorted_out(plain, stored, document.get("modules_to_save") or ())
         inside = {name.rpartition(".")[0] for name in stored if _LAYER.match(name)}
-        if not opened and not fits_tensors(document, adapter.modules, inside):
+        if not opened and not (
+            all(name == plain_name(name) for name in shapes)
+            and _is_plain(document, fields, stored, adapter)
+            and fits_tensors(document, adapter.modules, inside)
+        ):
             return None
     except CheckpointError:
         raise
@@ -105,8 +114,7 @@ def read_peft_contents(folder: Path, base: str | None = None, opened: bool = Fal
     said = Description(ImportedMethod(LIBRARY, (_kind(document),), inner=inner), identity, task, 1, "")
     if (folder / DESCRIPTION).is_file():  # of a training by this project
         record = read_description(folder)
-        file = first_file(folder, WEIGHTS)
-        changed = file is None or record.delta_sha256 != hash_files((path, file))
+        changed = record.delta_sha256 != hash_files((path, weights_in(folder)))
         if not opened and (changed or record.base.config != identity.config):
             return None
         said = replace(said, task=record.task, scores=record.scores)
@@ -119,7 +127,11 @@ def read_peft_contents(folder: Path, base: str | None = None, opened: bool = Fal
         identity.hidden_size,
         sites,
         *_counts(adapter, stored),
-        tuple(notes_on([name for name in adapter.modules if not _LAYER.match(f"{name}.")], bias)),
+        (
+            *notes_on([name for name in adapter.modules if not _LAYER.match(f"{name}.")], bias),
+            *note_on_code(fields),
+            *note_on_others(folder),
+        ),
         engine=choose_engine(document, fields),
         stacks=_stacks(layers, fields),
     )
@@ -158,16 +170,37 @@ def _place(name: str, revision: Any) -> Path | None:
 
 
 def _tensors(folder: Path) -> Shapes:
-    """The shapes in an adapter's file, under the names in the model."""
-    file = first_file(folder, WEIGHTS)
-    if file is None:
-        raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
+    """The shapes in an adapter's file, by name."""
+    file = weights_in(folder)
     if file.suffix == ".safetensors":
         refuse_irregular(file)
-        shapes = {name: one.shape for name, one in stored_in(file)}
-    else:
-        shapes = {name: tuple(tensor.shape) for name, tensor in read_tensors(file, as_stored=True).items()}
-    return {name.removeprefix("base_model.model."): shape for name, shape in shapes.items()}
+        return {name: one.shape for name, one in stored_in(file)}
+    return {name: tuple(tensor.shape) for name, tensor in read_tensors(file, as_stored=True).items()}
+
+
+def _is_plain(
+    document: Mapping[str, Any], fields: Mapping[str, Any], base: Mapping[str, int], adapter: _Adapter
+) -> bool:
+    """Whether all is as usual: a class with the head of the task, and tensors of the base's sizes.
+
+    Anything else, such as a grown vocabulary, is told apart from what does not fit by opening the checkpoint.
+    """
+    head, own = HEADS.get(document.get("task_type") or ""), _own_head(fields)
+    if class_of_own_code(document) or (head in ("causal", "seq2seq") and own not in (None, head)):
+        return False
+    if head is None and own is None and adapter.modules.keys() <= {n.rpartition(".")[0] for n in base}:
+        return False  # as in a model without a head
+    if document.get("trainable_token_indices") or document.get("bias") not in (None, "none"):
+        return False
+    whole = {name: shape for name, shape in adapter.whole.items() if not name.startswith(HEAD_MODULES)}
+    sizes = {name: math.prod(shape) for name, shape in whole.items()}  # heads may be for other labels
+    for name, parts in adapter.modules.items():
+        down, up = parts.get("lora_A.weight", ()), parts.get("lora_B.weight", ())
+        if len(down) == len(up) == 2:
+            sizes[f"{name}.weight"] = down[1] * up[0]
+        if "lora_embedding_A" in parts:
+            sizes[f"{name}.weight"] = parts["lora_embedding_A"][1] * parts["lora_embedding_B"][0]
+    return all(base[name] == size for name, size in sizes.items() if name in base)
 
 
 def _counted(place: Path, fields: Mapping[str, Any]) -> dict[str, int]:
@@ -262,12 +295,17 @@ def _counts(adapter: _Adapter, base: Mapping[str, int]) -> tuple[dict[ParameterR
 
 
 def _head(document: Mapping[str, Any], fields: Mapping[str, Any], whole: Iterable[str]) -> str | None:
-    mapping, made_for = document.get("auto_mapping"), fields.get("architectures")
+    mapping = document.get("auto_mapping")
     trained = mapping.get("base_model_class") if isinstance(mapping, dict) else None
     both = bool(fields.get("is_encoder_decoder"))
-    own = head_of_class(made_for[0], both) if isinstance(made_for, list) and made_for else None
     heads = any(name.startswith(HEAD_MODULES) for name in whole)
-    return head_of_class(trained, both) or ("classification" if heads else own)
+    return head_of_class(trained, both) or ("classification" if heads else _own_head(fields))
+
+
+def _own_head(fields: Mapping[str, Any]) -> str | None:
+    """What the class computes that a base was saved from."""
+    made_for, both = fields.get("architectures"), bool(fields.get("is_encoder_decoder"))
+    return head_of_class(made_for[0], both) if isinstance(made_for, list) and made_for else None
 
 
 def _width(fields: Mapping[str, Any]) -> int:

@@ -29,7 +29,7 @@ _NUMBERED = re.compile(r"(?:^|\.)\d+(?:\.|$)")
 _OF_EMBEDDINGS = ("weight", "bias", "base_layer.weight", "base_layer.bias")
 # Of PEFT's warnings, those that say of a setting that it had no effect; the others are advice on training,
 # merging and saving, or on what is refused here.
-_NEWS = ("did not match any", "no modules were excluded", "no module was matched", "no parameter was matched")
+_NEWS = ("no modules were excluded", "no module was matched", "no parameter was matched")
 
 
 def put_adapter(
@@ -70,15 +70,20 @@ def put_adapter(
                     tensor.fill_(torch.nan)
         placed = _fill(model, tensors, path, saved, loaded.identity.name)
         filled = saved_tensors(model)
-    if lacking := sorted(n for n, t in filled.items() if t.is_floating_point() and t.isnan().any()):
+    lacking = sorted(n for n, t in filled.items() if t.is_floating_point() and t.isnan().any())
+    if lacking := lacking or unsaved_biases(model, tensors.keys()):
+        bias = getattr(config, "bias", "none")
+        lost = f"; PEFT before 0.21 did not save what bias={bias!r} trains, so it is lost"
+        lost = lost if bias.endswith("_only") and all(n.endswith("base_layer.bias") for n in lacking) else ""
         raise CheckpointError(
             f"{path} lacks {first_of(lacking)}, which PEFT {peft.__version__} puts on base "
-            f"{loaded.identity.name} with this configuration"
+            f"{loaded.identity.name} with this configuration{lost}"
         )
     _refuse_random(loaded, placed, path)
-    _refuse_foreign(own, placed, saved.keys() | tensors.keys() & _embeddings(model), path)
+    allowed = saved.keys() | set(unsaved_biases(model, saved)) | tensors.keys() & _embeddings(model)
+    _refuse_foreign(own, placed, allowed, path)
     _cast(model, own, dtype if loaded.quantised is None else None)
-    return model.requires_grad_(False).eval(), tuple(_news(said))
+    return model.requires_grad_(False).eval(), (*_news(said), *_unmatched(model))
 
 
 def _wrapped(loaded: AnyLoaded, config: PeftConfig, path: Path) -> PeftModel:
@@ -106,6 +111,18 @@ def saved_tensors(model: PeftModel) -> dict[str, Tensor]:
     return found
 
 
+def unsaved_biases(model: PeftModel, saved: Collection[str]) -> list[str]:
+    """The biases that ``bias="lora_only"`` and the like train, and that are not among saved tensors.
+
+    PEFT before 0.21 saves none of them.
+    """
+    if not str(getattr(model.peft_config[ADAPTER], "bias", "")).endswith("_only"):
+        return []
+    tuned = {name: m.get_base_layer() for name, m in model.named_modules() if isinstance(m, BaseTunerLayer)}
+    biases = [f"{name}.base_layer.bias" for name, m in tuned.items() if getattr(m, "bias", None) is not None]
+    return sorted(set(biases) - set(saved))
+
+
 def _fill(
     model: PeftModel, tensors: Mapping[str, Tensor], path: Path, saved: Collection[str], base_name: str
 ) -> dict[str, Tensor]:
@@ -119,9 +136,11 @@ def _fill(
         places = model.state_dict()
         for name, tensor in state.items():
             if name in places and places[name].shape != tensor.shape:
+                shard = not tensor.numel() or tensor.dim() == 1 < places[name].dim()
+                why = "; it was saved ungathered, as a shard of DeepSpeed ZeRO-3 or FSDP" if shard else ""
                 raise CheckpointError(
                     f"{path}: {_stored_name(name)} has shape {list(tensor.shape)}, the model on base "
-                    f"{base_name} needs {list(places[name].shape)}"
+                    f"{base_name} needs {list(places[name].shape)}{why}"
                 )
             if name in places and places[name].is_floating_point() and not tensor.is_floating_point():
                 kind = str(tensor.dtype).removeprefix("torch.")
@@ -143,12 +162,20 @@ def _fill(
         raise CheckpointError(f"{path}: PEFT {peft.__version__} cannot load it: {said}") from error
     finally:
         del model.load_state_dict
-    if unknown := sorted(set(map(_stored_name, result.unexpected_keys)) - set(saved)):
+    unexpected = set(map(_stored_name, result.unexpected_keys)) - set(saved)
+    if unknown := sorted(name for name in unexpected if not _is_held(model, name, tensors)):
         raise CheckpointError(
             f"{path} contains {first_of(unknown)}, which PEFT {peft.__version__} does not put on base "
             f"{base_name} with this configuration"
         )
     return placed
+
+
+def _is_held(model: PeftModel, name: str, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether the model holds a tensor anyway: PEFT saves grown embeddings that are trained or tied twice."""
+    held = {_stored_name(key): tensor for key, tensor in model.state_dict().items()}
+    same = held.get(name.replace(".modules_to_save.", "."))
+    return same is not None and name in tensors and torch.equal(same, tensors[name].to(same))
 
 
 def _unshare(model: PeftModel, own: Set[str], stored: Set[str]) -> None:
@@ -236,6 +263,22 @@ def _news(said: list[warnings.WarningMessage]) -> list[str]:
     """PEFT's warnings about settings without effect, one sentence each."""
     texts = dict.fromkeys(one_line(w.message) for w in said if isinstance(w.message, Warning))
     return [f"PEFT says: {text}" for text in texts if any(part in text for part in _NEWS)]
+
+
+def _unmatched(model: PeftModel) -> list[str]:
+    """What to say of patterns of ranks and scales that match nothing.
+
+    PEFT's own warning compares them with modules only, and not with parameters, such as fused experts.
+    """
+    tuner, notes = model.base_model, []
+    names = [*tuner.targeted_module_names, *getattr(tuner, "targeted_parameter_names", ())]
+    for field in ("rank_pattern", "alpha_pattern"):
+        keys = getattr(model.peft_config[ADAPTER], field, None) or ()
+        # Those of AdaLoRA are names of parameters.
+        gone = [k for k in keys if not any(re.match(rf"(.*\.)?({k})$", n) or k.startswith(n) for n in names)]
+        if gone:
+            notes.append(f"No module matches {', '.join(sorted(gone))} of {field}, which PEFT ignores.")
+    return notes
 
 
 @dataclass(frozen=True)

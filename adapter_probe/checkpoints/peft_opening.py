@@ -17,20 +17,22 @@ from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.metrics import OF_CLASSES, default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
 
-from .any_base import AnyLoaded, Load, choose_class, head_of_base, limit_length, load_any_base
+from .adapter_folder import note_on_others, read_adapter, refuse_changed_base, weights_in
+from .any_base import AnyLoaded, Load, choose_class, head_of_base, is_for, limit_length, load_any_base
 from .base import load_tokenizer
 from .base_config import AnyBase, find_any_base, place_of_base
 from .description import Description
-from .files import CONFIG, first_file, read_json_file, read_tensors
+from .files import CONFIG, Unsupported, folder_of_base, read_json_file
 from .foreign import names_of_outputs
+from .grown import grow
 from .hub import name_of_checkpoint
 from .identity import tokenizer_parts
-from .kinds import HEADS, Head, head_of_class
+from .kinds import HEADS, Head, class_of_own_code, head_of_class, note_on_code
 from .native import library_versions
 from .opened_peft import OpenedPeft
 from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding, with_blanks
-from .peft_fields import note_on_fields, read_fields, refuse_slow_patterns
-from .peft_headers import LIBRARY, WEIGHTS, hash_files, notes_on
+from .peft_fields import headless, note_on_fields, read_fields, refuse_slow_patterns
+from .peft_headers import LIBRARY, hash_files, notes_on
 from .peft_loading import HEADS as HEAD_MODULES
 from .peft_loading import put_adapter, refuse_outside, refuse_unready, tuned_modules
 from .quantised import method_of, mixes_examples
@@ -53,7 +55,7 @@ def open_with_peft(
         folder: the folder with its files.
         base: folder or hub id to use instead of the recorded base.
         dtype: precision of the model in memory; of a quantised base, of what is not quantised.
-        given: the folder that the user named, if it is the one above.
+        given: the folder above, if the user named that or it has another adapter; a tokenizer there is used.
         load: loads the base.
         in_layers: whether to refuse adapters that are all outside the layers.
 
@@ -64,18 +66,26 @@ def open_with_peft(
     path = folder / CONFIG
     document = read_json_file(path)
     config = read_fields(path, document)
-    file = first_file(folder, WEIGHTS)
-    if file is None:
-        raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
-    tensors = read_tensors(file, as_stored=True)
+    file = weights_in(folder)
+    tensors, notes = read_adapter(folder)
     found = find_any_base(*place_of_base(folder, config.base_model_name_or_path, config.revision, base))
-    outputs = _outputs(tensors)
-    head = _head(config, found, outputs)
-    cls = choose_class(found.name, found.config, head, _modules(tensors))
+    refuse_changed_base(folder, document, folder_of_base(found.name, found.revision))
+    outputs, modules = _outputs(tensors), _modules(tensors)
+    head, unfit = _head(config, found, outputs, modules)
+    cls = choose_class(found.name, found.config, head, modules)
+    if (own := class_of_own_code(document)) not in (None, cls.__name__):
+        raise Unsupported(
+            f"checkpoint {folder} was trained on the class {own} (auto_mapping), whose code is never run; "
+            f"Transformers' {cls.__name__} is another class. From Python, give adapter_probe.ablate the model"
+        )
     loaded = load(found, cls, None if head in ("causal", "seq2seq") else outputs, dtype)
+    _refuse_headless(folder, loaded, modules)
     refuse_slow_patterns(path, document, [name for name, _ in loaded.model.named_modules()])
     _save_heads(config, loaded, tensors)
+    loaded, grown = grow(loaded, config, tensors, file)
     model, said = put_adapter(loaded, config, tensors, file, dtype)
+    if grown is not None:
+        grown.refuse_empty(model, file)
     try:
         refuse_unready(model, f"checkpoint {folder}")
         if in_layers:
@@ -99,7 +109,8 @@ def open_with_peft(
         max_length=limit_length(loaded.max_length, tokenizer.model_max_length, found.name),
         versions=versions_of(method_of(found.fields)),
     )
-    notes = [*said, *filter(None, [note_on_fields(document, config)])]
+    notes += [*said, *filter(None, [note_on_fields(document, config)]), *filter(None, [unfit])]
+    notes += [grown.note] if grown is not None else []
     notes += notes_on([spec.module for spec in tuned.outside], getattr(config, "bias", "none"))
     if head not in ("causal", "seq2seq") and not outputs:
         notes.append("The checkpoint contains no head, so the head of the base is used.")
@@ -111,6 +122,7 @@ def open_with_peft(
     if stored := method_of(found.fields):
         runs = "runs as it is stored" if loaded.quantised else "was dequantised while it was loaded"
         notes.append(f"The base is quantised with {stored} and {runs}.")
+    notes += [*note_on_code(found.fields), *note_on_others(folder)]
     return OpenedPeft(
         model,
         tokenizer,
@@ -134,14 +146,36 @@ def _outputs(tensors: Mapping[str, Tensor]) -> int | None:
     return len(plain[found[-1]]) if found and plain[found[-1]].dim() else None
 
 
-def _head(config: PeftConfig, found: AnyBase, outputs: int | None) -> Head:
-    """What the model computes: by PEFT's task type, else by the class that was trained, else by the base."""
-    trained = (config.auto_mapping or {}).get("base_model_class")
-    head: Head | None = HEADS.get(config.task_type or "") or head_of_class(
-        trained, found.config.is_encoder_decoder
-    )
-    head = head or ("classification" if outputs else head_of_base(found.config)) or "classification"
-    return "regression" if head == "classification" and outputs == 1 else head
+def _head(config: PeftConfig, found: AnyBase, outputs: int | None, modules: set[str]) -> tuple[Head, str]:
+    """What the model computes: by PEFT's task type, else by the class that was trained, else by the base.
+
+    PEFT runs an adapter on any class. A task type of language models, which have no head of their own in the
+    file, gives way to the base's own class where that is of another kind and the adapter fits no other.
+
+    Returns:
+        the head, and what to say of a task type that does not fit; empty if it does.
+    """
+    trained, both = (config.auto_mapping or {}).get("base_model_class"), found.config.is_encoder_decoder
+    own, unfit = head_of_base(found.config), ""
+    head: Head | None = HEADS.get(config.task_type or "") or head_of_class(trained, both)
+    if head in ("causal", "seq2seq") and own not in (None, head):
+        language = own in ("causal", "seq2seq")
+        if not language or not (outputs or is_for(found.config, head, modules)):
+            said, (name,) = config.task_type or trained, found.config.architectures[:1]
+            head, unfit = own, f"The task type {said} does not fit the base, whose own class {name} runs."
+    head = head or ("classification" if outputs else own) or "classification"
+    return "regression" if head == "classification" and outputs == 1 else head, unfit
+
+
+def _refuse_headless(folder: Path, loaded: AnyLoaded, modules: set[str]) -> None:
+    """Refuse an adapter whose names are those of a model without the head and its prefix.
+
+    Raises:
+        CheckpointError: it was trained without a head.
+    """
+    there, prefix = {name for name, _ in loaded.model.named_modules()}, loaded.model.base_model_prefix
+    if prefix and modules and not modules & there and {f"{prefix}.{name}" for name in modules} <= there:
+        raise headless(folder)
 
 
 def _modules(tensors: Iterable[str]) -> set[str]:

@@ -16,11 +16,11 @@ from adapter_probe.errors import CheckpointError, one_line
 from adapter_probe.replay.sharing import sharing
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
+from .adapter_folder import WEIGHTS, read_adapter
 from .any_base import load_any_base
 from .converting import refuse_full
-from .files import CONFIG, first_file, read_json_file, read_tensors
+from .files import CONFIG, read_json_file
 from .opened_peft import OpenedPeft
-from .peft_headers import WEIGHTS
 from .peft_loading import ADAPTER
 from .peft_opening import open_with_peft
 
@@ -56,9 +56,7 @@ def write_without(opened: OpenedPeft, gone: Collection[nn.Module], out: Path) ->
     if not any(isinstance(module, BaseTunerLayer) for module in left.values()):
         _write_plain(opened, gone, out)
         return
-    file = first_file(opened.folder, WEIGHTS)
-    assert file is not None, "it was opened"
-    tensors = read_tensors(file, as_stored=True)
+    tensors, _ = read_adapter(opened.folder)
     kept = {name: t.contiguous() for name, t in tensors.items() if not name.startswith(tuple(removed))}
     if gone and document.get("bias", "none") != "none":
         document["bias"] = "all"

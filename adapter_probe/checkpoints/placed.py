@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from adapter_probe.models.adapters.configured import ConfiguredBottleneck, First
 from adapter_probe.models.adapters.imported import SITE_KINDS, HeadSpec, ImportedMethod, InnerSpec
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.methods import Adapters, Method
-from adapter_probe.replay.switches import Switchable
+from adapter_probe.replay.switches import Application, Switchable
 
 from .any_base import AnyLoaded
 from .files import refuse_other_shape
@@ -48,28 +49,124 @@ class PlacedAdapter(Switchable):
     def __init__(self, bottleneck: Bottleneck | ConfiguredBottleneck):
         super().__init__()
         self.bottleneck = bottleneck
-        self._norm: tuple[nn.Module, ...] = ()  # in a tuple, so that it is not registered below itself
+        # In tuples, so that they are not registered below itself.
+        self._norm: tuple[nn.Module, ...] = ()  # the checkpoint's, once it is filled, and the base's
+        self._place: tuple[nn.Module, Place] | None = None
         self._residual: Tensor | None = None
 
-    def attach(self, layer: nn.Module, place: Place) -> None:
-        """Act whenever the layer runs."""
-        layer.get_submodule(place.holder or place.end).add_module("adapter", self)  # tells its sublayer
-        self._norm = (nn.Identity() if place.norm is None else layer.get_submodule(place.norm),)
+    def attach(
+        self,
+        layer: nn.Module,
+        place: Place,
+        part: int,
+        application: Application | None = None,
+        number: int = 0,
+    ) -> None:
+        """Act whenever the layer runs, or in one of its calls.
+
+        Args:
+            layer: the layer.
+            place: the adapter's place in it.
+            part: the sublayer.
+            application: which of the layer's calls is running; None of a layer that runs once.
+            number: the call.
+        """
+        holder, name = layer.get_submodule(place.holder or place.end), "adapter"
+        self.part, self.application, self.number = part, application, number
+        if application is not None:
+            if not hasattr(holder, name):
+                holder.add_module(name, nn.Module())
+            holder, name = holder.get_submodule(name), str(number)
+        holder.add_module(name, self)
+        norm = nn.Identity() if place.norm is None else layer.get_submodule(place.norm)
+        self._norm, self._place = (norm, deepcopy(norm)), (layer, place)
         layer.get_submodule(place.start).register_forward_pre_hook(self._enter)
         layer.get_submodule(place.end).register_forward_hook(self._leave)
+
+    def restore_norm(self) -> None:
+        """Let the base's LayerNorm stand after the adapter where it is off.
+
+        Raises:
+            ModelError: it follows no LayerNorm.
+        """
+        assert self._place is not None, "it is attached"
+        layer, place = self._place
+        if place.norm is None:
+            raise ModelError(
+                "--layernorm pretrained is not possible with this base, whose LayerNorms precede the "
+                "sublayers and belong to no single site; use --layernorm trained"
+            )
+        tuned, base = layer.get_submodule(place.norm), deepcopy(self._norm[1])
+        base.to(self._norm[0].weight.dtype)
+        if isinstance(tuned, PlacedNorm) and tuned.number == self.number:
+            tuned.base_layer = base
+        else:
+            layer.set_submodule(place.norm, PlacedNorm(tuned, base, self))
+
+    def leave_out_norm(self) -> None:
+        """Let no LayerNorm follow the adapter where it is on, if its output is not normalised."""
+        assert self._place is not None, "it is attached"
+        layer, place = self._place
+        if place.norm is not None and not self._is_normalised:
+            layer.set_submodule(place.norm, PlacedNorm(None, layer.get_submodule(place.norm), self))
+
+    @property
+    def _is_normalised(self) -> bool:
+        return isinstance(self.bottleneck, Bottleneck) or self.bottleneck.spec.norm_after
 
     def _enter(self, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._residual = inputs[0]
 
     def _leave(self, _module: nn.Module, _inputs: tuple, output: Any) -> Any:
         residual, self._residual = self._residual, None
+        if not self.acts:
+            return None
         return _first(output, lambda x: self(x, residual))
+
+    @property
+    def only_adds(self) -> bool:
+        """Whether it returns the sublayer's output with its `change` added."""
+        return self.bottleneck.only_adds
+
+    def change(self, *given: Tensor) -> Tensor:
+        """What it adds to the sublayer's output while it is on; arguments as in `forward`."""
+        return self.bottleneck.change(*given)
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
         """The sublayer's output ``[rows, positions, hidden]``, with the change if it is on."""
         if self.disable_adapters:
             return x
+        if not self._is_normalised:
+            return self.bottleneck.finish(x, residual, self._norm[0], strength=self.strength) - residual
         return self.bottleneck.adapt(x, residual, self._norm[0], self.strength)
+
+
+class PlacedNorm(Switchable):
+    """The LayerNorm after a placed adapter, which may depend on whether the adapter is on.
+
+    Args:
+        on: where it is on; None if the adapter returns finished states.
+        off: where it is off.
+        adapter: the adapter.
+    """
+
+    def __init__(self, on: nn.Module | None, off: nn.Module, adapter: PlacedAdapter):
+        super().__init__()
+        self.original_module, self.base_layer = on, off  # names by which they count as the base's
+        self.part, self.application, self.number = adapter.part, adapter.application, adapter.number
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., hidden]`` to ``[..., hidden]``."""
+        on = self.original_module
+        if not self.acts:
+            return (on or self.base_layer)(x)
+        if self.disable_adapters:
+            return self.base_layer(x)
+        if on is None or self.strength == 1:
+            return x if on is None else on(x)
+        off = self.base_layer(x)
+        # Equal to a norm with interpolated factors and biases, in which its output is linear.
+        return off + self.strength * (on(x) - off)
 
 
 def _first(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -112,7 +209,7 @@ def put_method(
     for name, adapter in placed:
         adapter.to(dtype)
         own = (*adapter.named_parameters(), *adapter.named_buffers())
-        targets |= {f"{name}{OWN}{part}": tensor for part, tensor in own}
+        targets |= {f"{name}.{part}": tensor for part, tensor in own}
     for spec in inner:
         targets |= _parts_of(model.get_submodule(spec.module), spec)
     return targets
@@ -121,7 +218,7 @@ def put_method(
 def put_bottlenecks(
     model: PreTrainedModel, shape: BaseShape, method: Method | ImportedMethod
 ) -> Iterator[tuple[str, Bottleneck | ConfiguredBottleneck]]:
-    """Put bottlenecks into a model; returns each with the name of its holder, in the order of the sites.
+    """Put bottlenecks into a model; returns each with its name, in the order of the sites.
 
     Raises:
         ModelError: the method does not fit the base.
@@ -143,11 +240,7 @@ def put_bottlenecks(
                 f"to {len(layers) - 1}"
             )
         found = [(spec.layer, spec.site, ConfiguredBottleneck(hidden, spec)) for spec in method.bottlenecks]
-    if found and shape.shared:
-        raise ModelError(
-            f"bottlenecks beside LoRA are not supported on a {model.config.model_type} base, whose layers "
-            "share their modules"
-        )
+    applications: dict[str, Application] = {}
     if found and not getattr(model.config, "do_layer_norm_before", True):
         raise ModelError(
             "bottlenecks in an OPT whose LayerNorms follow the sublayers (do_layer_norm_before false) are "
@@ -155,8 +248,15 @@ def put_bottlenecks(
         )
     for layer, kind, adapter in found:
         place, name = getattr(shape.places, kind), f"{shape.prefix}{layers[layer]}"
-        PlacedAdapter(adapter).attach(model.get_submodule(name), place)
-        yield ".".join(filter(None, (name, place.holder))), adapter
+        module, own = model.get_submodule(name), ""
+        if shape.shared:
+            own = str(layer)
+            if name not in applications:
+                applications[name] = Application()
+                applications[name].attach(model.base_model, module)
+        number = sum(other == layers[layer] for other in layers[:layer])
+        PlacedAdapter(adapter).attach(module, place, SITE_KINDS.index(kind), applications.get(name), number)
+        yield ".".join(filter(None, (name, place.holder, "adapter", own))), adapter
 
 
 class _Kept(nn.Module):
@@ -263,5 +363,7 @@ def fill(
     for spec in method.inner if isinstance(method, ImportedMethod) else ():
         if spec.kind in ("scale_input", "scale_output"):
             targets[f"{spec.module}{OWN}factor"].mul_(spec.scale)
+    for module in [module for module in model.modules() if isinstance(module, PlacedAdapter)]:
+        module.leave_out_norm()
     model.requires_grad_(False)
     model.eval()

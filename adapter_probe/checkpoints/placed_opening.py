@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from adapter_probe.models.bases.anatomy import anatomy_for
 from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.methods import Method
 
-from . import adapterhub, native
+from . import native
 from .any_base import AnyLoaded, choose_class, limit_length, load_any_base
 from .base import load_tokenizer, n_outputs
 from .base_config import AnyBase, find_any_base, place_of_base
@@ -36,13 +37,19 @@ from .quantised import method_of
 from .shared import SharedBase
 
 
-def open_adapterhub(
-    folder: Path, base: str | None, dtype: torch.dtype, shared: SharedBase | None, reason: str
+def open_foreign(
+    folder: Path,
+    library: ModuleType,
+    base: str | None,
+    dtype: torch.dtype,
+    shared: SharedBase | None,
+    reason: str,
 ) -> OpenedPlaced:
-    """Open a checkpoint of AdapterHub.
+    """Open a checkpoint of AdapterHub or of adapter-bert.
 
     Args:
         folder: the folder with its files.
+        library: the module that reads its format.
         base: folder or hub id to use instead of the recorded base.
         dtype: precision of the model in memory.
         shared: keeps the base in memory for other checkpoints.
@@ -51,7 +58,7 @@ def open_adapterhub(
     Raises:
         CheckpointError: see `opening.open_checkpoint`.
     """
-    source = adapterhub.read(folder)
+    source = library.read(folder)
     found = _find(*place_of_base(folder, source.base, source.revision, base))
     kind = source.kind or kind_of_base(found.config)
     outputs = source.n_outputs or {"causal": None, "extractive": 2, "regression": 1}.get(
@@ -59,7 +66,7 @@ def open_adapterhub(
     )
     anatomy = _anatomy(found)
     loaded, shape = _load(found, anatomy, kind, outputs, dtype, shared)
-    translated = adapterhub.translate(source, shape)
+    translated = library.translate(source, shape)
     own = dict(loaded.model.named_parameters(remove_duplicate=False))
     translated = translated.without_copies(own, found.name)
     names = source.label_names
@@ -81,7 +88,7 @@ def open_adapterhub(
 def open_own(
     folder: Path, base: str | None, dtype: torch.dtype, shared: SharedBase | None, reason: str
 ) -> OpenedPlaced:
-    """Open a checkpoint of this project; see `open_adapterhub`.
+    """Open a checkpoint of this project; see `open_foreign`.
 
     Raises:
         CheckpointError: see `native.open_native`.

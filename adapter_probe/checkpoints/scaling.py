@@ -19,11 +19,11 @@ from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
+from .adapter_folder import WEIGHTS, read_adapter
 from .converting import refuse_full
-from .files import CONFIG, first_file, read_json_file, read_tensors
+from .files import CONFIG, read_json_file
 from .native import OpenedCheckpoint
 from .opened_peft import OWN, OpenedPeft, OpenedPlaced
-from .peft_headers import WEIGHTS
 from .peft_pruning import PREFIX, switched_modules
 
 # The one factor of each tuner's change that is multiplied, by the type in adapter_config.json.
@@ -98,9 +98,7 @@ def write_scaled(opened: OpenedPeft, modules: Collection[nn.Module], strength: f
     """
     refuse_full(out)
     document = read_json_file(opened.folder / CONFIG)
-    file = first_file(opened.folder, WEIGHTS)
-    assert file is not None, "it was opened"
-    tensors = {name: t.contiguous() for name, t in read_tensors(file, as_stored=True).items()}
+    tensors = {name: t.contiguous() for name, t in read_adapter(opened.folder)[0].items()}
     base = opened.model.get_base_model()
     names = {f"{PREFIX}{name}.": module for name, module in switched_modules(base)}
     own: dict[str, dict[str, Tensor]] = {}

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from adapter_probe.errors import DataError, listed, must_be, shown
+from adapter_probe.data.request_rows import refuse_preferences
+from adapter_probe.errors import DataError, listed, must_be, one_line, shown
 
 LABELS = ("labels", "label")
+_PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+"""What says where the texts of a packed row end, besides their positions."""
 NO_TAG = -100
 """The label of positions that transformers and PyTorch leave out of the loss."""
 Read = Callable[[Any], Tensor]
@@ -97,7 +101,7 @@ def encode_batches(
     """Cut batches into examples.
 
     Args:
-        batches: an iterable of mappings, which is read once, or a table of `datasets` with a format.
+        batches: an iterable of mappings, which is read once, or a table of `datasets`.
         labels: one label per example, or a row of them; None for those in the batches.
         taken: the names of the model's arguments; None if it takes any.
         keep_labels: whether the model needs the labels to compute its outputs, as encoder-decoders do.
@@ -114,11 +118,7 @@ def encode_batches(
     places: list[tuple[int, int]] = []
     shapes: dict[object, int] = {}
     kinds: list[int] = []
-    for number, batch in enumerate(_listed(batches)):
-        if not isinstance(batch, Mapping):
-            wanted = "a mapping of the model's arguments"
-            raise DataError(must_be(f"batch {number}", wanted, type(batch).__name__))
-        found = {str(name): _plain(value) for name, value in batch.items()}
+    for number, found in _read(batches, taken):
         name = next((name for name in LABELS if name in found), None)
         if name is not None:
             own.append(found[name] if keep_labels else found.pop(name))
@@ -131,7 +131,7 @@ def encode_batches(
         n = _n_examples(number, found)
         shape = tuple((name, tuple(x.shape[1:]) if isinstance(x, Tensor) else x) for name, x in found.items())
         kinds += [shapes.setdefault(repr(shape), len(shapes))] * n
-        places += [(number, row) for row in range(n)]
+        places += [(len(kept), row) for row in range(n)]
         kept.append(found)
     if not places:
         raise DataError("batches has no examples (an iterator is used up by one pass); give at least two")
@@ -139,12 +139,76 @@ def encode_batches(
     return encoded, _labels(labels, own, len(encoded))
 
 
-def _listed(batches: Any) -> Iterable[Any]:
-    if hasattr(batches, "features") and hasattr(batches, "iter"):  # a table of datasets
-        return batches.iter(batch_size=32)
+def _read(batches: Any, taken: Sequence[str] | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Every batch with its number; of packed texts each with that of their batch."""
     if isinstance(batches, Mapping) or not isinstance(batches, Iterable):
         raise DataError(must_be("batches", "a list of mappings, a DataLoader or a datasets.Dataset", batches))
-    return batches
+    table = hasattr(batches, "features") and hasattr(batches, "iter")  # of datasets
+    for number, batch in enumerate(batches):
+        if not isinstance(batch, Mapping):
+            wanted = "a mapping of the model's arguments"
+            raise DataError(must_be(f"batch {number}", wanted, type(batch).__name__))
+        found = _row(number, batch, taken) if table or _is_row(batch) else batch
+        for one in _unpacked(number, {str(name): _plain(value) for name, value in found.items()}):
+            yield number, one
+
+
+def _is_row(batch: Mapping[str, Any]) -> bool:
+    """Whether the tokens are those of one text, as in a tokenised dataset."""
+    ids = batch.get("input_ids")
+    flat = isinstance(ids, list) and not any(isinstance(x, list) for x in ids)
+    return flat or getattr(ids, "ndim", 0) == 1
+
+
+def _row(number: int, row: Mapping[str, Any], taken: Sequence[str] | None) -> dict[str, Any]:
+    """A row of a dataset as a batch of one, without the columns that the model does not take.
+
+    Raises:
+        DataError: it takes none, or one has no numbers.
+    """
+    refuse_preferences("batches", row)
+    label = next((name for name in LABELS if name in row), None)
+    own = [name for name in row if (taken is None or name in taken) and name not in LABELS]
+    if not own:
+        raise DataError(
+            f"batches has the columns {listed(row)}, of which the model takes none; its arguments are "
+            f"{listed(taken or ())}; a dataset of texts is given as data="
+        )
+    own += [] if label is None else [label]
+    try:
+        return {name: [x] if isinstance(x := row[name], str) else torch.as_tensor(x)[None] for name in own}
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"batches row {number} holds no numbers of one shape: {one_line(error)}") from None
+
+
+def _unpacked(number: int, batch: dict[str, Any]) -> list[dict[str, Any]]:
+    """The texts of packed rows, each of which sees itself alone, as a batch each.
+
+    As in transformers, a row without a mask holds several texts if its positions begin again. Those without
+    a label to predict are left out.
+
+    Raises:
+        DataError: something in the batch does not belong to positions.
+    """
+    found = {name: x for name, x in batch.items() if name not in _PACKING}
+    at = found.get("position_ids")
+    if not isinstance(at, Tensor) or at.dim() != 2 or "attention_mask" in found:
+        return [batch]
+    if not (at[:, 1:] == 0).any():
+        return [found]
+    for name, x in found.items():
+        if not isinstance(x, Tensor) or x.shape[:2] != at.shape:
+            raise DataError(
+                f"batch {number} has several texts in a row, and {name!r} has no number for each of its "
+                "positions; give batches without packing"
+            )
+    places = [
+        (row, slice(begin, end))
+        for row, own in enumerate(at)
+        for begin, end in pairwise([0, *((own[1:] == 0).nonzero().flatten() + 1).tolist(), len(own)])
+    ]
+    texts = [{name: x[row : row + 1, own] for name, x in found.items()} for row, own in places]
+    return [one for one in texts if "labels" not in one or (one["labels"][:, 1:] != NO_TAG).any()]
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from adapter_probe.data.formats import QUESTION_COLUMNS, Rows, is_text
 from adapter_probe.data.labels import HIDDEN
 from adapter_probe.data.readers import is_raw_cola
+from adapter_probe.data.request_rows import refuse_other_rows
 from adapter_probe.data.spec import Columns
 from adapter_probe.errors import DataError, listed, shown
 
@@ -82,6 +83,8 @@ def _refuse_second(rows: Rows, text: str, label: str | None) -> None:
 def _checked(rows: Rows, text: str | None, text_b: str | None, label: str | None) -> Columns:
     for role, column in (("text", text), ("second text", text_b), ("label", label)):
         if column not in (*rows.names, None) or (column is None and role != "second text"):
+            if role == "text" and column is None:
+                refuse_other_rows(rows.path, rows.names)
             missing = f"no {role} column found" if column is None else f"no column {column!r} for the {role}"
             option, number, usual = _OPTIONS[role]
             raise DataError(
@@ -112,6 +115,7 @@ def text_columns(rows: Rows) -> Columns:
         return Columns(*pair, "")
     text = next((free[name] for name in (*_TEXTS, "prompt") if name in free), None)
     if text is None:
+        refuse_other_rows(rows.path, rows.names)
         raise DataError(
             f"{rows.path}: no text column found (columns: {listed(rows.names)}); rename it 'text', or of "
             "pairs 'text_a' and 'text_b'"

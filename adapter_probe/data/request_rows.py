@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -159,6 +159,35 @@ FORMS: dict[tuple[str, ...], tuple[Form, _Reader]] = {
 
 
 """By the columns that determine it, the form of a row and what makes its example."""
+_PREFERENCES = ({"chosen", "rejected"}, {"chosen_ids", "rejected_ids"})
+
+
+def refuse_preferences(place: object, names: Iterable[str]) -> None:
+    """Refuse preferences.
+
+    Raises:
+        DataError: the columns are theirs; the message says in what form such rows are taken.
+    """
+    if any(columns <= set(names) for columns in _PREFERENCES):
+        raise DataError(
+            f"{place}: chosen and rejected are preferences, which have no score of their own; of a language "
+            "model, give rows with the prompt as context, choices [chosen, rejected] and gold 0; of a reward "
+            "model, each text in a row of its own, with label 1 (chosen) or 0 (rejected)"
+        )
+
+
+def refuse_other_rows(place: object, names: Iterable[str]) -> None:
+    """Refuse rows without texts that are known to be something else: preferences, or tokens.
+
+    Raises:
+        DataError: they are; the message says in what form they are taken.
+    """
+    refuse_preferences(place, names)
+    if "input_ids" in names:
+        raise DataError(
+            f"{place}: the rows have input_ids and no text; of a model in memory, batches= takes them, with "
+            "their labels or labels=; data= takes texts"
+        )
 
 
 def columns_of(place: str, record: Mapping[str, object]) -> tuple[str, ...]:
@@ -168,6 +197,8 @@ def columns_of(place: str, record: Mapping[str, object]) -> tuple[str, ...]:
         DataError: the row is of no known form, or of several.
     """
     found = [columns for columns in FORMS if set(columns) <= set(record)]
+    if all(FORMS[columns][0] == "text" for columns in found):
+        (refuse_preferences if found else refuse_other_rows)(place, record)
     # If there are the columns of another kind, a text or prompt column often repeats their content.
     found = [columns for columns in found if FORMS[columns][0] != "text"] or found[:1]
     if len(found) > 1:

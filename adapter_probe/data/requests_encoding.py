@@ -1,11 +1,11 @@
 """Requests as tokens, by the conventions of lm-evaluation-harness, laid out so that nothing runs twice.
 
 A context and its continuations are encoded together and then split; a text without a context follows the BOS
-(or EOS) token; sequences that are too long are truncated at the start; a long text is cut into windows in
-which each token is scored once. Unlike in lm-evaluation-harness, an EOS that the tokenizer appends to every
-text is left out, because the continuation would follow the context's EOS. The texts of one request share
-prefixes: they are laid out as a tree of tokens that contains every distinct prefix once, so a context runs
-once for all its continuations.
+(or EOS) token, and a whole text is scored from its second token if the tokenizer has neither; sequences that
+are too long are truncated at the start; a long text is cut into windows in which each token is scored once.
+Unlike in lm-evaluation-harness, an EOS that the tokenizer appends to every text is left out, because the
+continuation would follow the context's EOS. The texts of one request share prefixes: they are laid out as a
+tree of tokens that contains every distinct prefix once, so a context runs once for all its continuations.
 """
 
 from __future__ import annotations
@@ -109,8 +109,9 @@ def encode_requests(
             tokenizer as in training; None of any other model.
 
     Raises:
-        DataError: whole texts are given to an encoder-decoder, the tokenizer of another model has neither a
-            BOS nor an EOS token, or a continuation gives no token or more than the model reads.
+        DataError: whole texts are given to an encoder-decoder, a row without a context is to be scored by a
+            tokenizer with neither a BOS nor an EOS token, or a continuation gives no token or more than the
+            model reads.
     """
     encoder = encoder_of(tokenizer, requests, max_length, start)
     trees, example, n_tokens = [], [], []
@@ -139,8 +140,7 @@ def encoder_of(
     """What encodes single requests; arguments as of `encode_requests`.
 
     Raises:
-        DataError: whole texts are given to an encoder-decoder, or the tokenizer of another model has neither
-            a BOS nor an EOS token.
+        DataError: whole texts are given to an encoder-decoder.
     """
     if start is not None:
         if requests.form == "text":
@@ -149,10 +149,13 @@ def encoder_of(
                 "columns prompt and completion, or with choices, not whole texts"
             )
         return Pairs(tokenizer, start, max_length)
-    prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-    if prefix is None:
-        raise DataError("the base's tokenizer has neither a BOS nor an EOS token to start a text with")
-    return Encoder(tokenizer, prefix, max_length)
+    return Encoder(tokenizer, start_token(tokenizer), max_length)
+
+
+def start_token(tokenizer: Any) -> int | None:
+    """The token that starts a text without a context: BOS, or else EOS; None if the tokenizer has neither."""
+    bos: int | None = tokenizer.bos_token_id
+    return tokenizer.eos_token_id if bos is None else bos
 
 
 class Unfit(Exception):
@@ -169,12 +172,12 @@ class Encoder:
 
     Attributes:
         tokenizer: a transformers tokenizer.
-        prefix: the token that starts a text without a context.
+        prefix: see `start_token`.
         max_length: maximum number of tokens that the model reads at once.
     """
 
     tokenizer: Any
-    prefix: int
+    prefix: int | None
     max_length: int
 
     def tokens(self, text: str, framed: bool = True) -> list[int]:
@@ -182,7 +185,7 @@ class Encoder:
 
         A last token of the tokenizer's own, such as an EOS, is left out: the text may be continued.
         """
-        if text.startswith(self.tokenizer.decode(self.prefix)):
+        if self.prefix is not None and text.startswith(self.tokenizer.decode(self.prefix)):
             framed = False
         found = self.tokenizer(text, add_special_tokens=framed, return_special_tokens_mask=True)
         ids: list[int] = found["input_ids"]
@@ -210,22 +213,32 @@ class Encoder:
         """What follows a context written by a chat template, with any token that reaches into it."""
         before, whole = self.tokens(context, False), self.tokens(context + continuation, False)
         same = next((n for n, pair in enumerate(zip(before, whole)) if pair[0] != pair[1]), len(before))
-        return whole[:same] or [self.prefix], whole[same:]
+        return whole[:same] or self._start(), whole[same:]
 
     def _pair(self, before: list[int], context: str, continuation: str) -> Text:
         if context:
-            return before or [self.prefix], self.tokens(context + continuation)[len(before) :]
+            return before or self._start(), self.tokens(context + continuation)[len(before) :]
         scored: list[int] = self.tokenizer.encode(continuation, add_special_tokens=False)
-        if scored[:1] == [self.prefix]:
-            return scored[:1], scored[1:]
-        return [self.prefix], scored
+        start = self._start()
+        return start, scored[1:] if scored[:1] == start else scored
+
+    def _start(self) -> list[int]:
+        if self.prefix is None:
+            raise Unfit(
+                "there is no context, and the base's tokenizer has neither a BOS nor an EOS token to start a "
+                "text with; give a context, or set the tokenizer's eos_token"
+            )
+        return [self.prefix]
 
     def windows(self, request: Request) -> Iterator[list[Text]]:
         """A text in windows that score each token once, with the last window as full as possible."""
         ids, size = self.tokens(request.choices[0]), self.max_length
+        start, ids = (ids[:1], ids[1:]) if self.prefix is None else ([self.prefix], ids)
         if not ids:
-            raise Unfit(f"{shown(request.choices[0])} has no tokens")
-        yield [([self.prefix], ids[:size])]
+            alone = "a single token, and the base's tokenizer has neither a BOS nor an EOS token before it"
+            few = alone if self.prefix is None and start else "no tokens"
+            raise Unfit(f"{shown(request.choices[0])} has {few}")
+        yield [(start, ids[:size])]
         for begin in range(size, len(ids), size):
             end = min(begin + size, len(ids))
             yield [(ids[end - size - 1 : begin], ids[begin:end])]

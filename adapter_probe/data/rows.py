@@ -35,7 +35,8 @@ def rows_of(data: Any, columns: Callable[[bool], tuple[str, str, str]]) -> Itera
     else:
         raise DataError(
             f"data is a {type(data).__name__}; give a file, several files, a DataFrame, a list of rows "
-            "(mappings from column to value), or a pair (texts, labels)"
+            "(mappings from column to value; of an iterable dataset list(...)), or a pair (texts, labels); "
+            "tokens are given as batches= with a model in memory"
         )
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
@@ -44,6 +45,20 @@ def rows_of(data: Any, columns: Callable[[bool], tuple[str, str, str]]) -> Itera
                 "(texts, labels)"
             )
         yield {str(name): _plain(value, number, str(name)) for name, value in row.items()}
+
+
+def token_rows(data: Any) -> list[dict[str, Any]] | None:
+    """The rows of a table or list that hold tokens and no texts; None of anything else."""
+    names = getattr(data, "column_names", None)
+    names = getattr(data, "columns", None) if names is None else names
+    if names is None and is_column(data):
+        first = next(iter(data), None)
+        names = first if isinstance(first, Mapping) else ()
+    if names is None or "input_ids" not in list(names):
+        return None
+    rows = list(rows_of(data, lambda _: ("", "", "")))
+    texts = (isinstance(x, str) for row in rows[:1] for name, x in row.items() if name not in LABEL_COLUMNS)
+    return None if any(texts) or not rows else rows
 
 
 def _as_frame_or_rows(data: Any) -> Any:

@@ -19,6 +19,10 @@ class Machine(OnDevice):
 
     panel = "Running"
 
+    threads: int = setting(
+        0, "number of CPU threads, for the whole process (with a cluster: of CPUs per job); 0 uses PyTorch's "
+        "default.",
+    )  # fmt: skip
     cluster: SlurmOptions | None = setting(None, "SLURM cluster to compute on; by default this machine.")
 
 

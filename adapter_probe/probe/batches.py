@@ -23,7 +23,7 @@ from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.splits import Split
 from adapter_probe.data.tagged import Tagged, Words, tag_metric, words_with_fingerprint
 from adapter_probe.errors import DataError, ModelError, must_be, one_line
-from adapter_probe.metrics import OF_TOKENS, Kind, default_metric
+from adapter_probe.metrics import COMPARISONS, OF_TOKENS, Kind, default_metric
 from adapter_probe.replay.recording import Inputs, Runner
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
@@ -63,7 +63,7 @@ def examples_of(
         try:
             outputs = reading(model(**inputs(0)))
             encoded = encoded.with_lengths(lambda item: _positions(model, inputs(item)))
-        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
             raise ModelError(f"the model does not run on the batches: {one_line(error)}") from error
     if outputs.dim() == 3 and labels is None and not callable(read):
         head = head_of_class(type(base).__name__, both)
@@ -107,7 +107,8 @@ def _written(
     content = encoded.fingerprint.encode() + written.tokens.astype("<i8").tobytes()
     fingerprint = hashlib.sha256(content).hexdigest()
     row = Request("", ("",), counts=((0, 0, 0),))
-    rows = Requests("completion", (row,) * len(encoded), "given", fingerprint, OF_TOKENS)
+    metrics = (*OF_TOKENS, *COMPARISONS)
+    rows = Requests("completion", (row,) * len(encoded), "given", fingerprint, metrics)
     return Examples(rows, written), _task(base, "causal", OF_TOKENS[0], ())
 
 

@@ -17,7 +17,9 @@ import numpy as np
 import torch
 
 from adapter_probe.data.packing import cut_by_tokens
+from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import AdapterProbeError, CheckpointError
+from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.schema import GUARD
@@ -31,6 +33,7 @@ from .plan import (
     MEASURED_TOKENS,
     choose_tokens_per_pass,
     cut_batches,
+    cut_by_length,
     cut_evenly,
     nodes_by_site,
     typical_tokens,
@@ -90,7 +93,11 @@ class Engine:
         if self._mixed:
             compute = partial(self._mixed_outputs, self._first_band())
         n_tokens = int(lengths.sum())  # of finished parts too, so that a resumed run has the same batches
-        cut = [cut_batches(lengths, p, self.tokens_per_pass, self._lanes.n, n_tokens) for p in parts]
+        one_length = not isinstance(self._request.model, AdaptedModel) and not isinstance(
+            self._request.encoded, EncodedRequests
+        )
+        cutting = cut_by_length if one_length else cut_batches
+        cut = [cutting(lengths, p, self.tokens_per_pass, self._lanes.n, n_tokens) for p in parts]
         with closing(self._side_by_side(compute, chain.from_iterable(cut))) as computed:
             for batches in cut:
                 done = []

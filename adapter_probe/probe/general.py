@@ -14,7 +14,7 @@ from adapter_probe.data.answers import decode_windows
 from adapter_probe.data.batches import EncodedBatches, EncodedWritten
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.requests_encoding import EncodedRequests
-from adapter_probe.models.adapters.in_place import PackedMap
+from adapter_probe.models.adapters.in_place import PackedMap, activated_in_place
 from adapter_probe.models.packed import can_pack_weight
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
@@ -131,8 +131,10 @@ class GeneralRunner:
         if (words := self._request.examples.words) is not None:
             return {"tags": words.predicted(items, values)}
         if isinstance(self._request.encoded, EncodedWritten):
-            wrong = values[..., 1:].round().astype(np.int64)
+            wrong = values[..., 1:2].round().astype(np.int64)
             found = {"logits": values[..., :1], "greedy": wrong == 0, "wrong": wrong}
+            if self._request.compares_tokens:
+                found["differences"] = values[..., 2:].astype(np.float64)
             return without_needless(self._request, found)
         if windows is None:
             return {"logits": values}
@@ -195,7 +197,13 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
         others = request.examples.windows or request.examples.words  # which read several positions
         one = others is None and isinstance(encoded, Encoded)
         return Replay(
-            module, inputs, read=reader(request, items), switches=switches, alone=alone, one_position=one
+            module,
+            inputs,
+            read=reader(request, items),
+            switches=switches,
+            alone=alone,
+            one_position=one,
+            instead=None if module is request.model.module else activated_in_place,
         ), None
     share = dtype.itemsize > 2 or _may_share(request, module)
     layout = choose_layout(module, encoded, dtype, device, alone, share)
@@ -204,7 +212,14 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
     items = np.lexsort((encoded.lengths, ~few))[:1]
     rows = rows_of(encoded, items, layout[0], dtype, device)[0]
     with encoding_once(module, rows.share):
-        replay = Replay(module, rows.inputs, read=Scorer(rows, layout[1]), switches=switches, alone=alone)
+        replay = Replay(
+            module,
+            rows.inputs,
+            read=Scorer(rows, layout[1]),
+            switches=switches,
+            alone=alone,
+            instead=None if module is request.model.module else activated_in_place,
+        )
     return replay, layout
 
 
@@ -259,7 +274,8 @@ def reader(
     """What is read of the model's output for some items: logits, of start and end, or scores of tokens."""
     encoded = request.encoded
     if isinstance(encoded, EncodedWritten):
-        return WrittenScores(torch.from_numpy(encoded.tokens[items]))
+        tokens = torch.from_numpy(encoded.tokens[items])
+        return WrittenScores(tokens, [] if request.compares_tokens else None)
     if isinstance(encoded, EncodedBatches):
         return lambda _, run, copies: split(encoded.read(run()), 0, copies)
     return _ends if request.examples.windows is not None else logits

@@ -97,8 +97,10 @@ class GeneralModel:
 
     @property
     def forks_early(self) -> np.ndarray:
-        """Bool ``[sites]``: a switch changes the computation inside the layer."""
-        return np.ones(2 * len(self.layers), dtype=bool)
+        """Bool ``[sites]``: a switch changes the computation inside the sublayer, not only its result."""
+        return np.array(
+            [not all(hasattr(module, "restore_norm") for module in part) for part in self.site_modules]
+        )
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
@@ -147,16 +149,21 @@ class GeneralModel:
         return [*self.module.parameters(), *self.module.buffers()]
 
     def check_norms(self, norms: NormChoice) -> None:
-        """Refuse to restore the base's LayerNorms, which belong to no site here.
+        """Let the base's LayerNorms stand after adapters that are off, if `norms` is "pretrained".
 
         Raises:
-            ModelError: `norms` is not "trained".
+            ModelError: they belong to no site.
         """
-        if norms != "trained":
+        if norms == "trained":
+            return
+        placed = [module for module in self.module.modules() if hasattr(module, "restore_norm")]
+        if not placed:
             raise ModelError(
-                f"--layernorm {norms} is not possible with a model that the general engine runs: "
-                "what it changes in a layer is switched as one; use --layernorm trained"
+                f"--layernorm {norms} is not possible with adapters of PEFT: what they change in a layer is "
+                "switched as one; use --layernorm trained"
             )
+        for adapter in placed:
+            adapter.restore_norm()
 
     def check_sites(self, sites: SiteChoice) -> None:
         """Refuse one sublayer of layers in which the sublayers cannot be told apart.

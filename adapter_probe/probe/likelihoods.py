@@ -155,24 +155,45 @@ class WrittenScores:
 
     Attributes:
         tokens: int64 ``[examples, positions]``, as of `EncodedWritten`.
+        intact: where the intact model's predictions are kept, those of the first reading, to compare every
+            variant with them; None to compare nothing.
     """
 
     tokens: Tensor
+    intact: list[Tensor] | None = None
+
+    @property
+    def reads_intact_first(self) -> bool:
+        """Whether the first output that it reads must be the intact model's."""
+        return self.intact is not None
 
     def numbers(self, scores: Tensor) -> Tensor:
-        """The log-likelihoods; which token is likeliest, rounding may decide."""
-        return scores[..., 0]
+        """The log-likelihoods and divergences; which token is likeliest, rounding may decide."""
+        return scores[..., ::2]
 
     def __call__(self, model: nn.Module, run: Callable[[], Any], copies: int) -> Tensor:
-        """The summed log-likelihood of every text, and its wrong tokens: ``[copies, examples, 2]``."""
-        logits = run()["logits"]  # [copies x examples, positions, vocabulary]
-        tokens = self.tokens[:, : logits.shape[1]].repeat(copies, 1).to(logits.device)
-        there = tokens != NO_TAG
-        shares = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), dim=-1)
-        chosen = shares.gather(-1, tokens.clamp(min=0)[..., None])[..., 0]
-        wrong = (chosen < shares.amax(dim=-1)) & there
-        sums = torch.stack([torch.where(there, chosen, 0.0).sum(-1), wrong.sum(-1).to(shares.dtype)], dim=-1)
-        return split(sums, 0, copies)
+        """Of every text the summed log-likelihood and the number of wrong tokens: ``[copies, examples, 2]``.
+
+        If compared, also the summed divergence from the intact model, and the number of tokens of which both
+        find the same one the likeliest, see `compare_states`: ``[copies, examples, 4]``.
+        """
+        logits = split(run()["logits"], 0, copies)  # [copies, examples, positions, vocabulary]
+        tokens = self.tokens[:, : logits.shape[2]].to(logits.device)
+        example, place = (tokens != NO_TAG).nonzero(as_tuple=True)  # [scored] each
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        own = logits[:, example, place].to(dtype)  # [copies, scored, vocabulary]
+        shares = torch.log_softmax(own, dim=-1)
+        targets = tokens[example, place].expand(copies, -1)
+        chosen = shares.gather(-1, targets[..., None])[..., 0]
+        columns = [chosen, chosen < shares.amax(dim=-1)]
+        if self.intact is not None:
+            if not self.intact:
+                self.intact.append(shares[0].clone())
+            intact, weights = self.intact[0], self.intact[0].exp()
+            apart = (intact - shares).masked_fill_(weights == 0, 0.0)  # 0 log 0 = 0
+            columns += [(weights * apart).sum(dim=-1), shares.argmax(dim=-1) == intact.argmax(dim=-1)]
+        scores = torch.stack([column.to(dtype) for column in columns], dim=-1)
+        return scores.new_zeros(copies, len(tokens), len(columns)).index_add_(1, example, scores)
 
 
 class _Predictions:

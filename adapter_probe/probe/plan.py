@@ -120,6 +120,23 @@ def cut_batches(
     return np.split(part, len(part))
 
 
+def cut_by_length(
+    lengths: np.ndarray, part: np.ndarray, tokens_per_pass: int, lanes: int = 1, n_tokens: int | None = None
+) -> list[np.ndarray]:
+    """The batches of a part with examples of one length each, which need no padding; as in `cut_batches`."""
+    own = lengths[part]
+    n_tokens = int(own.sum()) if n_tokens is None else n_tokens
+    most = max(1, tokens_per_pass // 4)
+    if lanes > 1:
+        most = min(most, typical_tokens(tokens_per_pass, lanes, n_tokens))
+    batches: list[np.ndarray] = []
+    for same in np.split(part, 1 + np.flatnonzero(np.diff(own))):
+        if len(same):
+            pieces = -(-int(lengths[same].sum()) // max(most, int(lengths[same[0]])))
+            batches += np.array_split(same, min(pieces, len(same)))
+    return batches
+
+
 def typical_tokens(tokens_per_pass: int, lanes: int, n_tokens: int) -> int:
     """Tokens of a batch if the lanes share `n_tokens`; see `cut_batches`."""
     return max(1, min(tokens_per_pass // 6, math.ceil(n_tokens / (2 * lanes))))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
 from adapter_probe.ablation_settings import AblationSettings
@@ -13,7 +14,7 @@ from adapter_probe.checkpoints.any_base import start_of
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
 from adapter_probe.checkpoints.engines import PACKED, EngineChoice
 from adapter_probe.checkpoints.native import OpenedCheckpoint
-from adapter_probe.checkpoints.opened_peft import OpenedPeft
+from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.batches import EncodedBatches
@@ -24,12 +25,13 @@ from adapter_probe.data.lm_eval_tasks import is_task, with_absolute_paths
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import Requests, choose_metric
-from adapter_probe.data.requests_encoding import EncodedRequests, Start
+from adapter_probe.data.requests_encoding import EncodedRequests, Start, start_token
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import refuse_unscorable
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
 from adapter_probe.metrics import COMPARISONS, check_metric
 from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.replay.switches import Switches
 from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective_variants
 
 from .arguments import PREDICTIONS_VERSION, AblationArguments
@@ -82,22 +84,29 @@ class AblationRequest:
         return EngineChoice("general", getattr(self.checkpoint, "reason", ""))
 
     @property
-    def remark(self) -> str:
-        """What a user may have overlooked about the rows, as one sentence; empty if nothing."""
+    def remarks(self) -> list[str]:
+        """What a user may have overlooked about the rows, one sentence each."""
         rows, opened = self.examples.rows, self.checkpoint
-        if not isinstance(rows, Requests) or rows.templated:
-            return ""
-        if not getattr(opened.tokenizer, "chat_template", None):
-            return ""
-        return (
-            f"the rows are scored without the chat template of base {opened.description.base.name}; if it is "
-            "a chat model, write the rows as messages, or give --apply-chat-template with --task lm-eval:NAME"
-        )
+        if not isinstance(rows, Requests) or not isinstance(self.encoded, EncodedRequests):
+            return []
+        found = []
+        if not rows.templated and getattr(opened.tokenizer, "chat_template", None):
+            found.append(
+                f"the rows are scored without the chat template of base {opened.description.base.name}; "
+                "if it is a chat model, write the rows as messages, or give --apply-chat-template with "
+                "--task lm-eval:NAME"
+            )
+        if rows.form == "text" and start_token(opened.tokenizer) is None:
+            found.append(
+                "the base's tokenizer has neither a BOS nor an EOS token, so each text is scored from its "
+                "second token; its bytes and words are counted as a whole"
+            )
+        return found
 
     @property
     def compares_tokens(self) -> bool:
         """Whether every predicted token is compared with the intact model's prediction."""
-        return self.metric in COMPARISONS and isinstance(self.encoded, EncodedRequests)
+        return self.metric in COMPARISONS and isinstance(self.examples.rows, Requests)
 
     @cached_property
     def variants(self) -> VariantSet:
@@ -152,6 +161,8 @@ def prepare_ablation(
         )
     if isinstance(opened.model, AdaptedModel):  # known without examples
         _refuse_unfit(opened.model, opened, arguments)
+    elif isinstance(opened, OpenedPlaced) and not Switches().inside(opened.model):
+        raise _without_adapters(arguments.checkpoint, np.zeros((1, 2), dtype=bool), opened, settings)
     named = data_name(arguments.data) if examples is None else GIVEN_BATCHES
     if examples is None:
         task, examples, metric = _scored_examples(opened, arguments)
@@ -190,7 +201,9 @@ def _refuse_unfit(
     has_adapter = model.has_adapter  # [sites]
     never_off = settings.variants(model.stacks).masks.all(axis=0)  # [sites]
     if not (has_adapter & ~never_off).any():
-        raise _without_adapters(arguments.checkpoint, model, opened, settings)
+        raise _without_adapters(
+            arguments.checkpoint, has_adapter.reshape(-1, SITES_PER_LAYER), opened, settings
+        )
 
 
 def on_other_data(request: AblationRequest, arguments: AblationArguments) -> AblationRequest:
@@ -262,12 +275,12 @@ def _start_of(opened: OpenedCheckpoint | OpenedPeft) -> Start | None:
 
 def _without_adapters(
     folder: str,
-    model: AdaptedModel | GeneralModel,
+    has_adapter: np.ndarray,  # [layers, sites of a layer]
     opened: OpenedCheckpoint | OpenedPeft,
     settings: AblationSettings,
 ) -> CheckpointError:
     """The error for a checkpoint without adapters at the chosen sites."""
-    attention, ffn = model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=0)
+    attention, ffn = has_adapter.any(axis=0)
     held = "both" if attention and ffn else "attention" if attention else "ffn" if ffn else "none"
     where = f" of layers {settings.layers}" if settings.layers else ""
     return CheckpointError(

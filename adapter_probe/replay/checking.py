@@ -26,7 +26,7 @@ def refused(preparing: bool = False, how: str = "layer by layer") -> Iterator[No
     """
     try:
         yield
-    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
         said = one_line(error)
         if any(words in said for words in _OUT_OF_MEMORY) or not (preparing or _of_the_model(error)):
             raise

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 
 from .describing import Described
 from .recording import Inputs, Runner, call_again, changed
+from .stacks import Layer
 from .structure import Reader, Source, rest
 from .tensors import split
 
@@ -37,12 +38,13 @@ def last_position(rows: int, length: int) -> Tensor:
 
 
 def spared_positions(
-    runner: Runner, inputs: Inputs, read: Reader, found: Described, one_position: bool
+    runner: Runner, layer: Layer, inputs: Inputs, read: Reader, found: Described, one_position: bool
 ) -> tuple[Where | None, list[str]] | None:
     """Modules of the last layer that compute only what is read, by their names; None if there are none.
 
     Args:
         runner: the model.
+        layer: its last layer.
         inputs: the example.
         read: what is wanted of the model's output.
         found: what the example showed.
@@ -56,7 +58,7 @@ def spared_positions(
     structure, calls, k = found.structure, found.calls, len(found.calls) - 1
     if not wheres or len(structure.starts) > 1:
         return None
-    layer, call, states = runner.layers[structure.layers[k]], calls[k], found.states()
+    call, states = calls[k], found.states()
 
     def run() -> Tensor:
         out = call_again(layer, call)
@@ -69,7 +71,7 @@ def spared_positions(
             1,
         )[0]
 
-    spared = find_positionwise(layer, run, wheres)
+    spared = find_positionwise(layer.module, run, wheres)
     return None if spared is None else (None if own is not None else spared[0], spared[1])
 
 
@@ -106,7 +108,7 @@ def _same(own: Tensor, run: Run, modules: Sequence[nn.Module], change: Callable[
     try:
         with changed({module: change(module.forward) for module in modules}):
             found = run()
-    except (RuntimeError, TypeError, ValueError, IndexError):
+    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError):
         return False
     tolerance = 100 * torch.finfo(own.dtype).eps * float(own.abs().max())
     return found.shape == own.shape and bool((found - own).abs().max() <= tolerance)  # false for NaN
@@ -133,7 +135,7 @@ def _is_positionwise(module: nn.Module, run: Run) -> bool:
     try:
         with changed({module: probe(module.forward)}):
             run()
-    except (RuntimeError, TypeError, ValueError, IndexError):
+    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError):
         return False
     return bool(finite) and all(finite)
 

@@ -14,6 +14,8 @@ from torch.utils._pytree import SUPPORTED_NODES, TreeSpec, register_pytree_node,
 
 from adapter_probe.errors import ModelError
 
+from .stacks import Layer
+
 Inputs = dict[str, Any]
 Handle = Callable[[int, Callable[..., Any], tuple, dict], Any]
 """Called with a layer's number, its own forward and the arguments, in place of the layer."""
@@ -38,11 +40,12 @@ class Call:
     out_spec: TreeSpec | None = None
 
 
-def call_again(layer: nn.Module, call: Call) -> list[Any]:
+def call_again(layer: Layer, call: Call) -> list[Any]:
     """What a layer returns for a recorded call's arguments, flattened."""
+    layer.begin()
     given = [x.clone() if isinstance(x, Tensor) else x for x in call.given]  # it may change them in place
     args, kwargs = tree_unflatten(given, call.given_spec)
-    return flat_result(layer(*args, **kwargs), args, kwargs)[0]
+    return flat_result(layer.module(*args, **kwargs), args, kwargs)[0]
 
 
 class Runner:
@@ -142,7 +145,8 @@ def refuse_unknown(calls: Sequence[Call], names: Sequence[str]) -> None:
         for x in call.given:
             if not isinstance(x, (Tensor, *PLAIN)):
                 raise ModelError(
-                    f"{names[call.layer]} is given a {type(x).__name__}, whose contents are unknown"
+                    f"models of this family do not run layer by layer: {names[call.layer]} is given a "
+                    f"{type(x).__name__}, whose contents are unknown"
                 )
 
 

@@ -24,11 +24,11 @@ from .describing import Described, describe, refuse_coupled
 from .last import only_positions, spared_positions
 from .recording import Inputs, Runner, refuse_unknown
 from .sharing import sharing
-from .stacks import Layer, find_layers
+from .stacks import Layer, find_layers, in_calls
 from .structure import Reader, Recorded, arguments, measure_axes, record
 from .switches import Switches
 from .tensors import split
-from .variants import Plan, find_plan, form_of
+from .variants import Plan, UnknownRows, find_plan, form_of, keep_exact, whole_of
 from .walk import Walk
 
 _SHAPES_KEPT = 256
@@ -58,6 +58,8 @@ class Replay:
         one_position: whether the head may read one position of each text, see `last`. A reader that knows
             what it reads has a method ``where``, see `last.Where`; one that compares with the intact model
             is true in its ``reads_intact_first``.
+        instead: a faster forward of a module inside a layer, or None; it is kept, in this model, where the
+            layer returns the same with it.
 
     Attributes:
         layers: the layer of every call.
@@ -76,6 +78,7 @@ class Replay:
         switches: Switches | None = None,
         alone: bool = False,
         one_position: bool = False,
+        instead: Callable[[nn.Module], Callable[..., Any] | None] | None = None,
     ):
         self._switches, self._alone = switches or Switches(), alone
         if model.training:
@@ -92,9 +95,13 @@ class Replay:
             refuse_unknown(found.calls, [layer.name for layer in self._found])
             if not alone:
                 refuse_coupled(self._runner, inputs, read, self._all_on, found)
-            self.layers = [self._found[number] for number in self._structure.layers]
+            self.layers = in_calls(self._found, self._structure.layers)
             self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
-            self._last = spared_positions(self._runner, inputs, read, found, one_position)
+            self._last = spared_positions(self._runner, self.layers[-1], inputs, read, found, one_position)
+            if instead is not None:
+                for layer, call in zip(self.layers, found.calls):
+                    faster = {m: forward for m in layer.module.modules() if (forward := instead(m))}
+                    keep_exact(layer, call, faster)
             self._plans = list(self._find_plans(found))
             self._check_prepared(inputs, read, found.one)
 
@@ -111,17 +118,28 @@ class Replay:
 
     def _check_prepared(self, inputs: Inputs, read: Reader, intact: Tensor) -> None:
         """Compare with the model's own forward, what the layers are given by `arguments` if that is right."""
-        try:
-            self._is_due(inputs)  # so that `arguments` is tried
-            self.check(inputs, read, intact)
-        except ModelError:
-            if self._structure.forms is None:
-                raise
-            self._structure = replace(self._structure, forms=None)
-            self.check(inputs, read, intact)
-        finally:
-            self._seen.clear()
-            self._batches = 0
+        simpler: list[Callable[[], None]] = [self._forget_plans]
+        if self._structure.forms is not None:
+            simpler.append(self._forget_forms)
+        self._is_due(inputs)  # so that `arguments` is tried
+        while True:
+            try:
+                self.check(inputs, read, intact)
+                break
+            except ModelError:
+                if not simpler:
+                    raise
+                simpler.pop(0)()
+        self._seen.clear()
+        self._batches = 0
+
+    def _forget_plans(self) -> None:
+        """Call whole layers for each kind of variants."""
+        self._plans = [whole_of(layer) for layer in self.layers]
+
+    def _forget_forms(self) -> None:
+        """Run the layers to see what they are given."""
+        self._structure = replace(self._structure, forms=None)
 
     def in_last(self, read: Reader) -> AbstractContextManager[None]:
         """What holds while the last layer runs."""
@@ -140,7 +158,7 @@ class Replay:
         other._alone, other._last, other._plans = self._alone, self._last, self._plans
         other._axes, other._seen, other._batches = self._axes, self._seen, 0
         other.has_adapter = self.has_adapter
-        other.layers = [other._found[number] for number in self._structure.layers]
+        other.layers = in_calls(other._found, self._structure.layers)
         return other
 
     def check(
@@ -261,11 +279,21 @@ class Replay:
                 if bool(values.isfinite().all()):
                     return values
             self._last = None
+        with suppress(UnknownRows):
+            return found()
+        self._forget_plans()
         return found()
 
-    def switch(self, call: int, on: Sequence[bool]) -> None:
-        """Switch the two parts of a call's layer."""
-        self._switch(call, on)
+    def switch(self, call: int, on: Sequence[bool], plan: Plan | None = None) -> None:
+        """Switch the parts of a call's layer; or only what a plan says for the whole layer, the others on."""
+        if plan is None:
+            self._switch(call, on)
+            return
+        layer = self.layers[call]
+        layer.begin()
+        self._set(layer, [True] * len(layer.parts))
+        for site, name in plan.whole:
+            self.set(layer.module.get_submodule(name), bool(on[site]))
 
     def plan(self, call: int) -> Plan:
         """How the variants of a call are computed."""
@@ -328,7 +356,8 @@ class Replay:
             self._switches.switch(module, call < start)
 
     def _switch(self, call: int, on: Sequence[bool]) -> None:
-        self._set(self._found[self._structure.layers[call]], on)
+        self.layers[call].begin()
+        self._set(self.layers[call], on)
 
     def _set(self, layer: Layer, on: Sequence[bool]) -> None:
         for modules, state in zip(layer.parts, on):
@@ -343,15 +372,15 @@ def layers_in_order(model: nn.Module, inputs: Inputs, switches: Switches | None 
         ModelError: no layer holds an adapter that can be switched off, or the forward fails.
     """
     found = find_layers(model, switches or Switches())
-    called: list[Layer] = []
+    called: list[int] = []
 
     def handle(layer: int, forward: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
-        called.append(found[layer])
+        called.append(layer)
         return forward(*args, **kwargs)
 
     with torch.no_grad(), refused(preparing=True):
         Runner(model, [layer.module for layer in found]).forward(inputs, handle)
-    return called
+    return in_calls(found, called)
 
 
 def _shape(x: Any) -> object:

@@ -46,5 +46,11 @@ def cast_copy(
 
 
 def can_share(model: nn.Module) -> bool:
-    """Whether copies work: hooks that move weights belong to the modules of one model."""
-    return not any(hasattr(module, "_hf_hook") for module in model.modules())
+    """Whether copies work: hooks that move weights belong to the modules of one model, as a lock does."""
+    if any(hasattr(module, "_hf_hook") for module in model.modules()):
+        return False
+    try:
+        sharing(model)
+    except Exception:  # whatever a class of the user's raises
+        return False
+    return True

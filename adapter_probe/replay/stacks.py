@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from torch import nn
 
 from adapter_probe.errors import ModelError
 
-from .switches import Switches
+from .switches import Application, Switches
 
 ATTENTION, FFN = 0, 1
 _ATTENTION = ("attn", "attention")
@@ -28,12 +29,41 @@ class Layer:
         parts: what can be switched in its attention and in its feed-forward network.
         unclear: the name of an adapter that belongs to neither by its name; everything is in the first part
             then. Empty if there is none.
+        number: of its calls in a forward, the one that this is; the parts are those that act in it.
+        applications: what says to adapters of single calls which call is running.
     """
 
     name: str
     module: nn.Module
     parts: tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]
     unclear: str = ""
+    number: int = 0
+    applications: tuple[Application, ...] = ()
+
+    def begin(self) -> None:
+        """Let the next call of the module be this one."""
+        for application in self.applications:
+            application.choose(self.number)
+
+    def called(self, number: int) -> Layer:
+        """The layer in one of its calls."""
+        attention, ffn = (
+            tuple(m for m in part if getattr(m, "application", None) is None or m.number == number)
+            for part in self.parts
+        )
+        every = (getattr(module, "application", None) for part in self.parts for module in part)
+        applications = tuple(dict.fromkeys(one for one in every if one is not None))
+        return replace(self, parts=(attention, ffn), number=number, applications=applications)
+
+
+def in_calls(layers: Sequence[Layer], order: Sequence[int]) -> list[Layer]:
+    """The layer of every call, by the numbers of the layers."""
+    seen: Counter[int] = Counter()
+    found = []
+    for number in order:
+        found.append(layers[number].called(seen[number]))
+        seen[number] += 1
+    return found
 
 
 def find_layers(model: nn.Module, switches: Switches) -> list[Layer]:
@@ -90,7 +120,8 @@ def _layer(name: str, module: nn.Module, switches: Switches) -> Layer:
     for own, switch in found.items():
         if why := switches.refusal(switch):
             raise ModelError(f"{name}.{own} cannot be switched off: {why}")
-    parts = {own: part_of(own) for own in found}
+    said = {own: getattr(switch, "part", None) for own, switch in found.items()}
+    parts = {own: part_of(own) if said[own] is None else said[own] for own in found}
     unclear = next((own for own, part in parts.items() if part is None), None)
     if unclear is not None:
         return Layer(name, module, (tuple(found.values()), ()), f"{name}.{unclear}")

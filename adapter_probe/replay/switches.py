@@ -16,15 +16,63 @@ from .two_weights import TwoWeights, is_plain_lora, peft_is_loaded
 _SCALING, _FORWARD = "_own_scaling", "_own_forward"
 
 
+class Application:
+    """Which call of a layer is running, of a layer that a model calls several times.
+
+    It counts the calls in a forward of the model, until one is chosen.
+
+    Attributes:
+        now: the call's number.
+    """
+
+    def __init__(self) -> None:
+        self.now, self._chosen = -1, False
+
+    def attach(self, model: nn.Module, layer: nn.Module) -> None:
+        """Count the calls of the layer in every forward of the model."""
+        model.register_forward_pre_hook(self._restart)
+        layer.register_forward_pre_hook(self._count)
+
+    def choose(self, number: int) -> None:
+        """The layer is called as in this call, until the model's next forward."""
+        self.now, self._chosen = number, True
+
+    def _restart(self, *_: Any) -> None:
+        self.now, self._chosen = -1, False
+
+    def _count(self, *_: Any) -> None:
+        self.now += not self._chosen
+
+
 class Switchable(nn.Module):
     """A module with the switch that PEFT's modules have, on at first.
 
     Attributes:
         strength: what its change is multiplied by while it is on.
+        part: the sublayer that it belongs to; None if its name says it.
+        application: of a layer that is called several times; None of others.
+        number: the call in which it acts.
     """
 
     disable_adapters = False
     strength = 1.0
+    part: int | None = None
+    application: Application | None = None
+    number = 0
+
+    @property
+    def only_adds(self) -> bool:
+        """Whether it returns its first argument with its `change` added."""
+        return False
+
+    def change(self, *given: Tensor) -> Tensor:
+        """What it adds to its first argument while it is on."""
+        raise NotImplementedError
+
+    @property
+    def acts(self) -> bool:
+        """Whether it belongs to the call of its layer that is running."""
+        return self.application is None or self.application.now == self.number
 
     def enable_adapters(self, on: bool) -> None:
         """Switch it."""

@@ -23,8 +23,8 @@ from .variants import Plan, Rows, together
 class Switched(Protocol):
     """What switches the parts of a call's layer."""
 
-    def switch(self, call: int, on: Sequence[bool]) -> None:
-        """Switch them."""
+    def switch(self, call: int, on: Sequence[bool], plan: Plan | None = None) -> None:
+        """Switch them; or only those that a plan switches for the whole layer, and the others on."""
 
     def plan(self, call: int) -> Plan:
         """How the variants of the call are computed."""
@@ -183,14 +183,17 @@ class Walk:
             if len(parent) == len(branch.roots)
             else {slot: t[parent.to(t.device)] for slot, t in later.items()}
         )
-        plan, (kinds, kind) = self.switched.plan(k), (None, np.zeros(len(parent), dtype=int))
+        plan = self.switched.plan(k)
+        if len(parent) > 1 and plan.parts:
+            plan = plan.for_rows(Rows(parent.numpy(), bits, {}))
+        kinds, kind = None, np.zeros(len(parent), dtype=int)
         if plan.whole:
             kinds, kind = np.unique(bits[:, plan.apart], axis=0, return_inverse=True)
         n_kinds = 1 if kinds is None else len(kinds)
         for number in range(n_kinds):
             index = np.flatnonzero(kind.reshape(-1) == number)
-            self.switched.switch(k, bits[index[0]])
-            for slot, nodes in self._called(branch, parent[torch.from_numpy(index)], bits[index]):
+            self.switched.switch(k, bits[index[0]], plan if len(index) > 1 else None)
+            for slot, nodes in self._called(branch, parent[torch.from_numpy(index)], bits[index], plan):
                 if n_kinds == 1:
                     states[slot] = nodes
                     continue
@@ -214,13 +217,14 @@ class Walk:
             for p, slot in self.structure.links[k].items()
         }
 
-    def _called(self, branch: Branch, rows: Tensor, on: np.ndarray) -> list[tuple[Slot, Tensor]]:
+    def _called(self, branch: Branch, rows: Tensor, on: np.ndarray, plan: Plan) -> list[tuple[Slot, Tensor]]:
         """What the call returns and something later needs, ``[rows, ...]``.
 
         Args:
             branch: the branch.
             rows: int64 ``[rows]``, the node of each row.
             on: bool ``[rows, sites]``, which sites of the layer are on.
+            plan: how they are computed.
         """
         k, n = branch.call, len(rows)
         call, links, axes = self.recorded.calls[k], self.structure.links[k], self.recorded.given_axes[k]
@@ -235,12 +239,12 @@ class Walk:
         args, kwargs = tree_unflatten(given, call.given_spec)
         layer = self.runner.layers[self.structure.layers[k]]
         with self._only_read(k):
-            if len(on) == 1:
+            if len(on) == 1 or not plan.parts:
                 returned = layer(*args, **kwargs)
             else:
                 known = {id(x): axis for x, axis in zip(given, axes) if isinstance(x, Tensor)}
                 own = Rows(rows.numpy(), on, known, self._once(branch, rows, given))
-                with together(layer, self.switched.plan(k), own, self.switched.set):
+                with together(layer, plan, own, self.switched.set):
                     returned = layer(*args, **kwargs)
         out, _ = flat_result(returned, args, kwargs)
         return [

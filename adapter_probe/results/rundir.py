@@ -169,12 +169,7 @@ class RunDirectory:
                 " choose another --out or remove the folder"
             )
         else:
-            self.created_with = _versions()
+            own = {"adapter-probe": __version__, "python": platform.python_version()}
+            self.created_with = {**own, **installed_versions(_VERSIONS_NOTED)}  # not part of the identity
             sections = {"created_with": self.created_with, "identity": self.identity, "plan": self.plan}
             write_json(path, {"schema": SCHEMA, **sections, "checksum": manifest_checksum(sections)})
-
-
-def _versions() -> dict[str, str]:
-    """Library versions, which are not part of the identity."""
-    own = {"adapter-probe": __version__, "python": platform.python_version()}
-    return {**own, **installed_versions(_VERSIONS_NOTED)}

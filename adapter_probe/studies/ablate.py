@@ -146,7 +146,9 @@ def computed(
         for one, folder in parts:
             title = name if name == "ablate" else f"{name} {one.settings.strength:g}"
             asked = replace(request, settings=one.settings)
-            studies.append(_run(asked, folder, call.progress, title, remarks=not studies))
+            said = () if found else request.checkpoint.notes
+            remarks = () if studies else (*said, *request.remarks)
+            studies.append(_run(asked, folder, call.progress, title, remarks))
             if opened is None:
                 record_reads(one, reads, folder)
         found.append(studies)
@@ -180,10 +182,12 @@ def _for_harness(study: Ablation, request: AblationRequest, call: Ablate) -> Non
         write_lm_eval(study, rows, name, prompting, template, call.lm_eval_json)
 
 
-def _run(request: AblationRequest, folder: Path, progress: bool, name: str, remarks: bool) -> Ablation:
+def _run(
+    request: AblationRequest, folder: Path, progress: bool, name: str, remarks: Sequence[str]
+) -> Ablation:
     """Compute the missing parts of an ablation and write its tables.
 
-    `remarks`: whether to print the remark on the rows, which is the same for all studies of the same rows.
+    `remarks`: what to say first, of the checkpoint and of the rows, which are the same for several studies.
 
     Raises:
         ResultsError: the folder belongs to another run, is in use, or cannot be written.
@@ -191,8 +195,8 @@ def _run(request: AblationRequest, folder: Path, progress: bool, name: str, rema
     from adapter_probe.probe.resumable import AblationRun
 
     with AblationRun(request, folder) as run:
-        if remarks and request.remark:  # not before a refusal
-            print_message(request.remark, progress)
+        for remark in remarks:  # not before a refusal
+            print_message(remark, progress)
         for damaged in run.damaged:
             print_message(f"{damaged} is damaged or belongs to another run; computing it again", progress)
         with _bar(run, request, progress, name) as report:

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder_of_base
 from adapter_probe.checkpoints.hub import fetch_checkpoint, name_in_cache
 from adapter_probe.custom_metric import CustomMetric
@@ -102,14 +103,15 @@ def _on_disk(call: Called) -> Called:
     name = str(call.checkpoint)
     if is_hub_name(name):
         with activity(f"ablate: looking for {name}", call.progress):
-            return replace(call, checkpoint=fetch_checkpoint(name, call.revision))
+            place = fetch_checkpoint(name, call.revision, call.adapter)
+            return replace(call, checkpoint=choose_adapter(place, call.adapter), adapter=None)
     if call.revision is not None:
         raise CheckpointError(
             f"--revision {call.revision} applies only to a name on the Hugging Face Hub, and {name} is a path"
         )
     if is_missing(name):
         raise CheckpointError(f"checkpoint {name}: no such folder")
-    return call
+    return replace(call, checkpoint=choose_adapter(Path(name), call.adapter), adapter=None)
 
 
 def _with_task(data: Sequence[str | Path], task: str | None) -> tuple[str, ...]:

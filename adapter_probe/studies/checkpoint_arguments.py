@@ -25,6 +25,7 @@ from adapter_probe.settings import (
     Labelled,
     OnBase,
     OnDevice,
+    OneOfSeveral,
     Settings,
     fixed,
     required,
@@ -70,7 +71,7 @@ class Shown(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Ablate(Shown, Machine, Evaluation, AblationSettings):
+class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
     """The arguments of `adapter_probe.ablate`."""
 
     checkpoint: str | Path | Module | Trainer = field(
@@ -81,10 +82,6 @@ class Ablate(Shown, Machine, Evaluation, AblationSettings):
             "`PeftModel` after training, with data and tokenizer.",
             metavar="CHECKPOINT", argument=True, place="checkpoint or name", shell=Path,
         )
-    )  # fmt: skip
-    threads: int = setting(
-        0, "number of CPU threads, for the whole process (with a cluster: of CPUs per job); 0 uses PyTorch's "
-        "default.", panel="Running",
     )  # fmt: skip
     data: ExampleSource = setting(
         (), "file of labelled examples to use instead of the checkpoint's own task (the metrics kl and "
@@ -133,7 +130,7 @@ class Ablate(Shown, Machine, Evaluation, AblationSettings):
     tokenizer: Tokenizer | None = setting(None, "tokenizer of a model in memory.", shell=NoneType)
     batches: Any = setting(
         None, "instead of data, for a model in memory: the keyword arguments of its forward, in a list of "
-        "mappings, a `DataLoader` or a `datasets.Dataset` with a format; images, sound or anything else.",
+        "mappings, a `DataLoader` or a tokenised `datasets.Dataset`; images, sound or anything else.",
         shell=NoneType,
     )  # fmt: skip
     labels: Any = setting(
@@ -178,14 +175,14 @@ _CHECKPOINT = required("checkpoint folder.", metavar="CHECKPOINT", argument=True
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Inspect(OnBase):
+class Inspect(OneOfSeveral, OnBase):
     """The arguments of `adapter_probe.inspect`."""
 
     checkpoint: str | Path = field(metadata=_CHECKPOINT)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Convert(Labelled, OnBase):
+class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
     """The arguments of `adapter_probe.convert`."""
 
     error: ClassVar[type[AdapterProbeError]] = CheckpointError
@@ -207,7 +204,7 @@ class Convert(Labelled, OnBase):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OnBase):
+class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSeveral, OnBase):
     """The arguments of `adapter_probe.prune`."""
 
     panel = "Spans"

@@ -170,13 +170,13 @@ class SweepPlan(Plan):
 
 
 def _trial_row(trial: dict[str, Any]) -> tuple[str, str]:
-    """A trial with its settings and its state, as text."""
+    """A trial's settings, and whether it is done, as text; its id is in `to_dict` alone."""
     method = method_text(trial["method"])
     state = "done" if trial["done"] else f"about {duration_text(trial['seconds'])}"
     if trial["learning_rate"] is not None:
         epochs = count_text(trial["epochs"], "epoch")
         method += f"; lr {trial['learning_rate']:g}, {epochs}, seed {trial['seed']}"
-    return trial["trial"], f"{trial['task']}: {method}: {state}"
+    return f"{trial['task']}: {method}", state
 
 
 @dataclass(frozen=True, eq=False, repr=False)

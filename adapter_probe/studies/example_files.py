@@ -130,6 +130,19 @@ def _is_language_model(checkpoint: Path) -> bool:
     return is_mlx(document) or document.get("task_type") == "CAUSAL_LM"
 
 
+def check_encoding(encoding: str, files: Sequence[str | Path]) -> None:
+    """Refuse an encoding without files.
+
+    Raises:
+        DataError: there is one: recorded files are read in the encoding of their training.
+    """
+    if encoding != "utf-8" and not files:
+        raise DataError(
+            f"--encoding {encoding} applies only to files given with --data; the checkpoint's own files are "
+            "read in the encoding of their training"
+        )
+
+
 def check_files(checkpoint: str | Path, encoding: str, *files: str | Path) -> None:
     """Check the files given as data before a model is opened, which can take minutes.
 
@@ -140,14 +153,9 @@ def check_files(checkpoint: str | Path, encoding: str, *files: str | Path) -> No
 
     Raises:
         CheckpointError: no files, for a checkpoint of another library.
-        DataError: one is not a regular file, or there is an encoding without files: recorded files are read
-            in the encoding of their training.
+        DataError: one is not a regular file, or there is an encoding without files.
     """
-    if encoding != "utf-8" and not files:
-        raise DataError(
-            f"--encoding {encoding} applies only to files given with --data; the checkpoint's own files are "
-            "read in the encoding of their training"
-        )
+    check_encoding(encoding, files)
     folder = Path(checkpoint)
     if not files and (folder / CONFIG).is_file() and not (folder / DESCRIPTION).is_file():
         raise records_no_data(checkpoint, _is_language_model(folder))

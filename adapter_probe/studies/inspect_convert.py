@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe import wording
 from adapter_probe.ablation_settings import check_strength
 from adapter_probe.argument_checks import as_tuple, taking
+from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.peft_method import PeftMethod
 
@@ -39,7 +41,7 @@ def inspect(call: Inspect) -> dict[str, Any]:
     from adapter_probe.checkpoints.peft_headers import read_peft_contents
 
     place = None if call.base is None else str(call.base)
-    translated = as_peft(Path(call.checkpoint), place)
+    translated = as_peft(choose_adapter(Path(call.checkpoint), call.adapter), place)
     folder = translated.folder
     contents = read_contents(folder, place) or read_peft_contents(folder, place)
     if contents is None:
@@ -54,6 +56,9 @@ def inspect(call: Inspect) -> dict[str, Any]:
             contents = contents_of(opened)
         else:
             contents = read_peft_contents(opened.folder, opened.description.base.name, opened=True)
+            if contents is not None:
+                described = replace(contents.description, task=opened.description.task)
+                contents = replace(contents, description=described, notes=opened.notes)
     if contents is None:
         raise CheckpointError(f"checkpoint {folder} opens, but the files of its base cannot be listed")
     description, counts = contents.description, contents.counts
@@ -156,7 +161,11 @@ def convert(call: Convert) -> list[str]:
     from adapter_probe.checkpoints.opening import open_any
     from adapter_probe.data.given import given_task
 
-    source, out, to, files = Path(call.source), Path(call.out), call.to, as_tuple(call.data)
+    from .example_files import check_encoding
+
+    source, out = choose_adapter(Path(call.source), call.adapter), Path(call.out)
+    to, files = call.to, as_tuple(call.data)
+    check_encoding(call.encoding, files)
     if call.strength is not None:
         check_strength(call.strength)
     opened = open_any(source, None if call.base is None else str(call.base))
@@ -182,7 +191,7 @@ def convert(call: Convert) -> list[str]:
         return to_adapterhub(opened, out, call.lossy)
     if files:
         task = given_task(
-            opened.description.task, files, "validation", source, label_names=as_tuple(call.label_names)
+            opened.description.task, files, "validation", source, call.encoding, as_tuple(call.label_names)
         )
         opened = opened.with_task(task)
     to_native(opened, out)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from adapter_probe.errors import DataError, ModelError, ResultsError, one_line
+from adapter_probe.data.request_rows import refuse_preferences
+from adapter_probe.data.rows import token_rows
+from adapter_probe.errors import DataError, ModelError, ResultsError, listed, one_line
 from adapter_probe.metrics import METRICS, score
 from adapter_probe.predictions import entity_types, labels_from_logits
 from adapter_probe.results.atomic import make_folder
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 Called = TypeVar("Called", bound=Ablate)  # `Ablate`, or the arguments of what extends it
 
 
-_ON_DISK = ("cluster", "base", "revision", "dequantise")
+_ON_DISK = ("cluster", "base", "revision", "adapter", "dequantise")
 """Arguments that a model in memory cannot follow."""
 
 
@@ -54,6 +56,8 @@ def opened_call(
     model: Any = call.checkpoint
     if flag := next((one for one in _ON_DISK if getattr(call, one)), ""):
         raise ResultsError(f"{flag} needs a checkpoint on disk; save the model and give its folder")
+    if call.batches is None and (rows := token_rows(call.data)) is not None:
+        call = replace(call, data=(), batches=rows)
     texts = bool(call.task) or not (isinstance(call.data, tuple) and not call.data)
     if texts == (call.batches is not None):
         given = (
@@ -153,12 +157,18 @@ def of_trainer(call: Called, trainer: Any) -> Called:
     )
     if call.batches is not None or call.task or not (isinstance(call.data, tuple) and not call.data):
         return given
+    instead = "give data= (rows with texts) or batches= (what the model's forward takes)"
+    data = getattr(trainer, "eval_dataset", None)
+    if isinstance(data, Mapping):
+        one = "batches=trainer.get_eval_dataloader(NAME)"
+        raise DataError(f"the trainer has several evaluation sets, {listed(data)}; give one of them, {one}")
+    refuse_preferences("the trainer's evaluation set", getattr(data, "column_names", None) or ())
     try:
         batches = list(trainer.get_eval_dataloader())
-    except ValueError as error:  # transformers' for a missing one
-        raise DataError(
-            f"the trainer has no evaluation set ({one_line(error)}); give data= or batches="
-        ) from error
+    except ValueError as error:  # transformers' for a missing one, or one of texts
+        raise DataError(f"the trainer gives no batches ({one_line(error)}); {instead}") from error
+    if not batches:
+        raise DataError(f"the trainer's evaluation set has no rows; {instead}")
     metric = call.metric
     if metric is None and trainer.compute_metrics is not None:
         metric = _metric_of(trainer)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from adapter_probe.argument_checks import checked
+from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.shared import SharedBase
 from adapter_probe.data.formats import is_text
@@ -246,6 +247,7 @@ def open_model(
     *,
     tokenizer: Tokenizer | None = None,
     base: str | Path | None = None,
+    adapter: str | None = None,
     device: str = "auto",
     dtype: str = "float32",
     anatomy: Anatomy | None = None,
@@ -257,6 +259,7 @@ def open_model(
             precision, and whose weights a copy of its modules shares.
         tokenizer: tokenizer of a model in memory.
         base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
+        adapter: subfolder of the adapter to open, where the checkpoint's folder holds several.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
         dtype: precision of weights and arithmetic: ``float32``, ``float64`` or ``bfloat16``.
         anatomy: where the base's modules are, for a model family without built-in support; see
@@ -269,9 +272,9 @@ def open_model(
     if dtype not in _DTYPES:
         raise ModelError(must_be("dtype", f"one of {', '.join(_DTYPES)}", dtype))
     if isinstance(checkpoint, torch.nn.Module):
-        if base is not None or anatomy is not None:
+        if (base, adapter, anatomy) != (None, None, None):
             raise ModelError(
-                "base and anatomy belong to a checkpoint on disk; omit them with a model in memory"
+                "base, adapter and anatomy belong to a checkpoint on disk; omit them with a model in memory"
             )
         opened = open_given(checkpoint, tokenizer, device)
         return Model(_open_nothing, OpenModel(opened, device_of(checkpoint)))
@@ -282,7 +285,7 @@ def open_model(
         opened = open_any(folder, place, anatomy=anatomy, dtype=getattr(torch, dtype), shared=shared)
         return OpenModel(opened, where)
 
-    return Model(open_on, checkpoint)
+    return Model(open_on, choose_adapter(Path(checkpoint), adapter) if adapter is not None else checkpoint)
 
 
 def _open_nothing(checkpoint: str | Path) -> OpenModel:

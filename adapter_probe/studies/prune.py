@@ -23,10 +23,11 @@ from adapter_probe.analysis.removable import (
 )
 from adapter_probe.analysis.study_records import section_of
 from adapter_probe.argument_checks import as_tuple, taking
+from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.mlx import as_peft
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.data.prompting import Prompting
-from adapter_probe.device import choose_device
+from adapter_probe.device import choose_device, use_threads
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
@@ -117,7 +118,8 @@ def prune(call: Prune) -> Pruning:
             first or last layer of the span has no adapters.
         ResultsError: there is no ablation of this checkpoint, or no span within the tolerance.
     """
-    checkpoint, out = Path(call.checkpoint), Path(call.out)
+    use_threads(call.threads)
+    checkpoint, out = choose_adapter(Path(call.checkpoint), call.adapter), Path(call.out)
     within = None if call.within is None else as_points("--within", call.within)
     if (call.span is None) == (within is None):
         raise ResultsError("give either --span FIRST-LAST or --within POINTS")

@@ -137,9 +137,11 @@ class Tradeoff(Sweep):
         for point in points:
             count, share = point["trained_parameters_without_head"], point["percent_of_base"]
             of_base = "" if share is None else f" ({percent_text(share)} of the base)"
-            rows.append(
-                (f"{point['task']}: {point['label']}", f"{spread_text(point)}, {count:,} parameters{of_base}")
-            )
+            trained = f"{count:,} parameters{of_base}"
+            if not count:
+                part = "pooler and head" if point["method"] == "top_layers" else "the head"
+                trained = f"{point['trained_parameters']:,} parameters, all in {part}"
+            rows.append((f"{point['task']}: {point['label']}", f"{spread_text(point)}, {trained}"))
         return [*rows, *majority_rows(points)]
 
     def _draw(self, ax: Axes) -> Axes:

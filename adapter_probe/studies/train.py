@@ -60,12 +60,13 @@ def train(call: Train) -> Training:
         AdapterProbeWarning: the base's pooler was never trained, and the method keeps it frozen.
     """
     from adapter_probe.data.tasks import find_task, locate_task
-    from adapter_probe.device import choose_device
+    from adapter_probe.device import choose_device, use_threads
     from adapter_probe.models.methods import Adapters
     from adapter_probe.training.checkpoint import train_checkpoint
     from adapter_probe.training.request import TrainingRequest
     from adapter_probe.training.settings import TrainingSettings
 
+    use_threads(call.threads)
     method, where = _method(call.method, call.k, Adapters.of(call)), choose_device(call.device)
     settings = TrainingSettings.of(call)
     preset, folder = locate_task(call.task, call.data)

@@ -22,7 +22,7 @@ from adapter_probe.checkpoints.files import CONFIG, first_of
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.checkpoints.peft_fields import read_config, refuse_slow_patterns
 from adapter_probe.checkpoints.peft_headers import WEIGHTS
-from adapter_probe.checkpoints.peft_loading import ADAPTER, own_name, saved_tensors
+from adapter_probe.checkpoints.peft_loading import ADAPTER, own_name, saved_tensors, unsaved_biases
 from adapter_probe.checkpoints.peft_writing import TASK_TYPES
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import ModelError, one_line
@@ -190,6 +190,11 @@ def _refuse_untrained(model: TunedModel, loaded: LoadedBase | AnyLoaded, method:
         raise ModelError(f"{place}: it has no parameter to train there")
     if random := sorted(loaded.missing - trained):
         raise ModelError(f"{place}: PEFT would not train {first_of(random)}, which the base lacks")
+    if lost := unsaved_biases(model.base, saved_tensors(model.base)):
+        raise ModelError(
+            f"{place}: PEFT {peft.__version__} trains {first_of(lost)}, but does not save it; PEFT 0.21 "
+            "does, or give bias=all"
+        )
     for name, module in model.base.named_modules():
         if isinstance(module, LoraLayer) and ADAPTER in module.lora_A:
             width, rank = min(module.in_features or 0, module.out_features or 0), module.r[ADAPTER]

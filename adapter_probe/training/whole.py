@@ -154,9 +154,9 @@ class WholeModel(PaddedModel):
         """Every tensor that training changes, by its name in this project's format."""
         trained = ((n, p) for n, p in self.base.named_parameters() if p.requires_grad)
         found: dict[str, Tensor] = {name: parameter for name, parameter in trained if _OWN not in name}
-        for holder, adapter in self._placed:
+        for name, adapter in self._placed:
             own = (*adapter.named_parameters(), *adapter.named_buffers())
-            found |= {f"{holder}{_OWN}{part}": tensor for part, tensor in own}
+            found |= {f"{name}.{part}": tensor for part, tensor in own}
         return found
 
     def train(self, mode: bool = True) -> WholeModel:
@@ -265,7 +265,7 @@ def _put_bottlenecks(loaded: AnyLoaded, method: Adapters, seed: int) -> list[tup
     """Put new adapters into a decoder, which draw their weights in the order of the sites.
 
     Returns:
-        each with the name of the module that holds it.
+        each with its name.
     """
     from adapter_probe.checkpoints.foreign import BaseShape  # whose import takes seconds
     from adapter_probe.checkpoints.placed import put_bottlenecks

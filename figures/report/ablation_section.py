@@ -30,14 +30,12 @@ from adapter_probe.wording import (
     score_text,
 )
 
-from .advice import slider_steps
+from .curve_sections import WIDE, text_table
 from .examples import ExampleTexts, confusion, confusion_card, examples_card, examples_content, flip_counts
-from .inline_svg import inline
 from .map_section import MapStudy
-from .maps import MANY, NARROW, drop_view, interaction_view, line_view
+from .maps import MANY, NARROW, drop_view, inline, interaction_view, line_view
 from .markup import Html, short_name, tag
-from .span_words import Words, drops_of, fact, interactions_of, significance
-from .sweep_section import WIDE, text_table
+from .span_words import Words, drops_of, fact, interactions_of, significance, slider_steps
 
 _RIGHT_BY = {
     "extractive": ", by exact match",
@@ -89,12 +87,8 @@ def ablation_study(
     """An ablation, ready for the page.
 
     Args:
-        ablation: the ablation to show.
         scale: colour levels of drops, shared by all grids of the page.
-        interaction_scale: colour levels of interactions, likewise.
-        tolerance: initial position of the slider, points.
         others: drops of other studies of the same spans, whose sliders have the same positions.
-        prefix: begins the ids in its drawings.
     """
     record, results, said = ablation.record, ablation.results, ablation.record.summary
     words, frame = Words(said.metric, said.study, said.strength or 0.0), record.spans

@@ -21,10 +21,9 @@ from adapter_probe.wording import (
     task_label,
 )
 
-from .advice import slider_steps
 from .map_section import MapStudy
 from .maps import View, drop_view, line_view
-from .span_words import Reading, Words, drops_of, fact, significance
+from .span_words import Reading, Words, drops_of, fact, significance, slider_steps
 
 
 def average_study(

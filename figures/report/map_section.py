@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from adapter_probe.wording import RETRAINED, is_percentage, span_text
+from adapter_probe.wording import is_percentage, span_text
 
 from .maps import MANY, View
 from .markup import Html, settings, table, tag
@@ -97,7 +97,6 @@ def content(study: MapStudy, group: int) -> dict[str, Any]:
     """What the script shows in the section, as plain JSON.
 
     Args:
-        study: the study.
         group: number that studies of the same spans share; they are looked at together.
     """
     whole = max(range(len(study.spans)), key=lambda row: study.pairs[row][1] - study.pairs[row][0])
@@ -161,9 +160,9 @@ def _control(study: MapStudy) -> Html:
         for _ in study.steps[0]["advice"]
     ]  # fmt: skip
     command = "adapter-probe prune CHECKPOINT --span ", tag("span"), " --out FOLDER"
-    tested = tag("p", None, RETRAINED) if is_percentage(study.words.metric) else None
-    removal = tag("p", None, "To remove these adapters: ", tag("code", None, *command))
-    prune = tag("div", {"class": "note prune"}, removal, tested)
+    removal = "To remove these adapters: ", tag("code", None, *command)
+    told = " ", tag("a", {"href": "#retrained"}, "What this does not tell"), "."
+    prune = tag("p", {"class": "note prune"}, removal, told if is_percentage(study.words.metric) else None)
     note = tag("p", {"class": "note within"})
     return tag(
         "div",

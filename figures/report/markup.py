@@ -61,14 +61,7 @@ def table(
     rows: Sequence[Sequence[str]],
     data: Sequence[Mapping[str, object]] | None = None,
 ) -> Html:
-    """A table that can be opened and, if it is large, scrolled; the first field heads its row.
-
-    Args:
-        title: its title.
-        columns: headings.
-        rows: fields as text.
-        data: attributes of each row.
-    """
+    """A table that can be opened and, if it is large, scrolled; the first field heads its row."""
     head = tag("tr", None, [tag("th", {"scope": "col"}, name) for name in columns])
     body = [
         tag(

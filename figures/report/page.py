@@ -16,18 +16,17 @@ import numpy as np
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.study_records import StrengthRecord, SweepRecord, TradeoffRecord
-from adapter_probe.figures.ablation_words import settings_text
 from adapter_probe.figures.levels import DivergingScale, DropScale
+from adapter_probe.figures.naming import told_apart
 from adapter_probe.results.atomic import make_folder, write_text
 from adapter_probe.version import __version__
-from adapter_probe.wording import is_distance
+from adapter_probe.wording import RETRAINED, is_distance, is_percentage
 
 from .ablation_section import ReportedAblation, ablation_study
+from .curve_sections import strength_section, strength_title, sweep_section, sweep_title
 from .joint_section import average_study, comparison_study
 from .map_section import MapStudy, content, section
 from .markup import Html, joined, json_for_html, plain, tag
-from .strength_section import strength_section, strength_title
-from .sweep_section import sweep_section, sweep_title
 
 SCRIPTS = ("study.js", "examples.js", "page.js")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
@@ -51,7 +50,6 @@ def write_report(
         path: path of the HTML file; its folder is created if missing.
         studies: ablations, their means and differences, in the order of the page.
         sweeps: sweeps and studies of strengths, below them, in the order of the page.
-        tolerance: initial position of the slider, points.
     """
     path = Path(path)
     make_folder(path.parent)
@@ -80,19 +78,11 @@ def map_studies(studies: Sequence[Reported], tolerance: float = 1.0) -> list[Map
             made.append(average_study(one, scale, tolerance, alike, prefix))
         else:
             made.append(comparison_study(one, prefix))
-    titles = [study.title for study in made]
-    return [
-        replace(study, title=f"{study.title}, {_apart(one)}") if titles.count(study.title) > 1 else study
-        for study, one in zip(made, studies)
-    ]
-
-
-def _apart(one: Reported) -> str:
-    """What distinguishes a study from another one of the same name."""
-    if not isinstance(one, ReportedAblation):
-        return ", ".join(one.names)
-    folder = one.record.folder.resolve()
-    return settings_text(one.record) or (folder.parent.name if folder.name == "ablation" else folder.name)
+    ablations = [number for number, one in enumerate(studies) if isinstance(one, ReportedAblation)]
+    titles = told_apart([made[n].title for n in ablations], [studies[n].record for n in ablations])
+    for number, title in zip(ablations, titles):
+        made[number] = replace(made[number], title=title)
+    return made
 
 
 def _drops(one: Reported) -> np.ndarray:
@@ -136,7 +126,8 @@ def page_html(studies: Sequence[MapStudy], sweeps: Sequence[Curves] = (), title:
 def _body(title: str, studies: Sequence[MapStudy], sweeps: Sequence[Curves]) -> list[Html | None]:
     """Masthead, contents, and the sections; studies of the same spans stand side by side."""
     names = [(f"study-{number}", study.title) for number, study in enumerate(studies)]
-    names += [(f"sweep-{number}", _curves_title(sweep)) for number, sweep in enumerate(sweeps)]
+    headings = told_apart([_curves_title(sweep) for sweep in sweeps], sweeps)
+    names += [(f"sweep-{number}", heading) for number, heading in enumerate(headings)]
     links = [tag("li", None, tag("a", {"href": f"#{place}"}, name)) for place, name in names]
     parts: list[Html | None] = [
         tag("header", {"class": "masthead"}, tag("p", None, "adapter-probe"), tag("h1", None, title)),
@@ -148,13 +139,13 @@ def _body(title: str, studies: Sequence[MapStudy], sweeps: Sequence[Curves]) -> 
     parts += [
         tag("div", {"class": "together"}, group) if len(group) > 1 else group[0] for group in groups.values()
     ]
-    return [*parts, *(_curves_section(sweep, number) for number, sweep in enumerate(sweeps))]
-
-
-def _curves_section(record: Curves, number: int) -> Html:
-    if isinstance(record, StrengthRecord):
-        return strength_section(record, number)
-    return sweep_section(record, number)
+    for number, (sweep, heading) in enumerate(zip(sweeps, headings)):
+        section_of = strength_section if isinstance(sweep, StrengthRecord) else sweep_section
+        parts.append(section_of(sweep, number, heading))
+    if any(study.steps and is_percentage(study.words.metric) for study in studies):
+        told = tag("h2", None, "What an ablation does not tell"), tag("p", {"class": "note"}, RETRAINED)
+        parts.append(tag("section", {"class": "study", "id": "retrained"}, told))
+    return parts
 
 
 def _curves_title(record: Curves) -> str:

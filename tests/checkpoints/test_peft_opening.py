@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from peft import LoraConfig, PeftModel
 from peft_cases import IDS, write_adapter, write_base
 from peft_folders import KV, T5, saved
@@ -23,12 +25,13 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from adapter_probe.checkpoints import quantised
+from adapter_probe.checkpoints import peft_loading, quantised
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import engine_of, open_any
 from adapter_probe.checkpoints.peft_opening import open_with_peft
 from adapter_probe.checkpoints.quantised import mixes_examples
 from adapter_probe.errors import CheckpointError
+from adapter_probe.studies.inspect_convert import inspect
 
 FIXTURES = Path(__file__).parent / "fixtures"
 WEIGHTS = "adapter_model.safetensors"
@@ -159,7 +162,7 @@ def test_tensors_that_do_not_fit(copied, change, words):
         ({"peft_type": "PREFIX_TUNING"}, "PREFIX_TUNING"),
         ({"peft_type": "XLORA"}, "XLORA"),
         ({"peft_type": "HYPERLORA"}, "HYPERLORA"),
-        ({"task_type": "FEATURE_EXTRACTION"}, "FEATURE_EXTRACTION"),
+        ({"task_type": "FEATURE_EXTRACTION"}, "trained without a head"),
         ({"future_switch": 3}, "future_switch"),
         ({"use_rslora": "yes"}, "use_rslora"),
         ({"r": "8"}, '"8"'),
@@ -210,7 +213,6 @@ def test_bases_that_do_not_fit(copied, made: Path, tmp_path: Path):
     assert names(refusal(folder, str(deeper)), "lacks", "base_model.model.model.layers.3")
     flatter = write_base(tmp_path / "flat", "llama", LlamaForCausalLM, num_hidden_layers=2)
     assert names(refusal(folder, str(flatter)), "contains", "base_model.model.model.layers.2")
-    assert "seq2seq" in refusal(edit(folder, task_type="SEQ_2_SEQ_LM"), str(made / "llama"))
 
 
 @pytest.mark.parametrize("name", ["chatglm", "llama", "bert"])
@@ -221,13 +223,152 @@ def test_code_beside_a_base_is_never_run(made: Path, tmp_path: Path, name: str):
     (base / "config.json").write_text(json.dumps({**config, "model_type": name, "auto_map": code}))
     (base / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     if name == "llama":
-        open_with_peft(made / "lora", str(base))
+        opened = open_with_peft(made / "lora", str(base))
+        plain = open_with_peft(made / "lora")
+        assert torch.equal(opened.model(input_ids=IDS).logits, plain.model(input_ids=IDS).logits)
+        assert any(names(note, "evil.M", "never run", "llama") for note in opened.notes)
+        assert inspect(made / "lora", base=base)["notes"] == list(opened.notes)
     else:
         assert {
             "chatglm": "adapter_probe.ablate",
             "bert": "lora",
         }[name] in refusal(made / "lora", str(base))
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("mapping", "refused"),
+    [
+        (("LlamaBiModel", "transformers_modules.owner.model.abc.modeling"), True),
+        (("LlamaBiForCausalLM", "my_models"), True),
+        (("LlamaForCausalLM", "transformers_modules.owner.model.abc.modeling"), False),
+        (("LlamaForCausalLM", "transformers.models.llama.modeling_llama"), False),
+        (("OptimizedModule", "torch._dynamo.eval_frame"), False),
+    ],
+)
+def test_a_class_of_other_code_that_does_not_run(mapping, refused, copied, made: Path):
+    library = dict(zip(("base_model_class", "parent_library"), mapping))
+    folder = edit(copied("lora"), task_type=None, auto_mapping=library)
+    if not refused:
+        assert inspect(folder)["notes"] == list(open_with_peft(folder).notes) == []
+        return
+    for read in (open_with_peft, inspect):
+        with pytest.raises(CheckpointError) as raised:
+            read(folder, base=str(made / "llama"))
+        assert names(str(raised.value), mapping[0], "LlamaForCausalLM", "auto_mapping")
+
+
+@pytest.mark.parametrize(
+    ("base", "cls", "task"),
+    [
+        ("llama", "LlamaForCausalLM", "SEQ_2_SEQ_LM"),
+        ("llama", "LlamaForSequenceClassification", "CAUSAL_LM"),
+        ("bert", "BertForSequenceClassification", "SEQ_2_SEQ_LM"),
+        ("bert", "BertForTokenClassification", "CAUSAL_LM"),
+        ("bert", "BertForSequenceClassification", "CAUSAL_LM"),
+        ("t5", "T5ForConditionalGeneration", "CAUSAL_LM"),
+        ("bart", "BartForConditionalGeneration", "CAUSAL_LM"),
+    ],
+)
+def test_a_task_type_that_does_not_fit_the_base(base: str, cls: str, task: str, tmp_path: Path):
+    """PEFT loads such an adapter on the class that the user gives."""
+    own = getattr(transformers, cls)
+    place = write_base(tmp_path / "base", base, own)
+    targets = {"llama": ["q_proj"], "bert": ["query"], "t5": ["q"], "bart": ["q_proj"]}[base]
+    whole = ["classifier"] if (base, task) == ("bert", "CAUSAL_LM") else None  # the head, trained too
+    config = LoraConfig(r=4, target_modules=targets, modules_to_save=whole)
+    folder = edit(write_adapter(tmp_path / "a", place, own, config), task_type=task, auto_mapping=None)
+    opened = open_any(folder)
+    more = {"decoder_input_ids": IDS} if base in ("t5", "bart") else {}
+    theirs = PeftModel.from_pretrained(own.from_pretrained(place), write_plain(folder, tmp_path)).eval()
+    with torch.no_grad():
+        right = theirs(input_ids=IDS, **more).logits
+        assert torch.equal(opened.model(input_ids=IDS, **more).logits, right)
+    (said,) = [note for note in opened.notes if "task type" in note]
+    assert names(said, task, cls)
+    found = inspect(folder)
+    assert found["notes"] == list(opened.notes)
+    assert found["metric"] == opened.description.task.metric
+
+
+def write_plain(folder: Path, place: Path) -> Path:
+    """The same without a task type, with which PEFT loads it on any class."""
+    return edit(Path(shutil.copytree(folder, place / "plain")), task_type=None)
+
+
+@pytest.mark.parametrize(("base", "headless"), [("llama", "LlamaModel"), ("bert", "BertModel")])
+@pytest.mark.parametrize("stored", ["with a head", "without"])
+def test_adapters_of_a_model_without_a_head(base: str, headless: str, stored: str, tmp_path: Path):
+    whole = {"llama": "LlamaForCausalLM", "bert": "BertForSequenceClassification"}[base]
+    cls = getattr(transformers, headless)
+    place = write_base(tmp_path / "base", base, getattr(transformers, whole) if "with a" in stored else cls)
+    targets = ["q_proj"] if base == "llama" else ["query"]
+    folder = write_adapter(tmp_path / "a", place, cls, LoraConfig(r=4, target_modules=targets))
+    for changes in ({}, {"auto_mapping": None}):
+        edit(folder, **changes)
+        for read in (open_any, inspect):
+            with pytest.raises(CheckpointError) as raised:
+                read(folder)
+            assert names(str(raised.value), "trained without a head", str(folder))
+
+
+def test_biases_that_an_older_peft_did_not_save(tmp_path: Path, monkeypatch):
+    base = FIXTURES / "bases" / "bert"
+    cls = transformers.BertForSequenceClassification
+    config = LoraConfig(r=4, target_modules=["query"], task_type="SEQ_CLS", bias="lora_only")
+    folder = write_adapter(tmp_path / "a", base, cls, config)
+    right = PeftModel.from_pretrained(cls.from_pretrained(base), folder).eval()(input_ids=IDS).logits
+    older = peft_loading.saved_tensors
+
+    def saved_by_an_older(model):
+        return {name: t for name, t in older(model).items() if "base_layer.bias" not in name}
+
+    for saves in (older, saved_by_an_older):  # an older PEFT loads them, too
+        monkeypatch.setattr(peft_loading, "saved_tensors", saves)
+        assert torch.equal(open_any(folder).model(input_ids=IDS).logits, right)
+    retensor(folder, lambda t: {name: one for name, one in t.items() if "base_layer.bias" not in name})
+    for saves in (older, saved_by_an_older):
+        monkeypatch.setattr(peft_loading, "saved_tensors", saves)
+        for read in (open_any, inspect):
+            with pytest.raises(CheckpointError) as raised:
+                read(folder)
+            assert names(str(raised.value), "query.base_layer.bias", "'lora_only'", "lost", "0.21")
+
+
+def test_adapters_of_experts_one_by_one_are_right_without_a_false_alarm(tmp_path: Path):
+    """Transformers 5 has one parameter for all experts, and PEFT notes a rank for it that no module has."""
+    sizes = {"num_experts": 4, "moe_intermediate_size": 24, "num_experts_per_tok": 2}
+    base = write_base(tmp_path / "base", "qwen3_moe", transformers.Qwen3MoeForCausalLM, **sizes)
+    merged = AutoModelForCausalLM.from_pretrained(base)
+    weights, tensors = dict(merged.named_parameters()), {}
+    torch.manual_seed(0)
+    for layer, expert in itertools.product(range(3), range(4)):
+        for part, rows in (("gate_proj", slice(24)), ("up_proj", slice(24, 48)), ("down_proj", slice(32))):
+            place = f"model.layers.{layer}.mlp.experts"
+            whole = weights[f"{place}.{'down_proj' if part == 'down_proj' else 'gate_up_proj'}"][expert]
+            down, up = 0.3 * torch.randn(2, whole.shape[1]), 0.3 * torch.randn(len(whole[rows]), 2)
+            name = f"base_model.model.{place}.{expert}.{part}"
+            tensors |= {f"{name}.lora_A.weight": down, f"{name}.lora_B.weight": up}
+            whole.data[rows] += 2 * up @ down
+    (tmp_path / "a").mkdir()
+    save_file(tensors, tmp_path / "a" / WEIGHTS)
+    fields = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 2, "lora_alpha": 4}
+    fields["target_modules"] = ["gate_proj", "up_proj", "down_proj"]
+    (tmp_path / "a" / CONFIG).write_text(json.dumps({**fields, "base_model_name_or_path": str(base)}))
+    opened = open_any(tmp_path / "a")
+    with torch.no_grad():
+        found, right = opened.model(input_ids=IDS).logits, merged(input_ids=IDS).logits
+    assert torch.allclose(found, right, atol=1e-5)
+    assert inspect(tmp_path / "a")["notes"] == list(opened.notes) == []
+
+
+def test_a_pattern_that_matches_nothing_is_noted(copied):
+    folder = edit(copied("lora"), rank_pattern={"nothing": 3, "q_proj": 4}, alpha_pattern={"none": 2})
+    notes = open_with_peft(folder).notes
+    for said in (("nothing", "rank_pattern"), ("none", "alpha_pattern")):
+        assert any(names(note, *said) for note in notes)
+    assert not any("q_proj" in note for note in notes)
+    assert inspect(folder)["notes"] == list(notes)
 
 
 def test_a_pickle_is_never_run(copied, tmp_path: Path):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel
-from peft_cases import IDS, write_adapter, write_base
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft_cases import IDS, randomise, write_adapter, write_base
 from refusals import names, naming
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaForCausalLM
 
@@ -48,6 +48,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for file in full.glob("*token*"):
             shutil.copy(file, place / name)
     return place
+
+
+def test_a_vocabulary_grown_over_a_quantised_base(made, tmp_path):
+    base = AutoModelForCausalLM.from_pretrained(made / "nf4", dtype=torch.float32)
+    base.resize_token_embeddings(67, mean_resizing=False)
+    config = LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head"])
+    config.task_type, config.base_model_name_or_path = "CAUSAL_LM", str(made / "nf4")
+    model = get_peft_model(base, config)
+    randomise(model)
+    model.eval().save_pretrained(tmp_path)
+    opened, ids = open_any(tmp_path), torch.tensor([[5, 66, 64, 7]])
+    assert opened.quantised == "bitsandbytes"
+    with torch.no_grad():
+        assert torch.equal(opened.model(input_ids=ids).logits, model(input_ids=ids).logits)
 
 
 @pytest.mark.parametrize("name", list(SETTINGS))

@@ -55,6 +55,13 @@ def test_any_limit_without_slurm_is_refused(clusters, limit):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_options_that_belong_together_are_everywhere(name):
+    flags = {flag for parameter in COMMANDS[name].params for flag in parameter.opts}
+    for one, other in {"--device": "--threads", "--data": "--encoding", "--threads": "--device"}.items():
+        assert one not in flags or other in flags
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_what_is_read_and_written_stands_under_data_and_output(name):
     command = COMMANDS[name]
     panels = {

@@ -24,9 +24,9 @@ from adapter_probe.data.requests_encoding import count_texts, encode_requests
 from adapter_probe.errors import DataError
 
 
-@pytest.fixture(params=[True, False], ids=["BOS", "EOS alone"])
+@pytest.fixture(params=[(True,), (False,), (False, False)], ids=["BOS", "EOS alone", "neither"])
 def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
-    return byte_tokenizer(request.param)
+    return byte_tokenizer(*request.param)
 
 
 @pytest.fixture
@@ -118,6 +118,8 @@ def test_a_txt_file_is_one_text(tmp_path, tokenizer):
             [{"text": "a"}, {"prompt": "a", "completion": "b"}],
             ("line 2", "'prompt', 'completion'", "line 1", "'text'"),
         ),
+        ([{"prompt": "a", "chosen": "b", "rejected": "c"}], ("line 1", "preferences", "context", "gold 0")),
+        ([{"input_ids": [1]}], ("line 1", "input_ids", "batches=")),
         ([{"label": 1}], ("line 1", "'label'", "context, choices, gold", "prompt, completion")),
         ([{"context": "a", "choices": ["b", "c"], "gold": 2}], ("line 1", "'gold'", "2", "0 to 1")),
         ([{"context": "a", "choices": ["b"], "gold": 0}], ("line 1", "'choices'", "['b']", "two or more")),
@@ -166,11 +168,23 @@ def test_a_metric_of_another_form_is_refused():
         assert all(choose_metric(m, requests_with_fingerprint(form, [], "")) == m for m in metrics)
 
 
+def start_of(tokenizer) -> int | None:
+    """What the convention puts before a text without a context."""
+    return tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+
+
+def rows_for(tokenizer) -> list[Request]:
+    """All rows, or those that need nothing to start with."""
+    return [row for row in ROWS if row.context.strip() or start_of(tokenizer) is not None]
+
+
 def encode_pair_by_hand(tokenizer, context: str, continuation: str, most: int) -> tuple[list[int], list[int]]:
     """The convention as it is written down, for one continuation."""
-    prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if context.strip() == "":
-        before, scored = [prefix], tokenizer.encode(context + continuation, add_special_tokens=False)
+        before, scored = (
+            [start_of(tokenizer)],
+            tokenizer.encode(context + continuation, add_special_tokens=False),
+        )
     else:
         spaces = len(context) - len(context.rstrip())
         continuation, context = context[len(context) - spaces :] + continuation, context.rstrip()
@@ -201,10 +215,12 @@ def test_the_end_that_a_tokenizer_appends_is_no_part_of_a_text():
 
 @pytest.mark.parametrize("most", [64, 12])
 def test_choices_are_encoded_with_their_context_and_cut(tokenizer, most):
-    requests = requests_with_fingerprint("choice", ROWS, "test")
+    rows = rows_for(tokenizer)
+    requests = requests_with_fingerprint("choice", rows, "test")
     encoded = encode_requests(tokenizer, requests, most)
     counts = count_texts(requests, encoded)
-    for row, tree, count in zip(ROWS, encoded.trees, counts):
+    assert len(encoded.trees) == len(rows) >= 3
+    for row, tree, count in zip(rows, encoded.trees, counts):
         expected = [encode_pair_by_hand(tokenizer, row.context, f" {choice}", most) for choice in row.choices]
         assert texts_of(tree) == expected
         for choice, (_, scored), numbers in zip(row.choices, expected, count):
@@ -216,19 +232,39 @@ def test_choices_are_encoded_with_their_context_and_cut(tokenizer, most):
 @pytest.mark.parametrize("most", [5, 7, 100])
 def test_each_token_of_a_long_text_is_scored_once(tokenizer, most):
     text = "ab ab, a text of some length. é"
-    requests = requests_with_fingerprint("text", [Request("", (text,)), Request("", ("ab",))], "test")
+    requests = requests_with_fingerprint("text", [Request("", (text,)), Request("", ("abc",))], "test")
     encoded = encode_requests(tokenizer, requests, most)
     whole = tokenizer.encode(text)
     windows = [texts_of(tree)[0] for tree, example in zip(encoded.trees, encoded.example) if example == 0]
-    assert [token for _, scored in windows for token in scored] == whole
-    prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-    assert windows[0][0] == [prefix]
+    start = start_of(tokenizer)
+    counted = len(whole) - (start is None)
+    assert [token for _, scored in windows for token in scored] == whole[-counted:]
+    assert windows[0][0] == [whole[0] if start is None else start]
+    whole = whole[-counted:]
     done = len(windows[0][1])
     for before, scored in windows[1:]:
         assert before == whole[done - len(before) : done]  # what stands there, as much as fits
         assert len(before) + len(scored) - 1 == most
         done += len(scored)
-    assert count_texts(requests, encoded)[0, 0].tolist() == [len(whole), len(text), len(text.encode()), 8]
+    assert count_texts(requests, encoded)[0, 0].tolist() == [counted, len(text), len(text.encode()), 8]
+
+
+@pytest.mark.parametrize(
+    ("form", "row"),
+    [
+        ("choice", Request("", ("ab", "c"), " ")),
+        ("choice", Request("  ", ("ab", "c"), " ")),
+        ("completion", Request("", ("ab",), framed=False)),
+        ("text", Request("", ("x",))),
+    ],
+)
+def test_a_text_without_a_start_needs_something_before_what_is_scored(form, row):
+    rows = [Request("a", ("b", "c"), " ") if form == "choice" else Request("a", ("bc",)), row]
+    if form == "text":
+        rows[0] = Request("", ("bc",))
+    with pytest.raises(DataError, match=naming("test row 2")):
+        encode_requests(byte_tokenizer(False, False), requests_with_fingerprint(form, rows, "test"), 12)
+    assert len(encode_requests(byte_tokenizer(False), requests_with_fingerprint(form, rows, "test"), 12)) == 2
 
 
 def test_what_cannot_be_scored_is_one_line(tokenizer):
@@ -253,21 +289,21 @@ def test_lm_evals_own_code_makes_the_same_tokens(tokenizer, most):
     utils = pytest.importorskip("lm_eval.utils")
     huggingface = pytest.importorskip("lm_eval.models.huggingface")
     own = huggingface.HFLM.__new__(huggingface.HFLM)
-    own.tokenizer, own.backend, own.custom_prefix_token_id, own.add_bos_token = (
-        tokenizer,
-        "causal",
-        None,
-        None,
-    )
+    own.tokenizer, own.backend, own.add_bos_token = tokenizer, "causal", None
+    # With neither, the library needs one named, also for rows that have a context and so do not use it.
+    own.custom_prefix_token_id = 0 if start_of(tokenizer) is None else None
     seen: list = []
     own._loglikelihood_tokens = lambda requests, disable_tqdm=False: seen.extend(requests) or []
-    encoded = encode_requests(tokenizer, requests_with_fingerprint("choice", ROWS, "test"), most)
-    for row, tree in zip(ROWS, encoded.trees):
+    rows = rows_for(tokenizer)
+    encoded = encode_requests(tokenizer, requests_with_fingerprint("choice", rows, "test"), most)
+    for row, tree in zip(rows, encoded.trees):
         instances = [type("Instance", (), {"args": (row.context, f" {choice}")}) for choice in row.choices]
         seen.clear()
         model.TemplateLM.loglikelihood(own, instances)
         whole = [((before + scored)[-(most + 1) :], len(scored)) for _, before, scored in seen]
         assert texts_of(tree) == [(text[:-n], text[-n:]) for text, n in whole]
+    if start_of(tokenizer) is None:
+        return
     text = "ab ab, a text of some length. é"
     encoded = encode_requests(
         tokenizer, requests_with_fingerprint("text", [Request("", (text,))], "test"), most

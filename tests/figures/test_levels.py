@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,13 +13,13 @@ from adapter_probe.figures import levels, style
 from adapter_probe.figures.levels import DivergingScale, DropScale
 
 drops = st.floats(-200, 200).map(lambda x: round(x, 3) + 0.0)
-edges = st.sampled_from([s * e for s in (-1, 1) for e in (0, 0.5, 1, 2, 5, 10, 20, 30, 50)])
+edges = st.sampled_from([s * e for s in (-1, 1) for e in (0, 0.5, 1, 2, 3, 5, 10, 20, 30, 50)])
 drop_lists = st.lists(drops | edges, min_size=1, max_size=30)
 
 
 def level_by_hand(drop: float, n_gains: int) -> int:
     if drop < 0:
-        gain = 1 if -drop <= 1 else 2 if -drop <= 2 else 3 if -drop <= 5 else 4
+        gain = next((level for level, upper in enumerate((1, 2, 3, 5), start=1) if -drop <= upper), 5)
         return -min(gain, n_gains)
     for level, upper in enumerate((0.5, 1, 2, 5, 10, 20, 30, 50), start=1):
         if drop <= upper:
@@ -48,7 +50,8 @@ def test_colour_agrees_with_every_tolerance_that_is_an_edge(values):
         ([-1.0], 1, False),
         ([-1.001], 2, False),
         ([-2.5, 60.0], 3, True),
-        ([-50.0], 4, False),
+        ([-3.3], 4, False),
+        ([-50.0], 5, False),
         ([np.nan], 1, False),
         ([], 1, False),
     ],
@@ -144,8 +147,8 @@ def test_a_diverging_scale_is_symmetric_in_its_edges(values):
     values = np.array(values)
     scale = DivergingScale.spanning(values)
     counts = np.searchsorted(levels.DIVERGING_EDGES, np.round(np.abs(values), 9))
-    assert scale.n_more == max([1, *counts[values > 0]])
-    assert scale.n_less == max([1, *counts[values < 0]])
+    assert scale.n_more == max([2, *counts[values > 0]])  # fewer would leave a bar of one colour
+    assert scale.n_less == max([2, *counts[values < 0]])
     neutral = scale.colours(np.zeros(1))[0]
     assert [colour == neutral for colour in scale.colours(values)] == (counts == 0).tolist()
     assert (scale.is_gain(values) == ((values < 0) & (counts > 0))).all()
@@ -155,3 +158,40 @@ def test_more_loss_is_darker_on_the_diverging_scale():
     scale = DivergingScale(6, 6)
     brightness = [style.luminance(c) for c in scale.colours(np.array(levels.DIVERGING_EDGES) + 0.01)]
     assert brightness == sorted(brightness, reverse=True)  # the same order in greyscale
+
+
+# What people without one kind of cone see, of linear RGB: Machado, Oliveira and Fernandes 2009 (IEEE
+# Transactions on Visualization and Computer Graphics 15), severity 1.0.
+SEEN_BY = {
+    "all cones": np.eye(3),
+    "protanopia": np.array(
+        [(0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)]
+    ),
+    "deuteranopia": np.array(
+        [(0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)]
+    ),
+}
+TO_XYZ = np.array(
+    [(0.4124564, 0.3575761, 0.1804375), (0.2126729, 0.7151522, 0.0721750), (0.0193339, 0.1191920, 0.9503041)]
+)  # of linear sRGB, IEC 61966-2-1
+
+
+def as_seen(colour: str, matrix: np.ndarray) -> np.ndarray:
+    """A colour in CIELAB as it looks through a matrix of linear RGB."""
+    rgb = np.array(to_rgb(colour))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    t = TO_XYZ @ np.clip(matrix @ linear, 0, 1) / TO_XYZ.sum(axis=1)
+    f = np.where(t > (6 / 29) ** 3, np.cbrt(t), t / (3 * (6 / 29) ** 2) + 4 / 29)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("matrix", SEEN_BY.values(), ids=SEEN_BY)
+@pytest.mark.parametrize(
+    "palette",
+    [DropScale(5, True).shown, DivergingScale(6, 6).shown, list(style.FILLS)],
+    ids=["drops", "differences", "bars"],
+)
+def test_neighbouring_colours_stay_apart_without_red_or_green_cones(palette, matrix):
+    """By three times what is just noticeable, a distance of 2.3 in CIELAB (Mahy et al. 1994)."""
+    seen = [as_seen(colour, matrix) for colour in palette]
+    assert min(np.linalg.norm(one - other) for one, other in pairwise(seen)) > 3 * 2.3

@@ -54,7 +54,7 @@ def calls() -> dict[str, Call]:
         "logits": (method(opened, "logits"), {"texts": TEXTS, "off": (0, 1)}),
         "variants": (method(opened, "variants"), {"texts": TEXTS, "masks": np.ones((2, 6), bool)}),
         "use": (method(opened, "use"), {"checkpoint": "checkpoint"}),
-        "inspect": (ap.inspect, {"checkpoint": "checkpoint", "base": "base"}),
+        "inspect": (ap.inspect, {"checkpoint": "checkpoint", "base": "base", "adapter": None}),
         "load": (ap.load, {"folder": "out"}),
         "heatmap": (method(lambda: ap.load("out"), "heatmap"), {"tolerance": 1.0, "style": "paper"}),
         "save": (

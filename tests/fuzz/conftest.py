@@ -37,7 +37,7 @@ def sources(
     lines = sorted((tiny_task / "validation.jsonl").read_text().splitlines(keepends=True), key=len)
     few = [[line for line in lines if f'"{label}"' in line][:3] for label in ("positive", "negative")]
     (folder / "rows.jsonl").write_text("".join(few[0] + few[1]))
-    for family in ("llama", "gpt2"):
+    for family in ("llama", "gpt2", "grown"):
         make_model(family, folder / f"causal-{family}")
     write_rows(folder / "choices.jsonl", "choices")
     llama = folder / "causal-llama"

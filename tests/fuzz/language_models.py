@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 from byte_tokenizer import byte_tokenizer
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaConfig
-from truth import rows_of
+from truth import rows_of, unwrapped
 
 N_LAYERS, N_POSITIONS = 2, 64
 ROWS: dict[str, list[dict[str, Any]]] = {
@@ -43,13 +44,16 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 
 
 def make_model(family: str, folder: Path) -> None:
-    """A LoRA far from the identity in ``folder/checkpoint`` on a tiny random model in ``folder/base``."""
+    """A LoRA far from the identity in ``folder/checkpoint`` on a tiny random model in ``folder/base``.
+
+    That of ``grown`` was trained with three tokens more than its base, a Llama.
+    """
     import peft
 
     torch.manual_seed(0)
     tokenizer = byte_tokenizer(True)
     ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    if family == "llama":
+    if family != "gpt2":
         config = LlamaConfig(
             vocab_size=len(tokenizer), hidden_size=16, intermediate_size=24, num_hidden_layers=N_LAYERS,
             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=N_POSITIONS, **ends,
@@ -64,9 +68,12 @@ def make_model(family: str, folder: Path) -> None:
             parameter += 0.2 * torch.randn_like(parameter)
     base.save_pretrained(folder / "base")
     tokenizer.save_pretrained(folder / "base")
-    modules = ["v_proj", "down_proj"] if family == "llama" else ["c_attn"]
+    modules = ["v_proj", "down_proj"] if family != "gpt2" else ["c_attn"]
     made = peft.LoraConfig(task_type="CAUSAL_LM", r=2, lora_alpha=8, target_modules=modules)
-    model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder / "base"), made)
+    base = AutoModelForCausalLM.from_pretrained(folder / "base")
+    if family == "grown":
+        base.resize_token_embeddings(len(tokenizer) + 3)
+    model = peft.get_peft_model(base, made)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_" in name:
@@ -185,13 +192,21 @@ def peft_model(checkpoint: Path, base: Path) -> torch.nn.Module | None:
 
     try:
         plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        checkpoint = unwrapped(checkpoint)
+        stored = load_file(checkpoint / "adapter_model.safetensors")
+        rows = max((len(t) for name, t in stored.items() if "embed_tokens.weight" in name), default=0)
+        if rows > plain.config.vocab_size:
+            plain.resize_token_embeddings(rows)
         return peft.PeftModel.from_pretrained(plain, str(checkpoint)).float().eval()
     except Exception:  # whatever PEFT has to say
         return None
 
 
-def judge_rows(name: str) -> Callable[[Path, str], None]:
-    """The likelihoods, right choices and accuracy of what was computed from the rows in a file."""
+def judge_rows(name: str, inside: str = "") -> Callable[[Path, str], None]:
+    """The likelihoods, right choices and accuracy of what was computed from the rows in a file.
+
+    ``inside`` is the subfolder of the adapter in the checkpoint.
+    """
 
     def judge(place: Path, _done: str) -> None:
         import adapter_probe
@@ -199,7 +214,8 @@ def judge_rows(name: str) -> Callable[[Path, str], None]:
         rows = read(place / name)
         with np.load(place / "out" / "predictions.npz") as archive:
             found = dict(archive)
-        opened = adapter_probe.open(place / "checkpoint", base=str(place / "base"))
+        checkpoint = place / "checkpoint" / inside
+        opened = adapter_probe.open(checkpoint, base=str(place / "base"))
         tokenizer = AutoTokenizer.from_pretrained(place / "base")
         scorer = Scorer(opened.base, tokenizer, opened._opened.description.max_length)
         for (first, last), sums in zip(found["spans"].tolist(), found["logits"]):
@@ -209,7 +225,7 @@ def judge_rows(name: str) -> Callable[[Path, str], None]:
             with opened.switched_off(first, last):
                 check(scorer, rows, sums, f"{first}-{last}")
         check_score(place / "out" / "summary.json", rows, found["logits"][0], tokenizer)
-        theirs = peft_model(place / "checkpoint", place / "base")
+        theirs = peft_model(checkpoint, place / "base")
         if theirs is not None:
             own = Scorer(theirs, tokenizer, opened._opened.description.max_length)
             check(own, rows, found["logits"][0], "intact, by PEFT")

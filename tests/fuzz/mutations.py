@@ -20,6 +20,7 @@ ODD = (
     "../..", "/dev/null",
     "([a-z.0-9_]+)*X", "(", "\udcff", [], [None], [0], ["x"], [[]], {}, {"x": 1}, {"": None}, {"default": 2},
 )  # fmt: skip
+WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "module.")
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 437\n"
 
 
@@ -156,7 +157,7 @@ def _change_tensor(tensors: dict[str, torch.Tensor], draw: random.Random) -> str
     first = (0,) * old.dim()
     kind = draw.choice((
         "left out", "renamed", "exchanged", "type", "type", "transposed", "longer", "shorter", "not a number",
-        "infinite", "huge", "doubled", "all zero", "one more", "one more axis",
+        "infinite", "huge", "doubled", "all zero", "one more", "one more axis", "wrapped", "shard",
     ))  # fmt: skip
     if kind == "left out":
         del tensors[name]
@@ -179,6 +180,12 @@ def _change_tensor(tensors: dict[str, torch.Tensor], draw: random.Random) -> str
         tensors[draw.choice(("future.weight", name + "_2", name.replace(".0.", ".9.") + "_b"))] = old
     elif kind == "one more axis":
         tensors[name] = old[..., None]
+    elif kind == "wrapped":
+        tensors[draw.choice(WRAPPERS) + name] = tensors.pop(name)
+    elif kind == "shard":
+        tensors[name] = draw.choice(
+            (old.flatten(), old.flatten()[: old.numel() // 2], old[:0] if old.dim() else old)
+        )
     else:
         new = old.clone()
         if kind in ("not a number", "infinite", "huge"):

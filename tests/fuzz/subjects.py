@@ -8,11 +8,14 @@ import random
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from language_models import judge_rows, write_rows
+from mutations import ODD
+from safetensors.torch import load_file, save_file
 from truth import assert_same, examples_of, native_logits, peft_logits, switched_logits
 
 FIXTURES = Path(__file__).resolve().parents[1] / "checkpoints" / "fixtures"
@@ -242,6 +245,41 @@ def on_causal(name: str, family: str, form: str, suffix: str, share: float, *fil
     return Subject(
         name, files or (rows,), lay_causal(family, form, suffix), (*ABLATE, rows), judge_rows(rows), share
     )
+
+
+def lay_recorded(place: Path, sources: Path) -> None:
+    """A configuration with little but the name of the base, which no option gives."""
+    lay_causal("llama", "choices", ".jsonl")(place, sources)
+    file = place / "checkpoint" / "adapter_config.json"
+    kept = ("peft_type", "task_type", "r", "lora_alpha", "target_modules", "revision")
+    fields = {name: value for name, value in json.loads(file.read_text()).items() if name in kept}
+    file.write_text(json.dumps({**fields, "base_model_name_or_path": "base"}))
+
+
+def rename_base(place: Path, draw: random.Random) -> None:
+    """Mostly the changed configuration names another base, too, if it still is one."""
+    file = place / "checkpoint" / "adapter_config.json"
+    with suppress(ValueError, AttributeError, TypeError):
+        fields = dict(json.loads(file.read_text("utf-8")).items())
+        if draw.random() < 0.7:
+            fields["base_model_name_or_path"] = draw.choice((*ODD, "./base", "checkpoint", "a/b"))
+        file.write_text(json.dumps(fields))
+
+
+def lay_wrapped(place: Path, sources: Path) -> None:
+    """Names as torch.compile and FSDP leave them."""
+    lay_causal("llama", "choices", ".jsonl")(place, sources)
+    file = place / "checkpoint" / "adapter_model.safetensors"
+    names = {name: name.replace(".self_attn", "._fsdp_wrapped_module.self_attn") for name in load_file(file)}
+    save_file({f"_orig_mod.{names[name]}": tensor for name, tensor in load_file(file).items()}, file)
+
+
+def lay_several(place: Path, sources: Path) -> None:
+    """The adapter in a subfolder, below another one."""
+    lay_causal("llama", "choices", ".jsonl")(place, sources)
+    copy(place / "checkpoint", place / "checkpoint" / "ref")
+    file = place / "checkpoint" / "adapter_model.safetensors"
+    save_file({name: 2 * tensor for name, tensor in load_file(file).items()}, file)
 
 
 # --- options of a cluster
@@ -537,6 +575,23 @@ SUBJECTS = [
     on_foreign("adapterhub/flex-pooled", "bert", 1.0),
     on_causal("causal-llama", "llama", "choices", ".jsonl", 1.5, *CHECKPOINT, *CHECKPOINT, *BASE),
     on_causal("causal-gpt2", "gpt2", "completions", ".jsonl", 1.0, *CHECKPOINT, *CHECKPOINT, *BASE),
+    on_causal("causal-grown", "grown", "choices", ".jsonl", 1.0, *CHECKPOINT),
+    Subject(
+        "causal-recorded",
+        ("checkpoint/adapter_config.json",),
+        lay_recorded,
+        ("ablate", "checkpoint", "--out", "out", "--data", "rows.jsonl"),
+        judge_rows("rows.jsonl"),
+        reseal=rename_base,
+    ),
+    Subject("causal-wrapped", CHECKPOINT, lay_wrapped, NATIVE, judge_rows("rows.jsonl")),
+    Subject(
+        "causal-several",
+        (*CHECKPOINT, "checkpoint/ref/*.json", "checkpoint/ref/*.safetensors"),
+        lay_several,
+        (*NATIVE, "--adapter", "ref"),
+        judge_rows("rows.jsonl", "ref"),
+    ),
     on_causal("lm-choices", "llama", "choices", ".jsonl", 1.0),
     on_causal("lm-questions", "llama", "questions", ".json", 0.5),
     on_causal("lm-pairs", "llama", "pairs", ".csv", 1.0),

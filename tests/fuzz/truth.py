@@ -9,12 +9,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
+from mutations import WRAPPERS
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -147,13 +149,28 @@ def switched_logits(
     return np.stack(out), longest
 
 
+def unwrapped(checkpoint: Path) -> Path:
+    """A copy of a checkpoint of PEFT whose names lack the wrappers, with which PEFT passes them over."""
+    place = Path(shutil.copytree(checkpoint, checkpoint.parent / "unwrapped", dirs_exist_ok=True))
+    file = place / "adapter_model.safetensors"
+    if file.exists():
+        tensors = load_file(file)
+        for name in list(tensors):
+            plain = name
+            for wrapper in WRAPPERS:
+                plain = plain.replace(f".{wrapper}", ".").removeprefix(wrapper)
+            tensors[plain] = tensors.pop(name)
+        save_file(tensors, file)
+    return place
+
+
 def peft_logits(checkpoint: Path, base: Path, texts: list[str], max_length: int) -> np.ndarray | None:
     """``[examples, labels]`` of the intact model, by PEFT; None where PEFT does not open the checkpoint."""
     from peft import PeftModel
 
     try:
         plain = AutoModelForSequenceClassification.from_pretrained(base, num_labels=3).float()
-        model = PeftModel.from_pretrained(plain, str(checkpoint)).float().eval()
+        model = PeftModel.from_pretrained(plain, str(unwrapped(checkpoint))).float().eval()
     except Exception:  # whatever PEFT has to say
         return None
     return logits_of(model, AutoTokenizer.from_pretrained(base), texts, max_length)

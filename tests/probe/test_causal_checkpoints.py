@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from byte_tokenizer import byte_tokenizer
 from exact import assert_close_in_float32, float32_bound
 from peft_folders import save_lora
-from refusals import naming
+from refusals import names, naming
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 import adapter_probe
@@ -182,6 +183,22 @@ def test_scores_are_those_of_the_sums(checkpoint, ablated):
     assert ablated(TEXTS, metric="word_perplexity").summary.intact_score == pytest.approx(
         np.exp(nats_a_word), rel=float32_bound(nats_a_word, layers=3)
     )
+
+
+def test_without_a_start_texts_are_scored_from_their_second_token(checkpoint, tmp_path, capsys):
+    base = shutil.copytree(checkpoint.parent / "base", tmp_path / "base")
+    byte_tokenizer(False, False).save_pretrained(base)
+    rows, reference = [{"text": "a text as long as is read"}, {"text": "ab c"}], Reference(checkpoint)
+    reference.tokenizer = AutoTokenizer.from_pretrained(base)
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    study = adapter_probe.ablate(checkpoint, base=base, data=data, spans="single", out=tmp_path / "out")
+    reference.switch(range(0))
+    ids = [reference.tokenizer.encode(row["text"]) for row in rows]
+    nats = -sum(reference.likelihood(own[:1], own[1:]) for own in ids)
+    n_bytes = sum(len(row["text"].encode()) for row in rows)
+    assert study.summary.intact_score == pytest.approx(nats / n_bytes / np.log(2), rel=ROUNDING)
+    assert any(names(line, "BOS", "EOS", "second token") for line in capsys.readouterr().err.splitlines())
 
 
 def test_the_baseline_is_a_choice_at_random(ablated):

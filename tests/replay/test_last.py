@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from tiny_families import family, lora
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -52,6 +53,18 @@ def test_pairs_of_a_text_whose_head_reads_another_position():
     found = replay.outputs_of_pairs({"input_ids": ids}, examples, masks)[:, 0]
     own = [replay.own({"input_ids": ids}, mask)[example] for example, mask in zip(examples, masks)]
     assert torch.allclose(found, torch.stack(own), atol=1e-10)
+
+
+def test_attention_over_windows_that_are_longer_than_what_is_read():
+    """Longformer asserts that it is given whole windows."""
+    base, inputs = family("longformer")
+    model = lora(base)
+    masks = np.random.default_rng(0).random((6, 8)) < 0.5
+    replay = Replay(model, inputs, one_position=True)
+    found = replay.outputs(inputs, masks)
+    own = torch.stack([replay.own(inputs, mask) for mask in masks])
+    assert replay._last is not None
+    assert torch.allclose(found, own, atol=1e-10)
 
 
 class Read:

@@ -15,6 +15,7 @@ from refusals import naming
 from tiny_families import family, ids, lora
 
 import adapter_probe as ap
+from adapter_probe.analysis.deltas import row_scores
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
 
@@ -139,10 +140,69 @@ def test_tokens_in_the_batches_of_language_models_are_scored_as_by_their_loss(na
         assert row.score == pytest.approx(scores[span])
 
 
+@pytest.mark.parametrize("name", ["llama", pytest.param("t5 (labels)", marks=pytest.mark.slow)])
+def test_tokens_in_batches_are_compared_with_the_intact_models(name: str):
+    model, batches = written(name)
+    given = {"batches": batches, "spans": "single", "precision": "float64", "progress": False}
+    study = ap.ablate(model, metric="kl", **given)
+    shift = int(name == "llama")
+    there = (torch.cat([batch["labels"] for batch in batches]) != -100)[:, shift:].numpy()
+    shares = loop(model, batches, lambda out: out["logits"].log_softmax(-1), study.results.masks)
+    shares = shares[:, :, : there.shape[1]]  # [variants, examples, positions, vocabulary]
+    apart = (np.exp(shares[0]) * (shares[0] - shares)).sum(-1)
+    same = shares.argmax(-1) == shares[0].argmax(-1)
+    for column, own in enumerate((apart, same)):
+        np.testing.assert_allclose(study.results.differences[..., column], (own * there).sum(-1), atol=1e-9)
+    assert apart[1:].max() > 1e-3
+    assert not same.all()
+    rises = (apart * there).sum((1, 2)) / there.sum()
+    np.testing.assert_allclose(row_scores(study.results), rises, rtol=1e-6)
+
+
+def packed(texts: list[torch.Tensor], labels: list[torch.Tensor]) -> dict[str, Any]:
+    """A batch of texts in a single row, with the arguments that TRL 1.16.0 gives its model for it."""
+    ends = torch.tensor([0, *(len(text) for text in texts)]).cumsum(0).to(torch.int32)
+    places = [torch.arange(len(text)) for text in texts]
+    own = [label.where(place > 0, -100) for label, place in zip(labels, places)]
+    numbers = [torch.full_like(place, n).to(torch.int32) for n, place in enumerate(places)]
+    return {
+        "input_ids": torch.cat(texts)[None], "labels": torch.cat(own)[None],
+        "position_ids": torch.cat(places)[None], "seq_idx": torch.cat(numbers)[None],
+        "cu_seq_lens_q": ends, "cu_seq_lens_k": ends.clone(),
+        "max_length_q": int(ends.diff().max()), "max_length_k": int(ends.diff().max()),
+    }  # fmt: skip
+
+
+def test_texts_of_packed_rows_are_scored_as_alone():
+    model = lora(family("llama")[0])
+    generator = torch.Generator().manual_seed(0)
+    texts = [torch.randint(5, 40, (n,), generator=generator) for n in (5, 9, 1, 7, 5, 3)]
+    labels = [text.clone() for text in texts]
+    for label, n in zip(labels, (2, 4, 0, 3, 5, 1)):
+        label[:n] = -100
+    batches = [packed(texts[:4], labels[:4]), packed(texts[4:], labels[4:])]
+    study = ap.ablate(model, batches=batches, spans="single", precision="float64", progress=False)
+    scored = [0, 1, 3, 5]  # of the others no token is predicted
+    alone = [{"input_ids": texts[n][None], "labels": labels[n][None]} for n in scored]
+    sums = [
+        loop(model, [one], lambda out: out["loss"].view(1, 1), study.results.masks)[:, 0, 0]
+        * (one["labels"][:, 1:] != -100).sum().item()
+        for one in alone
+    ]
+    np.testing.assert_allclose(-study.results.outputs[..., 0], np.stack(sums, axis=1), rtol=1e-6)
+
+
+def test_other_things_in_packed_rows_are_refused():
+    batch = packed([torch.tensor([5, 6, 7])] * 2, [torch.tensor([5, 6, 7])] * 2)
+    batch["inputs_embeds"] = torch.zeros(2, 3)
+    with pytest.raises(ap.DataError, match=naming("batch 0", "'inputs_embeds'", "packing")):
+        ap.ablate(lora(family("llama")[0]), batches=[batch], progress=False)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"metric": "kl"}, ("'kl'", "'completion'")),
+        ({"metric": "accuracy"}, ("'accuracy'", "'completion'", "kl")),
         ({"labels": -100}, ("labels", "example 0")),
         ({"labels": 4000}, ("index out of range",)),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import shutil
 from pathlib import Path
@@ -29,6 +30,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for commit, settings in ((OLD, {"num_hidden_layers": 2}), (NEW, {})):
         lora = saved(tmp_path / commit, "llama", KV | settings, "CAUSAL_LM", ["v_proj"])
         shutil.copytree(lora, kept / "snapshots" / commit)
+    shutil.copytree(lora, kept / "snapshots" / NEW / "task" / "lora")
     (kept / "refs").mkdir()
     (kept / "refs" / "main").write_text(NEW)
     (kept / "refs" / "v1").write_text(OLD)
@@ -60,6 +62,42 @@ def test_a_name_is_ablated_from_the_cache_and_the_cache_stays_as_it_was(cached, 
         "user/my-lora", revision="v1", data=TEXTS, metric="kl", out=tmp_path / "old", progress=False
     )
     assert older.summary.n_layers == 2
+
+
+def test_of_one_of_several_adapters_only_its_folder_is_downloaded(cached, monkeypatch):
+    asked = []
+    cache_only = huggingface_hub.snapshot_download
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda *a, **k: asked.append(k) or cache_only(*a, **k)
+    )
+    folder = cached / "cache" / "models--user--my-lora" / "snapshots" / NEW
+    assert hub.fetch_checkpoint("user/my-lora", adapter="task/lora") == folder
+    assert hub.name_of_checkpoint(folder / "task" / "lora") == "my-lora-task-lora"
+    there = ["adapter_model.safetensors", "tokenizer.json", "adapter_config.json", "other/tokenizer.json"]
+    there += [f"{place}/{name}" for place in ("task/lora", "task/other") for name in there[:3]]
+    for call in asked:
+        given = call["allow_patterns"]
+        taken = {name for name in there if any(fnmatch.fnmatch(name, pattern) for pattern in given)}
+        assert (
+            taken
+            == {
+                "tokenizer.json",
+                "adapter_config.json",
+                "task/other/adapter_config.json",  # small, and shows what it is
+                *(f"task/lora/{name}" for name in there[:3]),
+            }
+        )
+
+
+@pytest.mark.slow
+def test_one_of_several_adapters_is_ablated_by_its_name(cached, tmp_path):
+    given = {"data": TEXTS, "metric": "kl", "spans": "single", "progress": False}
+    study = ap.ablate("user/my-lora", adapter="task/lora", **given)
+    assert study.folder.name.startswith("my-lora-task-lora-ablation")
+    alone = ap.ablate(cached / NEW / "lora", out=tmp_path / "alone", **given)
+    assert np.array_equal(alone.results.outputs, study.results.outputs)
+    with pytest.raises(CheckpointError, match=naming("--adapter 'ref'", "user--my-lora", "'task/lora'")):
+        ap.ablate("user/my-lora", adapter="ref", **given)
 
 
 def test_revisions_and_places(cached, tmp_path):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import sys
+import threading
+import types
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +158,64 @@ def test_a_model_whose_weights_hooks_move_is_used_itself(model, tokenizer):
     study = ap.ablate(model, tokenizer=tokenizer, **QUIET)
     np.testing.assert_allclose(study.results.outputs, expected, atol=1e-5)
     assert state_of(model) == before
+
+
+class Alone(torch.nn.Linear):
+    """A map that nobody may copy."""
+
+    def __deepcopy__(self, memo: dict) -> Alone:
+        raise ValueError("not to be copied")
+
+
+def locked(model: PeftModel) -> PeftModel:
+    model.get_base_model().lock = threading.Lock()
+    return model
+
+
+def uncopied(model: PeftModel) -> PeftModel:
+    head = model.get_base_model().classifier.modules_to_save["default"]
+    head.dense.__class__ = Alone
+    return model
+
+
+def inferred(model: PeftModel) -> PeftModel:
+    with torch.inference_mode():
+        made = get_peft_model(base_model(), LoraConfig(**LORA, task_type="SEQ_CLS"))
+        made.load_state_dict(model.state_dict())
+    return made.train()
+
+
+@pytest.mark.parametrize("change", [locked, uncopied, inferred])
+def test_models_that_are_not_copied_or_have_no_gradients_run(change, model, tokenizer):
+    expected = ap.ablate(model, tokenizer=tokenizer, spans="single", **QUIET).results.outputs
+    given = change(model)
+    before = state_of(given) if change is not inferred else None  # its tensors count no versions
+    study = ap.ablate(given, tokenizer=tokenizer, spans="single", **QUIET)
+    np.testing.assert_allclose(study.results.outputs, expected, atol=1e-5)
+    assert given.training
+    assert before is None or state_of(given) == before
+    assert ap.open(given, tokenizer=tokenizer).logits(ROWS[0]["text"]) == pytest.approx(
+        expected[0, :1], abs=1e-5
+    )
+
+
+def test_a_forward_that_encloses_the_model_is_copied_with_it(model, tokenizer):
+    """As TRL 1.16.0 puts its loss into a model's forward: a function around the model's own bound method."""
+    plain = ap.ablate(model, tokenizer=tokenizer, spans="single", **QUIET).results.outputs
+    base = model.get_base_model()
+    own = base.forward
+
+    @functools.wraps(type(base).forward)
+    def doubled(self: torch.nn.Module, *args: object, doubling: bool = True, **kwargs: object) -> object:
+        out = own(*args, **kwargs)
+        out["logits"] = out["logits"] * (1 + doubling)
+        return out
+
+    base.forward = types.MethodType(doubled, base)
+    study = ap.ablate(model, tokenizer=tokenizer, spans="single", **QUIET)
+    np.testing.assert_allclose(study.results.outputs, 2 * plain, atol=1e-6)
+    assert base.forward.__func__ is doubled
+    assert np.ptp(plain, axis=0).max() > 1e-3
 
 
 @pytest.mark.slow

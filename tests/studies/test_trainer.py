@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from mask_loop import randomise
@@ -73,6 +74,54 @@ def test_the_intact_score_is_that_of_the_trainers_evaluation(tmp_path):
 def test_a_metric_of_more_than_the_classes_is_refused(tmp_path):
     with pytest.raises(ap.DataError, match=naming("metric=")):
         ap.ablate(trainer_of(tmp_path, sureness), progress=False)
+
+
+class Table(list):
+    """As a dataset of `datasets`, which this environment may lack."""
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self[0])
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], ("no rows", "data=", "batches=")),
+        ({"one": [], "other": []}, ("'one', 'other'", "batches=trainer.get_eval_dataloader")),
+        (Table([{"chosen": "a", "rejected": "b"}]), ("preferences", "choices", "label 1")),
+        (Table([{"chosen_ids": [5], "rejected_ids": [6]}]), ("preferences",)),
+    ],
+)
+def test_an_evaluation_set_that_gives_no_batches_is_one_line(rows, words, tmp_path):
+    trainer = trainer_of(tmp_path, None)
+    trainer.eval_dataset = rows
+    with pytest.raises(ap.DataError, match=naming(*words)):
+        ap.ablate(trainer, progress=False)
+
+
+def test_tokenised_rows_with_labels_are_batches(tmp_path):
+    trainer = trainer_of(tmp_path, None)
+    rows, tokenizer = trainer.eval_dataset, trainer.processing_class
+    given = {"spans": "single", "progress": False}
+    texts = [{"text": text, "label": number % 2} for number, text in enumerate(TEXTS)]
+    expected = ap.ablate(trainer.model, data=texts, tokenizer=tokenizer, **given).results
+    noted = [{**row, "idx": 7} for row in rows]  # the model takes no such column
+    for rows_of in ({"data": rows}, {"data": pd.DataFrame(noted)}, {"batches": noted}):
+        found = ap.ablate(trainer.model, **rows_of, **given).results
+        np.testing.assert_allclose(found.outputs, expected.outputs, atol=1e-6)
+        assert found.scored_with.tolist() == expected.scored_with.tolist()
+    unlabelled = [{"input_ids": row["input_ids"]} for row in rows]
+    with pytest.raises(ap.DataError, match=naming("labels=")):
+        ap.ablate(trainer.model, data=unlabelled, **given)
+    with pytest.raises(ap.DataError, match=naming("data=", "'text'")):
+        ap.ablate(trainer.model, batches=Dataset(texts), labels=[0] * len(texts), **given)
+
+
+class Dataset(list):
+    """What tells a table of `datasets`."""
+
+    features = iter = None
 
 
 TAGS = ("O", "B-CAT", "I-CAT")

@@ -56,6 +56,15 @@ def activated(activation: nn.Module, fresh: Tensor) -> Tensor:
     return activation(fresh) if names is None or torch.is_grad_enabled() else _IN_PLACE[names](fresh)
 
 
+def activated_in_place(activation: nn.Module) -> Callable[[Tensor], Tensor] | None:
+    """The forward of an activation that overwrites its argument and returns another view of it."""
+    names = _NAMES.get(type(activation))
+    if names is None or "forward" in vars(activation):
+        return None
+    in_place = _IN_PLACE[names]
+    return lambda x: in_place(x).view_as(x)
+
+
 def added(fresh: Tensor, other: Tensor) -> Tensor:
     """``fresh + other``; without gradients, `fresh` may be overwritten."""
     return fresh.add_(other) if _may_hold_result(fresh, other) else fresh + other

@@ -389,6 +389,19 @@ def test_the_policy_stops_requests_and_foreign_script(browser: Browser, study: P
 def test_nothing_sticks_out_of_the_window(browser: Browser, everything: Path, width: int):
     browser.open(everything, width=width, height=800)
     assert browser.run("return document.documentElement.scrollWidth") <= width
+    shown = """return [...document.querySelectorAll(".drawn svg")].map((n) => n.getBoundingClientRect())
+        .filter((box) => box.width).map((box) => box.right)"""
+    ends = browser.run(shown)
+    assert len(ends) == browser.count(".drawn")  # each figure once, in the form for this width
+    assert width > 700 or max(ends) <= width
+
+
+def test_a_mean_lies_above_its_runs_which_can_still_be_pointed_at(browser: Browser, everything: Path):
+    browser.open(everything)
+    x, y = browser.place('[data-sweep="1"] circle.run.chosen')
+    assert browser.run(f"return document.elementFromPoint({x}, {y}).matches('circle.run')")
+    order = """return document.querySelector('[data-sweep="1"] svg').firstElementChild.matches('.runs')"""
+    assert browser.run(order)
 
 
 def test_a_phone_has_large_cells_below_the_slider_and_above_the_card(browser: Browser, study: Path):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import re
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from adapter_probe.figures.report import page as page_module
 from adapter_probe.figures.report.markup import json_for_html
 from adapter_probe.figures.report.page import map_studies, page_html, write_report
 from adapter_probe.studies.load import load
+from adapter_probe.wording import RETRAINED
 
 FOLDER = Path(page_module.__file__).parent
 JSON = st.recursive(
@@ -90,6 +92,18 @@ def test_the_policy_lets_this_script_and_style_run_and_nothing_else(full: str):
     assert directives == {
         "default-src": "'none'", "img-src": "data:", "base-uri": "'none'", "form-action": "'none'",
     }  # fmt: skip
+
+
+def test_studies_of_one_task_have_headings_of_their_own_and_what_they_share_is_said_once(
+    make_ablation, reported, tradeoff_folder, tmp_path: Path
+):
+    ablations = [reported(make_ablation(n_layers=2, seed=seed)) for seed in (0, 1)]
+    sweeps = [load(tradeoff_folder(tmp_path / name, tasks=("cola",))).record for name in ("one", "two")]
+    page = page_html(map_studies(ablations), sweeps)
+    headings = re.findall(r"<h2 id=[^>]*>(.*?)</h2>", page)
+    assert len(set(headings)) == len(headings) == 4
+    assert [heading.split(", ")[-1] for heading in headings[2:]] == ["one", "two"]
+    assert html.unescape(page).count(RETRAINED) == 1
 
 
 def test_the_page_refers_to_nothing_outside(full: str):

@@ -12,7 +12,7 @@ import pytest
 from adapter_probe.analysis.study_records import TradeoffRecord
 from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.figures.gallery import write_gallery
-from adapter_probe.figures.report.sweep_section import sweep_section
+from adapter_probe.figures.report.curve_sections import sweep_section
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.schema import SWEEP_TABLES
@@ -42,7 +42,7 @@ class Reader(HTMLParser):
             self.tables[-1].append([])
         elif self._cell:
             self.tables[-1][-1].append("")
-        elif tag == "svg":
+        elif tag == "figure":
             self.figures += 1
         elif tag == "circle" and found.get("class", "").startswith("run"):
             self.runs.append(found)
@@ -64,7 +64,7 @@ class Reader(HTMLParser):
 
 
 def read(folder: Path) -> Reader:
-    return Reader(sweep_section(load(folder).record, 0))
+    return Reader(sweep_section(load(folder).record, 0, "a heading"))
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def test_settings_are_those_of_the_study(sweep_folder, tmp_path: Path):
     )
     with sealed(folder, SWEEP_TABLES):
         pass
-    made = sweep_section(load(folder).record, 0)
+    made = sweep_section(load(folder).record, 0, "a heading")
     assert "<dt>study</dt><dd>init-sweep</dd>" in made
     assert "<dt>base.name</dt><dd>y</dd>" in made
     assert f"{tmp_path.name}/s" in made

@@ -1,4 +1,4 @@
-"""The section of a sweep: the project's figures with a point for every run, all numbers, filters of runs."""
+"""The sections of sweeps and of studies of strengths: the project's figure, and every number behind it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from adapter_probe.analysis.study_records import SweepRecord, TradeoffRecord
+from adapter_probe.analysis.study_records import StrengthRecord, StudyRecord, SweepRecord, TradeoffRecord
 from adapter_probe.analysis.sweeps import SWEEP_POINT, TRADEOFF_POINT, chosen_trials, with_inits
 from adapter_probe.figures import gallery
 from adapter_probe.figures.curves import FOOT, METHODS, SERIES, marks_of
@@ -16,13 +16,27 @@ from adapter_probe.figures.drawing import Drawing
 from adapter_probe.figures.init_sweep import placed_inits
 from adapter_probe.figures.venues import FigureOptions, Venue
 from adapter_probe.metrics import IN_PERCENT
-from adapter_probe.wording import score_axis, score_text, share_text, signed, task_label
+from adapter_probe.wording import (
+    amount_text,
+    drop_name,
+    examples_text,
+    layers_text,
+    metric_name,
+    score_axis,
+    score_text,
+    sentence,
+    share_text,
+    signed,
+    strength_text,
+    task_label,
+)
 
-from .inline_svg import inline, places
+from .maps import inline, places
 from .markup import Html, choice, settings, short_name, table, tag
 from .span_words import NONE
 
 WIDE = FigureOptions(Venue("page", 8.5, 8.5, 9.0, 8.5, tallest=40.0, sans=True), formats=("svg",))
+_PHONE = FigureOptions(Venue("phone", 3.9, 3.9, 9.0, 8.5, tallest=80.0, sans=True), formats=("svg",))
 _SPREAD = {
     "mean": "mean", "sem": "standard error", "min": "lowest", "max": "highest", "n": "runs",
     "diverged": "diverged", "majority_score": "majority class", "learning_rate": "learning rate",
@@ -54,23 +68,20 @@ _WHOLE = ("trained_parameters_without_head", "best_epoch")
 _SHORT = ("init_std", "learning_rate")
 
 
-def sweep_section(record: SweepRecord | TradeoffRecord, number: int) -> Html:
+def sweep_section(record: SweepRecord | TradeoffRecord, number: int, heading: str) -> Html:
     """The section of a sweep, which the script only filters."""
     init = isinstance(record, SweepRecord)
     points, trials = record.sweep if init else record.tradeoff, _runs(record)
-    heading = tag("h2", {"id": f"sweep-{number}"}, sweep_title(record))
-    figures = [
-        drawn(one, f"s{number}-{index}", _runs_over(one, record, trials))
-        for index, one in enumerate(gallery.figures_of([record], WIDE))
-    ]
     about = record.identity.get("study")
     about = dict(about) if isinstance(about, Mapping) else {}
     kept = {name: value for name, value in about.items() if name not in ("tasks", "checksum")}
     filters = None if trials is None else _filters(trials)
     return tag(
         "section", {"class": "study sweep", "data-sweep": number, "aria-labelledby": f"sweep-{number}"},
-        tag("header", None, heading, tag("p", {"class": "note"}, short_name(record.folder))), filters,
-        [tag("div", {"class": "card"}, figure) for figure in figures], _tables(record, points, trials),
+        tag("header", None, tag("h2", {"id": f"sweep-{number}"}, heading),
+            tag("p", {"class": "note"}, short_name(record.folder))),
+        filters, drawn(record, f"s{number}", lambda one: _runs_over(one, record, trials)),
+        _tables(record, points, trials),
         settings(kept),
     )  # fmt: skip
 
@@ -84,11 +95,22 @@ def sweep_title(record: SweepRecord | TradeoffRecord) -> str:
     return f"{names}: {what}"
 
 
-def drawn(drawing: Drawing, prefix: str, over: Callable[[], str] | None = None) -> Html:
-    """A figure with its caption."""
-    shown = inline(drawing.figure, prefix, drawing.title, over)
-    place = tag("div", {"class": "scroll figure"}, tag("div", {"class": "view", "data-wide": "large"}, shown))
-    return tag("figure", {"class": "drawn"}, place, tag("figcaption", {"class": "note"}, drawing.caption))
+def drawn(
+    record: StudyRecord, prefix: str, runs_of: Callable[[Drawing], Callable[[], str] | None] | None = None
+) -> list[Html]:
+    """The figures of a study with their captions, each drawn again in one column for a narrow window."""
+    cards = []
+    pairs = zip(gallery.figures_of([record], WIDE), gallery.figures_of([record], _PHONE))
+    for number, (wide, phone) in enumerate(pairs):
+        runs = runs_of and runs_of(wide)
+        shown = [
+            ("large", inline(wide.figure, f"{prefix}-{number}", wide.title, below=runs)),
+            ("phone", inline(phone.figure, f"{prefix}-{number}p", phone.title)),
+        ]
+        views = [tag("div", {"class": "view", "data-wide": size}, svg) for size, svg in shown]
+        figure = tag("div", {"class": "figure"}, views), tag("figcaption", {"class": "note"}, wide.caption)
+        cards.append(tag("div", {"class": "card"}, tag("figure", {"class": "drawn"}, figure)))
+    return cards
 
 
 def _runs(record: SweepRecord | TradeoffRecord) -> pd.DataFrame | None:
@@ -107,7 +129,7 @@ def _runs(record: SweepRecord | TradeoffRecord) -> pd.DataFrame | None:
 def _runs_over(
     drawing: Drawing, record: SweepRecord | TradeoffRecord, trials: pd.DataFrame | None
 ) -> Callable[[], str] | None:
-    """Makes a point over the figure for every run, in place of the figure's own dots; None if it has none."""
+    """Makes a point for every run, below the means and in place of the figure's dots; None if it has none."""
     if (
         trials is None
         or not drawing.stem.startswith(("init-sweep", "tradeoff"))
@@ -124,7 +146,7 @@ def _runs_over(
             collection.set_visible(False)
     metrics = rows["metric"].unique()
 
-    def over() -> str:
+    def points() -> str:
         shapes = []
         for index, (task, ax) in enumerate(zip(tasks, axes)):
             runs = rows[rows["task"] == task]
@@ -137,7 +159,7 @@ def _runs_over(
             shapes += _points(ax, runs, column, score_axis(metric)[0], own)
         return tag("g", {"class": "runs", "role": "listbox", "aria-label": "runs"}, shapes)
 
-    return over
+    return points
 
 
 def _points(ax: Axes, runs: pd.DataFrame, column: str, factor: float, marks: Mapping) -> list[Html]:
@@ -150,7 +172,7 @@ def _points(ax: Axes, runs: pd.DataFrame, column: str, factor: float, marks: Map
     for (x, y), (_, run) in zip(at, runs.iterrows()):
         colour = marks[run["method"]].colour if run["method"] in marks else "#666666"
         kind = "run" + (" chosen" if run["chosen"] else "") + (" lost" if pd.isna(run["score"]) else "")
-        shape = {"cx": f"{x:g}", "cy": f"{y:g}", "r": "2.4", "stroke": colour, "fill": colour}
+        shape = {"cx": f"{x:g}", "cy": f"{y:g}", "r": "2.2", "stroke": colour, "fill": colour}
         shapes.append(
             tag(
                 "circle",
@@ -220,10 +242,8 @@ def text_table(
     """A table of numbers as text.
 
     Args:
-        title: title of the table.
         frame: numbers; scores are fractions, formatted by the row's `metric` if there is one.
         heads: headings by column; columns that are missing or empty are left out.
-        data: attributes of each row.
     """
     kept = [name for name in heads if name in frame and not frame[name].isna().all()]
     metrics: Sequence[str | None] = frame["metric"].tolist() if "metric" in frame else [None] * len(frame)
@@ -253,3 +273,39 @@ def cell_text(name: str, value: object, metric: str | None) -> str:
     if name in _SHORT:
         return f"{number:.3g}"
     return f"{number:,.0f}" if number.is_integer() or name in _WHOLE else f"{100 * number:.1f}"
+
+
+def strength_section(record: StrengthRecord, number: int, heading: str) -> Html:
+    """The section; nothing in it moves."""
+    said = record.summary
+    on = f"{metric_name(said.metric)} on {said.data}, {examples_text(said.n_examples, said.metric)}"
+    about = record.identity.get("identity")
+    return tag(
+        "section", {"class": "study", "aria-labelledby": f"sweep-{number}"},
+        tag("header", None, tag("h2", {"id": f"sweep-{number}"}, heading),
+            tag("p", {"class": "note"}, f"{short_name(record.folder)}: {on}")),
+        tag("p", None, f"Too strong or too weak? {sentence(said.verdict)}."),
+        drawn(record, f"s{number}"), _table(record),
+        settings(about if isinstance(about, Mapping) else {}),
+    )  # fmt: skip
+
+
+def strength_title(record: StrengthRecord) -> str:
+    """Heading, and name in the contents."""
+    said = record.summary
+    return f"{task_label(said.task)}: {metric_name(said.metric)} by strength of the adapters"
+
+
+def _table(record: StrengthRecord) -> Html:
+    frame, metric = record.strengths, record.summary.metric
+    rows = []
+    for row in frame.to_dict("records"):
+        where = "all" if row["whole"] else layers_text(row["first"], row["last"])
+        stack = f" of the {row['stack']}" if row.get("stack") and not row["whole"] else ""
+        ends = [-row[name] for name in ("delta_points", "ci_high_points", "ci_low_points")]
+        amounts = [NONE if end != end else amount_text(end, metric) for end in ends]
+        own = [f"{where}{stack}", strength_text(row["strength"]), score_text(row["score"], metric)]
+        rows.append([*own, *amounts])
+    change = f"{drop_name(metric)} against strength 1"
+    heads = ["adapters", "strength", "score", change, "from", "to (95%)"]
+    return table(f"{len(rows)} scores as a table", heads, rows)

@@ -1,0 +1,169 @@
+"""Which adapter a folder holds, what lies beside it, and the names in its file (without torch)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapter_probe.errors import CheckpointError, listed, shown
+
+from .files import CONFIG, DESCRIPTION, first_file, first_of, read_json_file, read_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+_PREFIX = "base_model.model."
+_DEEPEST = 4  # of the folders below one that holds no adapter itself
+_TRAINING = "checkpoint-"  # of transformers' Trainer: earlier states of the adapter above
+# torch.compile, FSDP, its checkpointing of activations, Lightning; DistributedDataParallel and DeepSpeed.
+_WRAPPERS = re.compile(
+    r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\."
+)
+_PARALLEL = re.compile(rf"\A(?:module\.)*({re.escape(_PREFIX)})?(?:module\.)*")
+# Initialisations that take a part out of the base's weights, which is missing where the adapter is off, and
+# the folders in which PEFT's examples and LLaMA-Factory keep the start, the end and the plain LoRA of one.
+CHANGE_THE_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
+_KINDS = "|".join((*CHANGE_THE_BASE, "loft"))
+_SIDE = re.compile(rf"(?:{_KINDS})_(?:init|backup)")
+_CONVERTED = re.compile(rf"(?:{_KINDS})_(?:converted|lora)")
+_SAME = ("base_model_name_or_path", "r", "target_modules")
+
+
+def adapters_below(folder: Path) -> list[str]:
+    """The names of the adapters in subfolders, by their paths, those of the nearest level that has any."""
+    for depth in range(1, _DEEPEST + 1):
+        if found := sorted(folder.glob("/".join(["*"] * depth + [CONFIG]))):
+            return [path.parent.relative_to(folder).as_posix() for path in found]
+    return []
+
+
+def note_on_others(folder: Path) -> list[str]:
+    """What to say of adapters below one that is opened, apart from earlier states of its own training."""
+    others = [name for name in adapters_below(folder) if not name.startswith(_TRAINING)]
+    if not others:
+        return []
+    return [f"Further adapters in the folder are not used: {listed(others)}; --adapter NAME chooses one."]
+
+
+def choose_adapter(folder: Path, name: str | None) -> Path:
+    """The folder of one of several adapters below a checkpoint's folder; without a name the folder itself.
+
+    Raises:
+        CheckpointError: there is none of this name.
+    """
+    if name is None:
+        return folder
+    place = folder / name
+    with suppress(OSError, ValueError):  # what cannot be a path is no name of an adapter
+        inside = folder.resolve() in place.resolve().parents
+        if inside and any((place / one).is_file() for one in (CONFIG, DESCRIPTION)):
+            return place
+    there = adapters_below(folder)
+    has = f"it has {listed(there)}" if there else "it has none in subfolders"
+    raise CheckpointError(f"--adapter {shown(name)}: checkpoint {folder} has no adapter of this name; {has}")
+
+
+def only_adapter(folder: Path) -> Path | None:
+    """The only subfolder with an adapter; None if no subfolder has one.
+
+    Raises:
+        CheckpointError: there are several, or they are further below.
+    """
+    names = adapters_below(folder)
+    if len(names) == 1 and "/" not in names[0]:
+        return folder / names[0]
+    if names:
+        raise CheckpointError(
+            f"{folder} has no adapter itself, but {len(names)} below: {listed(names)}; choose one with "
+            f"--adapter NAME, such as --adapter {names[0]}"
+        )
+    return None
+
+
+def refuse_changed_base(folder: Path, document: Mapping[str, Any], base: Path | None) -> None:
+    """Refuse an adapter whose start took a part out of the base, where the folders beside it show this.
+
+    The configuration does not: it says ``init_lora_weights: true``, so that loading draws no start again. The
+    base that belongs to the adapter is the residual one, in whose folder the start is kept.
+
+    Raises:
+        CheckpointError: they show it.
+    """
+    folder = folder.resolve()
+    sides = _named(base, _SIDE) if base is not None else []
+    if sides or document.get("peft_type") != "LORA" or _CONVERTED.fullmatch(folder.name):
+        return
+    near = [folder, *_named(folder, _SIDE), *_named(folder.parent, _SIDE)]
+    near = [one for one in near if _SIDE.fullmatch(one.name) and _alike(one, document)]
+    if near:
+        used = base or document.get("base_model_name_or_path")
+        raise CheckpointError(
+            f"checkpoint {folder} was trained from an initialisation that takes a part out of the base's "
+            f"weights, as {near[0]} shows, and base {used} has it; give the residual base, whose folder has "
+            f"{near[0].name}, with --base{plain_lora(folder, near[0].name)}"
+        )
+
+
+def plain_lora(folder: Path, start: str) -> str:
+    """What to open in place of an adapter that needs a residual base, as the end of a sentence."""
+    if found := [*_named(folder, _CONVERTED), *_named(folder.resolve().parent, _CONVERTED)]:
+        return f", or open the converted adapter {found[0]}"
+    if start.startswith("loft"):  # which PEFT cannot convert
+        return ""
+    return ", or convert it with PEFT's save_pretrained(path_initial_model_for_weight_conversion=...)"
+
+
+def _named(folder: Path, names: re.Pattern[str]) -> list[Path]:
+    """The adapters in subfolders whose names match."""
+    return sorted(path.parent for path in folder.glob(f"*/{CONFIG}") if names.fullmatch(path.parent.name))
+
+
+def _alike(folder: Path, document: Mapping[str, Any]) -> bool:
+    """Whether another adapter is of the same base, rank and modules."""
+    other = read_json_file(folder / CONFIG)
+    pairs = [
+        [set(map(str, v)) if isinstance(v, list) else v for v in (other.get(k), document.get(k))]
+        for k in _SAME
+    ]
+    return all(one == two for one, two in pairs)
+
+
+def weights_in(folder: Path) -> Path:
+    """The file with an adapter's tensors.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    if (file := first_file(folder, WEIGHTS)) is None:
+        raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
+    return file
+
+
+def read_adapter(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
+    """The tensors of an adapter under PEFT's names, and what to say of names that were changed for this.
+
+    Raises:
+        CheckpointError: there is no file, it is damaged, or two of its names are the same without wrappers.
+    """
+    file = weights_in(folder)
+    tensors = read_tensors(file, as_stored=True)
+    names = {name: plain_name(name) for name in tensors}
+    if not (wrapped := [name for name, plain in names.items() if name != plain]):
+        return tensors, []
+    if twice := [name for name, n in Counter(names.values()).items() if n > 1]:
+        raise CheckpointError(
+            f"{file} contains {first_of(twice)} twice, with the name of a wrapper and without"
+        )
+    parts = sorted({part for name in wrapped for part in {*name.split(".")} - {*names[name].split(".")}})
+    said = f"Names of tensors are read without {', '.join(parts)}, which a wrapper of the training left."
+    return {names[name]: tensor for name, tensor in tensors.items()}, [said]
+
+
+def plain_name(name: str) -> str:
+    """A tensor's name without the wrappers that were around the model when it was saved."""
+    return _PARALLEL.sub(r"\1", _WRAPPERS.sub("", name), count=1)

@@ -1,0 +1,356 @@
+"""The cases of the gallery of figures: results, from this repository or made up, and what to draw of them.
+
+`docs/gallery.py` draws them for people to look at; `tests/figures` draws the same cases and checks them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe.ablation_results import AblationResults
+from adapter_probe.analysis import sweeps
+from adapter_probe.analysis.ablation_tables import ablation_tables
+from adapter_probe.analysis.attribution import shares
+from adapter_probe.analysis.strengths import joined, strength_summary, strength_table
+from adapter_probe.analysis.summary import summarise
+from adapter_probe.records import to_record
+from adapter_probe.results.ablation_files import save_predictions, write_spans
+from adapter_probe.results.atomic import make_folder, write_csv, write_json, write_text
+from adapter_probe.spans import Stack, join_stacks, span_variants
+
+STUDIES = Path(__file__).resolve().parent / "studies"
+_RESAMPLES = 400  # of made-up results, whose intervals need not be exact
+
+
+@dataclass(frozen=True)
+class Case:
+    """Some results and how they are drawn.
+
+    Attributes:
+        name: name of the folder of its pictures.
+        shows: what there is to look at.
+        folders: names of the results, see `FOLDERS`.
+        options: arguments of `adapter_probe.draw`.
+        how: ``figures``, or what draws several ablations together: ``compare`` or ``against``.
+        every_style: whether every venue is drawn, and not the default and slides alone.
+    """
+
+    name: str
+    shows: str
+    folders: tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    how: str = "figures"
+    every_style: bool = False
+
+    def studies(self, root: Path) -> list[Any]:
+        """The studies to draw, whose folders `write` has written below `root`."""
+        import adapter_probe
+
+        paths = [root / name for name in self.folders]
+        if self.how == "figures":
+            return (
+                [adapter_probe.average(paths)]
+                if self.options.get("average")
+                else list(map(adapter_probe.load, paths))
+            )
+        joint = adapter_probe.compare if self.how == "compare" else adapter_probe.compare_data
+        return [joint(*paths)]
+
+    def arguments(self, root: Path) -> dict[str, Any]:
+        """The arguments of `adapter_probe.draw` besides the studies."""
+        own = {name: value for name, value in self.options.items() if name != "average"}
+        return own | ({"overlay": root / own["overlay"]} if "overlay" in own else {})
+
+    def command(self, style: str) -> str:
+        """What a reader types to get the figure from their own results."""
+        names = " ".join(self.folders)
+        look = [] if style == "paper" else [f"--style {style}"]
+        if self.how == "against":
+            return f"adapter-probe ablate CHECKPOINT --against OTHER_DATA --out {self.folders[0]}"
+        if self.how == "compare":
+            return " ".join([f"adapter-probe compare {names}", *look])
+        for name, value in self.options.items():
+            flag = {"labels": "--label", "formats": "--format"}.get(name, f"--{name}")
+            given = value if isinstance(value, (list, tuple)) else [value]
+            look += [flag] if value is True else [f"{flag} {shlex.quote(str(one))}" for one in given]
+        return " ".join([f"adapter-probe figures {names}", *look])
+
+
+def write(root: Path, cases: Sequence[Case] | None = None) -> None:
+    """Write the results that the cases need, by default all, below a folder; those that are there stay."""
+    needed = [name for case in cases or CASES for name in (*case.folders, case.options.get("overlay"))]
+    for name in filter(None, dict.fromkeys(needed)):
+        if not (root / name).exists():
+            FOLDERS[name](root / name)
+
+
+def made_up(
+    n_layers: int = 12, *, seed: int = 0, task: str = "cola", n_examples: int = 300,
+    stacks: Sequence[Stack] = (), useless: int = 0, harmful: float = 0.0, undefined: Sequence[int] = (),
+    data: str = "", spread: float = 0.12, **variants: Any,
+) -> AblationResults:  # fmt: skip
+    """An ablation of which deeper layers matter more; equal arguments give equal results.
+
+    Args:
+        n_layers: layers of each stack.
+        seed: of the training; examples and layers are the same for all seeds.
+        task: name of the task.
+        n_examples: number of examples.
+        stacks: stacks of layers; none for a model with one.
+        useless: how many of the lowest layers change nothing.
+        harmful: how much the model gains without the layers of the lower third.
+        undefined: rows without a score.
+        data: name of the evaluated data, if it is not the task's own.
+        spread: of what single variants do to single examples.
+        variants: see `adapter_probe.spans.span_variants`.
+    """
+    draw, own = np.random.default_rng(len(task) + len(data)), np.random.default_rng(seed)
+    chosen = span_variants(n_layers, **variants)
+    if stacks:
+        chosen = join_stacks(stacks, {one.name: span_variants(one.n_layers, **variants) for one in stacks})
+    n_all = chosen.masks.shape[1] // 2
+    weights = np.where(np.arange(n_all) < useless, 0.0, (0.15 + np.arange(n_all) / n_all) ** 2)  # [layers]
+    weights[: n_all // 3] -= harmful
+    weights = weights / np.abs(weights).sum() * (1 + 0.08 * own.normal(size=n_all))
+    lost = (~chosen.masks[:, ::2] | ~chosen.masks[:, 1::2]) @ weights  # [variants]
+    margins = (
+        draw.normal(1.0, 0.9, n_examples) - 1.1 * lost[:, None] - 0.5 * np.maximum(lost, 0)[:, None] ** 2
+    )
+    margins = margins + spread * own.normal(size=margins.shape) * (lost != 0)[:, None]
+    truth = draw.choice(2, n_examples, p=(0.32, 0.68))
+    said = np.where(margins > 0, truth, 1 - truth)
+    outputs = np.eye(2, dtype=np.float32)[said]
+    outputs[list(undefined)] = np.nan
+    settings = {"task": task, "split": "validation", "site_parameters": [49_536] * (2 * n_all)}
+    settings |= {name: value for name, value in variants.items() if name != "spans"}
+    settings |= {"stacks": [list(one) for one in stacks]} if stacks else {}
+    return AblationResults(
+        masks=chosen.masks, spans=np.array([(s.first, s.last) if s else (-1, -1) for s in chosen.spans]),
+        row_names=chosen.names, outputs=outputs, scored_with=truth, metric="accuracy", kind="classification",
+        label_names=("unacceptable", "acceptable"), settings=settings | ({"data": data} if data else {}),
+        identity={
+            "checkpoint": {"delta_sha256": f"seed {seed}"}, "data": {"name": data or task},
+            "settings": settings,
+        },
+        stacks=np.array(chosen.stacks) if chosen.stacks else None,
+    )  # fmt: skip
+
+
+def ablation(path: Path, **facts: Any) -> None:
+    """Write a made-up ablation; see `made_up`."""
+    results = made_up(**facts)
+    tables = ablation_tables(results, _RESAMPLES)
+    make_folder(path)
+    write_spans(path, tables.spans)
+    write_csv(path / "layers.csv", tables.layers)
+    write_csv(path / "removable.csv", tables.removable)
+    save_predictions(path, results)
+    write_json(path / "summary.json", summarise(results, tables).to_dict())
+    write_json(path / "manifest.json", {"identity": results.identity})
+
+
+def measured(
+    path: Path, table: str, task: str, n_layers: int, metric: str = "accuracy", majority: float | None = None,
+    data: str | None = None, kind: str = "classification",
+) -> None:  # fmt: skip
+    """Write an ablation that the studies of the documentation measured, from its table of spans."""
+    spans = pd.read_csv(STUDIES / table)
+    whole, scores = spans.loc[spans["n_layers"].idxmax()], spans["score"] - spans["delta_points"] / 100
+    comparing = metric in ("kl", "agreement")
+    summary = {
+        "task": task, "split": "validation", "study": "ablated", "metric": metric, "kind": kind, "data": data,
+        "n_examples": int(spans["n_examples"].iloc[0]), "n_layers": n_layers, "majority_score": majority,
+        "intact_score": 0.0 if comparing else float(scores.iloc[0]), "removed_score": float(whole["score"]),
+        "removed_delta_points": float(whole["delta_points"]),
+    }  # fmt: skip
+    make_folder(path)
+    spans.to_csv(path / "spans.csv", index=False)
+    write_json(path / "summary.json", summary)
+    if spans.duplicated("first").any():  # a grid
+        ends = np.unique(spans["first"]), np.unique(spans["last"])
+        grid = np.full((len(ends[0]), len(ends[1])), np.nan)
+        grid[tuple(np.searchsorted(*pair) for pair in zip(ends, (spans["first"], spans["last"])))] = -spans[
+            "delta_points"
+        ]
+        single = spans[spans["n_layers"] == spans["n_layers"].min()].rename(
+            columns={"first": "layer", "last": "last_layer"}
+        )
+        names = [
+            name
+            for name in ("layer", "last_layer", "delta_points", "ci_low_points", "ci_high_points", "p_holm")
+            if name in single
+        ]
+        layers = single[names].assign(share_points=shares(grid))
+        write_csv(
+            path / "layers.csv",
+            layers if (layers["layer"] < layers["last_layer"]).any() else layers.drop(columns="last_layer"),
+        )
+
+
+def strengths(path: Path, n_spans: int) -> None:
+    """Write a made-up study of strengths, of all adapters and of some spans alone."""
+    spans = "single" if n_spans else "whole"
+    by_strength = {}
+    for strength in (0.0, 0.5, 1.5, 2.0):
+        results = made_up(max(n_spans, 6), spans=spans, n_examples=400, harmful=0.25)
+        n_rows = len(results.masks)
+        wrong = np.random.default_rng(round(10 * strength)).random((n_rows, 400)) < 0.04 * (strength - 1) ** 2
+        outputs = np.where((wrong | (strength == 1))[..., None], results.outputs[:1], results.outputs)
+        if strength > 1:
+            outputs = np.where(wrong[..., None], outputs[..., ::-1], results.outputs[:1])
+        outputs[0] = results.outputs[0]
+        identity = {**results.identity, "settings": {**results.settings, "strength": strength}}
+        by_strength[strength] = AblationResults(
+            **{**vars(results), "outputs": outputs.astype(np.float32), "identity": identity}
+        )
+    together, variants = joined(by_strength)
+    make_folder(path)
+    write_csv(path / "strengths.csv", strength_table(together, variants))
+    write_json(path / "summary.json", to_record(strength_summary(together, variants)))
+
+
+def init_sweep(path: Path, source: str = "init-sweep", seeds: int | None = None, equal: bool = False) -> None:
+    """Write an initialisation sweep of the documentation, perhaps of fewer seeds or with equal scores."""
+    make_folder(path)
+    if seeds is None and not equal:
+        write_csv(
+            path / "sweep.csv",
+            pd.read_csv(
+                STUDIES / source / "sweep.csv"
+                if source == "init-sweep"
+                else STUDIES / source / "init-sweep.csv"
+            ),
+        )
+        if (trials := STUDIES / source / "trials.csv").exists():
+            write_csv(path / "trials.csv", pd.read_csv(trials))
+        return
+    trials = _typed(pd.read_csv(STUDIES / source / "trials.csv"))
+    trials = trials[(trials["seed"] < (seeds or 99)) & (trials["task"] == trials["task"].iloc[0])]
+    trials = trials.assign(score=0.54, majority_score=np.nan) if equal else trials
+    write_csv(path / "trials.csv", trials)
+    write_csv(path / "sweep.csv", sweeps.init_sweep_table(trials))
+
+
+def tradeoff(
+    path: Path,
+    source: str = "tradeoff",
+    tasks: Sequence[str] = (),
+    seeds: int | None = None,
+    long: bool = False,
+) -> None:
+    """Write a trade-off of the documentation, perhaps of some tasks and of fewer seeds."""
+    make_folder(path)
+    trials = _typed(pd.read_csv(STUDIES / source / "trials.csv"))
+    if tasks:
+        trials = trials[trials["task"].isin(tasks)]
+    if seeds is not None:
+        trials = trials[trials["seed"] < seeds]
+    if long:
+        trials = trials.assign(task=trials["task"] + "-of-customer-messages-to-an-airline-2015-to-2019")
+    write_csv(path / "trials.csv", trials)
+    write_csv(path / "tradeoff.csv", sweeps.tradeoff_table(trials))
+    write_csv(path / "aggregate.csv", sweeps.aggregate_table(trials, n_resamples=200))
+    if len(table := sweeps.size_table(trials)):
+        write_csv(path / "sizes.csv", table)
+
+
+def overlay(path: Path) -> None:
+    """Write results of other people, of many methods and sizes, as a table."""
+    rows = [
+        f"{method},{size},{1200 * size * (1 + 3 * index) + 40000},{0.79 + index / 100 - 0.04 / size},{task},0"
+        for task in ("airline", "cola")
+        for index, method in enumerate(("lora", "dora", "vera", "Prefix tuning", "randlora"))
+        for size in (4, 16, 64)
+    ]
+    write_text(path, "\n".join(["method,size,parameters,score,task,seed", *rows, ""]))
+
+
+def _typed(trials: pd.DataFrame) -> pd.DataFrame:
+    return trials.astype({"size": "Int64", "k": "Int64", "init_std": "float64"})
+
+
+_ENCODER_DECODER = (Stack("encoder", 6), Stack("decoder", 6))
+_SEEDS = ("cola-seed-0", "cola-seed-1", "cola-seed-2")
+_LABELS = ("CoLA, adapters of size 64 in both sublayers", "MNLI-m, gte-small, third training seed")
+_DEEP = ("deep-seed-0", "deep-seed-1")
+FOLDERS: dict[str, Callable[[Path], None]] = {
+    "cola": partial(measured, table="heatmap/cola-seed-0.csv", task="cola", n_layers=12, majority=0.691),
+    "mnli": partial(measured, table="heatmap/gte-mnli-seed-0.csv", task="mnli", n_layers=12, majority=0.354),
+    "arc": partial(
+        measured, table="smollm2/arc/heatmap.csv", task="arc_easy", n_layers=30, kind="causal", majority=0.25
+    ),
+    "arc-suffix": partial(
+        measured, table="smollm2/suffix/curve.csv", task="arc_easy", n_layers=30, kind="causal", majority=0.25
+    ),
+    "sentences": partial(
+        measured, table="smollm2-strength/sentences.csv", task="texts", n_layers=30, metric="kl",
+        data="sentences.jsonl", kind="causal",
+    ),
+    "layers-24": partial(ablation, n_layers=24, useless=4),
+    "layers-30": partial(ablation, n_layers=30, useless=8),
+    "gains": partial(ablation, harmful=0.7),
+    "small-gains": partial(ablation, n_layers=6, harmful=0.5, spread=0.5),
+    "undefined": partial(ablation, n_layers=6, undefined=(3, 9)),
+    "one-layer": partial(ablation, n_layers=1),
+    "stacks": partial(ablation, n_layers=6, stacks=_ENCODER_DECODER, task="xsum"),
+    "stacks-single": partial(ablation, n_layers=6, stacks=_ENCODER_DECODER, task="xsum", spans="single"),
+    "kept": partial(ablation, n_layers=12, complement=True),
+    "single": partial(ablation, n_layers=24, spans="single", undefined=(5,)),
+    **{name: partial(ablation, n_layers=12, seed=seed) for seed, name in enumerate(_SEEDS)},
+    **{name: partial(ablation, n_layers=24, seed=seed) for seed, name in enumerate(_DEEP)},
+    "other-data": partial(ablation, n_layers=12, data="blimp.jsonl", harmful=0.3),
+    "strength": partial(strengths, n_spans=0),
+    "strength-layers": partial(strengths, n_spans=12),
+    "init-sweep": init_sweep,
+    "init-sweep-lora": partial(init_sweep, source="init-sweep/lora"),
+    "init-sweep-one-seed": partial(init_sweep, seeds=1),
+    "init-sweep-equal": partial(init_sweep, equal=True),
+    "tradeoff": tradeoff,
+    "tradeoff-one-task": partial(tradeoff, tasks=("airline",), seeds=1),
+    "tradeoff-two-tasks": partial(tradeoff, source="methods", tasks=("airline", "cola")),
+    "tradeoff-long-names": partial(tradeoff, tasks=("airline", "cola"), long=True),
+    "results-of-the-method-comparison.csv": overlay,
+}  # fmt: skip
+CASES = (
+    Case("ablation", "CoLA on 12 layers: drops, and their attribution.", ("cola",), every_style=True),
+    Case("paper", "The same beside what Houlsby et al. (2019) published.", ("cola",), {"paper": True}),
+    Case("two-tasks", "Two ablations as panels, with long labels.", ("cola", "mnli"), {"labels": _LABELS}),
+    Case("layers-24", "24 layers: numbers where they fit.", ("layers-24",)),
+    Case("layers-30", "30 layers.", ("layers-30",)),
+    Case("groups", "30 layers in groups of three, of a language model.", ("arc",)),
+    Case("gains", "Layers without which the model is better.", ("gains",)),
+    Case("small-gains", "Small gains, not significant.", ("small-gains",)),
+    Case("undefined", "Two spans without a score.", ("undefined",)),
+    Case("one-layer", "One layer: one span, one share, one value on the colour bar.", ("one-layer",)),
+    Case("stacks", "An encoder and a decoder.", ("stacks",)),
+    Case("stacks-single", "An encoder and a decoder, single layers.", ("stacks-single",)),
+    Case("kept", "Spans kept on, all others off.", ("kept",)),
+    Case("curve", "Spans up to the last layer, of a language model.", ("arc-suffix",), every_style=True),
+    Case("single", "Single layers, one of them without a score.", ("single",)),
+    Case("divergence", "A divergence instead of a score.", ("sentences",)),
+    Case("average", "The mean over three seeds.", _SEEDS, {"average": True}, every_style=True),
+    Case("average-deep", "24 layers: the spread in a second grid.", _DEEP, {"average": True}),
+    Case("comparison", "The difference of two ablations.", _SEEDS[:2], how="compare", every_style=True),
+    Case("data-comparison", "Every span on the task and on other data.", ("cola-seed-0", "other-data"),
+         how="against", every_style=True),
+    Case("strength", "Score against the strength of the adapters.", ("strength",), every_style=True),
+    Case("strength-layers", "The same, and each of 12 layers alone.", ("strength-layers",)),
+    Case("init-sweep", "The initialisation of adapters, three seeds.", ("init-sweep",), every_style=True),
+    Case("init-sweep-lora", "The initialisation of LoRA, with PEFT's by name.", ("init-sweep-lora",)),
+    Case("init-sweep-one-seed", "One seed: no mean, no error.", ("init-sweep-one-seed",)),
+    Case("init-sweep-equal", "All scores equal.", ("init-sweep-equal",)),
+    Case("tradeoff", "Nine tasks: by parameters, over all, and by size.", ("tradeoff",), every_style=True),
+    Case("tradeoff-one-task", "One task, one seed.", ("tradeoff-one-task",)),
+    Case("tradeoff-methods", "Eight methods on two tasks.", ("tradeoff-two-tasks",)),
+    Case("tradeoff-long-names", "Tasks with long names.", ("tradeoff-long-names",)),
+    Case("overlay", "Results of other people, five methods in three sizes.", ("tradeoff-two-tasks",),
+         {"overlay": "results-of-the-method-comparison.csv"}),
+)  # fmt: skip
