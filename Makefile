@@ -5,7 +5,8 @@ PYTHON ?= python3
 ARGS   ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# pip says what it collects: torch and its like take minutes, in which nothing else would be said.
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --progress-bar off
 # One process per core with one thread each; more threads would compete. ARGS="-n 0" runs in one process.
 # Files in their order: sorted by number of tests, the few long cluster tests would run last, on one core.
 # With bytecode kept, whatever the environment says: otherwise every process compiles the tests and the code again.

@@ -6,7 +6,7 @@ line and exits with code 2; any other exception is a bug and keeps its traceback
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _LONGEST_SHOWN, _LONGEST_QUOTED, _MOST_SAID = 60, 40, 300  # characters
 _MOST_SHOWN = 12  # values
@@ -60,6 +60,13 @@ def must_be(name: str, allowed: str, value: object) -> str:
         value: what was given; texts are quoted.
     """
     return f"{name} must be {allowed}, not {shown(value)}"
+
+
+def other_delimiter(header: Sequence[str]) -> str:
+    """What to say of a CSV whose header is one field, with the signs of another delimiter; else nothing."""
+    named = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+    found = [name for sign, name in named.items() if len(header) == 1 and sign in header[0]]
+    return f"; its fields seem to be separated by {found[0]}, expected commas" if found else ""
 
 
 def install_extra(name: str) -> str:

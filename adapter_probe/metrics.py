@@ -141,6 +141,8 @@ RATIOS = (
 """Metrics that are a ratio of two sums over examples: of `predictions` and of `labels`, see `score`."""
 PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in RATIOS)
 """Shares of right examples."""
+FEW_DISCORDANT = 25
+"""Of a share, fewer predictions than these change between right and wrong: then its interval is exact."""
 OF_CHOICES = tuple(name for name, one in LANGUAGE_METRICS.items() if one.forms == ("choice",))
 """Metrics of multiple choice."""
 _TOKENS_ALONE = tuple(

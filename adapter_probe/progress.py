@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
@@ -42,7 +43,7 @@ def progress_bar(title: str, total: int, unit: str, done: int = 0, enabled: bool
         unit=f" {unit}",
         unit_scale=total >= _MANY,
         file=sys.stderr if watched else _Lines(sys.stderr),
-        dynamic_ncols=True,
+        **_room(watched),
         mininterval=0.5 if watched else SECONDS_BETWEEN_LINES,
         miniters=1,
         smoothing=0.05,
@@ -54,6 +55,15 @@ def progress_bar(title: str, total: int, unit: str, done: int = 0, enabled: bool
         finally:
             _STATUS.bar = outer
             _STATUS.move_on()
+
+
+def _room(watched: bool) -> dict[str, int | bool | None]:
+    """The size of the bar: the terminal's, or a usual one if it tells none, where tqdm would draw nothing."""
+    try:
+        unknown = watched and min(os.get_terminal_size(sys.stderr.fileno())) == 0
+    except (OSError, ValueError, AttributeError):  # no file of the system
+        unknown = False
+    return {"ncols": 80, "nrows": 24} if unknown else {"dynamic_ncols": True}
 
 
 @contextmanager

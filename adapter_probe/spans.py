@@ -170,7 +170,8 @@ class VariantSet:
 def effective_variants(variants: VariantSet, has_adapter: np.ndarray) -> VariantSet:
     """The variants adjusted to a model: sites without an adapter are always on.
 
-    A span without any adapter is left out, and of spans that switch the same adapters the shortest stays.
+    A span without any adapter is left out, and of a stack's spans that switch the same adapters the shortest
+    stays. Spans of two stacks may have one mask, such as all of each kept on: both stay.
 
     Args:
         variants: the intact model first.
@@ -178,12 +179,12 @@ def effective_variants(variants: VariantSet, has_adapter: np.ndarray) -> Variant
     """
     masks = variants.masks | ~has_adapter
     switched = (~masks).any(axis=0).reshape(-1, SITES_PER_LAYER).any(axis=1)  # [layers]
-    tightest: dict[bytes, tuple[int, int]] = {}  # by mask: layers and row
+    tightest: dict[tuple[str, bytes], tuple[int, int]] = {}  # by stack and mask: layers and row
     for row, span in enumerate(variants.spans):
         begin = 0 if span is None else variants.begins[span.stack]
         if span is not None and switched[begin + span.first : begin + span.last + 1].any():
-            size = (span.n_layers, row)
-            tightest[masks[row].tobytes()] = min(size, tightest.get(masks[row].tobytes(), size))
+            size, key = (span.n_layers, row), (span.stack, masks[row].tobytes())
+            tightest[key] = min(size, tightest.get(key, size))
     chosen = {row for _, row in tightest.values()}
     kept = [row for row, span in enumerate(variants.spans) if span is None or row in chosen]
     return replace(variants, masks=masks).rows(kept)

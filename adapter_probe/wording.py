@@ -351,6 +351,18 @@ def common_value(values: Iterable[str | None]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
+def exact_note(*metrics: str | None) -> str:
+    """What follows the name of the intervals of changes by the bootstrap; nothing where none is exact.
+
+    See `adapter_probe.analysis.significance.span_interval`.
+    """
+    from adapter_probe.metrics import FEW_DISCORDANT, PROPORTIONS
+
+    if not {*PROPORTIONS, "agreement"}.intersection(metrics):
+        return ""
+    return f", or where fewer than {FEW_DISCORDANT} predictions change exact (Fay and Lumbard 2021)"
+
+
 def significance_test(metric: str | None) -> str | None:
     """The test behind the p-values of an ablation, as `adapter_probe.analysis.significance` chooses it."""
     from adapter_probe.metrics import PROPORTIONS

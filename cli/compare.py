@@ -26,6 +26,7 @@ def compare(asked: Compare, json: options.Json = False) -> None:
         show_json(
             {
                 "a": record.names[0], "b": record.names[1], "metric": record.metric,
+                "warning": record.warning,
                 "n_examples": record.n_examples, "intact_scores": record.intact_scores,
                 "spans": record.spans, "files": files,
             }

@@ -7,6 +7,7 @@ import errno
 import functools
 import inspect
 import json
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
@@ -16,7 +17,7 @@ from typing import Any, NoReturn, TypeVar, get_type_hints
 import typer
 
 from adapter_probe.analysis.summary_text import aligned_columns, file_lists
-from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, JobsDetached
+from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, JobsDetached, cut
 from adapter_probe.progress import activity, clear_status, print_message, printable
 
 from .declared import Declared
@@ -24,7 +25,8 @@ from .options import Place
 
 Command = TypeVar("Command", bound=Callable[..., None])
 USER_ERROR, INTERRUPTED = 2, 130
-_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
+_LONGEST_PATH, _LONGEST_SHOWN = 250, 60  # characters; what is longer is no sensible path
 
 
 def command(function: Command) -> Command:
@@ -84,8 +86,17 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 def fail(message: str, code: int) -> NoReturn:
     """Print one line to stderr and exit."""
-    print_message(f"adapter-probe: {message}".replace("\n", "\\n"))
+    print_message(f"adapter-probe: {brief(message)}")
     raise typer.Exit(code)
+
+
+def brief(message: str) -> str:
+    """A message on one line, with the values from the command line cut that would fill several."""
+    for given in sys.argv[1:]:
+        value = given.partition("=")[2] if given.startswith("--") and "=" in given else given
+        for text in (value, repr(value)[1:-1]) if len(value) > _LONGEST_PATH else ():
+            message = message.replace(text, cut(text, _LONGEST_SHOWN))
+    return message.replace("\n", "\\n")
 
 
 def show(text: str) -> None:

@@ -102,7 +102,7 @@ def _base_folder() -> Path:
 def _reading(summary: AblationSummary, heatmap: str) -> str:
     """The main findings of the figure in two or three sentences."""
     lines = [f"See {heatmap}: rows give the first, columns the last layer switched off."]
-    if summary.warning:  # the spans mean nothing
+    if not summary.is_informative:
         return " ".join([*lines, "Run the demo without --tiny for a model that learns its task."])
     layer, span = summary.single_layer, summary.best_spans["1"]
     if layer and layer.delta_points < 0:

@@ -26,7 +26,7 @@ def inspect(asked: Inspect, json: options.Json = False) -> None:
 
 
 def _text(facts: dict[str, Any]) -> str:
-    method, counts = facts["method"], facts["parameters"]
+    method, counts, trained = facts["method"], facts["parameters"], facts["trained_by_role"]
     scores = ", ".join(named_score(value, name) for name, value in facts["scores"].items())
     stacks = [f"{n} in the {name}" for name, n in facts["stacks"].items()]
     layers = " and ".join(stacks) or facts["n_layers"]
@@ -39,12 +39,16 @@ def _text(facts: dict[str, Any]) -> str:
         ),
         ("method", method_text(method)),
         ("engine", f"{facts['engine']}: {facts['engine_reason']}"),
-        *((f"  {name}", f"{counts[name]:>12,} parameters") for name in counts),
-        (
-            "trained",
-            f"{facts['trained_parameters']:>12,} parameters, "
-            f"{facts['trained_parameters_without_head']:,} without the head, "
-            f"{percent_text(facts['percent_of_base'])} of the base",
-        ),
+        *_parts("trained", trained, percent_text(facts["adapters_percent_of_base"])),
+        *_parts("frozen", {name: counts[name] - trained[name] for name in counts}),
     ]
     return "\n".join([aligned_columns(rows), *(f"\n{note}" for note in facts["notes"])])
+
+
+def _parts(what: str, counts: dict[str, int], of_base: str = "") -> list[tuple[str, str]]:
+    """A number of parameters and, below it, the parts that it consists of."""
+    notes = {"adapters": f", {of_base} of the base"}
+    return [
+        (what, f"{sum(counts.values()):>12,} parameters"),
+        *((f"  {name}", f"{n:>12,} parameters{notes.get(name, '')}") for name, n in counts.items() if n),
+    ]

@@ -13,7 +13,7 @@ from adapter_probe.version import __version__
 
 from .ablate import ablate
 from .compare import compare
-from .console import USER_ERROR
+from .console import USER_ERROR, brief
 from .convert import convert
 from .demo import demo
 from .figures import figures
@@ -93,7 +93,8 @@ def _run() -> None:
         else:
             said = _with_value(message, error)
             page = f"{error.ctx.command_path if error.ctx else app.info.name} --help"
-            print_message(f"adapter-probe: {said}{' See' if said.endswith('?') else '; see'} {page}")
+            see = " See" if said.endswith("?") else "; see"
+            print_message(f"adapter-probe: {brief(said)}{see} {page}")
         sys.exit(USER_ERROR)
 
 

@@ -71,7 +71,7 @@ def whole_numbers(text: str, option: str) -> list[int]:
         TrainingError: anything else.
     """
     try:
-        return list(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
+        return list(dict.fromkeys(int(part) for part in text.split(",") if text.strip()))
     except ValueError:
         raise TrainingError(f"{option} {text!r} is not a list of whole numbers such as 1,2,4") from None
 
@@ -89,7 +89,7 @@ def numbers(text: str, option: str) -> list[float]:
             if steps < 1 or not math.isclose(low * 10**steps, high):
                 raise ValueError
             return [float(f"{low * 10**k:.12g}") for k in range(steps + 1)]
-        return list(dict.fromkeys(float(part) for part in text.split(",") if part.strip()))
+        return list(dict.fromkeys(float(part) for part in text.split(",") if text.strip()))
     except (ValueError, ZeroDivisionError):
         raise TrainingError(
             f"{option} {text!r} is neither a list of numbers such as 1e-3,1e-2 nor a range of whole decades "

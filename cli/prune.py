@@ -58,7 +58,7 @@ def _text(pruned: dict[str, Any]) -> str:
     layers = plain_text(layers_text(first, last))
     saved_rows = [
         ("removed", f"{held - pruned['adapter_parameters_after']:,} of {held:,} adapter parameters"),
-        ("time", f"{100 * saved:.1f}% less per evaluation on this machine"),
+        ("time", f"{100 * abs(saved):.1f}% {'less' if saved > 0 else 'more'} per evaluation on this machine"),
     ]
     done = done_text("ablated", pruned["strength"]) if pruned["strength"] else "pruned"
     rows = [

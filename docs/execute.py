@@ -34,8 +34,11 @@ def execute(path: Path, *, tiny: bool = False) -> nbformat.NotebookNode:
     with tempfile.TemporaryDirectory() as folder:
         resources = {"metadata": {"path": folder}}
         client = NotebookClient(
-            notebook, timeout=SECONDS_PER_CELL, kernel_name="python3", resources=resources
-        )
+            notebook, timeout=SECONDS_PER_CELL, kernel_name="python3", resources=resources,
+            on_cell_execute=lambda cell, cell_index: print(
+                f"  cell {cell_index + 1} of {len(notebook.cells)}: {cell.source.splitlines()[0]}", flush=True
+            ),
+        )  # fmt: skip
         scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         client.execute(env={**os.environ, "PATH": scripts})
     return notebook

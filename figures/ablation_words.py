@@ -97,6 +97,7 @@ def settings_text(study: AblationRecord) -> str:
 def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
     """The notes in a grid of means or differences: studies, number of examples, intact scores."""
     stack = [record.stack] if record.stack else []
+    stack += ["spans not informative"] if record.warnings else []
     if isinstance(record, ComparisonRecord):
         scores = [score_text(score, record.metric) for score in record.intact_scores]
         names = [escape_mathtext(name) for name in record.names]

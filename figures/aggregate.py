@@ -44,6 +44,7 @@ from .sweep_words import ARROWS, BASELINE_WORDS
 from .venues import FigureOptions
 
 _ASPECT, _LOWEST_ROW, _LEGEND = 0.62, 1.8, 1.4  # height over width of a panel; inches
+_SHOWN = 0.05  # points: less is not seen as a difference from 0
 _ZERO_BELOW = 6.0  # methods without trained parameters are drawn this factor left of the fewest
 
 
@@ -242,7 +243,7 @@ def _caption(frame: pd.DataFrame, tasks: Sequence[str], published: str | None) -
             f" or bottom: interquartile mean over all tasks' trials{interval}.",
             "Full fine-tuning itself is not at 0 there, because the interquartile mean of its trials is not"
             " their mean."
-            if (frame["method"] == "full").any()
+            if (frame.loc[frame["method"] == "full", "iqm_points"].abs() >= _SHOWN).any()
             else "",
             BASELINE_WORDS if (frame["method"] == BASELINE).any() else "",
             "A black rim marks the Pareto frontier of the medians." if frame["on_frontier"].any() else "",

@@ -18,6 +18,7 @@ from adapter_probe.wording import (
     count_text,
     done_text,
     drop_name,
+    exact_note,
     is_distance,
     span_text,
     task_label,
@@ -174,10 +175,10 @@ def _caption(record: DataComparisonRecord) -> str:
     task, other = map(task_label, record.names)
     off = record.study == "ablated"
     done = f"the span's adapters are {_state(record)}" if off else "only the span's adapters are kept on"
-    return (
+    return (f"{record.warning} " if record.warning else "") + (
         f"Each point is a contiguous span of layers: the {change_of(first)} on"
         f" {task} ({unit_name(first)}, n = {n:,}) against the {change_of(second)} on"
         f" {other} ({unit_name(second)}, n = {m:,}) when {done}, without retraining."
         f" {_directions(first, second)} The cross marks the intact model; the line is the"
-        f" Pareto frontier; bars are 95% paired bootstrap intervals.{shades}"
+        f" Pareto frontier; bars are 95% paired bootstrap intervals{exact_note(first, second)}.{shades}"
     )

@@ -97,6 +97,7 @@ def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], to
         drawn = f"Mean {drop} over {len(names)} studies ({', '.join(names)}; {about}) when {done}."
     return caption_of(
         [
+            record.warning or "",
             drawn,
             *(_grid_marks(record, grids, tolerance) if is_grid else _curve_marks(record, tolerance)),
             f"{mark} marks a span whose {what} is not significant at 0.05 by {test}, Holm-corrected"

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from adapter_probe.analysis.deltas import StudyKind, span_order
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
-from adapter_probe.wording import done_text, drop_name, sentence, tolerance_text
+from adapter_probe.wording import done_text, drop_name, exact_note, sentence, tolerance_text
 
 from . import style
 from .ablation_words import (
@@ -156,7 +156,8 @@ def _caption(records: Sequence[AblationRecord], tolerance: float, paper: bool) -
     drop, marked = drop_name(metric), []
     if "ci_low_points" in frame:
         mark, plural = ("Bars are", "s") if span_order(frames[0]) == "apart" else ("The band is the", "")
-        marked.append(f"{mark} 95% paired bootstrap interval{plural} over {units_of(records)}.")
+        note = exact_note(*(one.summary.metric for one in records))
+        marked.append(f"{mark} 95% paired bootstrap interval{plural} over {units_of(records)}{note}.")
     if "significant" in frame:
         marked.append(
             f"Filled marks differ from the intact model at 0.05 by {tests_of(records)}, Holm-corrected"

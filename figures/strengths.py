@@ -21,6 +21,7 @@ from adapter_probe.results.schema import span_columns
 from adapter_probe.wording import (
     count_text,
     drawn_units,
+    exact_note,
     examples_text,
     is_distance,
     layers_text,
@@ -159,7 +160,7 @@ def _caption(record: StrengthRecord) -> str:
             " multiplied by the strength on the axis, without retraining; 0 switches them off, 1 is the model"
             f" as it was trained. Thick line: the adapters of all layers{spans}.",
             f"The band is the 95% paired bootstrap interval over {drawn_units(said.metric)} of the difference"
-            " to strength 1.",
+            f" to strength 1{exact_note(said.metric)}.",
             f"{asked}{sentence(said.verdict)}.",
             undefined_text(int(frame["score"].isna().sum()), "Scores left out"),
         ]

@@ -12,6 +12,7 @@ from adapter_probe.analysis.study_records import AblationRecord, StudyRecord, Tr
 from adapter_probe.wording import (
     count_text,
     drop_name,
+    exact_note,
     number_text,
     share_text,
     span_text,
@@ -20,7 +21,7 @@ from adapter_probe.wording import (
     unit_name,
 )
 
-from .ablation_words import study_label
+from .ablation_words import study_label, warnings_of
 from .naming import suffix_of
 from .size_robustness import tasks_of
 from .tables import Table, is_greatest, score_cell
@@ -97,10 +98,10 @@ def lay_out_removable(removable: pd.DataFrame, record: AblationRecord) -> Table:
             }
         )
     text = pd.DataFrame(rows)
-    caption = (
+    caption = " ".join([*warnings_of([record]), ""]) + (
         f"{study_label(record)}: the longest span of layers whose adapters can be {record.summary.done}"
         f" without retraining, by the estimated {drop} or by the upper bound of its 95% paired bootstrap"
-        " interval."
+        f" interval{exact_note(metric)}."
     )
     return Table("table-removable", caption, text, removable, np.zeros(text.shape, bool), words=3)
 

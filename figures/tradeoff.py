@@ -172,7 +172,7 @@ def _others_text(curves: Sequence[ScoreSeries]) -> str:
         return ""
     return (
         f"Hollow marks without a line: results of other people, as given, from {'; '.join(sources)}. Base, "
-        "data and training may differ from those of this study."
+        "data, training and what is counted as trained parameters may differ from this study."
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 import subprocess
 import sys
 import time
@@ -32,6 +34,22 @@ def test_a_bar(kind, monkeypatch):
     assert "train: 100%" in text
     assert "200/200" in text
     assert ("\r" in text) == stderr.isatty()
+
+
+def test_a_terminal_that_tells_no_size_has_a_bar(monkeypatch):
+    """tqdm would fit its bar into the 0 columns of such a terminal."""
+    terminal, program_end = pty.openpty()
+    with os.fdopen(program_end, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with progress_bar("trials", 22, "steps") as bar:
+            bar.set_postfix_str("3 of 22 trials done", refresh=False)
+            bar.update(22)
+        text = ""
+        while "\n" not in text:  # which ends the bar
+            text += os.read(terminal, 10_000).decode()
+    os.close(terminal)
+    assert "22/22" in text
+    assert "3 of 22 trials done" in text
 
 
 def test_a_file_gets_a_line_now_and_then(monkeypatch):

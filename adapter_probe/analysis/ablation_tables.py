@@ -24,7 +24,14 @@ from adapter_probe.analysis.deltas import (
 )
 from adapter_probe.analysis.removable import TOLERANCES, non_monotone, removable_table, spans_with_adapters
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
-from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, percentile_interval, span_p
+from adapter_probe.analysis.significance import (
+    ALPHA,
+    bootstrap_p,
+    holm,
+    percentile_interval,
+    span_interval,
+    span_p,
+)
 from adapter_probe.metrics import (
     COMPARISONS,
     METRICS,
@@ -45,9 +52,9 @@ class AblationTables:
     """The tables ``spans.csv``, ``layers.csv`` and ``removable.csv``.
 
     Attributes:
-        spans: one row per span: `span_scores`, then `ci_low_points`, `ci_high_points` (95% paired bootstrap
-            interval of `delta_points`), `p_value` against the intact model, `p_holm` (over all spans),
-            `significant` (below 0.05; `metrics.COMPARISONS` have no test and none of the three),
+        spans: one row per span: `span_scores`, then `ci_low_points`, `ci_high_points` (95% interval of
+            `delta_points`, see `span_interval`), `p_value` against the intact model, `p_holm` (over all
+            spans), `significant` (below 0.05; `metrics.COMPARISONS` have no test and none of the three),
             `n_nonfinite` (examples whose outputs are NaN or infinite; a span with any has no score),
             `interaction_points` with its interval `interaction_low_points`, `interaction_high_points` (of
             the drop: positive = the span costs beyond its parts) and `non_monotone`, see the function of
@@ -111,7 +118,7 @@ def ablation_tables(
     chance_p = float(bootstrap_p(without_noise(100 * (sampled[:, intact] - chance)[:, None]))[0])
     p[(results.masks[rows] == results.masks[intact]).all(axis=1)] = np.nan  # nothing to test
     adjusted, deltas = holm(p), deltas[:N_RESAMPLES, rows]
-    low, high = percentile_interval(deltas)
+    low, high = span_interval(deltas, (results, rows))
     frame = frame.assign(
         ci_low_points=low, ci_high_points=high, p_value=p, p_holm=adjusted, significant=adjusted < ALPHA,
         n_nonfinite=results.nonfinite[rows],

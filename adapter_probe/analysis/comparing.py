@@ -6,7 +6,7 @@ Both rest on the paired bootstrap: all studies are scored on the same resampled 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -29,7 +29,7 @@ from adapter_probe.analysis.deltas import (
     without_noise,
 )
 from adapter_probe.analysis.resampling import bootstrap_scores
-from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, percentile_interval
+from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, percentile_interval, span_interval
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.schema import span_columns
 from adapter_probe.wording import done_text
@@ -56,6 +56,7 @@ class JointRecord:
         identity: identity of each study, by name.
         study: whether the spans were ablated or kept on.
         stack: name of the stack of layers that it is about, if it is a part of a record of several.
+        warnings: by name, why the spans of a study are not informative; of those of which they are not.
     """
 
     names: tuple[str, ...]
@@ -66,6 +67,15 @@ class JointRecord:
     identity: Mapping[str, object]
     study: StudyKind = "ablated"
     stack: str = ""
+    warnings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def warning(self) -> str | None:
+        """Why no span may be recommended by the record; None where every study is informative."""
+        names: dict[str, list[str]] = {}
+        for name, warning in self.warnings.items():
+            names.setdefault(warning, []).append(name)
+        return " ".join(f"{' and '.join(own)}: {warning}" for warning, own in names.items()) or None
 
     @property
     def in_stacks(self: JointT) -> list[JointT]:
@@ -152,7 +162,7 @@ def average_ablations(
     The interval is that of the mean over other seeds and examples: in every resample, examples are drawn
     (the same for all studies) and studies are drawn with replacement. Resampling n studies has (n - 1) / n of
     their variance, so that the studies' deviations from their mean are scaled by sqrt(n / (n - 1)). A few
-    studies say little about the tails, however.
+    studies say little about the tails, however. See `span_interval` on spans that change few predictions.
 
     Args:
         studies: at least two, of the same spans, scored on the same examples by the same metric.
@@ -169,7 +179,8 @@ def average_ablations(
     frames, samples = _samples(studies, resamples_for(studies[0]))
     deltas = np.stack([frame["delta_points"].to_numpy() for frame in frames])  # [studies, spans]
     means = without_noise(_over_seeds(np.stack(samples), np.random.default_rng(_SEED)))
-    low, high = percentile_interval(means)
+    rows = [rows_of(results, frame) for results, frame in zip(studies, frames)]
+    low, high = span_interval(means, *zip(studies, rows))
     spans = frames[0][span_columns(frames[0])].assign(
         score=np.mean([frame["score"] for frame in frames], axis=0),
         delta_points=without_noise(deltas.mean(axis=0)),

@@ -39,6 +39,7 @@ class DataComparisonRecord:
         n_examples: numbers of examples of both.
         identity: identity of each study, by name.
         study: whether the spans were ablated or kept on.
+        warning: why the spans of the task are not informative; None where they are.
     """
 
     names: tuple[str, str]
@@ -48,6 +49,7 @@ class DataComparisonRecord:
     n_examples: tuple[int, int]
     identity: Mapping[str, object]
     study: StudyKind = "ablated"
+    warning: str | None = None
 
     @property
     def strength(self) -> float:

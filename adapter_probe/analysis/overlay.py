@@ -36,9 +36,10 @@ def read_overlay(paths: Iterable[str | Path]) -> pd.DataFrame:
     """The results in some files.
 
     Args:
-        paths: CSV files with the columns `method`, `parameters`, `score` (in the metric's own units: a share
-            as a fraction) and `task`, perhaps also `size`, `seed`, `peak_memory_bytes`, `seconds_per_step`
-            and `checkpoint_bytes`; JSON files of PEFT's method comparison; or folders of such JSON files.
+        paths: CSV files with the columns `method`, `parameters` (all that are trained, with the head and a
+            pooler, as on the axis), `score` (in the metric's own units: a share as a fraction) and `task`,
+            perhaps also `size`, `seed`, `peak_memory_bytes`, `seconds_per_step` and `checkpoint_bytes`; JSON
+            files of PEFT's method comparison; or folders of such JSON files.
 
     Returns:
         one row per source, task (empty where the file names none), method and size: `mean`, `sem` and `n`
@@ -47,13 +48,15 @@ def read_overlay(paths: Iterable[str | Path]) -> pd.DataFrame:
     Raises:
         ResultsError: a file cannot be read, lacks a column, or is none of these.
     """
-    tables = []
+    tables: list[pd.DataFrame] = []
+    given: dict[str, Path] = {}  # by what a figure calls it
     for path in map(Path, paths):
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
         if not files:
             raise ResultsError(f"--overlay {path}: the folder contains no *.json of PEFT's method comparison")
         if path.is_file() and path.suffix.lower() != ".json":
             tables.append(read_columns(path, _REQUIRED, _OPTIONAL).assign(source=path.stem))
+            given[path.stem] = path
             continue
         found = [row for file in files if (row := _experiment(file)) is not None]
         if not found:
@@ -67,13 +70,14 @@ def read_overlay(paths: Iterable[str | Path]) -> pd.DataFrame:
     if (bad := every["parameters"].isna() | (every["parameters"] <= 0) | every["score"].isna()).any():
         row = every[bad].iloc[0]
         raise ResultsError(
-            f"--overlay {row['source']}: {row['method']} has {row['parameters']} parameters and the score "
-            f"{row['score']}; both must be known, and parameters positive"
+            f"--overlay {given.get(row['source'], row['source'])}: {row['method']} has {row['parameters']} "
+            f"parameters and the score {row['score']}; both must be known, and parameters positive"
         )
     grouped = every.groupby(_KEYS, dropna=False, sort=False)
     frame = grouped["score"].agg(mean="mean", sem="sem", n="size")
     for name in COSTS.values():
         frame[name] = grouped[name].mean()
+    frame.attrs["given"] = given
     return frame.reset_index()
 
 
@@ -135,15 +139,15 @@ def beside(overlay: pd.DataFrame | None, tasks: Mapping[str, str], x: Axis) -> d
             f"--overlay: {source} names no task of the study; give a CSV with the column task for "
             f"{', '.join(tasks)}"
         )
-    column, found = COSTS[x], {}
+    column, found, given = COSTS[x], {}, overlay.attrs.get("given", {})
     for task, metric in tasks.items():
         names = {task.casefold(), task_label(task).casefold(), ""}
         own = overlay[overlay["task"].str.casefold().isin(names) & overlay[column].notna()]
         if metric not in LOSSES and (bad := own["mean"].abs() > 1).any():
             row = own[bad].iloc[0]
             raise ResultsError(
-                f"--overlay {row['source']}: the score of {row['method']} on {task} must be a fraction, such "
-                f"as 0.83, not {row['mean']:g}"
+                f"--overlay {given.get(row['source'], row['source'])}: the score of {row['method']} on "
+                f"{task} must be a fraction, such as 0.83, not {row['mean']:g}"
             )
         if len(own):
             found[task] = own.assign(trained_parameters=own[column], metric=metric)

@@ -20,7 +20,7 @@ from adapter_probe.analysis.deltas import (
     without_noise,
 )
 from adapter_probe.analysis.resampling import bootstrap_scores
-from adapter_probe.analysis.significance import LEVEL, percentile_interval
+from adapter_probe.analysis.significance import LEVEL, span_interval
 from adapter_probe.metrics import to_points
 from adapter_probe.results.schema import REMOVABLE_COLUMNS
 from adapter_probe.settings import Basis
@@ -145,10 +145,9 @@ def span_costs(results: AblationResults, basis: Basis = "estimate") -> pd.DataFr
     spans = span_scores(results).assign(ci_low_points=np.nan)
     if basis == "interval":
         scores = bootstrap_scores(results)  # [resamples, variants]
-        deltas = to_points(
-            results.metric, scores[:, rows_of(results, spans)] - scores[:, [intact_row(results)]]
-        )
-        spans["ci_low_points"], _ = percentile_interval(without_noise(deltas))
+        rows, intact = rows_of(results, spans), intact_row(results)
+        deltas = without_noise(to_points(results.metric, scores[:, rows] - scores[:, [intact]]))
+        spans["ci_low_points"], _ = span_interval(deltas, (results, rows))
     return spans
 
 

@@ -15,7 +15,7 @@ from adapter_probe.ablation_results import BY_VARIANT, AblationResults
 from adapter_probe.analysis.deltas import finite_or_none, removed_row, row_scores, without_noise
 from adapter_probe.analysis.removable import random_halves, restrict_to_examples
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
-from adapter_probe.analysis.significance import percentile_interval
+from adapter_probe.analysis.significance import span_interval
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.records import RecordError, from_record
 from adapter_probe.results.schema import span_columns
@@ -38,7 +38,7 @@ class StrengthSummary:
         n_judged: number of examples that it was judged on.
         delta_points: score at the best strength minus that at 1, in points, a loss negative; None if
             undefined.
-        interval_points: its 95% paired bootstrap interval.
+        interval_points: its 95% interval, see `span_interval`.
     """
 
     task: str
@@ -133,12 +133,12 @@ def strength_table(results: AblationResults, variants: pd.DataFrame) -> pd.DataF
 
     Returns:
         Columns `strength`; `first`, `last`, `n_layers`, `whole`; `score`; `delta_points`, the difference to
-        strength 1 in points, a loss negative, with its 95% paired bootstrap interval `ci_low_points`,
+        strength 1 in points, a loss negative, with its 95% interval `ci_low_points`,
         `ci_high_points`; `n_examples`. The whole adapter first, by strength.
     """
     scores, sampled = row_scores(results), bootstrap_scores(results, N_RESAMPLES)
     deltas = without_noise(metrics.to_points(results.metric, sampled - sampled[:, :1]))
-    low, high = percentile_interval(deltas)
+    low, high = span_interval(deltas, (results, range(len(scores))))
     points = without_noise(metrics.to_points(results.metric, scores - scores[0]))
     columns = {"score": scores, "delta_points": points, "ci_low_points": low, "ci_high_points": high}
     spans = variants.drop_duplicates([*span_columns(variants), "whole"]).assign(strength=1.0, variant=0)
@@ -176,7 +176,7 @@ def strength_summary(results: AblationResults, variants: pd.DataFrame) -> Streng
     there = restrict_to_examples(results, judged)
     score, sampled = row_scores(there)[[0, rows[best]]], bootstrap_scores(there)[:, [0, rows[best]]]
     delta = without_noise(metrics.to_points(results.metric, sampled[:, 1] - sampled[:, 0]))
-    ends = percentile_interval(delta[:, None])
+    ends = span_interval(delta[:, None], (there, [rows[best]]))
     return replace(
         said,
         best=float(strengths[best]),

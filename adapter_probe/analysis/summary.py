@@ -155,6 +155,11 @@ class AblationSummary:
         return found
 
     @property
+    def is_informative(self) -> bool:
+        """Whether differences between spans mean something, so that a span may be recommended by them."""
+        return self.warning is None
+
+    @property
     def single_layer(self) -> LayerDrop | None:
         """The layer that matters most alone: with the largest drop, or kept on the best one."""
         return self.best_single_layer if self.study == "kept" else self.largest_single_layer_drop

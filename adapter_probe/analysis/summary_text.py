@@ -123,7 +123,7 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         counted = f"{summary.significant_spans} of {summary.tested_spans} spans (p < 0.05 after Holm)"
         rows.append(("significant changes", counted))
     for name, own in (summary.stacks or {"": summary}).items():
-        rows += _stack_rows(own, warning, name)
+        rows += _stack_rows(own, summary.is_informative and own.is_informative, name)
     rows += _group_rows(summary)
     lines = summary.peft or {}
     if "layers_to_transform" in lines:
@@ -141,9 +141,11 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     return rows + (guard_rows(summary.guard) if summary.guard else [])
 
 
-def _stack_rows(summary: AblationSummary, warning: str | None, stack: str) -> list[tuple[str, str]]:
+def _stack_rows(summary: AblationSummary, informative: bool, stack: str) -> list[tuple[str, str]]:
     """The notable layers and spans of the model, or of one of its stacks."""
     metric, kept, rows = summary.metric, summary.study == "kept", []
+    if stack and summary.warning is not None:
+        rows.append(("note", summary.warning))
     if stack:
         rows.append((_all_done(summary), change_text(summary.removed_delta_points, metric)))
     if (single := summary.single_layer) is not None:
@@ -155,7 +157,7 @@ def _stack_rows(summary: AblationSummary, warning: str | None, stack: str) -> li
     if summary.significant_spans is not None and not stack:
         counted = f"{summary.significant_spans} of {summary.tested_spans} spans (p < 0.05 after Holm)"
         rows.append(("significant changes", counted))
-    if warning is None:
+    if informative:
         rows += _span_rows(summary)
     if not stack:
         return rows
@@ -226,6 +228,7 @@ def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
     frame, counted = record.spans, int(record.spans["significant"].sum())
     told = wording.examples_text(record.n_examples, record.metric)
     rows = [
+        *([] if record.warning is None else [("note", record.warning)]),
         (
             "comparison",
             f"{a} (a) with {b} (b), {record.metric} on the same {told}",
@@ -252,7 +255,8 @@ def data_comparison_rows(record: DataComparisonRecord) -> list[tuple[str, str]]:
             record.names, record.intact_scores, record.metrics, record.n_examples
         )
     ]
-    rows = [("intact", "; ".join(told))]
+    rows = [] if record.warning is None else [("note", record.warning)]
+    rows.append(("intact", "; ".join(told)))
     best = frame[frame["on_frontier"]].sort_values(["task_points", "n_layers"], ascending=False)
     for (own, others), alike in best.groupby(["task_points", "other_points"], sort=False):
         row = alike.iloc[0]  # the longest of the spans with equal changes
@@ -273,6 +277,7 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
     removed, apart = statistics.fmean(record.removed_points), statistics.stdev(record.removed_points)
     spread = amount_text(frame["sd_points"].median(), record.metric)
     rows = [
+        *([] if record.warning is None else [("note", record.warning)]),
         (
             "average",
             f"{len(record.names)} studies, {record.metric} on the same {told}",

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import AdapterProbeError, CheckpointError
 from adapter_probe.models.methods import Adapters
-from adapter_probe.results.atomic import make_folder
+from adapter_probe.results.atomic import make_folder, write_bytes
 
 from .adapterhub import HEAD_CONFIG, HEAD_WEIGHTS, WEIGHTS
-from .files import CONFIG, DESCRIPTION
-from .headers import DELTA
+from .files import CONFIG, DESCRIPTION, refuse_full
 from .native import OpenedCheckpoint, save_checkpoint
-from .opened_peft import OpenedPlaced
+from .opened_peft import OpenedPeft, OpenedPlaced
 from .peft_writing import WRITABLE, writable_specs, write_peft
 
 _VERSION = "adapters.1.3.0"  # the library's name, and the version of its format
@@ -61,12 +60,13 @@ def to_native(opened: OpenedCheckpoint | OpenedPlaced, out: Path) -> None:
     save_checkpoint(out, {name: parameters[name] for name in opened.trained}, opened.description)
 
 
-def to_peft(opened: OpenedCheckpoint | OpenedPlaced, out: Path) -> None:
+def to_peft(opened: OpenedCheckpoint | OpenedPlaced, out: Path, library: str = "PEFT") -> None:
     """Write a folder that PEFT loads.
 
     Args:
         opened: a checkpoint with adapters of one of PEFT's types.
         out: the new folder.
+        library: whose format a refusal is about, PEFT or MLX-LM, which is written from PEFT's.
 
     Raises:
         CheckpointError: `out` contains a checkpoint, or PEFT has no such adapters.
@@ -74,7 +74,7 @@ def to_peft(opened: OpenedCheckpoint | OpenedPlaced, out: Path) -> None:
     """
     refuse_full(out)
     description = opened.description
-    specs = writable_specs(description.method)
+    specs = writable_specs(description.method, library)
     assert isinstance(opened, OpenedPlaced), "the packed engine has no adapters inside sublayers"
     with torch.device("meta"):  # the base as it was before PEFT's modules were put into it
         plain = type(opened.model)(copy.deepcopy(opened.model.config))
@@ -115,7 +115,7 @@ def to_adapterhub(opened: OpenedCheckpoint | OpenedPlaced, out: Path, lossy: boo
     if not isinstance(method, Adapters):
         raise CheckpointError(
             f"only bottleneck adapters of this project, on {_families()}, can be written for AdapterHub, not "
-            f"{method.name}; PEFT's format can represent {WRITABLE}"
+            f"{method.name}; PEFT's format can represent {WRITABLE['PEFT']}"
         )
     if opened.description.task.kind == "tokens":
         raise CheckpointError("heads for tags cannot be written for AdapterHub; give --to native")
@@ -146,10 +146,37 @@ def to_adapterhub(opened: OpenedCheckpoint | OpenedPlaced, out: Path, lossy: boo
     return lost
 
 
-def refuse_full(out: Path) -> None:
-    """Refuse to overwrite a checkpoint."""
-    if any((out / name).exists() for name in (DESCRIPTION, DELTA, CONFIG, "config.json")):
-        raise CheckpointError(f"{out} already contains a checkpoint; choose another folder")
+def settle(made: Path, out: Path, base: str | None) -> OpenedCheckpoint | OpenedPeft:
+    """Open a folder that was just written, and put its files into `out`, the configuration last.
+
+    Args:
+        made: a temporary folder with a checkpoint.
+        out: the new folder; if the checkpoint cannot be opened, nothing is written there.
+        base: folder or hub id of the base, if it is not the recorded one.
+
+    Returns:
+        the checkpoint.
+
+    Raises:
+        CheckpointError: it cannot be opened.
+        ResultsError: `out` cannot be written.
+    """
+    from .opening import open_any
+
+    try:
+        opened = open_any(made, base)
+    except AdapterProbeError as error:
+        said = str(error).replace(f"checkpoint {made}", "the new checkpoint").replace(f"{made}/", "")
+        raise CheckpointError(
+            f"{out} is not written, because it could not be opened again: {said}"
+        ) from error
+    last = (CONFIG, DESCRIPTION)
+    files = [path for path in made.rglob("*") if path.is_file()]
+    for path in sorted(files, key=lambda path: last.index(path.name) if path.name in last else -1):
+        place = out / path.relative_to(made)
+        make_folder(place.parent)
+        write_bytes(place, path.read_bytes())
+    return opened
 
 
 def _write(opened: OpenedCheckpoint, method: Adapters, out: Path) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = "adapter_probe.json"
 """The file that describes a checkpoint of this project."""
+DELTA = "delta.safetensors"
+"""The file of its tensors."""
 
 CONFIG = "adapter_config.json"
 """The file that describes a checkpoint of PEFT or AdapterHub."""
@@ -314,3 +316,13 @@ def refuse_other_tensors(
         )
     if unknown := sorted(stored - targets):
         raise CheckpointError(f"{said} contains {unknown[0]}, which the model on {on_base} does not have")
+
+
+def refuse_full(out: Path) -> None:
+    """Refuse to overwrite a checkpoint.
+
+    Raises:
+        CheckpointError: the folder contains one.
+    """
+    if any((out / name).exists() for name in (DESCRIPTION, DELTA, CONFIG, "config.json")):
+        raise CheckpointError(f"{out} already contains a checkpoint; choose another folder")

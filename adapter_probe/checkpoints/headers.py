@@ -23,10 +23,9 @@ from adapter_probe.spans import SITES_PER_LAYER
 
 from .description import Description, read_description
 from .engines import PACKED, EngineChoice, choose_placed
-from .files import DESCRIPTION, refuse_irregular, refuse_unreadable
+from .files import DELTA, DESCRIPTION, refuse_irregular, refuse_unreadable
 from .identity import NOT_ENCODING, config_settings
 
-DELTA = "delta.safetensors"
 _ADAPTER, _POOLER = ".adapter.", "pooler."
 AVERAGES = ("running_mean", "running_var", "num_batches_tracked")  # of batch normalisation: no parameters
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
@@ -43,7 +42,7 @@ class Contents:
         n_layers, hidden_size: dimensions of the base.
         n_sites: number of sites with an adapter.
         counts: numbers of parameters by role.
-        trained: number of parameters in the checkpoint.
+        trained: those in the checkpoint.
         trained_body: number of these without the head and other parameters that the base lacks.
         pretrained: number of parameters of the base without a head.
         notes: remarks for the user, one sentence each.
@@ -57,7 +56,7 @@ class Contents:
     hidden_size: int
     n_sites: int
     counts: dict[ParameterRole, int]
-    trained: int
+    trained: dict[ParameterRole, int]
     trained_body: int
     pretrained: int
     notes: tuple[str, ...] = ()
@@ -136,8 +135,8 @@ def _contents(said: Description, place: Path, delta: dict[str, _Stored]) -> Cont
 
 def count_parameters(
     shapes: Mapping[str, tuple[int, ...]], trained: Collection[str], lacked: Collection[str], prefix: str
-) -> tuple[dict[ParameterRole, int], int, int, int]:
-    """Numbers of parameters by role, in the checkpoint, in its body, and in the base's body.
+) -> tuple[dict[ParameterRole, int], dict[ParameterRole, int], int, int]:
+    """Numbers of parameters by role, those in the checkpoint, in its body, and in the base's body.
 
     Args:
         shapes: of all parameters, by name.
@@ -146,15 +145,15 @@ def count_parameters(
         prefix: of the encoder's names.
     """
     counts: dict[ParameterRole, int] = dict.fromkeys(get_args(ParameterRole), 0)
-    body = trained_body = 0
+    changed, body, trained_body = dict(counts), 0, 0
     for name, shape in shapes.items():
         role, size = _role(name, prefix, shapes), math.prod(shape)
         counts[role] += size
+        changed[role] += size if name in trained else 0
         if role == "adapters" or (role != "head" and name not in lacked):
             body += size if role != "adapters" else 0
             trained_body += size if name in trained else 0
-    whole = sum(math.prod(shape) for name, shape in shapes.items() if name in trained)
-    return counts, whole, trained_body, body
+    return counts, changed, trained_body, body
 
 
 def _role(name: str, prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> ParameterRole:

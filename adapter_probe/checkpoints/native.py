@@ -34,8 +34,7 @@ from adapter_probe.version import __version__
 from .base import LoadedBase, load_base, load_tokenizer, n_outputs
 from .base_config import AnyBase, config_changes, find_base
 from .description import Description, read_description, write_description
-from .files import DESCRIPTION, check_values, first_of, refuse_irregular, refuse_other_shape
-from .headers import DELTA
+from .files import DELTA, DESCRIPTION, check_values, first_of, refuse_irregular, refuse_other_shape
 from .identity import BaseIdentity, tokenizer_parts
 from .own_tokenizer import with_blanks
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import re
-import subprocess
-import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +42,6 @@ REFUSED_SETTINGS = {
 }
 # Of other tools and versions, and without effect on a number.
 _NO_EFFECT = ("unsloth_fixed", "merge_weights", "runtime_config", "megatron_core", "peft_version")
-_PATTERNS = (
-    "target_modules",
-    "exclude_modules",
-    "layers_pattern",
-    "feedforward_modules",
-    "target_parameters",
-)
-_MATCH_SECONDS = 2.0
-_REPEATED = re.compile(r"\)[*+{]")
 
 
 def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
@@ -207,41 +194,3 @@ def _words(hint: Any) -> str:
         names.get(one, "a list" if typing.get_origin(one) in (list, tuple, set) else "") for one in arguments
     ]
     return " or ".join(dict.fromkeys(word for word in said if word)) or "another value"
-
-
-def refuse_slow_patterns(path: Path, document: Mapping[str, Any], modules: Iterable[str]) -> None:
-    """Refuse patterns that take exponential time on names of modules, where PEFT would hang.
-
-    Only a repeated group can take exponential time. Such a pattern is tried in a process of its own, which
-    can be stopped.
-
-    Raises:
-        CheckpointError: a pattern is invalid, or takes too long.
-    """
-    patterns = [value for name in _PATTERNS for value in _texts(document.get(name))]
-    patterns += [key for name in ("rank_pattern", "alpha_pattern") for key in document.get(name) or ()]
-    names = list(modules)
-    for pattern in dict.fromkeys(patterns):
-        try:
-            re.compile(whole := rf"(.*\.)?({pattern})$")
-        except (re.error, OverflowError, RecursionError) as error:
-            said = f"{path}: {quote(pattern)} is not a regular expression: {one_line(error)}"
-            raise CheckpointError(said) from error
-        if _REPEATED.search(pattern) and _hangs(whole, names):
-            raise CheckpointError(f"{path}: matching {quote(pattern)} takes too long; simplify the pattern")
-
-
-def _hangs(pattern: str, names: list[str]) -> bool:
-    match = "import json, re, sys; p, names = json.load(sys.stdin); [re.match(p, n) for n in names]"
-    try:
-        given = json.dumps([pattern, names])
-        subprocess.run(
-            [sys.executable, "-I", "-c", match], input=given, text=True, timeout=_MATCH_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return True
-    return False
-
-
-def _texts(value: object) -> list[str]:
-    return [value] if isinstance(value, str) else [one for one in value or () if isinstance(one, str)]  # type: ignore[attr-defined]

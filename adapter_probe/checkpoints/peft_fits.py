@@ -13,6 +13,7 @@ import regex
 from adapter_probe.errors import CheckpointError
 
 from .files import MODULE_NAME, flag_field, number_field, text_list_field, whole_number_field
+from .patterns import match_in_time
 
 _FLAGS = ("use_rslora", "use_dora", "lora_bias", "inference_mode", "fan_in_fan_out", "ensure_weight_tying")
 _LISTS = ("modules_to_save", "layers_to_transform", "layers_pattern", "exclude_modules", "target_modules")
@@ -23,7 +24,6 @@ _OTHERS = (
     "init_lora_weights", "runtime_config", "qalora_group_size", "merge_weights", "unsloth_fixed",
 )  # fmt: skip
 _OBJECTS = ("eva_config", "corda_config", "lora_ga_config", "rank_pattern", "alpha_pattern")
-_MATCH_SECONDS = 0.5
 _ALL = ("all-linear", "dummy-target-modules")
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -91,7 +91,7 @@ class LoraTargets:
         for pattern, alpha in self._alphas.items():
             number_field("", pattern, alpha)
         for pattern in {*self._ranks, *self._alphas}:  # of which opening says that PEFT ignores it
-            if not any(_match(rf"(.*\.)?({pattern})$", name) for name in tuned):
+            if not any(match_in_time(rf"(.*\.)?({pattern})$", name) for name in tuned):
                 return False
         for name, parts in tuned.items():
             shape = parts.get("lora_A.weight")  # None of an embedding and of bare parameters
@@ -127,7 +127,7 @@ class LoraTargets:
         if self._layers is None:
             return True
         patterns = [rf"(?:^|.*?\.){p}\.(\d+)\." for p in self._pattern] or [r".*?\.[^.]*\.(\d+)\."]
-        found = next((match for pattern in patterns if (match := _match(pattern, module))), None)
+        found = next((match for pattern in patterns if (match := match_in_time(pattern, module))), None)
         return found is not None and int(found[1]) in self._layers
 
 
@@ -137,16 +137,11 @@ def _names(value: object) -> str | tuple[str, ...] | None:
 
 def _named(names: str | tuple[str, ...] | None, module: str) -> bool:
     if isinstance(names, str):
-        return bool(_match(rf"(?:{names})\Z", module))
+        return bool(match_in_time(rf"(?:{names})\Z", module))
     return any(module == name or module.endswith(f".{name}") for name in names or ())
 
 
 def _by_pattern(values: Mapping[str, Any], module: str, default: float) -> float:
     """The value of the first pattern that matches a module's name or its ending after a dot."""
-    found = (value for pattern, value in values.items() if _match(rf"(.*\.)?({pattern})$", module))
+    found = (value for pattern, value in values.items() if match_in_time(rf"(.*\.)?({pattern})$", module))
     return next(found, default)
-
-
-def _match(pattern: str, module: str) -> Any:
-    """Match from the start in bounded time, because patterns may take exponential time."""
-    return regex.match(pattern, module, timeout=_MATCH_SECONDS)

@@ -44,6 +44,7 @@ HEAD_MODULES = ("classifier", "score", "qa_outputs", "classification_head", "log
 _LAYER = re.compile(r"(.*?(?:^|\.)\d+)\.([^.]+(?:\.\d+)?)(?:\.|$)")
 _STATES = (".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", ".SCB", ".weight_format")
 _MOST_NAMED = 5
+_NORM = re.compile(r"norm|ln_|layer_?norm", re.IGNORECASE)
 _WIDTHS = ("hidden_size", "d_model", "n_embd", "dim")
 Shapes = dict[str, tuple[int, ...]]
 
@@ -272,26 +273,33 @@ def _stacks(layers: Iterable[str], fields: Mapping[str, Any]) -> dict[str, int]:
     return {name: found[name] for name in sorted(found, key=lambda name: (name == "decoder", name))}
 
 
-def _counts(adapter: _Adapter, base: Mapping[str, int]) -> tuple[dict[ParameterRole, int], int, int, int]:
-    """Parameters by role, in the checkpoint, in it without the head, and of the base without a head."""
+def _counts(
+    adapter: _Adapter, base: Mapping[str, int]
+) -> tuple[dict[ParameterRole, int], dict[ParameterRole, int], int, int]:
+    """Parameters by role, those in the checkpoint, in it without the head, and of the base without a head."""
     counts: dict[ParameterRole, int] = dict.fromkeys(get_args(ParameterRole), 0)
     counts["adapters"] = sum(
         math.prod(shape) for parts in adapter.modules.values() for shape in parts.values()
     )
     heads = {name: math.prod(shape) for name, shape in adapter.whole.items() if name.startswith(HEAD_MODULES)}
     counts["head"] = sum(heads.values())
-    norms = re.compile(r"norm|ln_|layer_?norm", re.IGNORECASE)
-    pretrained = 0
+    trained, pretrained = dict(counts), 0
     for name, size in base.items():
         if name.startswith(HEAD_MODULES):
             counts["head"] += size if name not in heads else 0
             continue
         pretrained += size
-        module = name.rpartition(".")[0]
-        role: ParameterRole = "pooler" if "pooler." in name else "base"
-        counts["layernorms" if norms.search(module.rpartition(".")[2]) else role] += size
-    trained = counts["adapters"] + sum(math.prod(shape) for shape in adapter.whole.values())
-    return counts, trained, trained - sum(heads.values()), pretrained
+        counts[_role(name)] += size
+    for name, shape in adapter.whole.items():
+        trained[_role(name)] += math.prod(shape) if name not in heads else 0
+    return counts, trained, sum(trained.values()) - sum(heads.values()), pretrained
+
+
+def _role(name: str) -> ParameterRole:
+    """The role of a parameter of the base."""
+    if _NORM.search(name.rpartition(".")[0].rpartition(".")[2]):
+        return "layernorms"
+    return "pooler" if "pooler." in name else "base"
 
 
 def _head(document: Mapping[str, Any], fields: Mapping[str, Any], whole: Iterable[str]) -> str | None:

@@ -31,7 +31,8 @@ from .kinds import HEADS, Head, class_of_own_code, head_of_class, note_on_code
 from .native import library_versions
 from .opened_peft import OpenedPeft
 from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding, with_blanks
-from .peft_fields import headless, note_on_fields, read_fields, refuse_slow_patterns
+from .patterns import refuse_slow_patterns
+from .peft_fields import headless, note_on_fields, read_fields
 from .peft_headers import LIBRARY, hash_files, notes_on
 from .peft_loading import HEADS as HEAD_MODULES
 from .peft_loading import put_adapter, refuse_outside, refuse_unready, tuned_modules

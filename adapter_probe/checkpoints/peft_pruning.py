@@ -18,8 +18,7 @@ from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .adapter_folder import WEIGHTS, read_adapter
 from .any_base import load_any_base
-from .converting import refuse_full
-from .files import CONFIG, read_json_file
+from .files import CONFIG, read_json_file, refuse_full
 from .opened_peft import OpenedPeft
 from .peft_loading import ADAPTER
 from .peft_opening import open_with_peft

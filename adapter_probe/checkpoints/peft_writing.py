@@ -20,7 +20,7 @@ from .files import CONFIG
 from .peft_fits import LoraTargets
 from .peft_headers import WEIGHTS
 
-WRITABLE = "LoRA or (IA)³, one of them at a time"
+WRITABLE = {"PEFT": "LoRA or (IA)³, one of them at a time", "MLX-LM": "LoRA and DoRA of language models"}
 _TYPES = {"low_rank": "LORA", "scale_input": "IA3", "scale_output": "IA3"}
 TASK_TYPES: dict[Kind, str] = {
     "classification": "SEQ_CLS",
@@ -92,20 +92,20 @@ def write_peft(
     write_json(out / CONFIG, document)
 
 
-def writable_specs(method: object) -> tuple[InnerSpec, ...]:
+def writable_specs(method: object, library: str = "PEFT") -> tuple[InnerSpec, ...]:
     """The adapters, if all are of the same PEFT type.
 
     Raises:
         CheckpointError: the types differ or are unknown to PEFT, or there are no adapters.
     """
+    can = f"{library}'s format can represent {WRITABLE[library]}"
     if not isinstance(method, ImportedMethod):
-        given = getattr(method, "name", method)
-        raise CheckpointError(f"PEFT's format can represent {WRITABLE}, not the method {given}")
+        raise CheckpointError(f"{can}, not the method {getattr(method, 'name', method)}")
     kinds = {_TYPES.get(spec.kind) for spec in method.inner}
     if method.bottlenecks or method.head is not None or len(kinds) != 1 or None in kinds:
         held = " and ".join(method.kinds) if method.inner or method.bottlenecks else "no adapters at all"
         own = " with a library-specific head" if method.head is not None else ""
-        raise CheckpointError(f"PEFT's format can represent {WRITABLE}, not {held}{own}")
+        raise CheckpointError(f"{can}, not {held}{own}")
     return method.inner
 
 

@@ -23,9 +23,9 @@ from .any_base import AnyLoaded, choose_class, limit_length, load_any_base
 from .base import load_tokenizer, n_outputs
 from .base_config import AnyBase, find_any_base, place_of_base
 from .description import Description, read_description
-from .files import refuse_other_tensors
+from .files import DELTA, refuse_other_tensors
 from .foreign import BaseShape, ForeignCheckpoint, names_of_outputs
-from .headers import AVERAGES, DELTA
+from .headers import AVERAGES
 from .identity import tokenizer_parts
 from .kinds import Head, kind_of_base
 from .opened_peft import NO_COLUMNS, OpenedPlaced

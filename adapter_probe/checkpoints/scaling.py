@@ -20,8 +20,7 @@ from adapter_probe.replay.switches import Switches
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .adapter_folder import WEIGHTS, read_adapter
-from .converting import refuse_full
-from .files import CONFIG, read_json_file
+from .files import CONFIG, read_json_file, refuse_full
 from .native import OpenedCheckpoint
 from .opened_peft import OWN, OpenedPeft, OpenedPlaced
 from .peft_pruning import PREFIX, switched_modules

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from adapter_probe.errors import DataError, install_extra, listed, one_line, shown
+from adapter_probe.errors import DataError, install_extra, listed, one_line, other_delimiter, shown
 
 # Some rows of GLUE's QQP are broken over several lines. Every distribution of the data leaves them out.
 _QQP_HEADER = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
@@ -130,6 +130,8 @@ def _with_header(path: Path, lines: Iterator[tuple[int, list[str]]], columns: Se
     numbered = [column for column in columns if column.isdecimal()]
     headless = looks_like_cola(first) or (bool(numbered) and not set(numbered) <= set(first))
     names = tuple(map(str, range(len(first)))) if headless else tuple(name.strip() for name in first)
+    if not headless and (other := other_delimiter(first)):
+        raise DataError(f"{path} line {first_line}: the header {shown(first[0])} is one column{other}")
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{path} line {first_line}: the header names the column {twice!r} twice")

@@ -24,6 +24,7 @@ from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.errors import CheckpointError, TrainingError
 from adapter_probe.models.methods import PeftMethod, TfidfLinear, check_depth
 from adapter_probe.probe.heap import available_memory
+from adapter_probe.progress import stage
 from adapter_probe.results.atomic import make_folder, write_json
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.trial_files import (
@@ -184,19 +185,24 @@ def estimate_seconds(trials: Iterable[Trial], device: torch.device) -> dict[str,
 
     Trials that differ only in initialisation, learning rate or seed cost the same, and are measured once.
     """
+    trials = list(trials)
+    tasks = [hash_json(_shared(trial.request)) for trial in trials]
+    costs = [
+        hash_json([task, {**one.method.to_json(), "init_std": None}, one.settings.batch_size])
+        for task, one in zip(tasks, (trial.request for trial in trials))
+    ]
     known: dict[str, tuple[float, float]] = {}  # seconds of loading, and of an epoch
     last: tuple[str, TrainingInputs, float] | None = None
     estimates = {}
-    for trial in trials:
+    for trial, task, cost in zip(trials, tasks, costs):
         request = trial.request
-        task = hash_json(_shared(request))
-        cost = hash_json([task, {**request.method.to_json(), "init_std": None}, request.settings.batch_size])
         if cost not in known:
-            if last is None or last[0] != task:
-                start = time.monotonic()
-                last = (task, load_inputs(request), time.monotonic() - start)
-            whole = seconds_of_baseline if isinstance(request.method, TfidfLinear) else seconds_of
-            known[cost] = (last[2], whole(request, last[1], device) / request.settings.epochs)
+            with stage(f"measuring a few training steps, {len(known) + 1} of {len({*costs})} settings"):
+                if last is None or last[0] != task:
+                    start = time.monotonic()
+                    last = (task, load_inputs(request), time.monotonic() - start)
+                whole = seconds_of_baseline if isinstance(request.method, TfidfLinear) else seconds_of
+                known[cost] = (last[2], whole(request, last[1], device) / request.settings.epochs)
         loading, epoch = known[cost]
         estimates[trial.id] = loading + epoch * request.settings.epochs
     return estimates

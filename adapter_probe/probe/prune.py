@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -17,10 +18,10 @@ from torch import Tensor
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.checkpoints.converting import refuse_full
+from adapter_probe.checkpoints.converting import settle
+from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opened_peft import OpenedPlaced
-from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.packing import cut_by_tokens, pack
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
@@ -79,7 +80,8 @@ def prune_checkpoint(
     """
     opened, model = request.checkpoint, request.model
     layers = in_model(model.stacks, span, "--span") if span.stack or len(model.stacks) > 1 else span
-    _refuse_unfit(model, span, layers, source, out)
+    _refuse_unfit(model, span, layers, source)
+    refuse_full(out)
     lengths = request.encoded.lengths
     order = np.argsort(np.random.default_rng(0).random(len(lengths)))
     items = cut_by_tokens(lengths, order, _TIMED_TOKENS)[0]  # a few at random, the same each time
@@ -89,8 +91,11 @@ def prune_checkpoint(
         results = _results(request, layers, bar.update)
         if isinstance(opened, OpenedCheckpoint | OpenedPlaced):
             score = float(metrics.score(results.metric, results.predictions[1], results.scored_with))
-            write_own(request, opened, layers, out, {request.metric: None if np.isnan(score) else score})
-            smaller = replace(request, checkpoint=open_any(out, opened.description.base.name))
+            with TemporaryDirectory() as made:
+                scores = {request.metric: None if np.isnan(score) else score}
+                write_own(request, opened, layers, Path(made), scores)
+                written = settle(Path(made), out, opened.description.base.name)
+            smaller = replace(request, checkpoint=written)
             forwards = [_forward(of, items) for of in (request, smaller)]
             left = smaller.model.adapter_parameters
         else:
@@ -102,9 +107,7 @@ def prune_checkpoint(
     return PruneMeasurement(span, *counts, *seconds, results, request.settings.strength)
 
 
-def _refuse_unfit(
-    model: AdaptedModel | GeneralModel, span: Span, layers: Span, source: Path, out: Path
-) -> None:
+def _refuse_unfit(model: AdaptedModel | GeneralModel, span: Span, layers: Span, source: Path) -> None:
     """Refuse a span that cannot be removed, given with the numbers of its layers in the whole model."""
     n_layers, given = len(model.layers), str(span)
     if span.first == span.last:
@@ -127,7 +130,6 @@ def _refuse_unfit(
             f"checkpoint {source} shares the adapters of layers {span} with other layers; they cannot be "
             "removed alone"
         )
-    refuse_full(out)
 
 
 def _results(request: AblationRequest, span: Span, step: Callable[[int], None]) -> AblationResults:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from adapter_probe.errors import ResultsError, one_line
+from adapter_probe.errors import ResultsError, one_line, other_delimiter
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.sealing import MANIFEST as MANIFEST
 from adapter_probe.results.sealing import STUDY as STUDY
@@ -148,7 +148,9 @@ def read_columns(
     text = _read_fields(path)
     if missing := [name for name in columns if name not in text]:
         found = ", ".join(map(str, text.columns)) or "none"
-        raise ResultsError(f"{path}: no column {', '.join(missing)} (found: {found})")
+        raise ResultsError(
+            f"{path}: no column {', '.join(missing)} (found: {found}){other_delimiter(list(text.columns))}"
+        )
     if text.empty:
         raise ResultsError(f"{path} has no rows")
     known = {**columns, **{name: kind for name, kind in (optional or {}).items() if name in text}}

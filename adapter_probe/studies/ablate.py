@@ -21,7 +21,14 @@ from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.atomic import write_csv, write_json
 from adapter_probe.results.sealing import sealed
 
-from .ablation_call import USUAL, asked_of, opened_for, record_reads, reopen_ablation
+from .ablation_call import (
+    USUAL,
+    asked_of,
+    opened_for,
+    record_reads,
+    refuse_other_settings,
+    reopen_ablation,
+)
 from .ablation_study import Ablation
 from .checkpoint_arguments import Ablate
 from .cost_plan import AblationPlan, plan_ablation
@@ -100,6 +107,7 @@ def ablate(call: Ablate) -> Ablation:
         harness = call.lm_eval_json is not None or call.lm_eval_samples is not None
         found = None if opened is not None or harness else finished("ablate", call, groups)
         if found is None:
+            refuse_other_settings([one for group in groups for one in group])
             request, found = computed("ablate", call, opened, groups[0][0][0], groups)
             if harness:
                 _for_harness(found[0][0], request, call)

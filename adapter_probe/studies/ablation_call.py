@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe.analysis.study_records import section_of
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder_of_base
 from adapter_probe.checkpoints.hub import fetch_checkpoint, name_in_cache
@@ -32,7 +33,7 @@ from adapter_probe.progress import activity
 from adapter_probe.reads import Reads
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import leftover_files
-from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
+from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json, refuse_changes
 from adapter_probe.results.rundir import PARTS, read_manifest
 from adapter_probe.results.sealing import MADE_FROM, add_note, read_note, sealed_tables
 
@@ -77,6 +78,22 @@ def asked_of(
         return [(arguments, folder)]
     other = replace(arguments, data=tuple(others), split="validation", metric=None, **vars(Prompting()))
     return [(arguments, folder), (other, folder / f"{AGAINST_PREFIX}{Path(others[0]).stem}")]
+
+
+def refuse_other_settings(parts: Sequence[tuple[AblationArguments, Path]]) -> None:
+    """Refuse folders of ablations with other settings, which is known before a checkpoint is opened.
+
+    Raises:
+        ResultsError: a folder has one.
+    """
+    for arguments, folder in parts:
+        if (path := folder / schema.MANIFEST).is_file():
+            refuse_changes(
+                {"settings": section_of(read_manifest(path)["identity"], "settings")},
+                {"settings": arguments.settings.to_json()},
+                f"{folder} contains the results of another run",
+                ". Choose another --out or remove the folder",
+            )
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe.ablation_settings import AblationSettings, check_strength
+from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError
 from adapter_probe.jobs.resources import Machine
@@ -202,6 +203,12 @@ class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
     )  # fmt: skip
     lossy: bool = setting(False, "drop what the output format cannot represent.", panel="Output")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.strength is not None:
+            check_strength(self.strength)
+        refuse_full(Path(self.out))
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSeveral, OnBase):
@@ -238,3 +245,24 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
         (), "file of labelled examples to use instead of the checkpoint's own task; required for checkpoints "
         "of other libraries, which record no task.", panel="Data", shell=list[Path], place="file",
     )  # fmt: skip
+
+    def __post_init__(self) -> None:  # what costs nothing is checked before anything is loaded
+        super().__post_init__()
+        if (self.span is None) == (self.within is None):
+            raise ResultsError("give either --span FIRST-LAST or --within POINTS")
+        if self.within is not None and isinstance(given := self.chosen_by, str | Path):
+            from adapter_probe.results.schema import holds_results  # which imports pandas
+
+            if not holds_results(Path(given)):
+                raise ResultsError(
+                    f"{given} contains no finished ablation; run `adapter-probe ablate {self.checkpoint}` "
+                    "first, give its folder with --ablation, or give --span"
+                )
+        refuse_full(Path(self.out))
+
+    @property
+    def chosen_by(self) -> Ablation | str | Path:
+        """The ablation that the span is chosen by: the given one, or the one inside the checkpoint."""
+        files = [self.data] if isinstance(self.data, str | Path) else list(self.data)
+        own = f"ablation-data-{Path(files[0]).stem}" if files else "ablation"
+        return self.ablation or Path(self.checkpoint) / own

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -185,7 +185,8 @@ def compare(a: Ablation | str | Path, b: Ablation | str | Path) -> Comparison:
     if studies[0].folder.resolve() == studies[1].folder.resolve():
         raise ResultsError(f"{studies[0].folder} is given twice; a comparison needs two ablations")
     first, second = _names(studies)
-    return Comparison(compare_ablations(studies[0].results, studies[1].results, (first, second)))
+    record = compare_ablations(studies[0].results, studies[1].results, (first, second))
+    return Comparison(replace(record, warnings=_warnings(studies, (first, second))))
 
 
 @checked
@@ -205,7 +206,14 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
     check_comparable(results, names, "averaged")
     _refuse_no_seeds(results, names)
     tasks = (study.summary.task for study in ablations if study.summary.study == "ablated")
-    return Average(average_ablations(results, names, next(tasks, "")))
+    record = average_ablations(results, names, next(tasks, ""))
+    return Average(replace(record, warnings=_warnings(ablations, names)))
+
+
+def _warnings(studies: Sequence[Ablation], names: Sequence[str]) -> dict[str, str]:
+    """By name, why the spans of a study are not informative."""
+    pairs = zip(names, (study.summary.warning for study in studies))
+    return {name: warning for name, warning in pairs if warning is not None}
 
 
 _APART = frozenset(("checkpoint.delta_sha256", "code_schema", "settings.precision"))
@@ -249,7 +257,8 @@ def compare_data(task: Ablation | str | Path, other: Ablation | str | Path) -> D
     if studies[1].folder.name.startswith(AGAINST_PREFIX):
         names[1] = studies[1].folder.name.removeprefix(AGAINST_PREFIX)
     first, second = names if names[0] != names[1] else _names(studies)
-    return DataComparison(compare_data_sets(studies[0].results, studies[1].results, (first, second)))
+    record = compare_data_sets(studies[0].results, studies[1].results, (first, second))
+    return DataComparison(replace(record, warning=studies[0].summary.warning))
 
 
 def _names(studies: Sequence[Ablation]) -> list[str]:

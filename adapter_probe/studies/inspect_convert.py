@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe import wording
-from adapter_probe.ablation_settings import check_strength
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.errors import CheckpointError
@@ -29,8 +28,9 @@ def inspect(call: Inspect) -> dict[str, Any]:
     Returns:
         plain JSON: `base`, `family`, `task`, `metric` and `scores`; `n_layers`, by name also those of each of
         several `stacks`, `n_sites` (with an adapter) and `hidden_size`; the record of the `method`; numbers
-        of `parameters` by role, of `trained_parameters` and of `trained_parameters_without_head`; the latter
-        as `percent_of_base`, and the adapters alone as `adapters_percent_of_base`; `engine`, "packed" or
+        of `parameters` by role and, of these, `trained_by_role`; of `trained_parameters` and of
+        `trained_parameters_without_head`; the latter as `percent_of_base`, and the adapters alone, which is
+        what papers quote, as `adapters_percent_of_base`; `engine`, "packed" or
         "general", that runs it, with the `engine_reason`; `notes` on how the checkpoint was read.
 
     Raises:
@@ -74,7 +74,8 @@ def inspect(call: Inspect) -> dict[str, Any]:
         "hidden_size": contents.hidden_size,
         "method": _method(description.method),
         "parameters": counts,
-        "trained_parameters": contents.trained,
+        "trained_by_role": contents.trained,
+        "trained_parameters": sum(contents.trained.values()),
         "trained_parameters_without_head": contents.trained_body,
         "percent_of_base": 100 * contents.trained_body / contents.pretrained,
         "adapters_percent_of_base": 100 * counts["adapters"] / contents.pretrained,
@@ -91,6 +92,9 @@ def contents_of(opened: OpenedCheckpoint) -> Contents:
     model = opened.model
     # As in sweeps: parameters that the base lacks count as head; percentages of the base leave the head out.
     body = [(r, n, p.numel()) for r, n, p in model.named_roles() if r != "head" and n not in opened.missing]
+    trained = dict.fromkeys(model.parameter_counts(), 0)
+    for role, name, parameter in model.named_roles():
+        trained[role] += parameter.numel() if name in opened.trained else 0
     return Contents(
         opened.description,
         model.base.config.model_type,
@@ -98,7 +102,7 @@ def contents_of(opened: OpenedCheckpoint) -> Contents:
         model.hidden_size,
         int(model.has_adapter.sum()),
         model.parameter_counts(),
-        sum(p.numel() for _, name, p in model.named_roles() if name in opened.trained),
+        trained,
         sum(size for _, name, size in body if name in opened.trained),
         sum(size for role, _, size in body if role != "adapters"),
         opened.notes,
@@ -154,32 +158,39 @@ def convert(call: Convert) -> list[str]:
             represent it.
         ResultsError: the folder cannot be written.
     """
-    from adapter_probe.checkpoints.converting import refuse_full, to_adapterhub, to_native
+    from adapter_probe.checkpoints.converting import settle
+
+    from .example_files import check_encoding
+
+    check_encoding(call.encoding, as_tuple(call.data))
+    with TemporaryDirectory() as made:
+        lost = _write(call, Path(made))
+        settle(Path(made), Path(call.out), None if call.base is None else str(call.base))
+    return lost
+
+
+def _write(call: Convert, out: Path) -> list[str]:
+    """Write the checkpoint in the other format; what was left out of it."""
+    from adapter_probe.checkpoints.converting import to_adapterhub, to_native
     from adapter_probe.checkpoints.mlx_writing import write_mlx
     from adapter_probe.checkpoints.native import OpenedCheckpoint
     from adapter_probe.checkpoints.opened_peft import OpenedPlaced
     from adapter_probe.checkpoints.opening import open_any
     from adapter_probe.data.given import given_task
 
-    from .example_files import check_encoding
-
-    source, out = choose_adapter(Path(call.source), call.adapter), Path(call.out)
-    to, files = call.to, as_tuple(call.data)
-    check_encoding(call.encoding, files)
-    if call.strength is not None:
-        check_strength(call.strength)
+    source, files = choose_adapter(Path(call.source), call.adapter), as_tuple(call.data)
     opened = open_any(source, None if call.base is None else str(call.base))
     if call.strength is not None and isinstance(opened, OpenedCheckpoint | OpenedPlaced):
         from adapter_probe.checkpoints.scaling import scaled
 
         opened = scaled(opened, call.strength)
-    if to == "mlx":
-        refuse_full(out)
+    if call.to == "mlx":
+        base = opened.description.base
         with TemporaryDirectory() as made:
-            _write_peft(opened, Path(made, "peft"), call.strength)
-            write_mlx(Path(made, "peft"), opened.description.base.n_layers, opened.description.base.name, out)
+            _write_peft(opened, Path(made, "peft"), call.strength, "MLX-LM")
+            write_mlx(Path(made, "peft"), base.n_layers, base.name, out)
         return []
-    if to == "peft":
+    if call.to == "peft":
         _write_peft(opened, out, call.strength)
         return []
     if not isinstance(opened, OpenedCheckpoint | OpenedPlaced):
@@ -187,7 +198,7 @@ def convert(call: Convert) -> list[str]:
             f"checkpoint {call.source} is loaded by PEFT, so it can be written in PEFT's or MLX-LM's format "
             "only (--to peft, mlx)"
         )
-    if to == "adapterhub":
+    if call.to == "adapterhub":
         return to_adapterhub(opened, out, call.lossy)
     if files:
         task = given_task(
@@ -198,14 +209,16 @@ def convert(call: Convert) -> list[str]:
     return []
 
 
-def _write_peft(opened: OpenedCheckpoint | OpenedPeft, out: Path, strength: float | None) -> None:
+def _write_peft(
+    opened: OpenedCheckpoint | OpenedPeft, out: Path, strength: float | None, library: str = "PEFT"
+) -> None:
     """Write PEFT's format, whatever was opened; adapters of PEFT are scaled by a strength."""
     from adapter_probe.checkpoints.converting import to_peft
     from adapter_probe.checkpoints.native import OpenedCheckpoint
     from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 
     if isinstance(opened, OpenedCheckpoint | OpenedPlaced):
-        to_peft(opened, out)
+        to_peft(opened, out, library)
         return
     if strength is not None:
         from adapter_probe.checkpoints.scaling import in_layers, write_scaled

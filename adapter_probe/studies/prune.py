@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -34,7 +34,7 @@ from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.progress import activity
 from adapter_probe.results.fingerprints import refuse_changes
-from adapter_probe.results.schema import MANIFEST, holds_results
+from adapter_probe.results.schema import MANIFEST
 from adapter_probe.settings import as_points
 from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
 from adapter_probe.wording import tolerance_text
@@ -121,13 +121,10 @@ def prune(call: Prune) -> Pruning:
     use_threads(call.threads)
     checkpoint, out = choose_adapter(Path(call.checkpoint), call.adapter), Path(call.out)
     within = None if call.within is None else as_points("--within", call.within)
-    if (call.span is None) == (within is None):
-        raise ResultsError("give either --span FIRST-LAST or --within POINTS")
     choice = None if call.span is None else _Choice(_as_span(call.span))
     files = tuple(map(str, as_tuple(call.data)))
     check_files(checkpoint, call.encoding, *files)
-    default = checkpoint / (f"ablation-data-{Path(files[0]).stem}" if files else "ablation")
-    study = None if within is None else _ablation(call.ablation or default, checkpoint)
+    study = None if within is None else ablations_of([call.chosen_by])[0]
     with activity(f"prune: opening {checkpoint}", call.progress):
         arguments = AblationArguments(
             str(checkpoint),
@@ -136,6 +133,7 @@ def prune(call: Prune) -> Pruning:
             encoding=call.encoding,
             label_names=as_tuple(call.label_names),
             metric=_metric_of(study),
+            **_examples_of(study),
             settings=AblationSettings(strength=call.strength),
             dequantise=call.dequantise,
             **vars(Prompting.of(call)),
@@ -176,21 +174,18 @@ def _remembering(request: AblationRequest, data: Sequence[str]) -> AblationReque
     return replace(request, checkpoint=replace(opened, description=description))
 
 
-def _ablation(given: Ablation | str | Path, checkpoint: Path) -> Ablation:
-    """The ablation that the span is chosen by."""
-    if not isinstance(given, Ablation) and not holds_results(Path(given)):
-        raise ResultsError(
-            f"{given} contains no finished ablation; run `adapter-probe ablate {checkpoint}` first, "
-            "give its folder with --ablation, or give --span"
-        )
-    return ablations_of([given])[0]
-
-
 def _metric_of(study: Ablation | None) -> str | None:
     """The metric that the ablation has chosen by; None for that of the task."""
     if study is None:
         return None
     return study.results.metric if study.has_predictions else study.summary.metric
+
+
+def _examples_of(study: Ablation | None) -> dict[str, Any]:
+    """The split and the number of examples of the ablation, so that its span is measured on the same."""
+    if study is None:
+        return {}
+    return {"split": study.summary.split, "max_examples": study.summary.n_examples}
 
 
 def _choose(
@@ -210,7 +205,8 @@ def _choose(
         study.identity,
         {**request.identity, "code_schema": PREDICTIONS_VERSION.get(str(precision))},
         f"{study.folder} is not an ablation of {checkpoint} as it is now",
-        f". Remove the folder and run `adapter-probe ablate {checkpoint}` again, or give --span",
+        f"; run `adapter-probe ablate {checkpoint} --out FOLDER` and give that folder with --ablation, or "
+        "give --span",
         apart=_MAY_DIFFER,
     )
     if study.has_predictions:
@@ -232,7 +228,7 @@ def _choose(
             f"{n_examples:,} examples that the span is chosen on; give a larger --within"
         )
     span = Span(int(found["first"]), int(found["last"]), str(found.get("stack", "")))
-    warning = study.summary.warning
+    warning = (study.summary.stacks or {}).get(span.stack, study.summary).warning
     return _Choice(span, "half" if study.has_predictions else "all", n_examples, measured, warning)
 
 

@@ -91,7 +91,7 @@ def write_recipe(
             "layers"
         )
     derived = isinstance(keep, (str, int)) or rank is not None
-    if study.summary.warning and derived:
+    if derived and not study.summary.is_informative:
         raise ResultsError(
             f"{study.folder}: no recipe can be derived from this study. {study.summary.warning}"
         )

@@ -114,9 +114,10 @@ def plan(call: RunSuite) -> SuitePlan:
     Raises:
         AdapterProbeError: see `suite`.
     """
+    about, requests = _read(Path(call.file))
+
     from adapter_probe.jobs.trials import plan_trials
 
-    about, requests = _read(Path(call.file))
     out, plans = Path(call.out), {}
     for name, part in ((TRADEOFF, about.tradeoff), (INIT_SWEEP, about.init_sweep)):
         if part:
@@ -144,9 +145,10 @@ def suite(call: RunSuite) -> Suite:
 
 
 def _run(file: Path, out: Path, resources: Resources, progress: bool) -> Suite:
+    about, requests = _read(file)
+
     from adapter_probe.jobs.trials import plan_trials
 
-    about, requests = _read(file)
     trade = sweep = None
     for name, part in ((TRADEOFF, about.tradeoff), (INIT_SWEEP, about.init_sweep)):
         if part:
@@ -172,12 +174,13 @@ def _run(file: Path, out: Path, resources: Resources, progress: bool) -> Suite:
 
 def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
     """The file's contents, and the training requests of each of its studies."""
+    about = read_suite(file)  # before what takes seconds to load
+
     from adapter_probe.checkpoints.base_config import layers_of
     from adapter_probe.models.methods import Adapters
     from adapter_probe.training.peft_methods import peft_method
     from adapter_probe.training.request import TrainingRequest
 
-    about = read_suite(file)
     base, found = path_beside_file(file.parent, about.base), about.found(file.parent)
     requests: dict[str, list[TrainingRequest]] = {}
 
@@ -243,7 +246,7 @@ def _trained(
     """Train what is missing, and count the parameters of the first seed of each task from the files."""
     import torch
 
-    from adapter_probe.checkpoints.headers import DELTA
+    from adapter_probe.checkpoints.files import DELTA
     from adapter_probe.checkpoints.peft_headers import WEIGHTS
     from adapter_probe.jobs.checkpoint_jobs import train_checkpoints
     from adapter_probe.jobs.trial_run import count_parameters

@@ -20,7 +20,8 @@ from adapter_probe.checkpoints.any_base import AnyLoaded
 from adapter_probe.checkpoints.base import LoadedBase
 from adapter_probe.checkpoints.files import CONFIG, first_of
 from adapter_probe.checkpoints.identity import BaseIdentity
-from adapter_probe.checkpoints.peft_fields import read_config, refuse_slow_patterns
+from adapter_probe.checkpoints.patterns import refuse_slow_patterns
+from adapter_probe.checkpoints.peft_fields import read_config
 from adapter_probe.checkpoints.peft_headers import WEIGHTS
 from adapter_probe.checkpoints.peft_loading import ADAPTER, own_name, saved_tensors, unsaved_biases
 from adapter_probe.checkpoints.peft_writing import TASK_TYPES

@@ -106,10 +106,10 @@ def ablation_study(
     matrices = confusion(results, frame) if results else None
     examples = examples_content(results, frame, ablation.texts) if results and ablation.texts else None
     whole = _switched(replace(record, stack="")) == ""
-    prunable = said.study != "kept" and not said.warning and not said.strength and whole
+    prunable = said.study != "kept" and said.is_informative and not said.strength and whole
     steps = slider_steps(
         frame, words, tolerance, view=views[0], reading=readings[0], parameters=said.layer_parameters,
-        others=others, prune=prunable,
+        others=others, prune=prunable, warning=said.warning,
     )  # fmt: skip
     about = [
         said.evaluated,

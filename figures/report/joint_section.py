@@ -49,7 +49,9 @@ def average_study(
     }
     if "significant" in frame:
         facts["significance"] = significance(frame)
-    steps = slider_steps(frame, words, tolerance, view=views[0], reading=mean, others=others)
+    steps = slider_steps(
+        frame, words, tolerance, view=views[0], reading=mean, others=others, warning=record.warning
+    )
     legend = [
         ("key-stairs", f"tolerated {words.drop}"),
         ("key-badge estimate", best_span_text("ablated", words.strength)),
@@ -73,6 +75,7 @@ def average_study(
         tiles=tiles,
         legend=legend,
         layers=int(frame["last"].max()) + 1,
+        warning=record.warning,
         steps=steps,
         start=tolerance,
         record=dict(record.identity),
@@ -112,6 +115,7 @@ def comparison_study(record: ComparisonRecord, prefix: str) -> MapStudy:
         tiles=tiles,
         legend=[("key-single", single)],
         layers=int(frame["last"].max()) + 1,
+        warning=record.warning,
         record=dict(record.identity),
         joint=True,
     )

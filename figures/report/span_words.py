@@ -227,6 +227,7 @@ def slider_steps(
     parameters: Sequence[int] | None = None,
     others: Sequence[np.ndarray] = (),
     prune: bool = False,
+    warning: str | None = None,
 ) -> list[dict[str, Any]]:
     """The positions of the slider, by ascending tolerance.
 
@@ -234,6 +235,7 @@ def slider_steps(
         start: a tolerance that is always included, points.
         others: drops of other studies whose sliders should have the same positions.
         prune: whether to name the command that removes the best span.
+        warning: why the spans are not informative, so that none is named; None where they are.
 
     Returns:
         of each `tolerance` in points its `words`; `estimate` and `bound`, rows of the best span by either
@@ -248,7 +250,7 @@ def slider_steps(
     best = shortest_sufficient if words.study == "kept" else longest_removable
     for tolerance in tolerance_steps(np.concatenate([drops, *others]), start):
         bases = ("estimate", "interval") if has_intervals else ("estimate",)
-        found = [best(spans, tolerance, basis) for basis in bases]
+        found = [None if warning else best(spans, tolerance, basis) for basis in bases]
         rows = [None if row is None else int(row.name) for row in found]
         limit, within = tolerance_text(tolerance, words.metric), int((drops <= tolerance).sum())
         count = f"{within} of {len(frame)} span{'s' * (len(frame) != 1)} {'is' if within == 1 else 'are'}"
@@ -259,7 +261,7 @@ def slider_steps(
         steps.append({
             "tolerance": tolerance, "words": limit, "estimate": rows[0],
             "bound": rows[1] if has_intervals else None, "within": within,
-            "advice": [
+            "advice": [["No span is named. ", warning, None, "", ""]] if warning else [
                 _paragraph(frame, row, words, limit, basis == "interval", parameters)
                 for row, basis in zip(rows, bases)
             ],

@@ -16,8 +16,9 @@ from span_tables import span_grid
 
 from adapter_probe.analysis.ablation_tables import ablation_tables, resamples_for
 from adapter_probe.analysis.attribution import interactions, shares
+from adapter_probe.analysis.comparing import average_ablations
 from adapter_probe.analysis.deltas import row_scores, span_scores
-from adapter_probe.analysis.removable import longest_removable, non_monotone
+from adapter_probe.analysis.removable import longest_removable, non_monotone, span_costs
 from adapter_probe.analysis.resampling import draw_counts
 from adapter_probe.analysis.summary import summarise
 from adapter_probe.custom_metric import CustomMetric
@@ -291,9 +292,32 @@ def test_layers_without_adapters_are_no_spans_and_no_tests(make_results, gone):
     assert found.layers["delta_points"].isna().tolist() == [layer in gone for layer in range(5)]
 
 
+@pytest.mark.parametrize("complement", [False, True])
+def test_spans_that_change_no_prediction_have_the_exact_interval(make_results, complement):
+    """The bootstrap would say 0 to 0; what no test has examined is not removable by the interval."""
+    results = make_results(2, n_labels=2, n_examples=240, complement=complement)
+    same = dataclasses.replace(results, outputs=np.broadcast_to(results.outputs[:1], results.outputs.shape))
+    tables, bound = ablation_tables(same, n_resamples=100), 100 * (1 - 0.025 ** (1 / 240))  # Clopper, Pearson
+    changed = ~results.masks[1:4].all(axis=1)  # both layers kept on are the intact model
+    for column, end in (("ci_low_points", -bound), ("ci_high_points", bound)):
+        np.testing.assert_allclose(tables.spans[column].to_numpy(), np.where(changed, end, 0.0))
+    costs = span_costs(same, "interval")
+    np.testing.assert_array_equal(costs["ci_low_points"], tables.spans["ci_low_points"])
+    assert longest_removable(costs[changed], 1.5, "interval") is None
+    assert longest_removable(costs[changed], 1.6, "interval") is not None
+    mean = average_ablations([same, same, same]).spans
+    np.testing.assert_allclose(mean["ci_low_points"], np.where(changed, -bound, 0.0))
+    unknown = ablation_tables(dataclasses.replace(same, metric="mcc"), n_resamples=100).spans
+    assert unknown["ci_low_points"].isna().tolist() == changed.tolist()
+    agreeing = dataclasses.replace(same, metric="agreement", scored_with=np.ones(240, dtype=np.int64))
+    spans = ablation_tables(agreeing, n_resamples=100).spans
+    np.testing.assert_allclose(spans["ci_low_points"], np.where(changed, -bound, 0.0))
+    assert (spans["ci_high_points"] == 0).all()
+
+
 def test_a_metric_of_the_users_own(make_results):
     """Accuracy and kappa as functions: the scores and intervals of the built-in one, and scikit-learn's."""
-    results = make_results(3, n_labels=2)
+    results = make_results(3, n_labels=2, n_examples=300)  # so many change that no interval is exact
     own = dataclasses.replace(results, metric=CustomMetric(lambda labels, said: (labels == said).mean()))
     found, expected = ablation_tables(own, n_resamples=300), ablation_tables(results, n_resamples=300)
     for column in ("score", "delta_points", "ci_low_points", "ci_high_points", "interaction_points"):

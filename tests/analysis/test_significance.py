@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest, false_discovery_control
+from scipy.stats import binom, binomtest, false_discovery_control
 
-from adapter_probe.analysis.significance import bootstrap_p, holm, mcnemar_p, percentile_interval
+from adapter_probe.analysis.significance import (
+    bootstrap_p,
+    exact_interval,
+    holm,
+    mcnemar_p,
+    percentile_interval,
+)
+from adapter_probe.metrics import FEW_DISCORDANT
 
 
 @given(st.integers(1, 60), st.integers(1, 5), st.integers(0, 2**32))
@@ -29,6 +36,43 @@ def test_mcnemar_stays_exact_where_p_is_tiny():
     assert mcnemar_p(right, reference)[0] == 0.0
     right[0, 500:] = True
     assert mcnemar_p(right, reference)[0] == pytest.approx(2.0 * 0.5**500, rel=1e-9)
+
+
+@pytest.mark.parametrize("n", [50, 240, 2000])
+@pytest.mark.parametrize("discordant", [0, 1, 5])
+def test_the_exact_interval_covers_the_difference(n: int, discordant: int):
+    """By enumeration of all outcomes but rarest ones: at least 94 % whatever the share of losses."""
+    for share in (0.0, 0.1, 0.3, 0.5, 0.8, 1.0):
+        covered, difference = 0.0, (1 - 2 * share) * discordant / n
+        for total in range(FEW_DISCORDANT):
+            p = binom.pmf(np.arange(total + 1), total, share) * binom.pmf(total, n, discordant / n)
+            for lost in np.flatnonzero(p > 1e-8).tolist():
+                low, high = exact_interval(lost, total - lost, n)
+                covered += p[lost] * (low <= difference <= high)
+        assert covered >= 0.94
+        assert covered < 1.0 or discordant < 5  # nor so wide that it says nothing
+
+
+def test_the_exact_interval_and_mcnemar_say_the_same():
+    for lost in range(FEW_DISCORDANT):
+        for won in range(min(lost + 1, FEW_DISCORDANT - lost)):
+            low, high = exact_interval(lost, won, 100)
+            p = binomtest(lost, lost + won).pvalue if lost + won else 1.0
+            assert (p < 0.05) == (low > 0 or high < 0), (lost, won)
+            assert exact_interval(won, lost, 100) == (-high, -low)
+
+
+@pytest.mark.parametrize(("lost", "won", "n"), [(0, 0, 7), (3, 0, 50), (2, 1, 60), (4, 9, 240), (20, 4, 24)])
+def test_the_exact_interval_by_its_definition(lost: int, won: int, n: int):
+    """Quantiles of products of drawn betas; of losses alone, the end of Clopper and Pearson."""
+    generator, m = np.random.default_rng(0), lost + won
+    sign = 2 * (generator.beta(won + 1, lost, 400_000) if lost else np.ones(400_000)) - 1
+    share = generator.beta(m + 1, n - m, 400_000) if m < n else np.ones(400_000)
+    least = generator.beta(m, n - m + 1, 400_000) if m else np.zeros(400_000)
+    low, high = exact_interval(lost, won, n)
+    assert high == pytest.approx(np.quantile(np.where(sign > 0, share, least) * sign, 0.975), abs=0.05 / n)
+    if not won:
+        assert low == pytest.approx(-binomtest(lost, n).proportion_ci(0.95, "exact").high)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))

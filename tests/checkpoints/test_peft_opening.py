@@ -172,6 +172,7 @@ def test_tensors_that_do_not_fit(copied, change, words):
         ({"target_modules": ["nothing"]}, "PEFT"),
         ({"target_modules": ["lm_head"]}, "base_model.model.model.layers.0"),
         ({"target_modules": "(([a-z._]|[a-z0-9._])+)+X"}, "too long"),
+        ({"target_modules": 7 * "(.*)" + "x"}, "too long"),  # no group is repeated
         ({"rank_pattern": {"([": 3}}, "regular expression"),
         ({"modules_to_save": ["norm"]}, "base_model.model.model.layers.0.input_layernorm.weight"),
         ({"megatron_config": {"a": 1}}, "Megatron"),

@@ -106,7 +106,7 @@ def refusal(folder: Path, base: str | None = None) -> str:
 @pytest.mark.parametrize(
     ("case", "file", "change", "facts"),
     [(case, file, change, facts) for case, file, change, *facts in ROWS],
-    ids=[f"{case}-{file}-{str(change)[:40]}" for case, file, change, *_ in ROWS],
+    ids=[f"{case}-{file}-{number}" for number, (case, file, *_) in enumerate(ROWS)],
 )
 def test_a_refusal_names_the_fault(case, file, change, facts, place):
     folder = place(case)

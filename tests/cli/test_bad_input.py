@@ -23,6 +23,7 @@ BAD_FILES = {
     "empty.jsonl": (b"", ["empty"]),
     "header.csv": (b"text,label\n", ["no rows", "'text', 'label'"]),
     "one-class.jsonl": (lines(GOOD[0], GOOD[0]).encode(), ["'positive'", "two"]),
+    "semicolons.csv": (b"text;label\na;b\n", ["line 1", "'text;label'", "semicolons", "commas"]),
     "columns.csv": (b"words,class_name\na,b\n", ["'words', 'class_name'", "text"]),
     "latin1.jsonl": (
         lines(*GOOD).encode() + '{"text": "café", "label": "positive"}'.encode("latin-1"),
@@ -303,7 +304,17 @@ adapter_probe.probe.runners.forward_variants = broken
         (["ablate", "x", "--nope"], ["--nope"]),
         (["figures", "x", "--style"], ["--style", "adapter-probe --help"]),
         (["ablation"], ["'ablation'"]),
+        (["tradeoff", "--base", "b", "--task", "t", "--out", "o", "--sizes", "2,,8"], ["--sizes", "'2,,8'"]),
     ],
 )
 def test_the_command_line(arguments, words, check):
     check(*arguments, named=words)
+
+
+@pytest.mark.parametrize(
+    "option", ["--layers", "--metric", "--sites", "--label-names", "--device", "--spans"]
+)
+def test_a_value_of_many_words_does_not_fill_the_terminal(option, program, trained, tmp_path):
+    refusal = program("ablate", trained, option, "many words " * 300).refusal
+    assert len(refusal) < 600
+    assert "many words" in refusal

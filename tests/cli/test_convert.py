@@ -9,9 +9,20 @@ import pytest
 from refusals import names, naming
 
 import adapter_probe as ap
+from adapter_probe.checkpoints import opening
+from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.errors import CheckpointError
 
 FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
 BERT = FIXTURES / "bases" / "bert"
+
+
+@pytest.fixture(scope="module")
+def language_lora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LoRA of a small language model, of which MLX-LM's format has one too."""
+    from peft_folders import KV, saved
+
+    return saved(tmp_path_factory.mktemp("language"), "llama", KV, "CAUSAL_LM", ["q_proj", "v_proj"])
 
 
 def test_inspect_names_the_library_and_what_cannot_be_known(program):
@@ -41,6 +52,12 @@ def test_to_this_projects_format_and_on(program, tmp_path: Path):
     assert names(refusal, str(lora), "--to peft, mlx")
 
 
+def test_a_refusal_is_about_the_format_that_was_asked_for(program, trained: Path, tmp_path: Path):
+    refusal = program("convert", trained, tmp_path / "m", "--to", "mlx").refusal
+    assert names(refusal, "MLX-LM", "LoRA", "adapters")
+    assert "PEFT" not in refusal
+
+
 def test_adapterhubs_format_loses_layernorms(program, trained: Path, tmp_path: Path):
     assert "--lossy" in program("convert", trained, tmp_path / "h", "--to", "adapterhub").refusal
     done = program("convert", trained, tmp_path / "h", "--to", "adapterhub", "--lossy")
@@ -48,6 +65,43 @@ def test_adapterhubs_format_loses_layernorms(program, trained: Path, tmp_path: P
     assert any(names(line, "LayerNorms", "left out") for line in done.stderr.splitlines())
     facts = json.loads(program("inspect", tmp_path / "h", "--json").stdout)
     assert facts["method"]["kinds"] == ["double_seq_bn"]
+
+
+def test_a_checkpoint_that_nothing_opens_is_not_written(
+    program, train_arguments: tuple, tiny_base, tmp_path: Path
+):
+    """AdapterHub's format has no pooler, and the base has none that could take its place."""
+    arguments = list(train_arguments)
+    arguments[arguments.index("--base") + 1] = base = tiny_base("bert", pooler=False)
+    assert program(*arguments, "--epochs", 1, "--out", tmp_path / "c").code == 0
+    refusal = program("convert", tmp_path / "c", tmp_path / "h", "--to", "adapterhub", "--lossy").refusal
+    assert names(refusal, str(tmp_path / "h"), "not written", "opened again", "pooler", str(base))
+    assert not (tmp_path / "h").exists()
+
+
+@pytest.mark.parametrize("to", ["native", "adapterhub", "peft", "mlx", "prune"])
+def test_what_is_written_in_any_format_is_opened_first(
+    to: str, trained: Path, language_lora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source = language_lora if to in ("peft", "mlx") else trained
+
+    def no_other(folder, *arguments, **options):
+        if Path(folder) != source:
+            raise CheckpointError(f"checkpoint {folder} is damaged")
+        return open_any(folder, *arguments, **options)
+
+    def write(out: Path) -> None:
+        if to == "prune":
+            ap.prune(source, span=0, out=out, progress=False)
+        else:
+            ap.convert(source, out, to, lossy=True)
+
+    write(tmp_path / "good")
+    assert open_any(tmp_path / "good").description.base.n_layers
+    monkeypatch.setattr(opening, "open_any", no_other)
+    with pytest.raises(CheckpointError, match=naming(str(tmp_path / "bad"), "the new checkpoint is damaged")):
+        write(tmp_path / "bad")
+    assert not (tmp_path / "bad").exists()
 
 
 def test_python_converts_and_inspects_as_the_commands_do(program, trained: Path, tmp_path: Path):

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from peft import LoraConfig, get_peft_model
 from refusals import names
 from safetensors.numpy import load_file
+from transformers import AutoModelForSequenceClassification
 
 HIDDEN, LAYERS, SIZE, LABELS = 32, 3, 4, 2
 ADAPTERS = 2 * LAYERS * (2 * HIDDEN * SIZE + HIDDEN + SIZE)
@@ -35,6 +37,8 @@ def test_the_numbers(program, trained, tiny_base):
     }
     trained_count = ADAPTERS + NORMS + HEAD
     assert facts["trained_parameters"] == trained_count
+    trained_by_role = {"adapters": ADAPTERS, "layernorms": NORMS, "pooler": 0, "head": HEAD, "base": 0}
+    assert facts["trained_by_role"] == trained_by_role
     assert facts["trained_parameters_without_head"] == trained_count - HEAD
     assert facts["percent_of_base"] == pytest.approx(100 * (trained_count - HEAD) / base)
     assert facts["adapters_percent_of_base"] == pytest.approx(100 * ADAPTERS / base)
@@ -63,16 +67,41 @@ def test_a_base_without_pooler(
 def test_the_text_gives_the_same_numbers(program, trained, tiny_base):
     outcome = program("inspect", trained)
     base = n_parameters(tiny_base("bert"))
-    for number in (ADAPTERS, NORMS, POOLER, HEAD, base - NORMS - POOLER, ADAPTERS + NORMS + HEAD):
-        assert f" {number:,} parameters" in outcome.stdout
-    shares = f"{ADAPTERS + NORMS:,} without", f"{100 * (ADAPTERS + NORMS) / base:.1f}%"
-    assert any(names(line, *shares) for line in outcome.stdout.splitlines())
+    told, _, frozen = outcome.stdout.partition("\nfrozen")
+    for number in (ADAPTERS, NORMS, HEAD, ADAPTERS + NORMS + HEAD):
+        assert f" {number:,} parameters" in told
+    for number in (base - NORMS, POOLER, base - NORMS - POOLER):
+        assert f" {number:,} parameters" in frozen
+    assert "layernorms" not in frozen
+    assert any(
+        names(line, "adapters", f"{100 * ADAPTERS / base:.1f}".removesuffix(".0"))
+        for line in told.splitlines()
+    )
     for part in (
         str(tiny_base("bert")),
         "3, adapters at 6 sites, hidden size 32",
         "adapters, size 4, init std 0.2, activation gelu",
     ):
         assert part in outcome.stdout
+
+
+def test_what_a_lora_trains_is_listed_and_no_more(program, tiny_base, tmp_path: Path):
+    """The pooler that is trained beside it, and not the LayerNorms, which are frozen."""
+    model = AutoModelForSequenceClassification.from_pretrained(tiny_base("bert"), num_labels=LABELS)
+    settings = LoraConfig(r=2, target_modules=["query"], task_type="SEQ_CLS", modules_to_save=["pooler"])
+    get_peft_model(model, settings).save_pretrained(tmp_path)
+    facts = json.loads(program("inspect", tmp_path, "--json").stdout)
+    lora = LAYERS * 2 * 2 * HIDDEN
+    trained = {"adapters": lora, "layernorms": 0, "pooler": POOLER, "head": HEAD, "base": 0}
+    assert facts["trained_by_role"] == trained
+    assert facts["trained_parameters"] == lora + POOLER + HEAD
+    told, _, frozen = program("inspect", tmp_path).stdout.partition("\nfrozen")
+    assert "layernorms" not in told
+    assert "pooler" not in frozen
+    share = 100 * lora / n_parameters(tiny_base("bert"))
+    assert any(
+        names(line, "adapters", f"{lora:,}", f"{share:.1f}".removesuffix(".0")) for line in told.splitlines()
+    )
 
 
 def test_an_undefined_score_can_be_shown(program, trained, tmp_path):

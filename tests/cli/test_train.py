@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import adapter_probe as ap
 from adapter_probe.checkpoints.base import has_untrained_pooler, load_base
-from adapter_probe.checkpoints.headers import DELTA
+from adapter_probe.checkpoints.files import DELTA
 from adapter_probe.cli.train import _text
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import AdapterProbeWarning

@@ -190,6 +190,9 @@ def test_an_aggregate_names_its_tasks_and_the_papers():
     assert says(caption, "95% bootstrap interval", "seeds", "resampled within")
     assert "At 0: only" not in caption
     assert "Houlsby" not in caption
+    assert "not at 0" not in caption
+    moved = aggregate._caption(aggregate_points(iqm_points=[-0.4, 0.2]), ["cola"], None)
+    assert says(moved, "Full fine-tuning", "not at 0")
     single = aggregate._caption(aggregate_points(iqm_low_points=np.nan), ["cola"], None)
     assert says(single, "one seed", "no interval")
     assert "95%" not in single

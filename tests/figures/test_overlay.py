@@ -103,9 +103,10 @@ def test_pefts_method_comparison_has_every_cost(tradeoff_trials, tmp_path):
     ("name", "text", "words"),
     [
         ("a.csv", CSV.replace("score", "accuracy"), ("a.csv", "score")),
-        ("a.csv", CSV.replace("0.79", "79"), ("--overlay", "vera", "cola", "79")),
-        ("a.csv", CSV.replace("20000", "0"), ("--overlay", "vera", "0.0")),
+        ("a.csv", CSV.replace("0.79", "79"), ("--overlay", "a.csv", "vera", "cola", "79")),
+        ("a.csv", CSV.replace("20000", "0"), ("--overlay", "a.csv", "vera", "0.0")),
         ("a.csv", CSV.replace(",cola", ",x").replace(",CoLA", ",x").replace(",mnli", ",x"), ("cola", "x")),
+        ("a.csv", CSV.replace(",", ";"), ("a.csv", "semicolons", "commas")),
         ("a.json", json.dumps(experiment()), ("--overlay", "CSV", "task")),
         ("a.json", "[]", ("a.json", "PEFT")),
         ("a.json", "{", ("a.json", "JSON")),

@@ -29,7 +29,7 @@ def other(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> ap.Abla
     import safetensors.torch
     import torch
 
-    from adapter_probe.checkpoints.headers import DELTA
+    from adapter_probe.checkpoints.files import DELTA
     from adapter_probe.checkpoints.native import save_checkpoint
     from adapter_probe.checkpoints.opening import open_checkpoint
 

@@ -18,7 +18,10 @@ from adapter_probe.analysis.comparing import average_ablations, compare_ablation
 from adapter_probe.analysis.summary_text import average_rows, comparison_rows
 from adapter_probe.cli.main import app
 from adapter_probe.errors import ResultsError
+from adapter_probe.figures import data_comparison as data_figure
 from adapter_probe.figures import joint as joint_figure
+from adapter_probe.figures.levels import DropScale
+from adapter_probe.figures.report.joint_section import average_study
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.wording import ALL_OFF
 
@@ -64,6 +67,31 @@ def test_summaries_name_the_largest_difference_in_its_unit(study, other):
     drop, _, spread = told.partition(", ")
     assert f"{abs(whole['delta_points']) / 100:.3f} nats" in drop
     assert names(spread, "standard deviation", f"{whole['sd_points'] / 100:.3f} nats")
+
+
+def test_no_sentence_recommends_by_a_study_that_is_not_informative(study, other):
+    """The declaration is the summary's; what joins several studies takes it over from each."""
+    reason = "The intact model is not better than always answering with the same class."
+
+    def told(one, warning):
+        return replace(one, record=replace(one.record, summary=replace(one.summary, warning=warning)))
+
+    warned, study, other = told(study, reason), told(study, None), told(other, None)
+    assert any("span" in name and "within" in name for name, _ in study.rows())
+    assert not any("span" in name and "within" in name for name, _ in warned.rows())
+    for made in (ap.compare, lambda a, b: ap.average([a, b]), ap.compare_data):
+        assert dict(made(study, study if made is ap.compare_data else other).rows()).get("note") is None
+        joint = made(warned, study if made is ap.compare_data else other)
+        assert reason in dict(joint.rows())["note"]
+        drawings = joint_figure.drawings if made is not ap.compare_data else data_figure.drawings
+        (drawing,) = drawings([joint.record], FigureOptions(PAPER))
+        assert reason in drawing.caption
+    mean = average_study(ap.average([warned, other]).record, DropScale(), 1.0, (), "m")
+    assert reason in mean.warning
+    for step in mean.steps:
+        assert step["estimate"] is None
+        assert step["bound"] is None
+        assert not any("can be" in part for one in step["advice"] for part in one if isinstance(part, str))
 
 
 @pytest.mark.parametrize("settings", [{"spans": "single"}, {"complement": True}], ids=["single", "kept"])

@@ -292,12 +292,23 @@ def test_each_stack_is_summed_up_by_itself(study: ap.Ablation):
         ),
         ({"stack": "encoder", "spans": "suffix"}, ["encoder 0-1", "encoder 1-1"]),
         ({"spans": "single", "layers": "1-1"}, ["encoder 1-1", "decoder 1-1", "none"]),
+        (  # all of the encoder kept on and all of the decoder are one mask, but two spans
+            {"complement": True, "spans": "prefix"},
+            ["encoder 0-0", "encoder 0-1", "encoder none", "decoder 0-0", "decoder 0-1", "decoder 0-2",
+             "decoder none", "none"],
+        ),
+        (
+            {"complement": True, "spans": "single", "layers": "1-1"},
+            ["encoder 1-1", "encoder none", "decoder 1-1", "decoder none", "none"],
+        ),
     ],
-)
-def test_stacks_are_chosen(choice: dict[str, str], names: list[str], tokenizer):
+)  # fmt: skip
+def test_stacks_are_chosen(choice: dict, names: list[str], tokenizer):
     study = ap.ablate(made("t5"), data=ROWS, tokenizer=tokenizer, progress=False, **choice)
     assert list(study.results.row_names) == ["intact", *names]
     assert set(study.spans["stack"]) == {name.split()[0] for name in names} - {"none"}
+    for own in study.summary.stacks.values() if "complement" in choice else ():
+        assert own.shortest_sufficient["0.5"].delta_points == 0
 
 
 @pytest.fixture(scope="module")

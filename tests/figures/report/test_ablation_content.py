@@ -16,14 +16,16 @@ import pytest
 from span_tables import span_grid
 
 from adapter_probe.analysis.deltas import drop_points
-from adapter_probe.analysis.removable import tolerance_border
+from adapter_probe.analysis.removable import removable_table, tolerance_border
 from adapter_probe.figures.levels import DropScale
 from adapter_probe.figures.report.map_section import MapStudy, content, section
 from adapter_probe.figures.report.page import map_studies
 from adapter_probe.figures.report.span_words import Words, slider_steps
+from adapter_probe.figures.table_layouts import lay_out_removable
 from adapter_probe.metrics import score
 from adapter_probe.results.ablation_files import load_ablation, read_spans, write_spans
 from adapter_probe.results.atomic import write_csv, write_json
+from adapter_probe.studies.load import load
 
 
 @pytest.fixture(scope="module")
@@ -298,7 +300,10 @@ def test_a_warning_of_the_summary_comes_along(study_of, make_ablation):
     write_json(folder / "summary.json", {**said, "warning": "The spans mean nothing."})
     study = study_of(folder)
     assert "The spans mean nothing." in section(study, 0)
-    assert not any(step["prune"] for step in study.steps)
+    assert not any(step["prune"] or step["estimate"] is not None for step in study.steps)
+    assert all(one[2] is None for step in study.steps for one in step["advice"])
+    table = lay_out_removable(removable_table(read_spans(folder), (1.0,)), load(folder).record)
+    assert "no better than the majority class" in table.caption
 
 
 @pytest.mark.slow

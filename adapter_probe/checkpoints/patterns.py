@@ -1,0 +1,81 @@
+"""Regular expressions of other people's checkpoints, matched in bounded time: the only place that runs them.
+
+A pattern may take exponential time, or time that grows with a high power of a name's length. Here a match has
+a time limit; where PEFT itself will match, without one, the pattern is tried beforehand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import regex
+
+from adapter_probe.errors import CheckpointError, one_line
+
+from .files import quote
+
+_PATTERNS = (
+    "target_modules",
+    "exclude_modules",
+    "layers_pattern",
+    "feedforward_modules",
+    "target_parameters",
+)
+_MATCH_SECONDS, _TRIAL_SECONDS = 0.5, 3.0
+_MATCHER = "import json, re, sys; p, names = json.load(sys.stdin); [re.match(p, n) for n in names]"
+
+
+def match_in_time(pattern: str, text: str) -> Any:
+    """Match from the start, as `re.match`.
+
+    Raises:
+        TimeoutError: it takes long.
+        regex.error: it is no pattern.
+    """
+    return regex.match(pattern, text, timeout=_MATCH_SECONDS)
+
+
+def refuse_slow_patterns(path: Path, document: Mapping[str, Any], modules: Iterable[str]) -> None:
+    """Refuse a configuration of PEFT whose patterns take long on names of modules, where PEFT would hang.
+
+    Only what is repeated twice, or a repeated group, can take long. Such a pattern is tried in a process of
+    its own, which can be stopped, as PEFT matches it: a text has to match the whole name, and what stands in
+    a list or chooses ranks the end of it.
+
+    Raises:
+        CheckpointError: a pattern is invalid, or takes too long.
+    """
+    given = [document.get(name) or () for name in _PATTERNS]
+    ends = [one for value in given if isinstance(value, list) for one in value if isinstance(one, str)]
+    ends += [key for name in ("rank_pattern", "alpha_pattern") for key in document.get(name) or ()]
+    tried = {text: rf"({text})\Z" for text in given if isinstance(text, str)}
+    names = list(modules)
+    for pattern, whole in {**tried, **{end: rf"(.*\.)?({end})$" for end in ends}}.items():
+        try:
+            re.compile(whole)
+        except (re.error, OverflowError, RecursionError) as error:
+            said = f"{path}: {quote(pattern)} is not a regular expression: {one_line(error)}"
+            raise CheckpointError(said) from error
+        if _may_take_long(pattern) and _takes_long(whole, names):
+            raise CheckpointError(f"{path}: matching {quote(pattern)} takes too long; simplify the pattern")
+
+
+def _may_take_long(pattern: str) -> bool:
+    return len(re.findall(r"[*+{]", pattern)) > 1 or re.search(r"\)[*+{]", pattern) is not None
+
+
+def _takes_long(pattern: str, names: list[str]) -> bool:
+    try:
+        subprocess.run(
+            [sys.executable, "-I", "-c", _MATCHER],
+            input=json.dumps([pattern, names]), text=True, timeout=_TRIAL_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return True
+    return False
