@@ -6,7 +6,7 @@ ARGS   ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
 # pip says what it collects: torch and its like take minutes, in which nothing else would be said.
-PIP    := $(BIN)/python -m pip --disable-pip-version-check --progress-bar off
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --progress-bar off
 # One process per core with one thread each; more threads would compete. ARGS="-n 0" runs in one process.
 # Files in their order: sorted by number of tests, the few long cluster tests would run last, on one core.
 # With bytecode kept, whatever the environment says: otherwise every process compiles the tests and the code again.
@@ -111,12 +111,12 @@ $(VENV)/.created:
 
 $(VENV)/.installed-demo: $(VENV)/.created pyproject.toml constraints.txt
 	@echo "Installing adapter-probe into $(VENV) (minutes the first time)"
-	@$(PIP) install -c constraints.txt -e ".[demo]"
+	@$(PIP) -c constraints.txt -e ".[demo]"
 	@touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed-dev
 	@echo "Installing the tools that build the documentation into $(VENV)"
-	@$(PIP) install -c constraints.txt -e ".[docs]"
+	@$(PIP) -c constraints.txt -e ".[docs]"
 	@touch $@
 
 .venv-%/.installed: pyproject.toml .ci/environment.sh
@@ -126,5 +126,5 @@ $(VENV)/.installed-docs: $(VENV)/.installed-dev
 
 $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
 	@echo "Installing adapter-probe and its test tools into $(VENV) (minutes the first time)"
-	@$(PIP) install -c constraints.txt -e ".[dev,demo]"
+	@$(PIP) -c constraints.txt -e ".[dev,demo]"
 	@touch $(VENV)/.installed-demo $@
