@@ -146,8 +146,8 @@ class Replay:
         where = None if self._last is None else getattr(read, "where", None) or self._last[0]
         if self._last is None or where is None:
             return nullcontext()
-        inside = dict(self.layers[-1].module.named_modules())
-        return only_positions([inside[name] for name in self._last[1]], where)
+        module = self.layers[-1].module
+        return only_positions([module.get_submodule(name) for name in self._last[1]], where)
 
     def twin(self) -> Replay:
         """The same for a copy of the model that shares its tensors and has switches of its own."""
