@@ -22,13 +22,14 @@ from adapter_probe.errors import ModelError
 from .checking import coarsest, compare, numbers_of, refused
 from .describing import Described, describe, refuse_coupled
 from .last import only_positions, spared_positions
+from .layer_plans import find_plan, form_of, keep_exact, whole_of
 from .recording import Inputs, Runner, refuse_unknown
 from .sharing import sharing
 from .stacks import Layer, find_layers, in_calls
 from .structure import Reader, Recorded, arguments, measure_axes, record
 from .switches import Switches
 from .tensors import split
-from .variants import Plan, UnknownRows, find_plan, form_of, keep_exact, whole_of
+from .variants import Plan, UnknownRows
 from .walk import Walk
 
 _SHAPES_KEPT = 256
