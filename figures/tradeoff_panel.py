@@ -261,7 +261,7 @@ def _notes(curve: ScoreSeries) -> list[str]:
     if np.isfinite(curve.majority):
         lines.append(f"majority {score_text(curve.majority, metric)}")
         if curve.points["mean"].max() <= curve.majority:
-            lines.append("no adaptation of the base is better")
+            lines.append("no adaptation is better")
     return lines
 
 
