@@ -360,9 +360,7 @@ def exact_note(*metrics: str | None) -> str:
 
     if not {*PROPORTIONS, "agreement"}.intersection(metrics):
         return ""
-    return (
-        f", or an exact one where fewer than {FEW_DISCORDANT} predictions change (Fay and Lumbard 2021)"
-    )
+    return f", or an exact one where fewer than {FEW_DISCORDANT} predictions change (Fay and Lumbard 2021)"
 
 
 def significance_test(metric: str | None) -> str | None:
