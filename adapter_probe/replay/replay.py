@@ -22,13 +22,14 @@ from adapter_probe.errors import ModelError
 from .checking import coarsest, compare, numbers_of, refused
 from .describing import Described, describe, refuse_coupled
 from .last import only_positions, spared_positions
+from .layer_plans import find_plan, form_of, keep_exact, whole_of
 from .recording import Inputs, Runner, refuse_unknown
 from .sharing import sharing
 from .stacks import Layer, find_layers, in_calls
 from .structure import Reader, Recorded, arguments, measure_axes, record
 from .switches import Switches
 from .tensors import split
-from .variants import Plan, UnknownRows, find_plan, form_of, keep_exact, whole_of
+from .variants import Plan, UnknownRows
 from .walk import Walk
 
 _SHAPES_KEPT = 256
@@ -146,8 +147,8 @@ class Replay:
         where = None if self._last is None else getattr(read, "where", None) or self._last[0]
         if self._last is None or where is None:
             return nullcontext()
-        inside = dict(self.layers[-1].module.named_modules())
-        return only_positions([inside[name] for name in self._last[1]], where)
+        module = self.layers[-1].module
+        return only_positions([module.get_submodule(name) for name in self._last[1]], where)
 
     def twin(self) -> Replay:
         """The same for a copy of the model that shares its tensors and has switches of its own."""
