@@ -28,7 +28,9 @@ PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUC
 AVX2  := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 
 .DEFAULT_GOAL := help
+ifeq ($(filter .venv-%,$(MAKECMDGOALS)),)  # environments are made side by side: what takes long is to download
 .NOTPARALLEL:
+endif
 .PHONY: help demo test test-slow test-all test-processors test-versions lint format bench study gallery package docs types
 
 help: ## list the targets
@@ -50,7 +52,8 @@ test-processors: $(VENV)/.installed-dev ## the quick tests of numbers, computed 
 	@$(PLAIN) $(PYTEST) $(NUMERIC) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS)
 	@$(AVX2) $(PYTEST) $(NUMERIC) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS)
 
-test-versions: .venv-lowest/.installed .venv-newest/.installed ## the demo and quick tests, with the lowest and the newest versions
+test-versions: ## the demo and quick tests, with the lowest and the newest versions
+	@$(MAKE) --no-print-directory -j2 .venv-lowest/.installed .venv-newest/.installed
 	@for name in lowest newest; do \
 		echo "With the $$name versions that pyproject.toml allows:" && rm -rf build/demo-$$name && \
 		.venv-$$name/bin/adapter-probe demo --tiny --out build/demo-$$name && \
