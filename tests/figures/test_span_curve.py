@@ -177,7 +177,8 @@ def test_the_papers_figure_is_tidy(assert_tidy, name, spans, n_layers, group):
         assert_tidy(drawing.figure)
         assert drawing.figure.get_figwidth() == VENUES[name].width(column)
     assert says(drawing.caption, "Filled marks", "0.05", "exact", "two-sided", "McNemar")
-    assert says(drawing.caption, "95% paired bootstrap", "fewer than 25", "exact", "Fay and Lumbard")
+    interval = "95% paired bootstrap interval" + ("s" if spans == "single" else "")
+    assert says(drawing.caption, interval, "fewer than 25", "exact", "Fay and Lumbard")
 
 
 def test_studies_of_one_order_share_a_range_and_other_orders_are_other_figures():
