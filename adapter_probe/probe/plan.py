@@ -132,8 +132,8 @@ def cut_by_length(
     batches: list[np.ndarray] = []
     for same in np.split(part, 1 + np.flatnonzero(np.diff(own))):
         if len(same):
-            pieces = -(-int(lengths[same].sum()) // max(most, int(lengths[same[0]])))
-            batches += np.array_split(same, min(pieces, len(same)))
+            in_one = max(1, most // int(lengths[same[0]]))
+            batches += np.array_split(same, -(-len(same) // in_one))
     return batches
 
 

@@ -93,8 +93,7 @@ class Plan:
     def for_rows(self, rows: Rows) -> Plan:
         """The plan, or that of the whole layer where telling rows apart costs more than it saves.
 
-        Modules that change what they are given get copies of their rows; a tenth of the layer's products is
-        about what copies for all of its maps cost.
+        Switched modules that do more than add get copies of their rows, whose cost is `_COST_OF_COPIES`.
         """
         splits = [part for part in self.parts if part.switched]
         if not splits or all(part.only_adds for part in splits):
@@ -120,6 +119,7 @@ class Rows:
         known: the batch axes of tensors, by identity.
         once: tensors with one of several equal rows, by the sites that tell rows apart and the identity of
             the tensor with all rows.
+        kept: tensors whose identity is known here, so that no other tensor gets it.
         alike: what `told_apart` found, by the sites.
     """
 
@@ -189,7 +189,7 @@ def _equal_rows_once(forward: Callable[..., Any], part: Part, current: list[Rows
         else:
             every = [picked(x, axis, len(first), index) for x, axis in zip(leaves, out_axes)]
         rows.once |= {(part.sites, id(x)): own for x, own in zip(every, leaves) if isinstance(x, Tensor)}
-        rows.kept += every  # so that no other tensor gets the identity of one of them
+        rows.kept += every
         return tree_unflatten(every, spec)
 
     return called

@@ -13,6 +13,7 @@ from adapter_probe.probe.plan import (
     choose_tokens_per_pass,
     count_work,
     cut_batches,
+    cut_by_length,
     cut_parts,
 )
 from adapter_probe.spans import span_variants
@@ -28,6 +29,15 @@ def test_batches_of_all_parts_hold_every_example_once(lengths, tokens_per_part: 
     assert all(lengths[part].sum() <= tokens_per_part or len(part) == 1 for part in parts)
     # Only a batch of a single example may fill the pass by more than a fourth.
     assert all(lengths[batch].sum() <= tokens_per_pass / 4 or len(batch) == 1 for batch in batches)
+
+
+@given(lengths_of_examples, st.integers(1, 100), st.integers(1, 100), st.integers(1, 3))
+def test_batches_of_one_length_hold_every_example_in_order(lengths, tokens_per_part, tokens_per_pass, lanes):
+    for part in cut_parts(lengths, tokens_per_part):
+        batches = cut_by_length(lengths, part, tokens_per_pass, lanes)
+        assert np.concatenate(batches).tolist() == part.tolist()
+        assert all(len(set(lengths[batch].tolist())) == 1 for batch in batches)
+        assert all(lengths[batch].sum() <= tokens_per_pass / 4 or len(batch) == 1 for batch in batches)
 
 
 @pytest.mark.parametrize("lanes", [2, 16])
