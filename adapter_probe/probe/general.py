@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from adapter_probe.data.answers import decode_windows
 from adapter_probe.data.batches import EncodedBatches, EncodedWritten
 from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.models.adapters.in_place import PackedMap, activated_in_place
 from adapter_probe.models.packed import can_pack_weight
@@ -28,6 +29,7 @@ from .layouts import Layout, choose_layout, encoding_once
 from .likelihoods import WrittenScores, summed_by_continuation
 from .outputs import without_needless
 from .rows import Scorer, rows_of
+from .written import WritingRunner, padded, prepared_runner
 
 if TYPE_CHECKING:
     from .request import AblationRequest
@@ -52,6 +54,8 @@ class GeneralRunner:
         self._most = 1 if getattr(request.checkpoint, "alone", False) else None  # tokens of a batch
         self._passes = 0
         self._width = request.model.inner_size
+
+    note = ""  # what a user should know of how the variants are computed
 
     def on(self, request: AblationRequest) -> GeneralRunner:
         """The same on other examples of the same kind."""
@@ -162,7 +166,9 @@ class GeneralRunner:
         return step
 
 
-def general_runners(request: AblationRequest, dtype: torch.dtype, lanes: int) -> Iterator[GeneralRunner]:
+def general_runners(
+    request: AblationRequest, dtype: torch.dtype, lanes: int
+) -> Iterator[GeneralRunner | WritingRunner]:
     """A runner for every lane, in a precision; the first is compared with the model's own forward.
 
     Raises:
@@ -183,9 +189,13 @@ def general_runners(request: AblationRequest, dtype: torch.dtype, lanes: int) ->
         module = cast_copy(module, dtype, finished)
         if not ready and fits(module):
             finish_maps(module, strength)
-    replay, layout = _prepared(request, module)
-    pack(replay)
-    first = GeneralRunner(request, replay, layout)
+    first: GeneralRunner | WritingRunner
+    if isinstance(request.encoded, EncodedPrompts):
+        first = prepared_runner(request, module, lanes)
+    else:
+        replay, layout = _prepared(request, module)
+        pack(replay)
+        first = GeneralRunner(request, replay, layout)
     yield first
     if can_share(module):  # else the lanes use one in turn
         for _ in range(lanes - 1):
@@ -250,6 +260,12 @@ def own_forward(request: AblationRequest, module: nn.Module, items: np.ndarray) 
         batches = [rows.inputs for rows in rows_of(encoded, items, "alone", dtype, device)]
     else:
         batches = [inputs_of(module, encoded, group, device) for group in alike(encoded.lengths, items)]
+    if isinstance(encoded, EncodedPrompts):
+        prompts = [encoded.input_ids[item] for item in items]
+        own = padded(prompts, module, encoded.reads, device)
+        if encoded.reads:
+            own["decoder_input_ids"] = own["input_ids"][:, :1]
+        return lambda: module(**own)["logits"][:, -1].flatten()
     read = reader(request, items)
     return lambda: torch.cat([read(module, lambda x=x: module(**x), 1).flatten() for x in batches])
 

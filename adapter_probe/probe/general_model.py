@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.recording import Inputs
 from adapter_probe.replay.replay import layers_in_order
-from adapter_probe.replay.stacks import stacks_of
+from adapter_probe.replay.stacks import Layer, find_layers, stacks_of
 from adapter_probe.replay.switches import Switches
 from adapter_probe.spans import NormChoice, SiteChoice, Stack
 
@@ -46,6 +47,11 @@ class GeneralModel:
     def __init__(self, module: nn.Module, example: Inputs, fixed: bool = False):
         self.module, self.fixed = module.eval(), fixed
         self.layers = layers_in_order(module, example)
+
+    def layers_in(self, module: nn.Module) -> list[Layer]:
+        """The layer of every call in a copy of the model."""
+        found = {layer.name: layer for layer in find_layers(module, Switches())}
+        return [found[layer.name].called(layer.number) for layer in self.layers]
 
     @property
     def has_adapter(self) -> np.ndarray:
@@ -179,7 +185,9 @@ class GeneralModel:
             )
 
 
-def model_of(opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBatches) -> GeneralModel:
+def model_of(
+    opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBatches | EncodedPrompts
+) -> GeneralModel:
     """The model of a checkpoint; `encoded` are the examples that it will read.
 
     Raises:
@@ -194,7 +202,12 @@ def model_of(opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBat
         )
     ignore_padding(module)
     device = next(t.device for t in module.parameters() if t.device.type != "meta")
-    if isinstance(encoded, EncodedRequests):
+    if isinstance(encoded, EncodedPrompts):
+        ids = torch.from_numpy(encoded.input_ids[int(np.argmin(encoded.lengths))][None, :])
+        example = {"input_ids": ids.to(device)}
+        if encoded.reads:
+            example |= {"attention_mask": torch.ones_like(ids), "decoder_input_ids": ids[:, :1].to(device)}
+    elif isinstance(encoded, EncodedRequests):
         shortest = encoded.trees[int(np.argmin(encoded.lengths))]
         in_a_row = shortest.parents == np.arange(len(shortest.parents)) - 1
         one_text = int(in_a_row.argmin()) or len(in_a_row)  # all branches in a row may be too long a text

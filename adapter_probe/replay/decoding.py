@@ -1,4 +1,4 @@
-"""Texts that a model writes under many on/off masks: those of Transformers' own `generate`, greedy, in one batch.
+"""Texts that a model writes under many on/off masks: those of Transformers' own `generate`.
 
 `generate` runs on a row for every pair of a variant and a prompt, and decides what it always decides: caches,
 positions, processors of logits, ends. The forward that it calls computes less. Before a layer, two pairs have
@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from adapter_probe.errors import ModelError
 
 from .checking import coarsest, compare, refused
-
 from .recording import Inputs, changed, configurations, without_records
 from .replay import Replay
-from .stacks import Layer, in_calls
+from .sharing import sharing
+from .stacks import Layer, find_layers
 from .switches import Switches
 from .variants import Plan, Rows, together
 
@@ -81,8 +81,9 @@ class Decoder:
         self, model: nn.Module, layers: Sequence[Layer], switches: Switches, replay: Replay | None,
         example: Inputs, reason: str = "",
     ):  # fmt: skip
+        self._whole, self._switches, self._replay = model, switches, replay
         self.model: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self.layers, self._switches, self._replay = list(layers), switches, replay
+        self.layers = list(layers)
         self._ends = np.cumsum([0, *(len(layer.parts) for layer in self.layers)])
         self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
         self._axes: dict[tuple[int, Path], tuple[int, int] | None] = {}
@@ -108,12 +109,18 @@ class Decoder:
                 self.reason = self.reason or str(error)
         self.shared = "none"
 
-    def twin(self, replay: Replay | None, model: nn.Module, layers: Sequence[Layer]) -> Decoder:
-        """The same for a copy of the model with switches of its own."""
+    def twin(self) -> Decoder:
+        """The same for a copy of the model that shares its tensors and has switches of its own."""
         other = object.__new__(Decoder)
         vars(other).update(vars(self))
-        other.model = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
-        other.layers, other._replay = list(layers), replay
+        other._replay = None if self._replay is None else self._replay.twin()
+        whole: Any = sharing(self._whole) if other._replay is None else other._replay.model
+        other._whole, other.model = (
+            whole,
+            whole.get_base_model() if hasattr(whole, "get_base_model") else whole,
+        )
+        found = {layer.name: layer for layer in find_layers(whole, self._switches)}
+        other.layers = [found[layer.name].called(layer.number) for layer in self.layers]
         return other
 
     def texts(
@@ -198,7 +205,9 @@ class Decoder:
         """The columns of a mask that switch a call's layer."""
         return slice(int(self._ends[call]), int(self._ends[call + 1]))
 
-    def called(self, call: int, on: np.ndarray, forward: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
+    def called(
+        self, call: int, on: np.ndarray, forward: Callable[..., Any], args: tuple, kwargs: dict
+    ) -> Any:
         """What a layer returns for rows whose sites are on or off, bool ``[rows, sites]``."""
         assert self._replay is not None, "rows are shared by its plans"
         if (on == on[0]).all():
@@ -220,15 +229,8 @@ class Decoder:
         for n in (2, 3):
             seen: dict[tuple[int, Path], tuple[int, ...]] = {}
 
-            def noting(call: int, forward: Callable[..., Any], seen: dict = seen) -> Callable[..., Any]:
-                def called(*args: Any, **kwargs: Any) -> Any:
-                    mapped((args, kwargs), lambda path, x: seen.setdefault((call, path), tuple(x.shape)))
-                    return forward(*args, **kwargs)
-
-                return functools.wraps(forward)(called)
-
             prompts = {k: x[-n:] for k, x in example.items()}
-            noted = {layer.module: noting(k, layer.module.forward) for k, layer in enumerate(self.layers)}
+            noted = {la.module: _noting(k, la.module.forward, seen) for k, la in enumerate(self.layers)}
             stop = _Stop(self.model, Decoding(2), n)
             with changed(noted):
                 self._generate(prompts, Decoding(2), stop, np.arange(n), False)
@@ -399,6 +401,16 @@ def mapped(x: Any, change: Callable[[Path, Tensor], Any], path: Path = ()) -> An
     return x
 
 
+def _noting(call: int, forward: Callable[..., Any], seen: dict[Any, Any]) -> Callable[..., Any]:
+    """A layer's forward that notes the shapes that it is given first."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        mapped((args, kwargs), lambda path, x: seen.setdefault((call, path), tuple(x.shape)))
+        return forward(*args, **kwargs)
+
+    return functools.wraps(forward)(called)
+
+
 def _taken(x: Any, n: int, rows: np.ndarray) -> Any:
     """What belongs to some of `n` rows, of arguments or results of a whole model."""
     if hasattr(x, "to_tuple"):  # an output of transformers
@@ -470,7 +482,8 @@ def _configuration(model: Any, how: Decoding, logits: bool) -> Any:
     own = deepcopy(model.generation_config)
     changes = {
         "do_sample": False, "num_beams": 1, "num_return_sequences": 1, "max_new_tokens": how.max_new_tokens,
-        "max_length": None, "temperature": None, "top_p": None, "top_k": None, "min_p": None, "typical_p": None,
+        "max_length": None, "temperature": None, "top_p": None, "top_k": None, "min_p": None,
+        "typical_p": None,
         "epsilon_cutoff": None, "eta_cutoff": None, "penalty_alpha": None, "use_cache": True,
         "length_penalty": None, "early_stopping": None, "num_beam_groups": None, "diversity_penalty": None,
         "cache_implementation": None, "return_dict_in_generate": logits, "output_logits": logits,
