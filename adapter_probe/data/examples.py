@@ -23,6 +23,7 @@ from adapter_probe.data.squad import Windows, WindowSettings, encode_windows
 from adapter_probe.data.tagged import Tagged, Words, encode_words
 from adapter_probe.data.tasks import load_split
 from adapter_probe.data.training_texts import encode_training
+from adapter_probe.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +82,11 @@ def load_examples(
     if task.kind == "causal":
         if any(map(is_task, task.files.get(split, ()))):
             requests = load_tasks(task.files[split], split, max_examples, tokenizer, prompting)
+            if generation is not None and generation.generate:
+                raise DataError(
+                    "--generate is for rows of files; a task of lm-evaluation-harness says itself whether "
+                    "the model writes, and how"
+                )
         else:
             tables = read_language_split(task, split, expect_fingerprint)
             if generation is not None and generation.generate:

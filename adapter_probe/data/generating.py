@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from adapter_probe.errors import AdapterProbeError, DataError, must_be
@@ -50,9 +50,11 @@ class Generation(Settings):
             raise DataError("--until is empty; give the text that ends a written one")
         if self.generate:
             return
-        for name, default in vars(_usual()).items():
-            if getattr(self, name) != default and (name != "until" or tuple(self.until)):
-                raise DataError(f"{flag_of(name)} applies only to texts that the model writes (--generate)")
+        for one in fields(Generation):
+            value = getattr(self, one.name)
+            if (tuple(value) if one.name == "until" else value) != one.default:
+                flag = flag_of(one.name)
+                raise DataError(f"{flag} applies only to texts that the model writes; give --generate too")
 
     @property
     def ends(self) -> tuple[str, ...]:
@@ -71,7 +73,3 @@ def _unescaped(text: str) -> str:
     for said, meant in _ESCAPES.items():
         text = text.replace(said, meant)
     return text
-
-
-def _usual() -> Generation:
-    return Generation()

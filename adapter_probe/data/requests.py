@@ -145,6 +145,9 @@ def choose_metric(asked: str | None, requests: Requests) -> str:
         DataError: the metric does not fit the rows.
     """
     allowed, form = requests.metrics or FORM_METRICS[requests.form], requests.form
+    if form == "generation" and requests.metrics:  # of a task, with or without the name of a filter
+        found = [one for one in allowed if asked in (name := one.removeprefix(PER_TEXT), name.split(",")[0])]
+        asked = found[0] if found else asked
     own = form == "generation" and str(asked).startswith(PER_TEXT)  # a function of the user's
     if asked not in (None, *allowed) and not (own and not requests.metrics):
         hint = " (it scores what the model writes, with --generate)" if asked in GENERATED else ""

@@ -22,6 +22,7 @@ from adapter_probe.data.examples import Examples, load_examples
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.given import GIVEN_BATCHES, data_name, given_task
 from adapter_probe.data.lm_eval_tasks import is_task, with_absolute_paths
+from adapter_probe.data.lm_eval_written import scorer_of
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.readers import SPLITS
@@ -31,7 +32,7 @@ from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import refuse_unscorable
 from adapter_probe.data.text_scores import scores_by
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
-from adapter_probe.metrics import COMPARISONS, check_metric, generated_metric, is_generated
+from adapter_probe.metrics import COMPARISONS, check_metric, generated_metric
 from adapter_probe.replay.switches import Switches
 from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective_variants
 
@@ -182,7 +183,7 @@ def prepare_ablation(
             )
     request = AblationRequest(
         opened, examples, metric, settings, device, arguments.tokens_per_pass, named,
-        _scorer_of(arguments, examples.rows),
+        _scorer_of(arguments, metric, examples.rows),
     )  # fmt: skip
     request.model.check_sites(settings.sites)
     _refuse_unfit(request.model, opened, arguments)
@@ -214,19 +215,23 @@ def on_other_data(request: AblationRequest, arguments: AblationArguments) -> Abl
     _, examples, metric = _scored_examples(request.checkpoint, arguments)
     return replace(
         request, examples=examples, metric=metric, data=data_name(arguments.data),
-        score_texts=_scorer_of(arguments, examples.rows),
+        score_texts=_scorer_of(arguments, metric, examples.rows),
     )  # fmt: skip
 
 
 def _scorer_of(
-    arguments: AblationArguments, rows: object
+    arguments: AblationArguments, metric: str, rows: object
 ) -> Callable[[Sequence[Sequence[str | None]]], np.ndarray] | None:
-    """What scores written texts, where it is a function of the user's."""
-    metric = arguments.metric
-    if not isinstance(rows, Requests) or rows.generation is None or not isinstance(metric, CustomMetric):
+    """What scores written texts, where it is a function of the user's or a task's."""
+    if not isinstance(rows, Requests) or rows.generation is None:
+        return None
+    if rows.documents:
+        return scorer_of(rows.documents, metric)
+    given = arguments.metric
+    if not isinstance(given, CustomMetric):
         return None
     answers = [row.choices for row in rows.rows]
-    return lambda texts: scores_by(metric.function, metric.own_name, texts, answers)
+    return lambda texts: scores_by(given.function, given.own_name, texts, answers)
 
 
 def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[TaskSpec, Examples, str]:
@@ -249,7 +254,7 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
             )
         asked = generated_metric(asked)
     metric = asked or task.metric
-    if not is_generated(metric):
+    if not generation.generate and not any(map(is_task, data)):
         check_metric(metric, task.kind, len(task.label_names) or None, compared=True)
     if arguments.settings.precision == "mixed" and task.kind != "classification":
         raise ResultsError(

@@ -174,6 +174,11 @@ def _for_harness(study: Ablation, request: AblationRequest, call: Ablate) -> Non
     from .lm_eval_files import compare_samples, write_lm_eval
 
     rows, prompting = request.examples.rows, Prompting.of(call)
+    if isinstance(rows, Requests) and rows.generation is not None:
+        raise DataError(
+            "--lm-eval-json and --lm-eval-samples hold log-likelihoods; what the model writes is in "
+            "generations.jsonl"
+        )
     if not isinstance(rows, Requests):
         raise DataError(
             "--lm-eval-json and --lm-eval-samples require the rows of a language model; the task of "
