@@ -37,6 +37,7 @@ from .identity import BaseIdentity, config_settings
 from .kinds import HEADS, class_of_own_code, head_of_class, note_on_code
 from .peft_fields import refuse_unswitched
 from .peft_fits import fits_tensors
+from .quantised import method_of
 
 LIBRARY = "peft"
 HEAD_MODULES = ("classifier", "score", "qa_outputs", "classification_head", "logits_proj")
@@ -132,6 +133,7 @@ def read_peft_contents(folder: Path, base: str | None = None, opened: bool = Fal
             *note_on_code(fields),
             *note_on_others(folder),
         ),
+        quantised=method_of(fields) or "",
         stacks=_stacks(layers, fields),
     )
 
