@@ -291,9 +291,10 @@ def separate_runs() -> Callable[..., Callable]:
     """The brute force that the probe is held against: a run of its own for every example and variant.
 
     ``separate_runs(model, base_state, norms="trained")`` makes a plain transformers model with the weights
-    of one with adapters (see `placed_models`) and applies adapters by plain forward hooks; nothing of the engine is used. It
-    returns ``run(encoded, mask) -> logits [examples, labels]``, in the dataset's order, without padding. With
-    ``norms="pretrained"`` the LayerNorm after a site that is off has the weights it has in `base_state`.
+    of one with adapters (see `placed_models`) and applies adapters by plain forward hooks; nothing of the
+    engine is used. It returns ``run(encoded, mask) -> logits [examples, labels]``, in the dataset's order,
+    without padding. With ``norms="pretrained"`` the LayerNorm after a site that is off has the weights it has
+    in `base_state`.
     """
     import torch
     from torch.nn import functional as F
