@@ -1,4 +1,4 @@
-"""The contents of a checkpoint of PEFT for the general engine, from JSON and tensor headers, without torch.
+"""The contents of a checkpoint of PEFT, from JSON and tensor headers, without torch.
 
 Only names and shapes are read. Whether the tensors fit the configuration is known when PEFT loads them.
 """
@@ -63,7 +63,7 @@ class _Adapter:
 
 
 def read_peft_contents(folder: Path, base: str | None = None, opened: bool = False) -> Contents | None:
-    """The contents of a checkpoint that the general engine runs, or None if files alone cannot tell.
+    """The contents of a checkpoint of PEFT, or None if files alone cannot tell.
 
     Args:
         folder: the checkpoint.
