@@ -38,7 +38,6 @@ def _text(facts: dict[str, Any]) -> str:
             f"{layers}, adapters at {facts['n_sites']} sites, hidden size {facts['hidden_size']}",
         ),
         ("method", method_text(method)),
-        ("engine", f"{facts['engine']}: {facts['engine_reason']}"),
         *_parts("trained", trained, percent_text(facts["adapters_percent_of_base"])),
         *_parts("frozen", {name: counts[name] - trained[name] for name in counts}),
     ]

@@ -136,8 +136,6 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         more = ", ..." if len(nonfinite) > _MOST_LISTED else ""
         counted = f"{len(nonfinite)} variants have NaN or infinite outputs (examples): {listed}{more}"
         rows.append(("undefined scores", counted))
-    if summary.engine:
-        rows.append(("engine", f"{summary.engine['name']}: {summary.engine['reason']}"))
     return rows + (guard_rows(summary.guard) if summary.guard else [])
 
 

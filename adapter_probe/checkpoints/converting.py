@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from adapter_probe.errors import AdapterProbeError, CheckpointError
 from adapter_probe.models.methods import Adapters
@@ -16,8 +15,9 @@ from adapter_probe.results.atomic import make_folder, write_bytes
 
 from .adapterhub import HEAD_CONFIG, HEAD_WEIGHTS, WEIGHTS
 from .files import CONFIG, DESCRIPTION, refuse_full
-from .native import OpenedCheckpoint, save_checkpoint
-from .opened_peft import OpenedPeft, OpenedPlaced
+from .headers import role_of
+from .native import save_checkpoint
+from .opened_peft import OWN, OpenedPeft, OpenedPlaced
 from .peft_writing import WRITABLE, writable_specs, write_peft
 
 _VERSION = "adapters.1.3.0"  # the library's name, and the version of its format
@@ -31,7 +31,7 @@ _PARTS = {
 _FAMILIES = ("bert", "roberta", "xlm-roberta", "electra")
 
 
-def to_native(opened: OpenedCheckpoint | OpenedPlaced, out: Path) -> None:
+def to_native(opened: OpenedPlaced, out: Path) -> None:
     """Write this project's own format, which holds all that can be opened but causal language models.
 
     Raises:
@@ -50,17 +50,10 @@ def to_native(opened: OpenedCheckpoint | OpenedPlaced, out: Path) -> None:
             "this project's format records the data, but this checkpoint records none; give a file with "
             "labelled examples (--data FILE)"
         )
-    if isinstance(opened, OpenedPlaced):
-        save_checkpoint(out, opened.tensors, opened.description)
-        return
-    parameters: dict[str, Tensor] = {
-        **dict(opened.model.base.named_parameters()),
-        **dict(opened.model.base.named_buffers()),
-    }
-    save_checkpoint(out, {name: parameters[name] for name in opened.trained}, opened.description)
+    save_checkpoint(out, opened.tensors, opened.description)
 
 
-def to_peft(opened: OpenedCheckpoint | OpenedPlaced, out: Path, library: str = "PEFT") -> None:
+def to_peft(opened: OpenedPlaced, out: Path, library: str = "PEFT") -> None:
     """Write a folder that PEFT loads.
 
     Args:
@@ -75,7 +68,6 @@ def to_peft(opened: OpenedCheckpoint | OpenedPlaced, out: Path, library: str = "
     refuse_full(out)
     description = opened.description
     specs = writable_specs(description.method, library)
-    assert isinstance(opened, OpenedPlaced), "the packed engine has no adapters inside sublayers"
     with torch.device("meta"):  # the base as it was before PEFT's modules were put into it
         plain = type(opened.model)(copy.deepcopy(opened.model.config))
     layers = tuple(dict.fromkeys(opened.layer_names))
@@ -83,11 +75,11 @@ def to_peft(opened: OpenedCheckpoint | OpenedPlaced, out: Path, library: str = "
     write_peft(out, specs, opened.tensors, plain, layers, description.task.kind, name, revision)
 
 
-def lost_in_adapterhub(opened: OpenedCheckpoint) -> list[str]:
+def lost_in_adapterhub(opened: OpenedPlaced) -> list[str]:
     """The parts of a checkpoint that AdapterHub's format cannot represent, as short texts."""
     lost = []
-    groups = {name: group for group, name, _ in opened.model.named_roles()}
-    kinds = {groups[name] for name in opened.trained if name in groups}
+    prefix = f"{opened.model.base_model_prefix}."
+    kinds = {role_of(name, prefix, opened.shapes) for name in opened.trained}
     if "layernorms" in kinds:
         lost.append("the trained LayerNorms")
     if "pooler" in kinds:
@@ -95,7 +87,7 @@ def lost_in_adapterhub(opened: OpenedCheckpoint) -> list[str]:
     return lost
 
 
-def to_adapterhub(opened: OpenedCheckpoint | OpenedPlaced, out: Path, lossy: bool = False) -> list[str]:
+def to_adapterhub(opened: OpenedPlaced, out: Path, lossy: bool = False) -> list[str]:
     """Write a folder that AdapterHub's library loads with `load_adapter` and `load_head`.
 
     Args:
@@ -125,7 +117,6 @@ def to_adapterhub(opened: OpenedCheckpoint | OpenedPlaced, out: Path, lossy: boo
             f"writing adapters of a {family} model for AdapterHub is not supported; supported are "
             f"{_families()}"
         )
-    assert isinstance(opened, OpenedCheckpoint), "the packed engine runs bottlenecks on these families"
     for what, value, allowed in (
         ("interaction", method.interaction, "add"),
         ("norm", method.norm, "none"),
@@ -146,7 +137,7 @@ def to_adapterhub(opened: OpenedCheckpoint | OpenedPlaced, out: Path, lossy: boo
     return lost
 
 
-def settle(made: Path, out: Path, base: str | None) -> OpenedCheckpoint | OpenedPeft:
+def settle(made: Path, out: Path, base: str | None) -> OpenedPeft:
     """Open a folder that was just written, and put its files into `out`, the configuration last.
 
     Args:
@@ -179,18 +170,18 @@ def settle(made: Path, out: Path, base: str | None) -> OpenedCheckpoint | Opened
     return opened
 
 
-def _write(opened: OpenedCheckpoint, method: Adapters, out: Path) -> None:
-    model, task = opened.model.base, opened.description.task
-    adapters, head = {}, {}
-    for name, tensor in model.state_dict().items():
-        holder, inside, part = name.partition(".adapter.")
+def _write(opened: OpenedPlaced, method: Adapters, out: Path) -> None:
+    model, task = opened.model, opened.description.task
+    adapters = {}
+    for name, tensor in opened.tensors.items():
+        holder, inside, part = name.partition(OWN)
         if inside:
             adapters[f"{holder}.adapters.task.{_PARTS[part]}"] = tensor.clone()
-        elif not name.startswith(f"{model.base_model_prefix}."):
-            head[name] = tensor.clone()
+    inside_base = f"{model.base_model_prefix}."
+    head = {n: t.clone() for n, t in model.state_dict().items() if not n.startswith(inside_base)}
     common = {
         "model_type": model.config.model_type,
-        "hidden_size": opened.model.hidden_size,
+        "hidden_size": opened.description.base.hidden_size,
         "model_name": opened.description.base.name,
         "model_class": type(model).__name__,
         "version": _VERSION,
@@ -204,7 +195,8 @@ def _write(opened: OpenedCheckpoint, method: Adapters, out: Path) -> None:
         out / HEAD_CONFIG,
         {**common, "config": None, "name": None, "label2id": labels, "num_labels": len(names)},
     )
-    _dump(out / CONFIG, {**common, "config": _config(method, opened.model.hidden_size), "name": "task"})
+    config = _config(method, opened.description.base.hidden_size)
+    _dump(out / CONFIG, {**common, "config": config, "name": "task"})
 
 
 def _families() -> str:

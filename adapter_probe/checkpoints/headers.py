@@ -22,7 +22,6 @@ from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.spans import SITES_PER_LAYER
 
 from .description import Description, read_description
-from .engines import PACKED, EngineChoice, choose_placed
 from .files import DELTA, DESCRIPTION, refuse_irregular, refuse_unreadable
 from .identity import NOT_ENCODING, config_settings
 
@@ -46,7 +45,6 @@ class Contents:
         trained_body: number of these without the head and other parameters that the base lacks.
         pretrained: number of parameters of the base without a head.
         notes: remarks for the user, one sentence each.
-        engine: the engine that runs it, and why.
         stacks: numbers of layers by stack of a model with several; empty for one.
     """
 
@@ -60,7 +58,6 @@ class Contents:
     trained_body: int
     pretrained: int
     notes: tuple[str, ...] = ()
-    engine: EngineChoice = PACKED
     stacks: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -129,7 +126,6 @@ def _contents(said: Description, place: Path, delta: dict[str, _Stored]) -> Cont
         said.base.hidden_size,
         len(sites),
         *count_parameters(shapes, trained.keys(), lacked, prefix),
-        engine=choose_placed(family, inside=False),
     )
 
 
@@ -147,7 +143,7 @@ def count_parameters(
     counts: dict[ParameterRole, int] = dict.fromkeys(get_args(ParameterRole), 0)
     changed, body, trained_body = dict(counts), 0, 0
     for name, shape in shapes.items():
-        role, size = _role(name, prefix, shapes), math.prod(shape)
+        role, size = role_of(name, prefix, shapes), math.prod(shape)
         counts[role] += size
         changed[role] += size if name in trained else 0
         if role == "adapters" or (role != "head" and name not in lacked):
@@ -156,8 +152,11 @@ def count_parameters(
     return counts, changed, trained_body, body
 
 
-def _role(name: str, prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> ParameterRole:
-    """A parameter's role; a norm is the only module whose weight has one axis."""
+def role_of(name: str, prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> ParameterRole:
+    """A parameter's role, by the prefix of the encoder's names and the shapes of all parameters.
+
+    A norm is the only module whose weight has one axis.
+    """
     if _ADAPTER in name:
         return "adapters"
     if not name.startswith(prefix):

@@ -52,7 +52,7 @@ def open_without_texts(model: nn.Module) -> OpenedPeft:
     return OpenedPeft(
         used, None, _description(used, fields, BaseIdentity(name, None, "", 0, 0, 0, fields), task),  # type: ignore[arg-type]
         "classification", frozenset(), frozenset(), Path(name), quantised=method_of(fields),
-        alone=mixes_examples(fields), reason="it is a model in memory",
+        alone=mixes_examples(fields),
     )  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def open_in_memory(model: nn.Module, tokenizer: Any) -> OpenedPeft:
         )
     return OpenedPeft(
         used, tokenizer, description, head, frozenset(), frozenset(), Path(name),
-        quantised=method_of(fields), alone=mixes_examples(fields), reason="it is a model in memory",
+        quantised=method_of(fields), alone=mixes_examples(fields),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints that the general engine runs; apart from what loads them, which imports PEFT, in seconds."""
+"""Checkpoints in memory; apart from what loads them, which imports PEFT, in seconds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ class OpenedPeft:
         own_tokenizer: whether the tokenizer is the checkpoint's, which encodes differently from the base's.
         quantised: the method of the base's quantisation, or None.
         alone: whether a text must not share a batch with others, because its outputs depend on them.
-        reason: why the general engine runs it, as the end of a sentence.
         dequantised: whether the base is stored quantised, and was dequantised while it was loaded.
     """
 
@@ -61,7 +60,6 @@ class OpenedPeft:
     own_tokenizer: bool = False
     quantised: str | None = None
     alone: bool = False
-    reason: str = ""
     dequantised: bool = False
 
     def with_task(self: Opened, task: TaskSpec) -> Opened:
@@ -71,7 +69,7 @@ class OpenedPeft:
 
 @dataclass(frozen=True)
 class OpenedPlaced(OpenedPeft):
-    """A checkpoint of AdapterHub or of this project that the general engine runs.
+    """A checkpoint of AdapterHub, of the paper's code or of this project.
 
     Attributes:
         tensors: what differs from the base, by its names in this project's format.

@@ -9,32 +9,19 @@ from types import ModuleType
 
 import torch
 
-from adapter_probe.data.spec import TaskSpec
-from adapter_probe.errors import CheckpointError, ModelError
-from adapter_probe.metrics import default_metric
-from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.adapters.imported import ImportedMethod
-from adapter_probe.models.bases.anatomy import length_limit
-from adapter_probe.models.bases.family import Anatomy
+from adapter_probe.errors import CheckpointError
 from adapter_probe.reads import report
 
 from . import adapter_bert, adapterhub, native
 from .adapter_folder import only_adapter
 from .any_base import load_any_base
-from .base import LoadedBase, load_base, load_tokenizer
-from .base_config import FoundBase, find_base, place_of_base, read_fields
-from .description import Description, read_description
-from .engines import EngineChoice, choose_engine, choose_placed
-from .files import CONFIG, DESCRIPTION, checkpoint_files, is_own, read_json_file, refuse_other_tensors
-from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, names_of_outputs
-from .identity import tokenizer_parts
-from .kinds import kind_of_base
+from .base_config import place_of_base, read_fields
+from .description import read_description
+from .files import CONFIG, DESCRIPTION, checkpoint_files, is_own, read_json_file
 from .mlx import as_peft, naming
-from .native import OpenedCheckpoint
-from .opened_peft import NO_COLUMNS, OpenedPeft, OpenedPlaced
+from .opened_peft import OpenedPeft
 from .peft_fields import refuse_unswitched
-from .places import places_of
-from .quantised import quiet_quantisers
+from .quantised import method_of, quiet_quantisers
 from .shared import SharedBase
 
 
@@ -42,23 +29,22 @@ def open_any(
     folder: str | Path,
     base: str | None = None,
     *,
-    anatomy: Anatomy | None = None,
     dtype: torch.dtype = torch.float32,
     shared: SharedBase | None = None,
     dequantise: bool = False,
-) -> OpenedCheckpoint | OpenedPeft:
-    """Open a checkpoint for the engine that runs it; see `choose_engine`.
+) -> OpenedPeft:
+    """Open a checkpoint on its base.
 
     Args:
         folder: checkpoint folder, of this project or another library.
-        base: folder or hub id to use instead of the recorded base.
-        anatomy: see `open_checkpoint`.
-        dtype: precision of the model in memory.
-        shared: see `open_checkpoint`.
+        base: folder or hub id to use instead of the recorded base, which may have moved.
+        dtype: precision of the model in memory; the base is read once.
+        shared: keeps the base in memory for other checkpoints; if it already has one, it is used.
         dequantise: whether the weights of a quantised base are dequantised while they are loaded.
 
     Raises:
-        CheckpointError: see `open_checkpoint` and `open_with_peft`; or there is nothing to dequantise.
+        CheckpointError: no checkpoint, damaged files, parts that are not supported, a base that is missing
+            or does not fit, or nothing to dequantise.
     """
     folder = Path(folder)
     if folder.is_dir():
@@ -66,74 +52,28 @@ def open_any(
         if (translated := as_peft(folder, base)).notes:
             with naming(translated.folder, folder):
                 opened = open_any(
-                    translated.folder,
-                    base,
-                    anatomy=anatomy,
-                    dtype=dtype,
-                    shared=shared,
-                    dequantise=dequantise,
-                )
+                    translated.folder, base, dtype=dtype, shared=shared, dequantise=dequantise,
+                )  # fmt: skip
             return replace(opened, notes=(*translated.notes, *opened.notes))
-    if anatomy is None and not dequantise and (placed := _open_placed(folder, base, dtype, shared)):
-        return placed
-    if folder.is_dir() and not is_own(folder):
-        inside, library = _recognise(folder)
-        if library is None:
-            if anatomy is not None:
-                raise ModelError(
-                    f"checkpoint {folder} is PEFT's, whose model runs by its own modules; omit anatomy"
-                )
-            engine = engine_of(inside, base)
-            if engine.quantised or not dequantise:
-                return _open_peft(folder, inside, base, engine, dtype, shared, dequantise)
+    own = is_own(folder) or not folder.is_dir()  # reading its description says what a missing folder lacks
+    inside, library = (folder, None) if own else _recognise(folder)
+    if not own and library is None and (not dequantise or base_is_quantised(inside, base)):
+        return _open_peft(folder, inside, base, dtype, shared, dequantise)
     if dequantise:
         raise CheckpointError(
             f"--dequantise applies only to a quantised base; that of checkpoint {folder} is stored in full"
         )
-    return open_checkpoint(folder, base, anatomy=anatomy, dtype=dtype, shared=shared)
-
-
-def _open_placed(
-    folder: Path, base: str | None, dtype: torch.dtype, shared: SharedBase | None
-) -> OpenedPlaced | None:
-    """A checkpoint of this project or of AdapterHub that the general engine runs; None for all others.
-
-    Raises:
-        CheckpointError: see `open_checkpoint`.
-    """
-    if is_own(folder):
-        said = read_description(folder)
-        method, family = said.method, said.base.config.get("model_type")
-        inside = isinstance(method, ImportedMethod) and bool(method.inner)
-    elif not folder.is_dir():
-        return None
-    else:
-        folder, library = _recognise(folder)
-        if library is None:
-            return None
-        family, inside = "bert", False
-        if library is adapterhub:
-            document = read_json_file(folder / CONFIG)
-            inside = adapterhub.parts_of(document, folder).inner is not None
-            place = place_of_base(folder, document.get("model_name"), None, base)
-            family = read_fields(*place)[2].get("model_type")
-    engine = choose_placed(family, inside)
-    if engine.name == "packed":
-        return None
     with quiet_quantisers():
         from .placed_opening import open_foreign, open_own
-
-    if is_own(folder):
-        return open_own(folder, base, dtype, shared, engine.reason)
-    assert library is not None, "others are PEFT's"
-    return open_foreign(folder, library, base, dtype, shared, engine.reason)
+    if library is None:
+        return open_own(folder, base, dtype, shared)
+    return open_foreign(inside, library, base, dtype, shared)
 
 
 def _open_peft(
     folder: Path,
     inside: Path,
     base: str | None,
-    engine: EngineChoice,
     dtype: torch.dtype,
     shared: SharedBase | None,
     dequantise: bool,
@@ -143,18 +83,16 @@ def _open_peft(
         from .peft_opening import open_with_peft
 
     load = load_any_base if shared is None else shared.load_any
-    reason = engine.reason
     if dequantise:
         load = partial(load_any_base, dequantise=True)
-        reason += " and was dequantised while it was loaded"
     above = folder.absolute().parent
     given = above if inside == folder and (above / CONFIG).is_file() else folder
     opened = open_with_peft(inside, base, dtype=dtype, given=given, load=load)
-    return _with_record(folder, replace(opened, reason=reason, dequantised=dequantise))
+    return _with_record(folder, replace(opened, dequantised=dequantise))
 
 
-def engine_of(folder: Path, base: str | None) -> EngineChoice:
-    """The engine for a checkpoint of PEFT.
+def base_is_quantised(folder: Path, base: str | None) -> bool:
+    """Whether the base of a checkpoint of PEFT is stored quantised.
 
     Args:
         folder: the folder with its files.
@@ -166,38 +104,7 @@ def engine_of(folder: Path, base: str | None) -> EngineChoice:
     document = read_json_file(folder / CONFIG)
     refuse_unswitched(folder, document)
     place = place_of_base(folder, document.get("base_model_name_or_path"), document.get("revision"), base)
-    return choose_engine(document, read_fields(*place)[2])
-
-
-def open_checkpoint(
-    folder: str | Path,
-    base: str | None = None,
-    *,
-    anatomy: Anatomy | None = None,
-    dtype: torch.dtype = torch.float32,
-    shared: SharedBase | None = None,
-) -> OpenedCheckpoint:
-    """Open a checkpoint on its base.
-
-    Args:
-        folder: checkpoint folder, of this project or another library.
-        base: folder or hub id to use instead of the recorded base, which may have moved.
-        anatomy: anatomy of the base; None for the one of its family.
-        dtype: precision of the model in memory; the base is read once.
-        shared: keeps the base in memory for other checkpoints; if it already has one, it is used.
-
-    Raises:
-        CheckpointError: no checkpoint, damaged files, parts that are not supported, or a base that is missing
-            or does not fit.
-        ModelError: the base is of an unsupported family.
-    """
-    folder = as_peft(Path(folder), base).folder
-    if is_own(folder) or not folder.is_dir():
-        return native.open_native(folder, base, anatomy, dtype, shared)
-    inside, library = _recognise(folder)
-    if library is None:
-        raise CheckpointError(f"checkpoint {folder} is PEFT's, where one of the packed engine is expected")
-    return _open_foreign(library.read(inside), library, base, anatomy, dtype, shared)
+    return bool(method_of(read_fields(*place)[2]))
 
 
 def _with_record(folder: Path, opened: OpenedPeft) -> OpenedPeft:
@@ -247,73 +154,3 @@ def _recognise(folder: Path) -> tuple[Path, ModuleType | None]:
         f"{folder / CONFIG} is neither from AdapterHub (no 'config') nor from PEFT (no 'peft_type') nor from "
         "MLX-LM (no 'lora_parameters')"
     )
-
-
-def _open_foreign(
-    source: ForeignCheckpoint,
-    library: ModuleType,
-    base: str | None,
-    anatomy: Anatomy | None,
-    dtype: torch.dtype,
-    shared: SharedBase | None,
-) -> OpenedCheckpoint:
-    found = (shared and shared.found) or _find_base(source, base, anatomy)
-    kind = source.kind or kind_of_base(found.config)
-    n_outputs = source.n_outputs or {"causal": None, "extractive": 2, "regression": 1}.get(
-        kind, int(found.config.num_labels)
-    )
-    loaded = (load_base if shared is None else shared.load)(found, n_outputs, kind=kind, dtype=dtype)
-    shape = BaseShape.of(
-        loaded.model, places_of(found.anatomy), found.layer_names, found.anatomy.layer_groups is not None
-    )
-    translated = library.translate(source, shape)
-    own = dict(loaded.model.named_parameters(remove_duplicate=False))
-    translated = translated.without_copies(own, found.name)
-    tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
-    names = source.label_names
-    if kind == "classification" and not names:
-        names = names_of_outputs(int(n_outputs or 0), source.folder / "config.json", found.fields)
-    model = _build(source, translated, loaded, dtype)
-    description = Description(
-        method=translated.method,
-        base=loaded.identity,
-        delta_sha256=source.sha256,
-        tokenizer=tokenizer_parts(tokenizer),
-        task=TaskSpec(source.name, kind, default_metric(kind), names, NO_COLUMNS, {}, {}),
-        max_length=length_limit(None, found.config, tokenizer.model_max_length, found.anatomy),
-    )
-    return OpenedCheckpoint(
-        model,
-        tokenizer,
-        description,
-        frozenset(translated.tensors),
-        loaded.missing & {name for name, _ in model.base.named_parameters()},
-        translated.notes,
-    )
-
-
-def _find_base(source: ForeignCheckpoint, base: str | None, anatomy: Anatomy | None) -> FoundBase:
-    return find_base(*place_of_base(source.folder, source.base, source.revision, base), anatomy)
-
-
-def _build(
-    source: ForeignCheckpoint, translated: TranslatedCheckpoint, loaded: LoadedBase, dtype: torch.dtype
-) -> AdaptedModel:
-    """The model with all weights; none of its parameters is left at a random initial value.
-
-    Raises:
-        CheckpointError: names or shapes do not fit the base, or a parameter would stay random.
-    """
-    place, on_base = f"checkpoint {source.folder}", f"base {loaded.identity.name}"
-    tensors = translated.tensors
-    try:
-        model = native.make_model(loaded, translated.method, tensors, dtype)
-    except ModelError as error:
-        raise CheckpointError(f"{place}: {error}") from error
-    targets = dict(model.base.named_parameters())
-    head = str(model.anatomy.head[-1]) + "." if translated.method.head is not None else None
-    empty = {n for n in targets if ".adapter." in n or n in loaded.missing or (head and n.startswith(head))}
-    lacks_head = source.n_outputs is None
-    refuse_other_tensors(tensors.keys(), targets.keys(), empty, place, on_base, lacks_head)
-    native.copy_weights(tensors, targets, place, f"the model on {on_base}")
-    return model

@@ -23,7 +23,6 @@ from adapter_probe.models.methods import ParameterRole
 from .adapter_folder import WEIGHTS as WEIGHTS
 from .adapter_folder import note_on_others, plain_name, refuse_changed_base, weights_in
 from .description import Description, read_description
-from .engines import choose_engine
 from .files import (
     CONFIG,
     DESCRIPTION,
@@ -133,7 +132,6 @@ def read_peft_contents(folder: Path, base: str | None = None, opened: bool = Fal
             *note_on_code(fields),
             *note_on_others(folder),
         ),
-        engine=choose_engine(document, fields),
         stacks=_stacks(layers, fields),
     )
 

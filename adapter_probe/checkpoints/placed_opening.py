@@ -1,4 +1,4 @@
-"""Open checkpoints of AdapterHub and of this project in a model of Transformers, for the general engine."""
+"""Open checkpoints of AdapterHub, of the paper's code and of this project in a model of Transformers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ def open_foreign(
     base: str | None,
     dtype: torch.dtype,
     shared: SharedBase | None,
-    reason: str,
 ) -> OpenedPlaced:
     """Open a checkpoint of AdapterHub or of adapter-bert.
 
@@ -53,10 +52,9 @@ def open_foreign(
         base: folder or hub id to use instead of the recorded base.
         dtype: precision of the model in memory.
         shared: keeps the base in memory for other checkpoints.
-        reason: why the general engine runs it, as the end of a sentence.
 
     Raises:
-        CheckpointError: see `opening.open_checkpoint`.
+        CheckpointError: see `opening.open_any`.
     """
     source = library.read(folder)
     found = _find(*place_of_base(folder, source.base, source.revision, base))
@@ -80,18 +78,15 @@ def open_foreign(
     tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
     limit = limit_length(loaded.max_length, tokenizer.model_max_length, found.name)
     about = replace(about, tokenizer=tokenizer_parts(tokenizer), max_length=limit)
-    return replace(
-        opened, tokenizer=tokenizer, description=about, notes=translated.notes, reason=reason,
-    )  # fmt: skip
+    return replace(opened, tokenizer=tokenizer, description=about, notes=translated.notes)
 
 
-def open_own(
-    folder: Path, base: str | None, dtype: torch.dtype, shared: SharedBase | None, reason: str
-) -> OpenedPlaced:
+def open_own(folder: Path, base: str | None, dtype: torch.dtype, shared: SharedBase | None) -> OpenedPlaced:
     """Open a checkpoint of this project; see `open_foreign`.
 
     Raises:
-        CheckpointError: see `native.open_native`.
+        CheckpointError: no checkpoint, damaged or edited files, or a base that is missing, another one, or of
+            an unsupported family.
     """
     said = read_description(folder)
     delta = native.read_delta(folder, said)
@@ -107,7 +102,7 @@ def open_own(
     about = replace(said, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
     native.refuse_changed(folder, said, about)
     opened = _put(folder / DELTA, loaded, shape, anatomy, about, delta, dtype)
-    return replace(opened, folder=folder, tokenizer=tokenizer, reason=reason)
+    return replace(opened, folder=folder, tokenizer=tokenizer)
 
 
 def _find(name: str, revision: str | None) -> AnyBase:

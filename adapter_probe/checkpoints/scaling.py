@@ -21,7 +21,6 @@ from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .adapter_folder import WEIGHTS, read_adapter
 from .files import CONFIG, read_json_file, refuse_full
-from .native import OpenedCheckpoint
 from .opened_peft import OWN, OpenedPeft, OpenedPlaced
 from .peft_pruning import PREFIX, switched_modules
 
@@ -68,18 +67,11 @@ def in_layers(model: nn.Module) -> set[nn.Module]:
     return {m for layer in find_layers(model, Switches()) for part in layer.parts for m in part}
 
 
-def scaled(opened: OpenedCheckpoint | OpenedPlaced, strength: float) -> OpenedCheckpoint | OpenedPlaced:
+def scaled(opened: OpenedPlaced, strength: float) -> OpenedPlaced:
     """A checkpoint whose bottlenecks are scaled; see `scaled_bottlenecks`."""
-    if isinstance(opened, OpenedPlaced):
-        names = {name for name in opened.tensors if OWN in name}
-        of_layers = in_layers(opened.model)
-        return replace(opened, tensors=scaled_bottlenecks(opened.tensors, names, of_layers, strength))
-    own = {module for site in opened.model.site_modules for module in site}
-    tensors = {name: t for name, t in opened.model.base.named_parameters() if OWN in name}
-    with torch.no_grad():
-        for name, tensor in scaled_bottlenecks(tensors, tensors.keys(), own, strength).items():
-            tensors[name].copy_(tensor)
-    return opened
+    names = {name for name in opened.tensors if OWN in name}
+    of_layers = in_layers(opened.model)
+    return replace(opened, tensors=scaled_bottlenecks(opened.tensors, names, of_layers, strength))
 
 
 def write_scaled(opened: OpenedPeft, modules: Collection[nn.Module], strength: float, out: Path) -> None:

@@ -19,11 +19,11 @@ import torch
 from adapter_probe.data.packing import cut_by_tokens
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import AdapterProbeError, CheckpointError
-from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.schema import GUARD
 
+from .general import GeneralRunner, general_runners
 from .guard import Guard, doubts, least_certain, margin_errors, margins, sampled
 from .lanes import Lanes
 from .outputs import Arrays, joined, refuse_nonfinite_intact
@@ -39,7 +39,6 @@ from .plan import (
     typical_tokens,
 )
 from .request import AblationRequest
-from .runners import Runner, make_runners
 
 ProgressCallback = Callable[[int], None]
 ERROR = "error"
@@ -72,11 +71,11 @@ class Engine:
         }
         self.tokens_per_pass = self._tokens[self._precisions[0]]
         self._lanes = Lanes(device)
-        self._runners: dict[str, SimpleQueue[Runner]] = {}  # by precision, one per lane
+        self._runners: dict[str, SimpleQueue[GeneralRunner]] = {}  # by precision, one per lane
         self._sampled: np.ndarray | None = None
 
     def outputs(self, parts: Sequence[np.ndarray], report: ProgressCallback) -> Generator[Arrays, None, None]:
-        """Yield the outputs of every variant for the items of each part; see `Runner.outputs`.
+        """Yield the outputs of every variant for the items of each part; see `GeneralRunner.outputs`.
 
         In mixed precision they include ``error`` ``[variants, items]``: the error of the fast pass for pairs
         repeated in float32 (infinite if a logit is not finite), NaN for the other pairs.
@@ -93,10 +92,7 @@ class Engine:
         if self._mixed:
             compute = partial(self._mixed_outputs, self._first_band())
         n_tokens = int(lengths.sum())  # of finished parts too, so that a resumed run has the same batches
-        one_length = not isinstance(self._request.model, AdaptedModel) and not isinstance(
-            self._request.encoded, EncodedRequests
-        )
-        cutting = cut_by_length if one_length else cut_batches
+        cutting = cut_batches if isinstance(self._request.encoded, EncodedRequests) else cut_by_length
         cut = [cutting(lengths, p, self.tokens_per_pass, self._lanes.n, n_tokens) for p in parts]
         with closing(self._side_by_side(compute, chain.from_iterable(cut))) as computed:
             for batches in cut:
@@ -134,11 +130,11 @@ class Engine:
         for precision in self._precisions:
             if precision not in self._runners:
                 runners = self._runners[precision] = SimpleQueue()
-                for runner in make_runners(self._request, getattr(torch, precision), self._lanes.n):
+                for runner in general_runners(self._request, getattr(torch, precision), self._lanes.n):
                     runners.put(runner)
 
     @contextmanager
-    def _runner(self, precision: str) -> Iterator[Runner]:
+    def _runner(self, precision: str) -> Iterator[GeneralRunner]:
         """A runner for the exclusive use of one lane."""
         runner = self._runners[precision].get()
         try:

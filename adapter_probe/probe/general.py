@@ -1,4 +1,4 @@
-"""The general engine on the examples of a request: batches in, outputs out; see `adapter_probe.replay`."""
+"""A model on the examples of a request: batches in, outputs out; see `adapter_probe.replay`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.tensors import split
 from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, finish_maps, finished_maps
 
-from .general_model import GeneralModel, example_of, ignore_padding, inputs_of
+from .general_model import example_of, ignore_padding, inputs_of
 from .heap import available_memory, return_free_memory
 from .layouts import Layout, choose_layout, encoding_once
 from .likelihoods import WrittenScores, summed_by_continuation
@@ -66,7 +66,14 @@ class GeneralRunner:
     def outputs(
         self, items: np.ndarray, masks: np.ndarray, tokens_per_pass: int, each_pass: Callable[[], None]
     ) -> Arrays:
-        """The outputs of every variant for one batch of items; see `Runner.outputs`."""
+        """The outputs of every variant for one batch of items, in the order given.
+
+        Args:
+            items: int ``[items]``.
+            masks: bool ``[variants, sites]``.
+            tokens_per_pass: maximum number of rows that pass through a layer together.
+            each_pass: called before each pass; what it raises stops the runner.
+        """
         encoded, step = self._request.encoded, self._step(tokens_per_pass, each_pass)
         if isinstance(encoded, EncodedRequests):
             return self._scores(encoded, items, masks, tokens_per_pass, step)
@@ -84,7 +91,7 @@ class GeneralRunner:
     def pairs(
         self, items: np.ndarray, masks: np.ndarray, tokens_per_pass: int, each_pass: Callable[[], None]
     ) -> np.ndarray:
-        """Logits of (item, variant) pairs, float32 ``[pairs, labels]``; see `pairs.pair_logits`."""
+        """Logits of (item, variant) pairs, float32 ``[pairs, labels]``; arguments as in `outputs`."""
         encoded, step = self._request.encoded, self._step(tokens_per_pass, each_pass)
         assert isinstance(encoded, Encoded), "only classes have pairs"
         out = np.empty((len(items), self._replay.model.config.num_labels), np.float32)
@@ -162,7 +169,6 @@ def general_runners(request: AblationRequest, dtype: torch.dtype, lanes: int) ->
         ModelError: the model cannot be run, or not exactly; see `Replay`.
     """
     model = request.model
-    assert isinstance(model, GeneralModel), "the other engine runs this model"
     fixed, strength = model.fixed or not can_share(model.module), request.settings.strength
 
     def fits(module: nn.Module) -> bool:
@@ -226,7 +232,6 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
 def _may_share(request: AblationRequest, module: nn.Module) -> bool:
     """Whether a copy of a model of half precision allows shared rows in float32, if there is room for it."""
     model = request.model
-    assert isinstance(model, GeneralModel), "the other engine runs this model"
     size = sum(4 * tensor.numel() for tensor in module.parameters())
     device = _place(module)[0]
     if model.fixed or not can_share(module) or size > _SHARE_OF_FREE * available_memory(device):

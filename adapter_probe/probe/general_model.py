@@ -1,4 +1,4 @@
-"""What a request needs to know of a model that the general engine runs, before it runs."""
+"""What a request needs to know of a model before it runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from adapter_probe.spans import NormChoice, SiteChoice, Stack
 from .rows import arguments_of
 
 if TYPE_CHECKING:
-    from adapter_probe.checkpoints.native import OpenedCheckpoint
+    from adapter_probe.checkpoints.opened_peft import OpenedPeft
 
 _BASE = ("base_layer", "original_module")  # where PEFT's modules keep what they change
 
@@ -180,8 +180,8 @@ class GeneralModel:
             )
 
 
-def model_of(opened: OpenedCheckpoint, encoded: Encoded | EncodedRequests | EncodedBatches) -> GeneralModel:
-    """The model of a checkpoint that the general engine runs; `encoded` are the examples that it will read.
+def model_of(opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBatches) -> GeneralModel:
+    """The model of a checkpoint; `encoded` are the examples that it will read.
 
     Raises:
         ModelError: it has no adapter that can be switched off, or no such task.

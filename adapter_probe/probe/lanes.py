@@ -10,14 +10,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from copy import deepcopy
-from itertools import chain
 from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
-
-from adapter_probe.models.adapted import AdaptedModel
 
 from .heap import share_one_heap
 
@@ -82,24 +77,3 @@ class Lanes:
         """
         if self._stopped.is_set():
             raise Stopped
-
-
-def twin(model: AdaptedModel, dtype: torch.dtype | None = None) -> AdaptedModel:
-    """A copy of the model that shares its weights, with independently switched sites.
-
-    Args:
-        model: the model.
-        dtype: precision to cast the weights to. Buffers that are computed and not stored keep their
-            precision, see `AdaptedModel`.
-    """
-    stored = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
-
-    def taken(tensor: Tensor) -> Tensor:
-        if dtype is None or id(tensor) not in stored or not tensor.is_floating_point():
-            return tensor
-        cast = tensor.detach().to(dtype)
-        return nn.Parameter(cast, requires_grad=False) if isinstance(tensor, nn.Parameter) else cast
-
-    return deepcopy(
-        model, {id(tensor): taken(tensor) for tensor in chain(model.parameters(), model.buffers())}
-    )

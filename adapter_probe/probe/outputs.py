@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.checkpoints.engines import PACKED
 from adapter_probe.checkpoints.peft_headers import LIBRARY
 from adapter_probe.data.answers import Answers, choose_windows, score_answers
 from adapter_probe.data.questions import Questions
@@ -100,8 +99,6 @@ def assemble_results(
     rank = _lora_rank(request.checkpoint.description.method)
     if rank and request.model.numbers_layers_as_peft:
         settings["lora_rank"] = rank
-    if request.engine != PACKED:
-        settings["engine"] = {"name": request.engine.name, "reason": request.engine.reason}
     if guard is not None:
         settings["guard"] = guard
     if request.data:

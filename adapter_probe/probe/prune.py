@@ -20,21 +20,18 @@ from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.checkpoints.converting import settle
 from adapter_probe.checkpoints.files import refuse_full
-from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opened_peft import OpenedPlaced
-from adapter_probe.data.packing import cut_by_tokens, pack
+from adapter_probe.data.packing import cut_by_tokens
 from adapter_probe.errors import CheckpointError
-from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.progress import progress_bar
 from adapter_probe.spans import SITES_PER_LAYER, Span, VariantSet, in_model
 
-from .general import own_forward
+from .general import general_runners, own_forward
 from .general_model import GeneralModel, added_parameters
 from .outputs import assemble_results, joined
 from .plan import choose_tokens_per_pass, cut_batches
 from .prune_writing import adapters_of, mask_without, write_own, write_peft
 from .request import AblationRequest
-from .runners import make_runners
 
 _TIMED_TOKENS, _TIMED_ROUNDS = 1024, 5
 
@@ -89,25 +86,25 @@ def prune_checkpoint(
     total = int(lengths.sum()) + 2 * (_TIMED_ROUNDS + 1) * n_tokens
     with progress_bar("prune", total, "tokens", enabled=progress) as bar:
         results = _results(request, layers, bar.update)
-        if isinstance(opened, OpenedCheckpoint | OpenedPlaced):
+        if isinstance(opened, OpenedPlaced):
             score = float(metrics.score(results.metric, results.predictions[1], results.scored_with))
             with TemporaryDirectory() as made:
                 scores = {request.metric: None if np.isnan(score) else score}
                 write_own(request, opened, layers, Path(made), scores)
                 written = settle(Path(made), out, opened.description.base.name)
             smaller = replace(request, checkpoint=written)
-            forwards = [_forward(of, items) for of in (request, smaller)]
+            forwards = [own_forward(of, of.model.module, items) for of in (request, smaller)]
             left = smaller.model.adapter_parameters
         else:
             module = write_peft(request, opened, layers, out, items)
-            forwards = [_forward(request, items), own_forward(request, module, items)]
+            forwards = [own_forward(request, one, items) for one in (model.module, module)]
             left = added_parameters(module)
         seconds = _time(forwards, lambda: bar.update(n_tokens))
     counts = (model.adapter_parameters, left)
     return PruneMeasurement(span, *counts, *seconds, results, request.settings.strength)
 
 
-def _refuse_unfit(model: AdaptedModel | GeneralModel, span: Span, layers: Span, source: Path) -> None:
+def _refuse_unfit(model: GeneralModel, span: Span, layers: Span, source: Path) -> None:
     """Refuse a span that cannot be removed, given with the numbers of its layers in the whole model."""
     n_layers, given = len(model.layers), str(span)
     if span.first == span.last:
@@ -138,7 +135,7 @@ def _results(request: AblationRequest, span: Span, step: Callable[[int], None]) 
     masks = np.stack([np.ones_like(mask), mask])
     items = np.argsort(request.encoded.lengths, kind="stable")
     tokens = choose_tokens_per_pass(request.tokens_per_pass, request.device.type, request.model.inner_size)
-    (runner,) = make_runners(request, torch.float32, 1)
+    (runner,) = general_runners(request, torch.float32, 1)
     computed = []
     for batch in cut_batches(request.encoded.lengths, items, tokens):
         computed.append(runner.outputs(batch, masks, tokens, lambda: None))
@@ -146,16 +143,6 @@ def _results(request: AblationRequest, span: Span, step: Callable[[int], None]) 
     arrays = joined(computed)
     in_order = {name: values[:, np.argsort(items)] for name, values in arrays.items()}
     return assemble_results(request, VariantSet(("intact", str(span)), (None, span), masks), in_order)
-
-
-def _forward(request: AblationRequest, items: np.ndarray) -> Callable[[], Tensor]:
-    """The model's own forward of some items, which returns all numbers that it computes."""
-    model, encoded = request.model, request.encoded
-    if isinstance(model, GeneralModel):
-        return own_forward(request, model.module, items)
-    model.to(request.device).eval()
-    batch = pack(encoded, items).to(request.device)
-    return lambda: model(batch)
 
 
 def _time(forwards: Sequence[Callable[[], Tensor]], step: Callable[[], None]) -> list[float]:

@@ -9,10 +9,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from torch import nn
 
-from adapter_probe.checkpoints.native import OpenedCheckpoint, save_checkpoint
+from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 from adapter_probe.errors import CheckpointError, ModelError
-from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Adapters
 from adapter_probe.spans import SITES_PER_LAYER, Span
@@ -24,7 +23,7 @@ from .request import AblationRequest
 
 def write_own(
     request: AblationRequest,
-    opened: OpenedCheckpoint | OpenedPlaced,
+    opened: OpenedPlaced,
     span: Span,
     out: Path,
     scores: dict[str, float | None],
@@ -44,14 +43,8 @@ def write_own(
     description, layers = opened.description, range(span.first, span.last + 1)
     method, adapters = description.method, adapters_of(request.model, span)
     assert isinstance(method, Adapters | ImportedMethod), "nothing else has adapters"
-    if isinstance(opened, OpenedPlaced):
-        tensors = dict(opened.tensors)
-        chosen = {name for name in tensors if opened.is_inside(name, span)}
-    else:
-        own = {id(tensor) for one in adapters for tensor in (*one.parameters(), *one.buffers())}
-        found = {**dict(opened.model.base.named_parameters()), **dict(opened.model.base.named_buffers())}
-        tensors = {name: found[name] for name in opened.trained}
-        chosen = {name for name, tensor in tensors.items() if id(tensor) in own}
+    tensors = dict(opened.tensors)
+    chosen = {name for name in tensors if opened.is_inside(name, span)}
     training = description.training
     if strength := request.settings.strength:
         from adapter_probe.checkpoints.scaling import scaled_bottlenecks  # which imports PEFT
@@ -63,15 +56,7 @@ def write_own(
         return
     before = method.skip_layers if isinstance(method, Adapters) else training.get("pruned_layers", ())
     gone = sorted({*before, *layers})
-    if isinstance(opened, OpenedPlaced):
-        method, tensors = opened.without(span)
-    else:
-        tensors = {name: tensor for name, tensor in tensors.items() if name not in chosen}
-        if isinstance(method, Adapters):
-            method = replace(method, skip_layers=tuple(gone))
-        else:
-            kept = tuple(spec for spec in method.bottlenecks if spec.layer not in layers)
-            method = replace(method, bottlenecks=kept)
+    method, tensors = opened.without(span)
     training = {**training, "pruned_layers": gone}
     save_checkpoint(out, tensors, replace(description, method=method, training=training, scores=scores))
 
@@ -101,7 +86,6 @@ def write_peft(
     from adapter_probe.replay.checking import coarsest, compare
 
     model, gone, strength = request.model, adapters_of(request.model, span), request.settings.strength
-    assert isinstance(model, GeneralModel), "the other engine runs other checkpoints"
 
     def write(place: Path) -> None:
         if strength:
@@ -125,7 +109,7 @@ def write_peft(
     return smaller
 
 
-def adapters_of(model: AdaptedModel | GeneralModel, span: Span, outside: bool = False) -> set[nn.Module]:
+def adapters_of(model: GeneralModel, span: Span, outside: bool = False) -> set[nn.Module]:
     """The modules of a span's adapters, or of those outside it."""
     found: set[nn.Module] = set()
     for site, modules in enumerate(model.site_modules):
@@ -134,7 +118,7 @@ def adapters_of(model: AdaptedModel | GeneralModel, span: Span, outside: bool = 
     return found
 
 
-def mask_without(model: AdaptedModel | GeneralModel, span: Span) -> np.ndarray:
+def mask_without(model: GeneralModel, span: Span) -> np.ndarray:
     """Bool ``[sites]`` with the span off."""
     mask = np.ones(SITES_PER_LAYER * len(model.layers), dtype=bool)
     mask[SITES_PER_LAYER * span.first : SITES_PER_LAYER * (span.last + 1)] = False

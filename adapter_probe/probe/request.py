@@ -12,8 +12,6 @@ import torch
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.any_base import start_of
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
-from adapter_probe.checkpoints.engines import PACKED, EngineChoice
-from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.custom_metric import CustomMetric
@@ -30,7 +28,6 @@ from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import refuse_unscorable
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
 from adapter_probe.metrics import COMPARISONS, check_metric
-from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.replay.switches import Switches
 from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective_variants
 
@@ -53,7 +50,7 @@ class AblationRequest:
         data: name of the examples where they are not a split of the checkpoint's own task; else empty.
     """
 
-    checkpoint: OpenedCheckpoint | OpenedPeft
+    checkpoint: OpenedPeft
     examples: Examples
     metric: str
     settings: AblationSettings
@@ -67,21 +64,13 @@ class AblationRequest:
         return self.examples.encoded
 
     @cached_property
-    def model(self) -> AdaptedModel | GeneralModel:
-        """The model, as the engine that runs it knows it.
+    def model(self) -> GeneralModel:
+        """The model, with what is known of it.
 
         Raises:
             ModelError: it has no adapter that can be switched off.
         """
-        opened = self.checkpoint
-        return opened.model if isinstance(opened.model, AdaptedModel) else model_of(opened, self.encoded)
-
-    @property
-    def engine(self) -> EngineChoice:
-        """The engine that runs the model, and why."""
-        if isinstance(self.checkpoint.model, AdaptedModel):
-            return PACKED
-        return EngineChoice("general", getattr(self.checkpoint, "reason", ""))
+        return model_of(self.checkpoint, self.encoded)
 
     @property
     def remarks(self) -> list[str]:
@@ -123,7 +112,6 @@ class AblationRequest:
             "data": {"fingerprint": self.examples.rows.fingerprint, "n_examples": len(self.examples.rows)},
             "tokens": {"fingerprint": self.examples.encoded.fingerprint},
             "settings": self.settings.to_json(),
-            **({} if self.engine == PACKED else {"engine": self.engine.name}),
             **({"compared": "intact"} if self.compares_tokens else {}),
             **({"stacks": [list(one) for one in self.model.stacks]} if len(self.model.stacks) > 1 else {}),
         }
@@ -151,7 +139,7 @@ def prepare_ablation(
     settings = arguments.settings
     choose_tokens_per_pass(arguments.tokens_per_pass, device.type, 1)  # refuse a bad value first
     dtype = torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
-    opened: OpenedCheckpoint | OpenedPeft = given or open_any(
+    opened = given or open_any(
         arguments.checkpoint, arguments.base, dtype=dtype, dequantise=arguments.dequantise
     )
     if settings.precision == "mixed" and getattr(opened, "quantised", None) is not None:
@@ -159,9 +147,7 @@ def prepare_ablation(
             "--precision mixed is not possible with a quantised base, which has one precision; give "
             "float32 or bfloat16"
         )
-    if isinstance(opened.model, AdaptedModel):  # known without examples
-        _refuse_unfit(opened.model, opened, arguments)
-    elif isinstance(opened, OpenedPlaced) and not Switches().inside(opened.model):
+    if isinstance(opened, OpenedPlaced) and not Switches().inside(opened.model):
         raise _without_adapters(arguments.checkpoint, np.zeros((1, 2), dtype=bool), opened, settings)
     named = data_name(arguments.data) if examples is None else GIVEN_BATCHES
     if examples is None:
@@ -180,15 +166,12 @@ def prepare_ablation(
                 "function of labels and predictions, [examples, targets] each"
             )
     request = AblationRequest(opened, examples, metric, settings, device, arguments.tokens_per_pass, named)
-    if isinstance(request.model, GeneralModel):
-        request.model.check_sites(settings.sites)
-        _refuse_unfit(request.model, opened, arguments)
+    request.model.check_sites(settings.sites)
+    _refuse_unfit(request.model, opened, arguments)
     return request
 
 
-def _refuse_unfit(
-    model: AdaptedModel | GeneralModel, opened: OpenedCheckpoint | OpenedPeft, arguments: AblationArguments
-) -> None:
+def _refuse_unfit(model: GeneralModel, opened: OpenedPeft, arguments: AblationArguments) -> None:
     """Refuse settings with which the model has nothing to switch off, or not in this way.
 
     Raises:
@@ -196,8 +179,6 @@ def _refuse_unfit(
     """
     settings = arguments.settings
     model.check_norms(settings.layernorm)
-    if isinstance(model, AdaptedModel):
-        model.scale_off(settings.strength)
     has_adapter = model.has_adapter  # [sites]
     never_off = settings.variants(model.stacks).masks.all(axis=0)  # [sites]
     if not (has_adapter & ~never_off).any():
@@ -216,9 +197,7 @@ def on_other_data(request: AblationRequest, arguments: AblationArguments) -> Abl
     return replace(request, examples=examples, metric=metric, data=data_name(arguments.data))
 
 
-def _scored_examples(
-    opened: OpenedCheckpoint | OpenedPeft, arguments: AblationArguments
-) -> tuple[TaskSpec, Examples, str]:
+def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[TaskSpec, Examples, str]:
     """The task of the examples, the examples, and the name of their metric."""
     split, about, data = arguments.split, opened.description, arguments.data
     if not any(map(is_task, data)):
@@ -260,7 +239,7 @@ def _scored_examples(
     return task, examples, metric
 
 
-def _start_of(opened: OpenedCheckpoint | OpenedPeft) -> Start | None:
+def _start_of(opened: OpenedPeft) -> Start | None:
     """How an encoder-decoder's own code begins to write, see `encode_requests`; None of another model."""
     if getattr(opened, "head", "") != "seq2seq":
         return None
@@ -276,7 +255,7 @@ def _start_of(opened: OpenedCheckpoint | OpenedPeft) -> Start | None:
 def _without_adapters(
     folder: str,
     has_adapter: np.ndarray,  # [layers, sites of a layer]
-    opened: OpenedCheckpoint | OpenedPeft,
+    opened: OpenedPeft,
     settings: AblationSettings,
 ) -> CheckpointError:
     """The error for a checkpoint without adapters at the chosen sites."""

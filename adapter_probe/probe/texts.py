@@ -8,22 +8,19 @@ import numpy as np
 import torch
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.examples import Examples
 from adapter_probe.data.splits import Split
-from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.evaluation import evaluate
 
-from .general_model import GeneralModel, model_of
+from .general import GeneralRunner, general_runners
+from .general_model import model_of
 from .plan import choose_tokens_per_pass, cut_batches
 from .request import AblationRequest
-from .runners import PackedRunner, Runner
 
 
 class OpenModel:
-    """An open checkpoint with the engine that runs it.
+    """An open checkpoint, ready to run.
 
     Args:
         opened: the checkpoint.
@@ -35,19 +32,13 @@ class OpenModel:
         base: the model of transformers, whose own forward applies the adapters.
     """
 
-    def __init__(self, opened: OpenedCheckpoint | OpenedPeft, device: torch.device):
+    def __init__(self, opened: OpenedPeft, device: torch.device):
         self.opened = opened
-        self.model: AdaptedModel | GeneralModel
-        self._prepared: Runner | None = None
-        if isinstance(opened, OpenedCheckpoint):
-            self.model, self.base = opened.model.to(device), opened.model.base
-        else:
-            if opened.quantised is None:
-                opened.model.to(device)
-            self.model, self.base = (
-                model_of(opened, self._encoded(("a",), None)),
-                opened.model.get_base_model() if hasattr(opened.model, "get_base_model") else opened.model,
-            )
+        self._prepared: GeneralRunner | None = None
+        if opened.quantised is None:
+            opened.model.to(device)
+        self.model, own = model_of(opened, self._encoded(("a",), None)), opened.model
+        self.base = own.get_base_model() if hasattr(own, "get_base_model") else own
 
     def _encoded(self, first: Sequence[str], second: Sequence[str] | None) -> Encoded:
         split = Split(tuple(first), second and tuple(second), np.zeros(len(first), np.int64), "texts", "")
@@ -75,8 +66,6 @@ class OpenModel:
             DataError: a text has no tokens.
         """
         encoded, model = self._encoded(first, second), self.model
-        if isinstance(model, AdaptedModel) and not model.has_adapter.any():
-            return evaluate(model, encoded)[None].repeat(len(masks), axis=0)
         width = choose_tokens_per_pass(tokens_per_pass, model.device.type, model.inner_size)
         runner = self._runner(encoded)
         order = np.argsort(encoded.lengths, kind="stable")
@@ -84,18 +73,13 @@ class OpenModel:
         logits = [runner.outputs(items, masks, width, lambda: None)["logits"] for items in batches]
         return np.concatenate(logits, axis=1)[:, np.argsort(np.concatenate(batches))]
 
-    def _runner(self, encoded: Encoded) -> Runner:
+    def _runner(self, encoded: Encoded) -> GeneralRunner:
         """What computes the outputs of these texts; prepared once."""
         rows = Split((), None, np.zeros(len(encoded), np.int64), "texts", "")
         metric = self.opened.description.task.metric
         request = AblationRequest(
             self.opened, Examples(rows, encoded), metric, AblationSettings(), self.model.device
         )
-        if isinstance(self.model, AdaptedModel):
-            return PackedRunner(request, self.model)
-        from .general import GeneralRunner, general_runners
-
         if self._prepared is None:
             self._prepared = next(general_runners(request, self.model.dtype, 1))
-        assert isinstance(self._prepared, GeneralRunner)
         return self._prepared.on(request)

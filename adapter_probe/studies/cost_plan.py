@@ -81,7 +81,6 @@ class AblationPlan(Plan):
         seconds_left: estimated time in seconds, including start-up and figures.
         peak_memory_bytes: estimated peak memory; None if it is unknown.
         device: compute device.
-        engine: the engine that runs the model, and why.
         folder: results folder.
         seconds_computing: the part of `seconds_left` in which the model computes.
         n_strengths: number of strengths, for each of which all variants are computed.
@@ -101,7 +100,6 @@ class AblationPlan(Plan):
     seconds_left: float
     peak_memory_bytes: float | None
     device: str
-    engine: str
     folder: Path
     seconds_computing: float
     n_strengths: int = 1
@@ -123,7 +121,6 @@ class AblationPlan(Plan):
                 "peak memory, estimated",
                 "unknown" if memory is None else f"{memory / 1e9:.1f} GB on {self.device}",
             ),
-            ("engine", self.engine),
             ("results folder", str(self.folder)),
         ]
         deep = self.separate_layer_evaluations // self.n_variants >= _DEEP
@@ -260,7 +257,6 @@ def plan_ablation(
         seconds_computing=seconds,
         peak_memory_bytes=_peak_memory(engine.peak_memory(), request),
         device=str(request.device),
-        engine=f"{request.engine.name}: {request.engine.reason}",
         folder=folder,
         n_strengths=len(parts),
     )

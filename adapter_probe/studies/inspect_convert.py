@@ -17,7 +17,6 @@ from .checkpoint_arguments import Convert, Inspect
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.headers import Contents
-    from adapter_probe.checkpoints.native import OpenedCheckpoint
     from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 
 
@@ -30,8 +29,7 @@ def inspect(call: Inspect) -> dict[str, Any]:
         several `stacks`, `n_sites` (with an adapter) and `hidden_size`; the record of the `method`; numbers
         of `parameters` by role and, of these, `trained_by_role`; of `trained_parameters` and of
         `trained_parameters_without_head`; the latter as `percent_of_base`, and the adapters alone, which is
-        what papers quote, as `adapters_percent_of_base`; `engine`, "packed" or
-        "general", that runs it, with the `engine_reason`; `notes` on how the checkpoint was read.
+        what papers quote, as `adapters_percent_of_base`; `notes` on how the checkpoint was read.
 
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
@@ -45,14 +43,11 @@ def inspect(call: Inspect) -> dict[str, Any]:
     folder = translated.folder
     contents = read_contents(folder, place) or read_peft_contents(folder, place)
     if contents is None:
-        from adapter_probe.checkpoints.native import OpenedCheckpoint
         from adapter_probe.checkpoints.opened_peft import OpenedPlaced
         from adapter_probe.checkpoints.opening import open_any
 
         opened = open_any(folder, place)
         if isinstance(opened, OpenedPlaced):
-            contents = contents_of_placed(opened)
-        elif isinstance(opened, OpenedCheckpoint):
             contents = contents_of(opened)
         else:
             contents = read_peft_contents(opened.folder, opened.description.base.name, opened=True)
@@ -79,39 +74,12 @@ def inspect(call: Inspect) -> dict[str, Any]:
         "trained_parameters_without_head": contents.trained_body,
         "percent_of_base": 100 * contents.trained_body / contents.pretrained,
         "adapters_percent_of_base": 100 * counts["adapters"] / contents.pretrained,
-        "engine": contents.engine.name,
-        "engine_reason": contents.engine.reason,
         "notes": [*translated.notes, *contents.notes],
     }
 
 
-def contents_of(opened: OpenedCheckpoint) -> Contents:
+def contents_of(opened: OpenedPlaced) -> Contents:
     """The contents of an open checkpoint, as `read_contents` reads them from files."""
-    from adapter_probe.checkpoints.headers import Contents
-
-    model = opened.model
-    # As in sweeps: parameters that the base lacks count as head; percentages of the base leave the head out.
-    body = [(r, n, p.numel()) for r, n, p in model.named_roles() if r != "head" and n not in opened.missing]
-    trained = dict.fromkeys(model.parameter_counts(), 0)
-    for role, name, parameter in model.named_roles():
-        trained[role] += parameter.numel() if name in opened.trained else 0
-    return Contents(
-        opened.description,
-        model.base.config.model_type,
-        len(model.layers),
-        model.hidden_size,
-        int(model.has_adapter.sum()),
-        model.parameter_counts(),
-        trained,
-        sum(size for _, name, size in body if name in opened.trained),
-        sum(size for role, _, size in body if role != "adapters"),
-        opened.notes,
-    )
-
-
-def contents_of_placed(opened: OpenedPlaced) -> Contents:
-    """The same of one whose adapters are in Transformers' own modules."""
-    from adapter_probe.checkpoints.engines import EngineChoice
     from adapter_probe.checkpoints.headers import Contents, count_parameters
     from adapter_probe.replay.stacks import find_layers
     from adapter_probe.replay.switches import Switches
@@ -127,7 +95,6 @@ def contents_of_placed(opened: OpenedPlaced) -> Contents:
         sum(bool(part) for name in opened.layer_names for part in parts.get(name, ())),
         *counts,
         opened.notes,
-        EngineChoice("general", opened.reason),
     )
 
 
@@ -173,14 +140,13 @@ def _write(call: Convert, out: Path) -> list[str]:
     """Write the checkpoint in the other format; what was left out of it."""
     from adapter_probe.checkpoints.converting import to_adapterhub, to_native
     from adapter_probe.checkpoints.mlx_writing import write_mlx
-    from adapter_probe.checkpoints.native import OpenedCheckpoint
     from adapter_probe.checkpoints.opened_peft import OpenedPlaced
     from adapter_probe.checkpoints.opening import open_any
     from adapter_probe.data.given import given_task
 
     source, files = choose_adapter(Path(call.source), call.adapter), as_tuple(call.data)
     opened = open_any(source, None if call.base is None else str(call.base))
-    if call.strength is not None and isinstance(opened, OpenedCheckpoint | OpenedPlaced):
+    if call.strength is not None and isinstance(opened, OpenedPlaced):
         from adapter_probe.checkpoints.scaling import scaled
 
         opened = scaled(opened, call.strength)
@@ -193,7 +159,7 @@ def _write(call: Convert, out: Path) -> list[str]:
     if call.to == "peft":
         _write_peft(opened, out, call.strength)
         return []
-    if not isinstance(opened, OpenedCheckpoint | OpenedPlaced):
+    if not isinstance(opened, OpenedPlaced):
         raise CheckpointError(
             f"checkpoint {call.source} is loaded by PEFT, so it can be written in PEFT's or MLX-LM's format "
             "only (--to peft, mlx)"
@@ -209,15 +175,12 @@ def _write(call: Convert, out: Path) -> list[str]:
     return []
 
 
-def _write_peft(
-    opened: OpenedCheckpoint | OpenedPeft, out: Path, strength: float | None, library: str = "PEFT"
-) -> None:
+def _write_peft(opened: OpenedPeft, out: Path, strength: float | None, library: str = "PEFT") -> None:
     """Write PEFT's format, whatever was opened; adapters of PEFT are scaled by a strength."""
     from adapter_probe.checkpoints.converting import to_peft
-    from adapter_probe.checkpoints.native import OpenedCheckpoint
     from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 
-    if isinstance(opened, OpenedCheckpoint | OpenedPlaced):
+    if isinstance(opened, OpenedPlaced):
         to_peft(opened, out, library)
         return
     if strength is not None:

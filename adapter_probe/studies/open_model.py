@@ -18,7 +18,6 @@ from adapter_probe.data.formats import is_text
 from adapter_probe.data.rows import is_column
 from adapter_probe.device import choose_device
 from adapter_probe.errors import DataError, ModelError, must_be, shown
-from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.probe.texts import OpenModel
 from adapter_probe.spans import SITES_PER_LAYER, Span, as_span, in_model
 
@@ -250,7 +249,6 @@ def open_model(
     adapter: str | None = None,
     device: str = "auto",
     dtype: str = "float32",
-    anatomy: Anatomy | None = None,
 ) -> Model:
     """Open a checkpoint written by this project, AdapterHub's `adapters`, PEFT or the paper's code.
 
@@ -262,8 +260,6 @@ def open_model(
         adapter: subfolder of the adapter to open, where the checkpoint's folder holds several.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
         dtype: precision of weights and arithmetic: ``float32``, ``float64`` or ``bfloat16``.
-        anatomy: where the base's modules are, for a model family without built-in support; see
-            docs/guides/families.md.
 
     Raises:
         CheckpointError: not a checkpoint, damaged files, or a base that is missing or does not fit.
@@ -272,9 +268,9 @@ def open_model(
     if dtype not in _DTYPES:
         raise ModelError(must_be("dtype", f"one of {', '.join(_DTYPES)}", dtype))
     if isinstance(checkpoint, torch.nn.Module):
-        if (base, adapter, anatomy) != (None, None, None):
+        if (base, adapter) != (None, None):
             raise ModelError(
-                "base, adapter and anatomy belong to a checkpoint on disk; omit them with a model in memory"
+                "base and adapter belong to a checkpoint on disk; omit them with a model in memory"
             )
         opened = open_given(checkpoint, tokenizer, device)
         return Model(_open_nothing, OpenModel(opened, device_of(checkpoint)))
@@ -282,7 +278,7 @@ def open_model(
     shared, place = SharedBase(where), None if base is None else str(base)
 
     def open_on(folder: str | Path) -> OpenModel:
-        opened = open_any(folder, place, anatomy=anatomy, dtype=getattr(torch, dtype), shared=shared)
+        opened = open_any(folder, place, dtype=getattr(torch, dtype), shared=shared)
         return OpenModel(opened, where)
 
     return Model(open_on, choose_adapter(Path(checkpoint), adapter) if adapter is not None else checkpoint)
