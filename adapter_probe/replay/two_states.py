@@ -1,8 +1,8 @@
-"""Modules that compute with a fine-tuned model's tensors or with those of its base, between which they switch."""
+"""Modules that hold the tensors of a fine-tuned model and of its base, and switch between the two."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -95,26 +95,35 @@ class Difference:
     lacking: tuple[str, ...] = ()
 
 
-def hold_both(model: nn.Module, base: nn.Module, lacking: Collection[str] = ()) -> Difference:
+def hold_both(
+    model: nn.Module,
+    base: nn.Module,
+    lacking: Collection[str] = (),
+    names: tuple[str, str] = ("the model", "its base"),
+) -> Difference:
     """Let every module in a model's layers hold another model's tensors too where they differ, in place.
 
     Args:
         model: the model.
         base: the other model, of the same modules; equal tensors are not kept, the others are shared.
         lacking: names of tensors that the other model does not really have.
+        names: what to call the two in messages.
 
     Raises:
         ModelError: the models have other tensors or shapes, tie other weights, or differ in no layer.
     """
     own, others = _stored(model), _stored(base)
-    _refuse_unfit(own, others, lacking)
-    _refuse_other_ties(own, others, lacking)
+    _refuse_unfit(own, others, lacking, names)
+    _refuse_other_ties(own, others, lacking, names)
     differing: dict[str, list[str]] = {}
     for name, tensor in own.items():
         if name not in lacking and not _equal(tensor, others[name]):
             differing.setdefault(name.rpartition(".")[0], []).append(name)
     if not differing:
-        raise ModelError("equals it in every tensor, so there is no difference to switch off")
+        raise ModelError(
+            f"{names[0]} equals {names[1]} in every tensor, so there is no difference to switch off; "
+            "give the model that it was trained from with --base"
+        )
     placed: dict[int, Tensor] = {}
     of_all = set(_of_all_layers(model))
     for holder, names in differing.items():
@@ -137,16 +146,17 @@ def hold_both(model: nn.Module, base: nn.Module, lacking: Collection[str] = ()) 
     outside = tuple(name for names in differing.values() for name in names if name not in inside)
     if not inside:
         raise ModelError(
-            f"differs from it only outside the layers ({_first(outside)}), so no layer can be switched off"
+            f"{names[0]} differs from {names[1]} only outside the layers ({first_few(outside)}), so no layer "
+            "can be switched off"
         )
     return Difference(tuple(name for name in own if name in inside), outside, tuple(lacking))
 
 
-def put_back(model: nn.Module, base: nn.Module, names: Collection[str]) -> None:
-    """Give a model the tensors of another one, under some names."""
+def put_back(model: nn.Module, others: Mapping[str, Tensor]) -> None:
+    """Give a model other tensors, by their names."""
     placed: dict[int, Tensor] = {}
-    others, own = _stored(base), _stored(model)
-    for name in names:
+    own = _stored(model)
+    for name in others:
         holder, _, last = name.rpartition(".")
         module = model.get_submodule(holder)
         into = module._parameters if last in module._parameters else module._buffers
@@ -162,7 +172,7 @@ def finished(model: nn.Module) -> nn.Module:
 
 
 def _of_all_layers(model: nn.Module) -> Iterator[str]:
-    """The embeddings that only the first of several layers has: T5's positions, which it hands to the others."""
+    """The embeddings that only the first layer has: T5's positions, which it hands to the others."""
     for name, layers in model.named_modules():
         if isinstance(layers, nn.ModuleList) and len(layers) > 1:
             there = {inner for layer in list(layers)[1:] for inner, _ in layer.named_modules()}
@@ -220,28 +230,33 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from module.named_buffers(recurse=False, remove_duplicate=False)
 
 
-def _refuse_unfit(own: dict[str, Tensor], others: dict[str, Tensor], lacking: Collection[str]) -> None:
-    for one, two, said in ((own, others, "has not"), (others, own, "alone has")):
+def _refuse_unfit(
+    own: dict[str, Tensor], others: dict[str, Tensor], lacking: Collection[str], names: tuple[str, str]
+) -> None:
+    said = f"{names[0]} does not fit {names[1]}"
+    for one, two, which in ((own, others, "lacks"), (others, own, "alone has")):
         if missing := [name for name in one if name not in two and name not in lacking]:
-            raise ModelError(f"does not fit it, which {said} {_first(missing)}")
+            raise ModelError(f"{said}, which {which} {first_few(missing)}")
     shapes = [
-        f"{name} has shape {list(tensor.shape)}, there {list(others[name].shape)}"
+        f"{name} has shape {list(tensor.shape)} and there {list(others[name].shape)}"
         for name, tensor in own.items()
         if name not in lacking and tensor.shape != others[name].shape
     ]
     if shapes:
-        raise ModelError(f"does not fit it: {_first(shapes, '; ')}")
+        raise ModelError(f"{said}: {first_few(shapes, '; ')}")
 
 
-def _refuse_other_ties(own: dict[str, Tensor], others: dict[str, Tensor], lacking: Collection[str]) -> None:
+def _refuse_other_ties(
+    own: dict[str, Tensor], others: dict[str, Tensor], lacking: Collection[str], names: tuple[str, str]
+) -> None:
     """Refuse a model in which other weights are tied than in the other one."""
     ties, theirs = (_ties({n: t for n, t in one.items() if n not in lacking}) for one in (own, others))
     if ties != theirs:
-        tied = sorted(max(ties ^ theirs, key=len))
-        here, there = ("ties", "does not") if frozenset(tied) in ties else ("does not tie", "does")
+        tied = max(ties ^ theirs, key=lambda group: sorted(group))
+        one, two = names if tied in ties else names[::-1]
         raise ModelError(
-            f"{here} the weights {' and '.join(tied)}, and it {there}, so their difference is not one of "
-            "single tensors; give a base that ties the same weights"
+            f"the weights {' and '.join(sorted(tied))} are one tensor in {one} and several in {two}, so the "
+            "two differ in more than numbers; save both with the weights tied, or both without"
         )
 
 
@@ -252,9 +267,8 @@ def _ties(tensors: dict[str, Tensor]) -> set[frozenset[str]]:
     return {frozenset(names) for names in groups.values() if len(names) > 1}
 
 
-def _first(names: Collection[str], between: str = ", ", most: int = 3) -> str:
+def first_few(texts: Collection[str], between: str = ", ", most: int = 3) -> str:
     """The first few of some texts, with the number of the others."""
-    shown = list(names)[:most]
-    more = len(names) - len(shown)
-    return between.join(shown) + (f"{between}and {more} more" if more else "")
-
+    texts = list(texts)
+    more = len(texts) - most
+    return between.join(texts[:most]) + (f"{between}and {more} more" if more > 0 else "")
