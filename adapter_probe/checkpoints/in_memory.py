@@ -170,9 +170,8 @@ def _against(opened: OpenedPeft, base_model: Any) -> OpenedFinetuned:
     name, lacking = type(model).__name__, frozenset[str]()
     if isinstance(base_model, str | Path):
         found = find_any_base(*resolve_base(str(base_model)))
-        labels = (
-            getattr(model.config, "num_labels", None) if opened.head not in ("causal", "seq2seq") else None
-        )
+        writes = opened.head in ("causal", "seq2seq")
+        labels = None if writes else getattr(model.config, "num_labels", None)
         loaded = load_any_base(found, type(model), labels, next(model.parameters()).dtype)
         base_model, lacking, called = loaded.model, loaded.missing, f"base {found.name}"
     else:

@@ -207,6 +207,10 @@ class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
         None, "multiply what the adapters in the layers change by this number, in the weights that are "
         "written.", panel="Output", metavar="S",
     )  # fmt: skip
+    rank: int | None = setting(
+        None, "of a fine-tuned model, for ``peft`` and ``mlx``: the largest rank of the LoRA that its "
+        "difference to the base is written as.", least=1, panel="Output",
+    )  # fmt: skip
     lossy: bool = setting(False, "drop what the output format cannot represent.", panel="Output")
 
     def __post_init__(self) -> None:
