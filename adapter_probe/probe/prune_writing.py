@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from adapter_probe.checkpoints.base_config import silent_transformers
 from adapter_probe.checkpoints.description import write_description
 from adapter_probe.checkpoints.files import DELTA, DESCRIPTION
 from adapter_probe.checkpoints.native import library_versions, save_checkpoint
@@ -97,8 +98,9 @@ def _write_finetuned(
         save_checkpoint(out, tensors, written)
         return
     make_folder(out)
-    plain.save_pretrained(out)  # type: ignore[operator]
-    opened.tokenizer.save_pretrained(out)
+    with silent_transformers():
+        plain.save_pretrained(out)  # type: ignore[operator]
+        opened.tokenizer.save_pretrained(out)
     if (opened.folder / DESCRIPTION).is_file():
         digest = sha256_of(out / "model.safetensors")
         write_description(out, replace(written, delta_sha256=digest, versions=library_versions()))

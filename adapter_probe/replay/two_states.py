@@ -118,38 +118,51 @@ def hold_both(
     differing: dict[str, list[str]] = {}
     for name, tensor in own.items():
         if name not in lacking and not _equal(tensor, others[name]):
-            differing.setdefault(name.rpartition(".")[0], []).append(name)
+            holder, _, last = name.rpartition(".")
+            differing.setdefault(holder, []).append(last)
     if not differing:
         raise ModelError(
             f"{names[0]} equals {names[1]} in every tensor, so there is no difference to switch off; "
             "give the model that it was trained from with --base"
         )
-    placed: dict[int, Tensor] = {}
-    of_all = set(_of_all_layers(model))
-    for holder, names in differing.items():
-        if holder in of_all:
-            continue
-        module = model.get_submodule(holder)
-        off = {name.rpartition(".")[2]: _placed(others[name], own[name], placed) for name in names}
-        _hold(module, off)
-    try:
-        parts = {m for layer in find_layers(model, Switches()) for part in layer.parts for m in part}
-    except ModelError:
-        parts = set()
-    for holder in differing:
-        module = model.get_submodule(holder)
-        if isinstance(module, TwoStates) and module not in parts:
-            module.finish()
-    inside = {
-        name for holder, names in differing.items() if model.get_submodule(holder) in parts for name in names
-    }
-    outside = tuple(name for names in differing.values() for name in names if name not in inside)
+    left, placed = {"", *_of_all_layers(model)}, dict[int, Tensor]()
+    for holder in differing.keys() - left:
+        names_of = {name: _joined(holder, name) for name in differing[holder]}
+        off = {name: _placed(others[whole], own[whole], placed) for name, whole in names_of.items()}
+        _hold(model.get_submodule(holder), off)
+    inside = _inside(model, differing)
+    outside = tuple(name for name in _whole_names(differing) if name not in inside)
     if not inside:
         raise ModelError(
             f"{names[0]} differs from {names[1]} only outside the layers ({first_few(outside)}), so no layer "
             "can be switched off"
         )
     return Difference(tuple(name for name in own if name in inside), outside, tuple(lacking))
+
+
+def _joined(holder: str, name: str) -> str:
+    return f"{holder}.{name}" if holder else name
+
+
+def _whole_names(differing: Mapping[str, list[str]]) -> Iterator[str]:
+    for holder, names in differing.items():
+        yield from (_joined(holder, name) for name in names)
+
+
+def _inside(model: nn.Module, differing: Mapping[str, list[str]]) -> set[str]:
+    """The names of the tensors that can be switched; the modules of the others become what they were."""
+    try:
+        parts = {m for layer in find_layers(model, Switches()) for part in layer.parts for m in part}
+    except ModelError:
+        parts = set()
+    found = set()
+    for holder, names in differing.items():
+        module = model.get_submodule(holder)
+        if module in parts:
+            found |= {_joined(holder, name) for name in names}
+        elif isinstance(module, TwoStates):
+            module.finish()
+    return found
 
 
 def put_back(model: nn.Module, others: Mapping[str, Tensor]) -> None:

@@ -85,7 +85,8 @@ def contents_of(opened: OpenedPlaced) -> Contents:
     from adapter_probe.replay.switches import Switches
 
     model, about = opened.model, opened.description
-    parts = {layer.name: layer.parts for layer in find_layers(model, Switches())}
+    layers = find_layers(model, Switches()) if Switches().inside(model) else []
+    parts = {layer.name: layer.parts for layer in layers}
     counts = count_parameters(opened.shapes, opened.trained, opened.missing, f"{model.base_model_prefix}.")
     return Contents(
         about,
