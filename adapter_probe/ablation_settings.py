@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from .errors import AdapterProbeError, ResultsError, must_be
-from .settings import NormChoice, Precision, Settings, SiteChoice, setting
+from .settings import NormChoice, OutsideChoice, Precision, Settings, SiteChoice, setting
 
 if TYPE_CHECKING:
     from .spans import Stack, VariantSet
@@ -64,6 +64,11 @@ class AblationSettings(Settings):
         "1.5 and -1 go beyond; the same of both ends of an (IA)³ factor and of tuned LayerNorms, and of a "
         "method that is not linear, of the outputs of its modules.",
         metavar="S", slug="strength{:g}", note="scaled by {:g}",
+    )  # fmt: skip
+    outside: OutsideChoice = setting(
+        "finetuned", "of a fine-tuned model, whose tensors to use outside the layers (embeddings, last "
+        "norms, heads): its own, or those of its base where the base has them.", slug="{}-outside",
+        note="{} outside the layers",
     )  # fmt: skip
     precision: Precision = setting(
         "float32",

@@ -19,6 +19,7 @@ from adapter_probe.replay.recording import Inputs
 from adapter_probe.replay.replay import layers_in_order
 from adapter_probe.replay.stacks import Layer, stacks_of
 from adapter_probe.replay.switches import Switches
+from adapter_probe.replay.two_states import TwoStates
 from adapter_probe.spans import NormChoice, SiteChoice, Stack
 
 from .rows import arguments_of
@@ -247,11 +248,13 @@ def added_parameters(module: nn.Module) -> int:
     return sum(_added(tuple(Switches().inside(module).values())).values())
 
 
-def _added(part: tuple[nn.Module, ...]) -> dict[nn.Parameter, int]:
+def _added(part: tuple[nn.Module, ...]) -> dict[Tensor, int]:
     """The parameters that a site's tuners add, and their sizes."""
     return {
         parameter: parameter.numel()
         for module in part
-        for name, parameter in module.named_parameters()
+        for name, parameter in (
+            module.changed().items() if isinstance(module, TwoStates) else module.named_parameters()
+        )
         if not any(own in _BASE for own in name.split("."))
     }
