@@ -10,7 +10,7 @@ import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import last_layers
-from adapter_probe.spans import SITES_PER_LAYER, Span
+from adapter_probe.spans import Span
 
 
 def layers_to_transform(layers: Iterable[int], removed: Span) -> str:
@@ -95,8 +95,8 @@ def studied_lora(results: AblationResults) -> tuple[int, list[int], list[int]] |
     rank, counts = results.settings.get("lora_rank"), results.settings.get("site_parameters")
     if not isinstance(rank, int) or not counts:
         return None
-    switched = (~results.masks).any(axis=0)  # [sites]
-    there, off = (np.reshape(sites, (-1, SITES_PER_LAYER)) for sites in (np.array(counts) > 0, switched))
+    off = results.switched
+    there = np.reshape(counts, off.shape) > 0
     studied = (there & off).any(axis=1)  # [layers]
     if (there & ~off)[studied].any():
         return None

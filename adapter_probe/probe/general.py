@@ -210,6 +210,7 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
             alone=alone,
             one_position=one,
             instead=None if module is request.model.module else activated_in_place,
+            by_module=request.settings.names_modules,
         ), None
     share = dtype.itemsize > 2 or _may_share(request, module)
     layout = choose_layout(module, encoded, dtype, device, alone, share)
@@ -225,6 +226,7 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
             switches=switches,
             alone=alone,
             instead=None if module is request.model.module else activated_in_place,
+            by_module=request.settings.names_modules,
         )
     return replay, layout
 

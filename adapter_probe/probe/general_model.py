@@ -19,7 +19,7 @@ from adapter_probe.replay.recording import Inputs
 from adapter_probe.replay.replay import layers_in_order
 from adapter_probe.replay.stacks import stacks_of
 from adapter_probe.replay.switches import Switches
-from adapter_probe.spans import NormChoice, SiteChoice, Stack
+from adapter_probe.spans import NormChoice, Site, Stack
 
 from .rows import arguments_of
 
@@ -36,6 +36,7 @@ class GeneralModel:
         module: the model in evaluation mode.
         example: arguments of its forward, to see which layers it calls.
         fixed: whether its weights must stay in their precision and on their devices.
+        by_module: whether every kind of tuned module is a site of its own.
 
     Attributes:
         module: the model.
@@ -43,9 +44,14 @@ class GeneralModel:
         fixed: see above.
     """
 
-    def __init__(self, module: nn.Module, example: Inputs, fixed: bool = False):
+    def __init__(self, module: nn.Module, example: Inputs, fixed: bool = False, by_module: bool = False):
         self.module, self.fixed = module.eval(), fixed
-        self.layers = layers_in_order(module, example)
+        self.layers = layers_in_order(module, example, by_module)
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The sites of every layer."""
+        return self.layers[0].sites
 
     @property
     def has_adapter(self) -> np.ndarray:
@@ -165,7 +171,7 @@ class GeneralModel:
         for adapter in placed:
             adapter.restore_norm()
 
-    def check_sites(self, sites: SiteChoice) -> None:
+    def check_sites(self, sites: str) -> None:
         """Refuse one sublayer of layers in which the sublayers cannot be told apart.
 
         Raises:
@@ -179,7 +185,9 @@ class GeneralModel:
             )
 
 
-def model_of(opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBatches) -> GeneralModel:
+def model_of(
+    opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBatches, by_module: bool = False
+) -> GeneralModel:
     """The model of a checkpoint; `encoded` are the examples that it will read.
 
     Raises:
@@ -202,7 +210,7 @@ def model_of(opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBat
         example = {name: x.to(device) for name, x in inputs.items()}
     else:
         example = inputs_of(module, encoded, example_of(encoded)[:1], device)
-    return GeneralModel(module, example, fixed=getattr(opened, "quantised", None) is not None)
+    return GeneralModel(module, example, fixed=getattr(opened, "quantised", None) is not None, by_module=by_module)
 
 
 def ignore_padding(module: nn.Module) -> None:
