@@ -21,7 +21,9 @@ from adapter_probe.spans import SITES
 
 QUESTION_SCORES = ("squad_f1", "exact_match")
 """What the columns of `AblationResults.outputs` hold in question answering."""
-BY_VARIANT = ("masks", "spans", "outputs", "answers", "greedy", "differences", "right", "stacks", "modules", "tags")
+BY_VARIANT = (
+    "masks", "spans", "outputs", "answers", "greedy", "differences", "right", "stacks", "modules", "tags",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -110,9 +110,15 @@ class AblationSettings(Settings):
 
         found = {
             one.name: span_variants(
-                one.n_layers, self.sites, self.complement, self.spans, self.group, self.layers, by=self.by,
+                one.n_layers,
+                self.sites,
+                self.complement,
+                self.spans,
+                self.group,
+                self.layers,
+                by=self.by,
                 of_layer=of_layer,
-            )  # fmt: skip
+            )
             for one in choose_stacks(stacks, self.stack)
         }
         return found[stacks[0].name] if len(stacks) == 1 else join_stacks(stacks, found)

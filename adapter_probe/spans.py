@@ -387,7 +387,8 @@ def span_variants(
     off = chosen & (~inside if complement else inside)
     rows = [np.zeros_like(chosen)[None], off]
     modules = [ALL_MODULES if kind is None else of_layer[kind].name for kind, _ in pairs]
-    spoken = [f"{module} {span}" if by == "module" else str(span) for module, (_, span) in zip(modules, pairs)]
+    said = [f"{module} " if by == "module" else "" for module in modules]
+    spoken = [f"{module}{span}" for module, (_, span) in zip(said, pairs)]
     names, row_spans, modules = ["intact", *spoken], [None, *(span for _, span in pairs)], ["", *modules]
     if complement or not (off == chosen).all(axis=1).any():
         rows.append(chosen[None])

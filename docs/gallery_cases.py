@@ -314,7 +314,9 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
     "stacks-single": partial(ablation, n_layers=6, stacks=_ENCODER_DECODER, task="xsum", spans="single"),
     "kept": partial(ablation, n_layers=12, complement=True),
     **{f"modules-{n}": partial(ablation, seed=n, **_BY_MODULE) for n in range(2)},
-    "modules-30": partial(ablation, n_layers=30, by="module", modules=_OF_LLAMA, harmful=0.3, undefined=(40,)),
+    "modules-30": partial(
+        ablation, n_layers=30, by="module", modules=_OF_LLAMA, harmful=0.3, undefined=(40,)
+    ),
     "modules-groups": partial(ablation, n_layers=12, group=4, **_BY_MODULE),
     "modules-stacks": partial(
         ablation, n_layers=6, stacks=_ENCODER_DECODER, task="xsum", by="module",

@@ -110,7 +110,7 @@ def _draw(grid: Grid, ax: Axes, scale: Scale, notes: bool, numbers: bool = True)
         ax.set_xticks(np.arange(columns) + 0.5, cells.lasts, rotation=90)
     else:
         number_layers(ax.xaxis, cells.lasts)
-    ax.set_xlabel(f"layer {grid.done}")
+    ax.set_xlabel(f"layer{'s' if any('–' in name for name in cells.lasts) else ''} {grid.done}")
     ax.set_ylabel("module")
     lines = [ax.axhline(rows - 1), ax.axvline(columns - 1)] if rows > 1 and columns > 1 else []
 
@@ -139,7 +139,7 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
 
 
 def map_figure(grids: Sequence[Grid], options: FigureOptions) -> Figure:
-    """Maps below each other, exactly as wide as the venue requires: wide if cells else lack room for numbers."""
+    """Maps below each other, exactly as wide as the venue requires: wide if numbers have no room else."""
     with style.paper_style(options.venue):
         columns = max(len(_ModuleCells.of(grid.frame).lasts) for grid in grids)
         names = {name for grid in grids for name in grid.frame["module"]}
@@ -170,8 +170,8 @@ def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptio
             f"{sentence(grids[0].label)} by layer and module {done_text(record.study, record.strength)}: "
             f"{names}.",
             _LAYOUT,
-            "A ring marks a cell that is not significant at 0.05 by a two-sided bootstrap test, Holm-corrected"
-            f"{over_spans([record.spans], 'cells')}."
+            "A ring marks a cell that is not significant at 0.05 by a two-sided bootstrap test, "
+            f"Holm-corrected{over_spans([record.spans], 'cells')}."
             if "significant" in record.spans
             else "",
         ]
@@ -186,7 +186,9 @@ _LAYOUT = "The last row has all modules of a layer, the last column a module in 
 def _caption(record: AblationRecord) -> str:
     metric, frame = record.summary.metric, record.spans
     drops = drop_points(frame["delta_points"])
-    how = "are kept on, all others being off," if record.summary.study == "kept" else f"are {record.summary.done}"
+    how = "are kept on, all others being off,"
+    if record.summary.study != "kept":
+        how = f"are {record.summary.done}"
     return caption_of(
         [
             *warnings_of([record]),

@@ -193,7 +193,8 @@ def _of_stacks(results: AblationResults, n_resamples: int, seed: int) -> Ablatio
     chance_p = next(iter(parts.values())).chance_p
     whole = [intact_row(results), removed_row(results)]
     ends = np.array([[-1, -1], [0, results.n_layers - 1]])
-    removed = ablation_tables(replace(results.rows(whole), spans=ends, stacks=None, modules=None), n_resamples, seed)
+    alone = replace(results.rows(whole), spans=ends, stacks=None, modules=None)
+    removed = ablation_tables(alone, n_resamples, seed)
     return AblationTables(spans, layers, removable, chance_p, removed.removed_p, parts)
 
 

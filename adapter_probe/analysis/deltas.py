@@ -229,7 +229,6 @@ def rows_of(results: AblationResults, frame: pd.DataFrame) -> list[int]:
 
 def span_keys(results: AblationResults) -> list[tuple[str, str, int, int]]:
     """What tells the variants apart: stack, module, first and last layer."""
-    parts = (
-        [""] * len(results.spans) if own is None else own.tolist() for own in (results.stacks, results.modules)
-    )
+    none = [""] * len(results.spans)
+    parts = (none if own is None else own.tolist() for own in (results.stacks, results.modules))
     return list(zip(*parts, *results.spans.T.tolist()))

@@ -90,10 +90,10 @@ def next_lora(results: AblationResults, layers: pd.DataFrame, spans: Mapping[str
 def studied_lora(results: AblationResults) -> tuple[int, list[int], list[int]] | None:
     """Of an ablation of PEFT's LoRA, its rank, the layers with adapters, and those that were studied.
 
-    None of anything else, and where the study switched only one of a layer's two adapters.
+    None of anything else, of a map by module, and where the study switched only a part of a layer's adapters.
     """
     rank, counts = results.settings.get("lora_rank"), results.settings.get("site_parameters")
-    if not isinstance(rank, int) or not counts:
+    if not isinstance(rank, int) or not counts or results.modules is not None:
         return None
     off = results.switched
     there = np.reshape(counts, off.shape) > 0

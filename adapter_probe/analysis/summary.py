@@ -220,6 +220,8 @@ def summarise(
     own = {} if tables is None else tables.stacks
     warning = None if tables is None else _warning(tables, intact, removed, results)
     spans, strength = {} if in_stacks else notable_spans(frame, study), strength_of(results.identity)
+    if results.modules is not None:  # single layers and all say nothing of spans
+        spans = {name: found for name, found in spans.items() if name in _SINGLE_LAYERS}
     no_lora = warning or tables is None or in_stacks or strength
     lora = {} if no_lora or tables is None else next_lora(results, tables.layers, spans)
     return AblationSummary(

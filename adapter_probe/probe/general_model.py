@@ -210,7 +210,8 @@ def model_of(
         example = {name: x.to(device) for name, x in inputs.items()}
     else:
         example = inputs_of(module, encoded, example_of(encoded)[:1], device)
-    return GeneralModel(module, example, fixed=getattr(opened, "quantised", None) is not None, by_module=by_module)
+    fixed = getattr(opened, "quantised", None) is not None
+    return GeneralModel(module, example, fixed, by_module)
 
 
 def ignore_padding(module: nn.Module) -> None:

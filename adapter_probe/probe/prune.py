@@ -27,7 +27,7 @@ from adapter_probe.progress import progress_bar
 from adapter_probe.spans import Span, VariantSet, in_model
 
 from .general import general_runners, own_forward
-from .general_model import GeneralModel, added_parameters
+from .general_model import added_parameters
 from .outputs import assemble_results, joined
 from .plan import choose_tokens_per_pass, cut_batches
 from .prune_writing import adapted_layers, adapters_of, mask_without, write_own, write_peft

@@ -17,7 +17,6 @@ from adapter_probe.models.methods import Adapters
 from adapter_probe.spans import Span, choose_sites
 
 from .general import own_forward
-from .general_model import GeneralModel
 from .request import AblationRequest
 
 
