@@ -225,6 +225,7 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
             alone=alone,
             one_position=one,
             instead=None if module is request.model.module else activated_in_place,
+            by_module=request.settings.names_modules,
         ), None
     share = dtype.itemsize > 2 or _may_share(request, module)
     layout = choose_layout(module, encoded, dtype, device, alone, share)
@@ -240,6 +241,7 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
             switches=switches,
             alone=alone,
             instead=None if module is request.model.module else activated_in_place,
+            by_module=request.settings.names_modules,
         )
     return replay, layout
 

@@ -20,7 +20,7 @@ from adapter_probe.replay.replay import layers_in_order
 from adapter_probe.replay.stacks import Layer, stacks_of
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_states import TwoStates
-from adapter_probe.spans import NormChoice, SiteChoice, Stack
+from adapter_probe.spans import NormChoice, Site, Stack
 
 from .rows import arguments_of
 
@@ -38,6 +38,7 @@ class GeneralModel:
         example: arguments of its forward, to see which layers it calls.
         fixed: whether its weights must stay in their precision and on their devices.
         layers: names of the layers of a model without adapters.
+        by_module: whether every kind of tuned module is a site of its own.
 
     Attributes:
         module: the model.
@@ -45,11 +46,23 @@ class GeneralModel:
         fixed: see above.
     """
 
-    def __init__(self, module: nn.Module, example: Inputs, fixed: bool = False, layers: Sequence[str] = ()):
+    def __init__(
+        self,
+        module: nn.Module,
+        example: Inputs,
+        fixed: bool = False,
+        layers: Sequence[str] = (),
+        by_module: bool = False,
+    ):
         self.module, self.fixed = module.eval(), fixed
         self.layers = [Layer(name, module.get_submodule(name), ((), ())) for name in layers]
         if not layers:
-            self.layers = layers_in_order(module, example)
+            self.layers = layers_in_order(module, example, by_module)
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The sites of every layer."""
+        return self.layers[0].sites
 
     @property
     def has_adapter(self) -> np.ndarray:
@@ -169,7 +182,7 @@ class GeneralModel:
         for adapter in placed:
             adapter.restore_norm()
 
-    def check_sites(self, sites: SiteChoice) -> None:
+    def check_sites(self, sites: str) -> None:
         """Refuse one sublayer of layers in which the sublayers cannot be told apart.
 
         Raises:
@@ -183,7 +196,9 @@ class GeneralModel:
             )
 
 
-def model_of(opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBatches) -> GeneralModel:
+def model_of(
+    opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBatches, by_module: bool = False
+) -> GeneralModel:
     """The model of a checkpoint; `encoded` are the examples that it will read.
 
     Raises:
@@ -207,7 +222,7 @@ def model_of(opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBat
     else:
         example = inputs_of(module, encoded, example_of(encoded)[:1], device)
     names = () if Switches().inside(module) else getattr(opened, "layer_names", ())
-    return GeneralModel(module, example, getattr(opened, "quantised", None) is not None, names)
+    return GeneralModel(module, example, getattr(opened, "quantised", None) is not None, names, by_module)
 
 
 def ignore_padding(module: nn.Module) -> None:

@@ -240,6 +240,10 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
         None, "remove the longest span whose drop is at most this many percentage points in an ablation.",
         metavar="POINTS",
     )  # fmt: skip
+    sites: str = setting(
+        "both", "which adapters of the span to remove: both, or of a checkpoint of PEFT attention, ffn, or "
+        "names of tuned modules, as for ablate.", metavar="NAMES",
+    )  # fmt: skip
     strength: float = setting(
         0.0, "multiply what the span's adapters change by this number instead of removing them.", metavar="S"
     )

@@ -26,7 +26,7 @@ from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.layer import Layer, Site
-from adapter_probe.spans import SITES_PER_LAYER
+from adapter_probe.spans import SITES
 
 _TOKENS_PER_BATCH = 1024  # a backward pass keeps the states of all layers
 
@@ -108,8 +108,8 @@ class _Pass:
         hidden = model.embed(batch).detach().requires_grad_()
         for index, layer in enumerate(model.layers):
             entering, wanted = hidden.detach(), model.wanted_positions(index, batch)
-            for kind in range(SITES_PER_LAYER):
-                number = SITES_PER_LAYER * index + kind
+            for kind in range(len(SITES)):
+                number = len(SITES) * index + kind
                 hidden = self._advance(layer, kind, hidden, wanted, number)
             before = entering if wanted is None else entering[:, wanted]
             self.sums[1, number] = float((1 - torch.cosine_similarity(before, hidden.detach(), dim=-1)).sum())
