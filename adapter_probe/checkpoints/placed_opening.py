@@ -27,7 +27,6 @@ from .description import Description, read_description
 from .files import DELTA, refuse_other_tensors
 from .finetuned import TUNED_IN_PLACE, in_place
 from .foreign import BaseShape, ForeignCheckpoint, names_of_outputs
-from .headers import AVERAGES
 from .identity import tokenizer_parts
 from .kinds import Head, kind_of_base
 from .opened_peft import NO_COLUMNS, OpenedPlaced
@@ -37,6 +36,8 @@ from .placed import fill, put_method
 from .places import DECODERS, places_of
 from .quantised import method_of
 from .shared import SharedBase
+
+AVERAGES = ("running_mean", "running_var", "num_batches_tracked")  # of batch normalisation: no parameters
 
 
 def open_foreign(
@@ -96,7 +97,7 @@ def open_own(folder: Path, base: str | None, dtype: torch.dtype, shared: SharedB
     native.refuse_unfit(found, said.base)
     anatomy = _anatomy(found)
     loaded, shape = _load(found, anatomy, said.task.kind, n_outputs(said.task), dtype, shared)
-    if loaded.identity.weights_sha256 != said.base.weights_sha256:
+    if loaded.identity.weights_sha256 not in ("", said.base.weights_sha256):
         raise native.other_base(folder, said.base, loaded.identity)
     tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
     if said.task.kind == "tokens":

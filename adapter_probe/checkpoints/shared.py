@@ -97,6 +97,19 @@ class SharedBase:
         return replace(self._any[key], model=sharing(self._any[key].model), shared=True)
 
 
+class BaseWithoutWeights(SharedBase):
+    """Bases whose weights are not read, for what can be told from names and shapes."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("meta"))
+
+    def load_any(
+        self, found: AnyBase, cls: type[PreTrainedModel], n_outputs: int | None, dtype: torch.dtype
+    ) -> AnyLoaded:
+        """See `load_any_base`."""
+        return load_any_base(found, cls, n_outputs, dtype, weights=False)
+
+
 def _resize_head(model: PreTrainedModel, n_outputs: int) -> frozenset[str]:
     """Change the number of outputs of the head; returns the names of new, uninitialised parameters."""
     model.config.num_labels = n_outputs
