@@ -1,4 +1,4 @@
-"""The general engine against a loop: every text alone, by PEFT's own model and switches."""
+"""Replay of a model against a loop: every text alone, by PEFT's own model and switches."""
 
 from __future__ import annotations
 
