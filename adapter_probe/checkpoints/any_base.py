@@ -148,7 +148,7 @@ def load_any_base(
     dequantise: bool = False,
     seed: int = 0,
 ) -> AnyLoaded:
-    """Read a base's weights; what it lacks is drawn as in `load_base`.
+    """Read a base's weights; what it lacks is drawn as in `initialise`.
 
     Args:
         found: the base.
