@@ -149,7 +149,7 @@ def load_any_base(
     seed: int = 0,
     weights: bool = True,
 ) -> AnyLoaded:
-    """Read a base's weights; what it lacks is drawn as in `load_base`.
+    """Read a base's weights; what it lacks is drawn as in `initialise`.
 
     Args:
         found: the base.
