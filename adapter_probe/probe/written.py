@@ -17,6 +17,7 @@ from adapter_probe.errors import ModelError
 from adapter_probe.replay.decoding import NO_TOKEN, NOT_FINITE, Decoder, Decoding
 from adapter_probe.replay.recording import Inputs
 from adapter_probe.replay.replay import Replay
+from adapter_probe.replay.stacks import in_copy
 from adapter_probe.replay.switches import Switches
 
 from .heap import available_memory
@@ -142,10 +143,10 @@ def prepared_runner(request: AblationRequest, module: nn.Module, lanes: int) -> 
         one["decoder_input_ids"] = one["input_ids"][:, :1]
     replay, reason = None, ""
     try:
-        replay = Replay(module, one, switches=switches)
+        replay = Replay(module, one, switches=switches, by_module=request.settings.names_modules)
     except ModelError as error:
         reason = str(error)
-    layers = request.model.layers_in(module)
+    layers = in_copy(request.model.layers, request.model.module, module)
     example = padded(prompts, module, encoded.reads, device)
     return WritingRunner(request, Decoder(module, layers, switches, replay, example, reason), module, lanes)
 

@@ -26,7 +26,7 @@ from .checking import coarsest, compare, refused
 from .recording import Inputs, changed, configurations, without_records
 from .replay import Replay
 from .sharing import sharing
-from .stacks import Layer, find_layers
+from .stacks import Layer, in_copy
 from .switches import Switches
 from .variants import Plan, Rows, together
 
@@ -119,8 +119,7 @@ class Decoder:
             whole,
             whole.get_base_model() if hasattr(whole, "get_base_model") else whole,
         )
-        found = {layer.name: layer for layer in find_layers(whole, self._switches)}
-        other.layers = [found[layer.name].called(layer.number) for layer in self.layers]
+        other.layers = in_copy(self.layers, self._whole, whole)
         return other
 
     def texts(
