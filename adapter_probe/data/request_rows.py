@@ -124,7 +124,7 @@ def _templated(row: RowOf, tokenizer: Any, messages: Any, whole: Any = None) -> 
     """Messages before a turn of the assistant, and other messages, by the chat template."""
     if not all(is_text(m.get("content")) for m in whole or messages):
         raise row.error("messages", "messages whose content is a text each")
-    if not tokenizer.chat_template:
+    if not getattr(tokenizer, "chat_template", None):
         raise DataError(f"{row.place}: the base's tokenizer has no chat template for messages")
     try:
         before = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
