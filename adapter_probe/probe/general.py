@@ -291,16 +291,16 @@ def own_forward(request: AblationRequest, module: nn.Module, items: np.ndarray) 
         module.to(request.device)
     ignore_padding(module)
     encoded, (device, dtype) = request.encoded, _place(module)
-    if isinstance(encoded, EncodedRequests):
-        batches = [rows.inputs for rows in rows_of(encoded, items, "alone", dtype, device)]
-    else:
-        batches = [inputs_of(module, encoded, group, device) for group in alike(encoded.lengths, items)]
     if isinstance(encoded, EncodedPrompts):
         prompts = [encoded.input_ids[item] for item in items]
         own = padded(prompts, module, encoded.reads, device)
         if encoded.reads:
             own["decoder_input_ids"] = own["input_ids"][:, :1]
         return lambda: module(**own)["logits"][:, -1].flatten()
+    if isinstance(encoded, EncodedRequests):
+        batches = [rows.inputs for rows in rows_of(encoded, items, "alone", dtype, device)]
+    else:
+        batches = [inputs_of(module, encoded, group, device) for group in alike(encoded.lengths, items)]
     read = reader(request, items)
     return lambda: torch.cat([read(module, lambda x=x: module(**x), 1).flatten() for x in batches])
 

@@ -33,7 +33,7 @@ from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import refuse_unscorable
 from adapter_probe.data.text_scores import scores_by
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
-from adapter_probe.metrics import COMPARISONS, check_metric, generated_metric
+from adapter_probe.metrics import COMPARISONS, PER_TEXT, check_metric, generated_metric
 from adapter_probe.replay.switches import Switches
 from adapter_probe.spans import VariantSet, effective_variants
 
@@ -232,6 +232,8 @@ def _scorer_of(
         return scorer_of(rows.documents, metric)
     given = arguments.metric
     if not isinstance(given, CustomMetric):
+        if metric.startswith(PER_TEXT):
+            raise DataError(f"only the name of metric {metric!r} is known; pass its function again")
         return None
     answers = [row.choices for row in rows.rows]
     return lambda texts: scores_by(given.function, given.own_name, texts, answers)

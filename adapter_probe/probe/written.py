@@ -136,6 +136,9 @@ def prepared_runner(request: AblationRequest, module: nn.Module, lanes: int) -> 
     encoded, switches = request.encoded, Switches(request.settings.strength)
     assert isinstance(encoded, EncodedPrompts), "prompts are written to"
     device = next(t.device for t in module.parameters() if t.device.type != "meta")
+    base: Any = module.get_base_model() if hasattr(module, "get_base_model") else module
+    if not hasattr(base, "generation_config"):
+        raise ModelError(f"a {type(base).__name__} has no generate of Transformers, so it does not write")
     prompts = example_prompts(encoded)
     longest = max(prompts, key=len)
     one = padded([longest], module, encoded.reads, device)

@@ -527,7 +527,7 @@ class _Stop:
             ended[waits] = np.asarray(self._how.ends(texts.tolist()), dtype=bool)[place.reshape(-1)]
         self._length[ended & ~done] = n
         done = self._length > 0
-        if self._step is not None:
+        if self._step is not None and not done.all():  # some loops go on for a step or two
             self._step.alive = ~done
         return torch.from_numpy(done).to(ids.device)
 

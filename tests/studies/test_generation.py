@@ -160,3 +160,13 @@ def test_an_extractor_that_matches_nothing_is_said_in_words(checkpoint, tmp_path
     assert "matches nothing in any text, so every score is 0" in capsys.readouterr().err
     first = json.loads((tmp_path / "out" / "generations.jsonl").read_text(encoding="utf-8").splitlines()[0])
     assert (first["variant"], first["row"], first["score"]) == ("intact", 1, 0)
+
+
+def test_pruning_within_a_tolerance_writes_as_the_ablation_did(checkpoint, tmp_path):
+    rows = written(tmp_path, [{"prompt": prompt, "answer": "3"} for prompt in PROMPTS])
+    asked = {"data": rows, "progress": False}
+    study = adapter_probe.ablate(
+        checkpoint, generate=True, max_new_tokens=NEW, metric="contains", out=tmp_path / "out", **asked
+    )
+    pruned = adapter_probe.prune(checkpoint, within=100, ablation=study, out=tmp_path / "smaller", **asked)
+    assert (pruned.metric, pruned.n_examples) == ("contains", len(PROMPTS) - pruned.n_examples_chosen_on)
