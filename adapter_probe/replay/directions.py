@@ -189,18 +189,14 @@ def _added_matrix(module: Any) -> Tensor | None:
 
 
 def refuse_without(modules: Iterable[nn.Module], rank: int) -> None:
-    """Refuse adapters none of which has directions, and a rank that keeps all of them.
+    """Refuse adapters none of which has directions, and a rank above that of all.
 
     Raises:
         ModelError: it is so.
     """
-    ranks = [rank_of(module) for module in modules]
-    if not any(ranks):
+    if not (most := max(map(rank_of, modules), default=0)):
         raise ModelError(
-            f"--rank {rank} has no meaning for these adapters: what they change in a layer is no matrix that "
-            "is added to a map"
+            "these adapters have no ranks: what they change in a layer is no matrix that is added to a map"
         )
-    if rank >= max(ranks):
-        raise ModelError(
-            f"--rank {rank} keeps every direction of these adapters; give a rank from 1 to {max(ranks) - 1}"
-        )
+    if rank > most:
+        raise ModelError(f"rank {rank} is above the largest of these adapters; give a rank from 1 to {most}")
