@@ -162,7 +162,7 @@ def _spectra_caption(record: RankRecord) -> str:
         [
             f"{task_label(said.task)}: the singular values of what the adapters add to {n_maps} maps, in "
             "each layer the root of the mean of their squares, the largest first. Dashed line: the effective "
-            f"rank (Roy and Vetterli 2007), {said.effective:.1f} of {said.largest} in the mean of the maps. It "
-            "says how evenly the change is spread, not what it is needed for."
+            f"rank (Roy and Vetterli 2007), {said.effective:.1f} of {said.largest} in the mean of the maps. "
+            "It says how evenly the change is spread, not what it is needed for."
         ]
     )

@@ -74,8 +74,8 @@ def report(call: Report) -> ReportPage:
     for study in studies:
         if not isinstance(study, (Ablation, Average, Comparison, Sweep, Strengths, Ranks)):
             raise ResultsError(
-                "a report describes ablations, their averages and comparisons, studies of strengths and ranks, "
-                f"and sweeps, not {type(study).__name__}"
+                "a report describes ablations, their averages and comparisons, studies of strengths and "
+                f"ranks, and sweeps, not {type(study).__name__}"
             )
     ablations = [study for study in studies if isinstance(study, Ablation)]
     _refuse_strangers(given, ablations)
