@@ -19,6 +19,7 @@ from . import (
     heatmap,
     init_sweep,
     joint,
+    modules,
     paper_tables,
     ranks,
     size_robustness,
@@ -35,6 +36,7 @@ from .venues import FigureOptions
 FIGURES: tuple[Callable[[Sequence[StudyRecord], FigureOptions], Iterator[Drawing]], ...] = (
     heatmap.drawings,
     span_curve.drawings,
+    modules.drawings,
     strengths.drawings,
     ranks.drawings,
     attribution.drawings,

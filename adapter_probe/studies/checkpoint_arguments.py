@@ -87,7 +87,7 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
         )
     )  # fmt: skip
     rank: int = fixed(0)
-    base: str | Path | Module | None = setting(
+    base: str | Path | Module | None = setting(  # type: ignore[assignment]
         None, "base model, if it differs from the recorded one: a folder or a Hugging Face Hub name. Of a "
         "whole fine-tuned model, the one that it was trained from: its layers are switched between the two. "
         "In Python also a model in memory, for one in memory.", panel="Data", metavar="BASE", shell=str,
@@ -265,6 +265,10 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
     within: float | None = setting(
         None, "remove the longest span whose drop is at most this many percentage points in an ablation.",
         metavar="POINTS",
+    )  # fmt: skip
+    sites: str = setting(
+        "both", "which adapters of the span to remove: both, or of a checkpoint of PEFT attention, ffn, or "
+        "names of tuned modules, as for ablate.", metavar="NAMES",
     )  # fmt: skip
     strength: float = setting(
         0.0, "multiply what the span's adapters change by this number instead of removing them.", metavar="S"

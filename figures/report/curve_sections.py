@@ -311,10 +311,8 @@ def degree_title(record: StrengthRecord | RankRecord) -> str:
 
 def _table(record: StrengthRecord | RankRecord) -> Html:
     ranked = isinstance(record, RankRecord)
-    frame, metric = (
-        record.ranks if isinstance(record, RankRecord) else record.strengths,
-        record.summary.metric,
-    )
+    frame = record.ranks if isinstance(record, RankRecord) else record.strengths
+    metric = record.summary.metric
     rows = []
     for row in frame.to_dict("records"):
         where = "all" if row["whole"] else layers_text(row["first"], row["last"])
