@@ -28,6 +28,7 @@ from adapter_probe.settings import as_points
 from .ablate import Parts, computed, finished, planned
 from .ablation_call import asked_of, opened_for
 from .checkpoint_arguments import RunRanks
+from .load import load
 from .rank_study import Ranks
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ def _parts(arguments: AblationArguments, folder: Path, wanted: Sequence[int]) ->
 def _spectra_of(folder: Path) -> pd.DataFrame | None:
     """The singular values of a finished study."""
     with suppress(ResultsError):
-        return schema.read_table(folder / schema.SPECTRA_CSV, schema.SPECTRA_COLUMNS)
+        study = load(folder) if (folder / schema.RANKS_CSV).is_file() else None
+        return study.spectra if isinstance(study, Ranks) else None
     return None
 
 
@@ -135,10 +137,13 @@ def _measured(request: AblationRequest) -> pd.DataFrame:
     """The singular values of an open checkpoint's adapters."""
     from adapter_probe.replay.directions import directions
 
-    found, seen = [], set()
+    found, seen, place = [], set(), 0
+    chosen = ~request.variants.masks.all(axis=0)  # [sites]: those that are truncated in some variant
     for number, layer in enumerate(request.model.layers):
         names = {module: name for name, module in layer.module.named_modules()}
-        for module in (module for part in layer.parts for module in part):
+        parts = [part for part, some in zip(layer.parts, chosen[place:]) if some]
+        place += len(layer.parts)
+        for module in (module for part in parts for module in part):
             if module not in seen and (own := directions(module)) is not None:
                 name = f"{layer.name}.{names[module]}".removeprefix("base_model.model.")
                 found.append((number, name, own.values.numpy()))

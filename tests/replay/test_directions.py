@@ -121,7 +121,9 @@ def test_experts_have_directions_each():
     compared(model, x, RANK, wanted)
 
 
-@pytest.mark.parametrize("name", slow_unless(lambda name: name in ("bert", "t5 (labels)"), FAMILIES))
+@pytest.mark.parametrize(
+    "name", slow_unless(lambda name: name in ("bert", "t5 (labels)"), FAMILIES[:3] + FAMILIES[4:])
+)
 def test_every_family_equals_its_merged_weights(name):
     base, x = family(name)
     model = lora(base, target_modules=TARGETS.get(name, "all-linear"))
