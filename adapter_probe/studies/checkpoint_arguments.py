@@ -27,6 +27,7 @@ from adapter_probe.settings import (
     OnBase,
     OnDevice,
     OneOfSeveral,
+    OutsideChoice,
     Settings,
     fixed,
     required,
@@ -85,6 +86,7 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
             metavar="CHECKPOINT", argument=True, place="checkpoint or name", shell=Path,
         )
     )  # fmt: skip
+    rank: int = fixed(0)
     base: str | Path | Module | None = setting(  # type: ignore[assignment]
         None, "base model, if it differs from the recorded one: a folder or a Hugging Face Hub name. Of a "
         "whole fine-tuned model, the one that it was trained from: its layers are switched between the two. "
@@ -149,6 +151,30 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
         "logits", "with batches, the output of the model that is scored: its name, or a function from all "
         "outputs to ``[examples, outputs]``, or of tags to ``[examples, positions, tags]``.", shell=NoneType,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunRanks(Ablate):
+    """The arguments of `adapter_probe.ranks`."""
+
+    ranks: Sequence[int] = setting(
+        (), "numbers of directions to keep; by default 1, 2, 4, ... below the rank of the adapters. All of "
+        "them, the adapter as it was trained, are always among them.", panel="Spans", least=1,
+    )  # fmt: skip
+    spans: str = setting(
+        "whole", "spans that are truncated one at a time besides all layers together: none (whole), single "
+        "layers (single), or as for ablate.", panel="Spans", metavar="SET", slug="{}", note="spans {}",
+    )  # fmt: skip
+    within: float = setting(
+        1.0, "percentage points that the needed directions may cost.", panel="Spans", metavar="POINTS"
+    )
+    strength: float = fixed(0.0)
+    outside: OutsideChoice = fixed("finetuned")
+    complement: bool = fixed(False)
+    against: ExampleSource = fixed(())
+    cluster: SlurmOptions | None = fixed(None)
+    lm_eval_json: str | Path | None = fixed(None)
+    lm_eval_samples: str | Path | None = fixed(None)
 
 
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
