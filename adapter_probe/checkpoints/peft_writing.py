@@ -15,10 +15,9 @@ from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
+from .adapter_folder import WEIGHTS
 from .files import CONFIG
 from .kinds import Head
-from .peft_fits import LoraTargets
-from .peft_headers import WEIGHTS
 
 WRITABLE = {"PEFT": "LoRA or (IA)³, one of them at a time", "MLX-LM": "LoRA and DoRA of language models"}
 _TYPES = {"low_rank": "LORA", "scale_input": "IA3", "scale_output": "IA3"}
@@ -127,6 +126,9 @@ def _whole(tensors: Iterable[str], changed: set[str], base: PreTrainedModel) -> 
 
 def _targets(specs: Sequence[InnerSpec], base: PreTrainedModel, layers: Sequence[str]) -> dict[str, Any]:
     """The modules with adapters, by name endings and layers if possible, else by full names."""
+    from peft import LoraConfig  # which takes seconds
+    from peft.tuners.tuners_utils import check_target_module_exists
+
     wanted = {spec.module for spec in specs}
     places = [
         (n, m.removeprefix(f"{layer}."))
@@ -138,8 +140,8 @@ def _targets(specs: Sequence[InnerSpec], base: PreTrainedModel, layers: Sequence
     short: dict[str, Any] = {"target_modules": sorted({end for _, end in places}), "exclude_modules": None}
     if _TYPES[specs[0].kind] == "LORA":
         short["layers_to_transform"] = kept if len(kept) < len(layers) else None
-    chosen = LoraTargets({"r": 1, "lora_alpha": 1, **short})
-    if {name for name, _ in base.named_modules() if chosen.targets(name)} == wanted:
+    chosen = LoraConfig(**short)
+    if {name for name, _ in base.named_modules() if check_target_module_exists(chosen, name)} == wanted:
         return short
     return {"target_modules": sorted(wanted), "exclude_modules": None}
 

@@ -16,7 +16,7 @@ from adapter_probe.data.batches import EncodedBatches, EncodedWritten
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.models.adapters.in_place import PackedMap, activated_in_place
-from adapter_probe.models.faster_attention import FasterAttention
+from adapter_probe.models.functional import FasterFunctions
 from adapter_probe.models.packed import can_pack_weight
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
@@ -162,7 +162,7 @@ class GeneralRunner:
     def _faster(self) -> AbstractContextManager[object]:
         """What makes attention faster in bfloat16 on a CPU."""
         half = self._dtype == torch.bfloat16 and self._device.type == "cpu"
-        return FasterAttention() if half else nullcontext()
+        return FasterFunctions() if half else nullcontext()
 
     def _step(self, tokens_per_pass: int, each_pass: Callable[[], None]) -> Callable[[], None]:
         """What happens before every pass."""

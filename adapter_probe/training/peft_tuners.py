@@ -1,10 +1,10 @@
-"""A base with a tuner of PEFT, trained by the loop that trains adapters and saved as PEFT saves it."""
+"""Tuners of PEFT on a base, to be trained, and saved as PEFT saves them."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,14 @@ import safetensors.torch
 import torch
 from peft import PeftConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
-from torch import Tensor, nn
+from torch import Tensor
 
+from adapter_probe.checkpoints.adapter_folder import WEIGHTS
 from adapter_probe.checkpoints.any_base import AnyLoaded
-from adapter_probe.checkpoints.base import LoadedBase
 from adapter_probe.checkpoints.files import CONFIG, first_of
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.checkpoints.patterns import refuse_slow_patterns
 from adapter_probe.checkpoints.peft_fields import read_config
-from adapter_probe.checkpoints.peft_headers import WEIGHTS
 from adapter_probe.checkpoints.peft_loading import ADAPTER, own_name, saved_tensors, unsaved_biases
 from adapter_probe.checkpoints.peft_writing import TASK_TYPES
 from adapter_probe.data.spec import TaskSpec
@@ -30,15 +29,15 @@ from adapter_probe.errors import ModelError, one_line
 from adapter_probe.models.methods import ParameterRole, PeftMethod
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
-from .padded import PaddedModel
-from .whole import is_norm
+from .own_methods import is_norm
+from .prepared import Known, Prepared
 
 _MOST_NAMES = 12
 _WHOLE = ".modules_to_save."
 
 
-class TunedModel(PaddedModel):
-    """A base with a tuner of PEFT, which computes by the forward of Transformers.
+def prepare_tuner(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec, seed: int) -> Prepared:
+    """Put a tuner of PEFT on a base; the tuner, the head, and what its configuration names besides, train.
 
     Args:
         loaded: the base, which is changed.
@@ -49,54 +48,59 @@ class TunedModel(PaddedModel):
     Raises:
         ModelError: PEFT cannot put the tuner on the base, or it has nothing to train there.
     """
-
-    def __init__(self, loaded: LoadedBase | AnyLoaded, method: PeftMethod, task: TaskSpec, seed: int):
-        self._pretrained = {name for name, _ in loaded.model.named_parameters()} - loaded.missing
-        self._prefix = "" if task.kind == "causal" else f"{loaded.model.base_model_prefix}."
-        super().__init__(
-            _wrapped(loaded, method, task, seed), task.kind, loaded.identity.n_layers, loaded.model
-        )
-        self.base: PeftModel
-        _refuse_untrained(self, loaded, method)
-
-    def named_roles(self) -> Iterator[tuple[ParameterRole, str, nn.Parameter]]:
-        """Every parameter once, as (role, name in the base, parameter); see `AdaptedModel.named_roles`."""
-        for name, parameter in self.base.named_parameters():
-            own = own_name(name)
-            role: ParameterRole = "adapters"
-            if own in self._pretrained and not own.startswith(self._prefix):
-                role = "head"
-            elif own in self._pretrained and _WHOLE not in name:
-                role = "base"
-            yield role, own, parameter
-
-    def saved(self) -> dict[str, Tensor]:
-        """The tensors that PEFT saves, by the names in its file, in float32."""
-        found = saved_tensors(self.base)
-        return {
-            name: t.detach().cpu().float().contiguous().clone() if t.is_floating_point() else t.cpu().clone()
-            for name, t in sorted(found.items())
-        }
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put tensors of a file of PEFT into the model, as PEFT does."""
-        set_peft_model_state_dict(self.base, dict(tensors), adapter_name=ADAPTER)
-
-    def save(self, folder: Path, base: BaseIdentity) -> None:
-        """Write the folder as PEFT does.
-
-        Raises:
-            ResultsError: it cannot be written.
-        """
-        make_folder(folder)
-        data = safetensors.torch.save(self.saved(), metadata={"format": "pt"})
-        write_bytes(folder / WEIGHTS[0], data)
-        fields = {name: _plain(value) for name, value in self.base.peft_config[ADAPTER].to_dict().items()}
-        place = {"base_model_name_or_path": base.name, "revision": base.revision}
-        write_json(folder / CONFIG, {**fields, **place, "inference_mode": True})
+    pretrained = {name for name, _ in loaded.model.named_parameters()} - loaded.missing
+    prefix = "" if task.kind == "causal" else f"{loaded.model.base_model_prefix}."
+    model = _wrapped(loaded, method, task, seed)
+    known = {name: _known(name, pretrained, prefix) for name, _ in model.named_parameters()}
+    _refuse_untrained(model, known, loaded, method)
+    return Prepared(model, loaded.model, task.kind, loaded.identity.n_layers, known)
 
 
-def refuse_unfit(loaded: LoadedBase | AnyLoaded, method: PeftMethod, task: TaskSpec) -> None:
+def _known(name: str, pretrained: Collection[str], prefix: str) -> Known:
+    """What is known of a parameter of PEFT's model.
+
+    Args:
+        name: its name there.
+        pretrained: names of the parameters that the base has.
+        prefix: prefix of the encoder's names.
+    """
+    own = own_name(name)
+    role: ParameterRole = "adapters"
+    if own in pretrained and not own.startswith(prefix):
+        role = "head"
+    elif own in pretrained and _WHOLE not in name:
+        role = "base"
+    return Known(role, 0, own)
+
+
+def saved_by_peft(model: PeftModel) -> dict[str, Tensor]:
+    """The tensors that PEFT saves, by the names in its file, in float32."""
+    return {
+        name: t.detach().cpu().float().contiguous().clone() if t.is_floating_point() else t.cpu().clone()
+        for name, t in sorted(saved_tensors(model).items())
+    }
+
+
+def load_into_peft(model: PeftModel, tensors: Mapping[str, Tensor]) -> None:
+    """Put tensors of a file of PEFT into a model, as PEFT does."""
+    set_peft_model_state_dict(model, dict(tensors), adapter_name=ADAPTER)
+
+
+def save_tuner(model: PeftModel, folder: Path, base: BaseIdentity) -> None:
+    """Write a folder as PEFT does.
+
+    Raises:
+        ResultsError: it cannot be written.
+    """
+    make_folder(folder)
+    data = safetensors.torch.save(saved_by_peft(model), metadata={"format": "pt"})
+    write_bytes(folder / WEIGHTS[0], data)
+    fields = {name: _plain(value) for name, value in model.peft_config[ADAPTER].to_dict().items()}
+    place = {"base_model_name_or_path": base.name, "revision": base.revision}
+    write_json(folder / CONFIG, {**fields, **place, "inference_mode": True})
+
+
+def refuse_unfit(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec) -> None:
     """Refuse a tuner that does not fit a base, before anything trains, on a copy without memory.
 
     Some initialisations cannot be computed without memory; these are met when the trial begins.
@@ -107,12 +111,12 @@ def refuse_unfit(loaded: LoadedBase | AnyLoaded, method: PeftMethod, task: TaskS
         task: the task, for the head.
 
     Raises:
-        ModelError: see `TunedModel`.
+        ModelError: see `prepare_tuner`.
     """
     with torch.device("meta"):
         bare = type(loaded.model)(copy.deepcopy(loaded.model.config))
         try:
-            TunedModel(replace(loaded, model=bare), method, task, 0)
+            prepare_tuner(replace(loaded, model=bare), method, task, 0)
         except ModelError as error:
             if error.__cause__ is None or isinstance(error.__cause__, ValueError):
                 raise
@@ -125,7 +129,7 @@ def _plain(value: Any) -> Any:
     return getattr(value, "value", value)
 
 
-def _wrapped(loaded: LoadedBase | AnyLoaded, method: PeftMethod, task: TaskSpec, seed: int) -> PeftModel:
+def _wrapped(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec, seed: int) -> PeftModel:
     config = _config(loaded, method, task)
     names = [name for name, _ in loaded.model.named_modules()]
     refuse_slow_patterns(Path(f"--method {method.text}"), method.fields, names)
@@ -145,7 +149,7 @@ def _wrapped(loaded: LoadedBase | AnyLoaded, method: PeftMethod, task: TaskSpec,
     return model
 
 
-def _config(loaded: LoadedBase | AnyLoaded, method: PeftMethod, task: TaskSpec) -> PeftConfig:
+def _config(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec) -> PeftConfig:
     """The configuration for a task, with all that the base lacks among the fully trained modules."""
     fields, prefix = method.fields, f"{loaded.model.base_model_prefix}."
     lacked = {name.removeprefix(prefix).partition(".")[0] for name in loaded.missing}
@@ -160,14 +164,14 @@ def _config(loaded: LoadedBase | AnyLoaded, method: PeftMethod, task: TaskSpec) 
     return read_config(place, {**fields, "task_type": "SEQ_2_SEQ_LM" if writes else TASK_TYPES[task.kind]})
 
 
-def _norms(loaded: LoadedBase | AnyLoaded) -> list[str]:
+def _norms(loaded: AnyLoaded) -> list[str]:
     """The last parts of the names of the base's LayerNorms."""
     return sorted(
         {name.rpartition(".")[2] for name, module in loaded.model.named_modules() if is_norm(module)}
     )
 
 
-def _ends(loaded: LoadedBase | AnyLoaded) -> str:
+def _ends(loaded: AnyLoaded) -> str:
     """The last parts of the names of the base's linear maps."""
     ends = dict.fromkeys(
         name.rpartition(".")[2] for name, one in loaded.model.named_modules() if hasattr(one, "weight")
@@ -183,20 +187,22 @@ def _redraw(model: PeftModel, std: float) -> None:
             module.lora_A[ADAPTER].get_parameter("weight").normal_(std=std)
 
 
-def _refuse_untrained(model: TunedModel, loaded: LoadedBase | AnyLoaded, method: PeftMethod) -> None:
+def _refuse_untrained(
+    model: PeftModel, known: Mapping[str, Known], loaded: AnyLoaded, method: PeftMethod
+) -> None:
     """Refuse a tuner without a parameter, a random head that stays random, and ranks above the width."""
     place = f"--method {method.text} on base {loaded.identity.name}"
-    trained = {own for _, own, parameter in model.named_roles() if parameter.requires_grad}
+    trained = {known[name].name for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trained - loaded.missing:
         raise ModelError(f"{place}: it has no parameter to train there")
     if random := sorted(loaded.missing - trained):
         raise ModelError(f"{place}: PEFT would not train {first_of(random)}, which the base lacks")
-    if lost := unsaved_biases(model.base, saved_tensors(model.base)):
+    if lost := unsaved_biases(model, saved_tensors(model)):
         raise ModelError(
             f"{place}: PEFT {peft.__version__} trains {first_of(lost)}, but does not save it; PEFT 0.21 "
             "does, or give bias=all"
         )
-    for name, module in model.base.named_modules():
+    for name, module in model.named_modules():
         if isinstance(module, LoraLayer) and ADAPTER in module.lora_A:
             width, rank = min(module.in_features or 0, module.out_features or 0), module.r[ADAPTER]
             if rank > width:

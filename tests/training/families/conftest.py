@@ -18,6 +18,7 @@ from exact import Float64
 from tiers import slow_unless
 from torch import nn
 from torch.nn import functional as F
+from training_models import in_memory, with_method
 from transformers import (
     MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
@@ -29,8 +30,8 @@ from transformers import (
 )
 
 from adapter_probe.data.encoding import Encoded
-from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters, Method
+from adapter_probe.training.model import TrainingModel
 
 LAYERS, WORDS = 3, 35
 
@@ -174,11 +175,12 @@ def plain_model(
     return model
 
 
-def adapted_model(name: str, method: Method | None = None, **changes: object) -> AdaptedModel:
+def trained_model(name: str, method: Method | None = None, **changes: object) -> TrainingModel:
     """The same under a method; adapters far from the identity, LayerNorms moved from where they were."""
-    model = AdaptedModel(plain_model(name, **changes))
+    kind = "extractive" if changes.get("spans") else "tokens" if changes.get("tags") else "classification"
+    own = method or Adapters(5, 0.3, activation="tanh")
+    model = with_method(in_memory(plain_model(name, **changes)), own, seed=1, kind=kind)
     generator = torch.Generator().manual_seed(1)
-    model.install(method or Adapters(5, 0.3, activation="tanh"), generator)
     with torch.no_grad():
         for group, _, parameter in model.named_roles():
             if group in {"adapters", "layernorms"}:
@@ -205,7 +207,7 @@ def own_logits(base: nn.Module, encoded: Encoded, *, padded: bool) -> torch.Tens
 
 
 class Separate:
-    """A plain transformers model with the weights of an `AdaptedModel`, adapters applied by hooks of its own.
+    """A plain transformers model with the weights of a `TrainingModel`, adapters applied by hooks of its own.
 
     Args:
         name: of the family.
@@ -213,17 +215,18 @@ class Separate:
         pretrained: a state dict whose LayerNorms serve after sites that are off; None for the model's own.
     """
 
-    def __init__(self, name: str, model: AdaptedModel, pretrained: dict | None = None):
+    def __init__(self, name: str, model: TrainingModel, pretrained: dict | None = None):
         self._family = FAMILIES[name]
-        state = model.base.state_dict()
-        self._adapters = {n: t for n, t in state.items() if ".adapter." in n}
+        own = {n: t.detach() for _, n, t in model.named_roles()}
+        self.adapters = {n: t.clone() for n, t in own.items() if ".adapter." in n}
         self._pretrained = pretrained
         self.plain = AutoModelForSequenceClassification.from_config(model.base.config).eval()
-        self.plain.to(next(iter(state.values())).dtype)
-        self.plain.load_state_dict({n: t for n, t in state.items() if n not in self._adapters})
+        self.plain.to(next(iter(own.values())).dtype)
+        for parameter_name, parameter in self.plain.named_parameters():
+            parameter.data.copy_(own[parameter_name])
         self._on: list[bool] = []
         self._calls: dict[tuple[int, int], int] = {}
-        for module in set(self._family.modules):
+        for module in set(self._family.modules) if self.adapters else ():
             for kind in (0, 1):
                 self._hook(module, kind)
 
@@ -238,7 +241,7 @@ class Separate:
             if not self._on[2 * number + kind]:
                 return x
             shared = f"{number}." if len(set(family.modules)) < LAYERS else ""
-            w = {n: self._adapters[f"{holder}.adapter.{shared}{n}"]
+            w = {n: self.adapters[f"{holder}.adapter.{shared}{n}"]
                  for n in ("down.weight", "down.bias", "up.weight", "up.bias")}  # fmt: skip
             inner = torch.tanh(F.linear(x, w["down.weight"], w["down.bias"]))
             return x + F.linear(inner, w["up.weight"], w["up.bias"])
@@ -259,12 +262,18 @@ class Separate:
         if not family.pre_norm:
             self.plain.get_submodule(f"{layer}.{family.norms[kind]}").register_forward_hook(renorm)
 
+    @torch.no_grad()
     def run(self, encoded: Encoded, mask: Sequence[bool], *, padded: bool = False) -> torch.Tensor:
         """Logits ``[examples, labels]`` with only the sites in `mask` on."""
+        return self.run_with_gradient(encoded, mask, padded=padded)
+
+    def run_with_gradient(
+        self, encoded: Encoded, mask: Sequence[bool] = (True,) * 2 * LAYERS, *, padded: bool = False
+    ) -> torch.Tensor:
+        """The same with gradients of `plain` and of `adapters`."""
         self._on = [bool(bit) for bit in mask]
         begin = self.plain.base_model.register_forward_pre_hook(lambda *_: self._calls.clear())
-        with torch.no_grad():
-            logits = own_logits(self.plain, encoded, padded=padded)
+        logits = own_logits(self.plain, encoded, padded=padded)
         begin.remove()
         return logits
 
@@ -320,9 +329,9 @@ def _plain_model() -> Callable[..., nn.Module]:
     return plain_model
 
 
-@pytest.fixture(scope="session", name="adapted_model")
-def _adapted_model() -> Callable[..., AdaptedModel]:
-    return adapted_model
+@pytest.fixture(scope="session", name="trained_model")
+def _trained_model() -> Callable[..., TrainingModel]:
+    return trained_model
 
 
 @pytest.fixture(scope="session", name="random_examples")

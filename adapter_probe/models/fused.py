@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from .dropout import dropout_mask
-
-if TYPE_CHECKING:
-    from adapter_probe.data.packing import Group
 
 # In bfloat16 on a CPU, the fused attention is fastest for multiples of 16 keys; otherwise it takes
 # 1.5 to 2.5 times as long. Padding by some keys costs less. Short texts are faster without it, at 11 keys
@@ -24,7 +18,6 @@ _SHORTEST, _SHORT, _ENOUGH = 10, 26, 96  # keys, keys, and texts times heads
 # Up to so many keys, PyTorch's softmax and its gradient are slower over rows of bfloat16 than over columns.
 _SHORT_ROW, _SHORT_ROW_BACK = 63, 31
 _WEIGHTS_AT_ONCE = 1 << 19  # attention weights that stay in a core's cache between two steps
-_MOST_PADDED = 2  # times as many attention weights as needed
 _LONGEST_KEPT = 256  # keys; more attention weights are computed again for the gradient, if none are dropped
 
 
@@ -157,82 +150,6 @@ def _weights(query: Tensor, key: Tensor, added: Tensor | None, part: slice, scal
     own = added[part if len(added) > 1 else slice(None)]
     own = own.expand(len(q) // heads, heads, tokens, -1).reshape(len(q), tokens, -1)
     return _softmax(torch.baddbmm(own, q, k.transpose(1, 2), alpha=scale))
-
-
-def joined_groups(groups: Sequence[Group], heads: int) -> list[list[Group]]:
-    """Neighbouring groups of short examples together, for which several calls cost more than padding."""
-    runs: list[list[Group]] = []
-    for group in groups:  # shortest first
-        run = [*(runs[-1] if runs else ()), group]
-        padded = sum(own.n for own in run) * group.length**2
-        needed = sum(own.n * own.length**2 for own in run)
-        if runs and padded * heads <= _WEIGHTS_AT_ONCE and padded <= _MOST_PADDED * needed:
-            runs[-1] = run
-        else:
-            runs.append([group])
-    return runs
-
-
-def attend_padded(
-    states: Sequence[Tensor], groups: Sequence[Group], head_dim: int, *, dropout_p: float, scale: float | None
-) -> Tensor:
-    """Attention inside the examples of several groups in one call, in training.
-
-    Args:
-        states: queries, keys and values ``[1, tokens, heads * head width]`` of the groups' tokens.
-        groups: the groups.
-        head_dim: head width.
-        dropout_p: as in torch.
-        scale: as in torch.
-
-    Returns:
-        ``[1, tokens, heads * head width]``.
-    """
-    places, seen = _padded_places(tuple((group.n, group.length) for group in groups))
-    n, length = len(seen), seen.shape[-1]
-    # [1, tokens, heads * width] -> [n, heads, length, width]
-    query, key, value = (
-        _Placed.apply(own[0], places, n * length).view(n, length, -1, head_dim).transpose(1, 2)
-        for own in states
-    )
-    out = attend(query, key, value, seen, dropout_p=dropout_p, scale=scale)
-    rows: Tensor = _Taken.apply(out.transpose(1, 2).reshape(n * length, -1), places)
-    return rows[None]
-
-
-@lru_cache(maxsize=16)
-def _padded_places(shapes: tuple[tuple[int, int], ...]) -> tuple[Tensor, Tensor]:
-    """Each token's row among padded examples ``[tokens]``, and the keys that exist ``[n, 1, 1, length]``."""
-    lengths = np.concatenate([np.full(n, length) for n, length in shapes])
-    seen = np.arange(lengths.max()) < lengths[:, None]  # [n, length]
-    return torch.from_numpy(np.flatnonzero(seen)), torch.from_numpy(seen)[:, None, None]
-
-
-class _Placed(torch.autograd.Function):
-    """Rows ``[rows, width]`` at their `places` among `n` rows, the others zero."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, places: Tensor, n: int) -> Tensor:
-        ctx.places = places
-        return rows.new_zeros(n, rows.shape[1]).index_copy_(0, places, rows)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return gradient.index_select(0, ctx.places), None, None
-
-
-class _Taken(torch.autograd.Function):
-    """The rows at some places; PyTorch's gradient of an index adds row by row."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:
-        ctx.places, ctx.n = places, len(rows)
-        return rows.index_select(0, places)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        whole = gradient.new_zeros(ctx.n, gradient.shape[1])
-        return whole.index_copy_(0, ctx.places, gradient.contiguous()), None
 
 
 def _parts(query: Tensor, key: Tensor) -> list[slice]:
