@@ -15,7 +15,7 @@ from adapter_probe.checkpoints import (
 )
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.checkpoints.headers import DELTA
-from adapter_probe.models.bases.anatomy import supported_model_types
+from adapter_probe.checkpoints.places import FAMILIES
 from adapter_probe.settings import annotations_of, choices_of
 from adapter_probe.studies.checkpoint_arguments import Convert
 
@@ -74,12 +74,12 @@ def support_sections() -> str:
     for library, files, opened, never in sections:
         lines += [f"### {library}", "", f"- **Files:** {files}", f"- **Opened:** {'; '.join(opened)}"]
         lines += [f"- **Refused, by name:** {never}"] * bool(never) + [""]
-    families = _code(supported_model_types())
+    families = _code(FAMILIES)
     formats = list(choices_of(annotations_of(Convert)["to"]))
     lines += [
         "### For all of them",
         "",
-        f"- **Model types of the packed engine:** {families}",
+        f"- **Model types that take bottlenecks:** {families}",
     ]
     return "\n".join([*lines, f"- **Formats that `convert` writes:** {_code(formats)}"])
 

@@ -19,6 +19,7 @@ from . import (
     heatmap,
     init_sweep,
     joint,
+    modules,
     paper_tables,
     size_robustness,
     span_curve,
@@ -34,6 +35,7 @@ from .venues import FigureOptions
 FIGURES: tuple[Callable[[Sequence[StudyRecord], FigureOptions], Iterator[Drawing]], ...] = (
     heatmap.drawings,
     span_curve.drawings,
+    modules.drawings,
     strengths.drawings,
     attribution.drawings,
     joint.drawings,

@@ -19,7 +19,6 @@ from adapter_probe.analysis.significance import span_interval
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.records import RecordError, from_record
 from adapter_probe.results.schema import span_columns
-from adapter_probe.spans import SITES_PER_LAYER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +106,7 @@ def joined(by_strength: Mapping[float, AblationResults]) -> tuple[AblationResult
     """
     results, rows, n = list(by_strength.values()), [], 1
     for strength, one in by_strength.items():
-        off = (~one.masks[removed_row(one)]).reshape(-1, SITES_PER_LAYER).any(axis=1)  # [layers]
+        off = (~one.masks[removed_row(one)]).reshape(one.n_layers, -1).any(axis=1)  # [layers]
         every = np.flatnonzero(off)[[0, -1]]
         for row in range(1, len(one.masks)):
             whole = row == removed_row(one)

@@ -61,6 +61,11 @@ class AblationRecord:
         ]
 
     @property
+    def by_module(self) -> bool:
+        """Whether it is a map of layers and modules, and not a study of spans."""
+        return "module" in self.spans
+
+    @property
     def shares(self) -> pd.DataFrame | None:
         """`layers`, or None if a share is undefined, because spans were kept on or a score is undefined."""
         return None if self.layers is None or self.layers["share_points"].isna().any() else self.layers

@@ -25,13 +25,20 @@ from adapter_probe.analysis.deltas import (
     switched_layers,
 )
 from adapter_probe.analysis.groups import GroupScores, group_summary
-from adapter_probe.analysis.notable_spans import LayerDrop, SpanDrop, notable_spans, span_of
+from adapter_probe.analysis.notable_spans import (
+    LayerDrop,
+    ModuleDrop,
+    SpanDrop,
+    notable_modules,
+    notable_spans,
+    span_of,
+)
 from adapter_probe.analysis.peft_settings import next_lora
 from adapter_probe.analysis.removable import spans_with_adapters
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.records import RecordError, from_record, to_record
-from adapter_probe.spans import SITES_PER_LAYER
+from adapter_probe.spans import ALL_MODULES
 from adapter_probe.wording import done_text
 
 _GUESSES = {
@@ -86,12 +93,15 @@ class AblationSummary:
             for all of them.
         data: name of the evaluated data where they are not a split of the checkpoint's own task.
         positive_class: the class that F1 is of.
+        base_weights: how the base is quantised, if it is.
         guard: statistics of rounding errors in mixed precision.
         peft: suggestions for the next LoRA, as arguments of PEFT's `LoraConfig`.
         groups: scores by group of the data, or by label or type of entity, by name.
         stacks: of a model with several stacks of layers, the summary of each studied one, by name; what names
             spans or layers is there alone.
         strength: what the adapters are multiplied by where they are not intact; None for 0, switched off.
+        modules: of a map of layers and modules, each module in all layers and in the one that it matters
+            most in.
     """
 
     task: str
@@ -119,11 +129,13 @@ class AblationSummary:
     switched: str | None = None
     data: str | None = None
     positive_class: str | None = None
+    base_weights: str | None = None
     guard: dict[str, Any] | None = None
     peft: dict[str, str] | None = None
     groups: dict[str, GroupScores] | None = None
     stacks: dict[str, AblationSummary] | None = None
     strength: float | None = None
+    modules: dict[str, ModuleDrop] | None = None
 
     def __post_init__(self) -> None:
         metrics.metric_label(self.metric)
@@ -202,11 +214,16 @@ def summarise(
     scores, settings = row_scores(results), results.settings
     intact, removed = scores[intact_row(results)], scores[removed_row(results)]
     study, frame, in_stacks = study_kind(results), span_scores(results), results.stacks is not None
+    modules = None
+    if "module" in frame and not in_stacks:
+        modules, frame = notable_modules(frame, study), frame[frame["module"] == ALL_MODULES]
     if study == "ablated" and not in_stacks:
         frame = spans_with_adapters(frame, switched_layers(results))
     own = {} if tables is None else tables.stacks
     warning = None if tables is None else _warning(tables, intact, removed, results)
     spans, strength = {} if in_stacks else notable_spans(frame, study), strength_of(results.identity)
+    if results.modules is not None:  # single layers and all say nothing of spans
+        spans = {name: found for name, found in spans.items() if name in _SINGLE_LAYERS}
     no_lora = warning or tables is None or in_stacks or strength
     lora = {} if no_lora or tables is None else next_lora(results, tables.layers, spans)
     return AblationSummary(
@@ -217,7 +234,7 @@ def summarise(
         metric=results.metric,
         kind=results.kind,
         n_examples=results.n_examples,
-        n_layers=results.masks.shape[1] // SITES_PER_LAYER,
+        n_layers=results.n_layers,
         intact_score=finite_or_none(intact),
         removed_score=finite_or_none(removed),
         removed_delta_points=finite_or_none(metrics.to_points(results.metric, removed - intact)),
@@ -231,6 +248,7 @@ def summarise(
         switched=_switched_part(settings) or None,
         data=settings.get("data") or None,
         positive_class=results.label_names[-1] if results.metric == "f1" else None,
+        base_weights=settings.get("base_weights"),
         guard=settings.get("guard"),
         peft=lora or None,
         groups=None if groups is None else group_summary(groups),
@@ -238,12 +256,14 @@ def summarise(
         if in_stacks
         else None,
         strength=strength or None,
+        modules=modules,
     )
 
 
 def _switched_part(settings: Mapping[str, object]) -> str:
     """The part of the adapters that an ablation switches: ``attention of layers 8-23``; empty for all."""
-    sites, layers = _SITES.get(str(settings.get("sites")), ""), settings.get("layers")
+    sites, layers = str(settings.get("sites", "both")), settings.get("layers")
+    sites = "" if sites == "both" else _SITES.get(sites, sites.replace(",", ", "))
     of_layers = f"layers {layers}" if layers else ""
     stack = f"the {settings['stack']}" if settings.get("stack") else ""
     return " of ".join(part for part in (sites, of_layers, stack) if part)
@@ -272,8 +292,8 @@ def _layer_parameters(results: AblationResults) -> tuple[int, ...] | None:
     counts = results.settings.get("site_parameters")
     if counts is None:
         return None
-    switched = (~results.masks).any(axis=0)
-    return tuple((switched * np.array(counts)).reshape(-1, SITES_PER_LAYER).sum(axis=1).tolist())
+    switched = results.switched
+    return tuple((switched * np.reshape(counts, switched.shape)).sum(axis=1).tolist())
 
 
 def _statistics(tables: AblationTables, study: StudyKind) -> dict[str, Any]:
@@ -282,7 +302,7 @@ def _statistics(tables: AblationTables, study: StudyKind) -> dict[str, Any]:
     if "p_holm" in tables.spans:
         tested = int(tables.spans["p_holm"].count())
         counts = {"significant_spans": int(tables.spans["significant"].sum()), "tested_spans": tested}
-    if study != "ablated" or tables.stacks:
+    if study != "ablated" or tables.stacks or "module" in tables.spans:
         return counts
     sure = removable[removable["basis"] == "interval"]
     surely = {f"{row['tolerance_points']:g}": span_of(row) for _, row in sure.iterrows()}

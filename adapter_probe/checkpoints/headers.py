@@ -19,7 +19,7 @@ import numpy as np
 
 from adapter_probe.models.methods import Adapters, ParameterRole
 from adapter_probe.results.fingerprints import hash_json
-from adapter_probe.spans import SITES_PER_LAYER
+from adapter_probe.spans import SITES
 
 from .description import Description, read_description
 from .files import DELTA, DESCRIPTION, refuse_irregular, refuse_unreadable
@@ -45,6 +45,7 @@ class Contents:
         trained_body: number of these without the head and other parameters that the base lacks.
         pretrained: number of parameters of the base without a head.
         notes: remarks for the user, one sentence each.
+        quantised: the method of the base's quantisation; empty without one.
         stacks: numbers of layers by stack of a model with several; empty for one.
     """
 
@@ -58,6 +59,7 @@ class Contents:
     trained_body: int
     pretrained: int
     notes: tuple[str, ...] = ()
+    quantised: str = ""
     stacks: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -113,7 +115,7 @@ def _contents(said: Description, place: Path, delta: dict[str, _Stored]) -> Cont
     encoder = _encoder(place, prefix, said.base.weights_sha256)
     trained = {name: one.shape for name, one in delta.items() if not name.endswith(AVERAGES)}
     sites = {name.partition(_ADAPTER)[0] for name in adapters}
-    expected = said.base.n_layers * (SITES_PER_LAYER if said.method.sites == "both" else 1)
+    expected = said.base.n_layers * (len(SITES) if said.method.sites == "both" else 1)
     if encoder is None or len(sites) != expected:
         return None
     shapes = {**{prefix + name: one.shape for name, one in encoder.items()}, **trained}

@@ -15,6 +15,7 @@ from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.metrics import default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method
+from adapter_probe.replay.sharing import sharing
 
 from . import native
 from .any_base import AnyLoaded, choose_class, limit_length, load_any_base
@@ -22,6 +23,7 @@ from .base import load_tokenizer, n_outputs
 from .base_config import AnyBase, find_any_base, place_of_base
 from .description import Description, read_description
 from .files import DELTA, refuse_other_tensors
+from .finetuned import TUNED_IN_PLACE, in_place
 from .foreign import BaseShape, ForeignCheckpoint, names_of_outputs
 from .headers import AVERAGES
 from .identity import tokenizer_parts
@@ -99,8 +101,10 @@ def open_own(folder: Path, base: str | None, dtype: torch.dtype, shared: SharedB
         tokenizer = with_blanks((), found.config, tokenizer) or tokenizer
     about = replace(said, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
     native.refuse_changed(folder, said, about)
+    before = sharing(loaded.model) if isinstance(about.method, TUNED_IN_PLACE) else None
     opened = _put(folder / DELTA, loaded, shape, about, delta, dtype)
-    return replace(opened, folder=folder, tokenizer=tokenizer)
+    opened = replace(opened, folder=folder, tokenizer=tokenizer)
+    return opened if before is None else in_place(opened, before)
 
 
 def _find(name: str, revision: str | None) -> AnyBase:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,10 @@ from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.recording import Inputs
 from adapter_probe.replay.replay import layers_in_order
-from adapter_probe.replay.stacks import stacks_of
+from adapter_probe.replay.stacks import Layer, stacks_of
 from adapter_probe.replay.switches import Switches
-from adapter_probe.spans import NormChoice, SiteChoice, Stack
+from adapter_probe.replay.two_states import TwoStates
+from adapter_probe.spans import NormChoice, Site, Stack
 
 from .rows import arguments_of
 
@@ -36,6 +37,8 @@ class GeneralModel:
         module: the model in evaluation mode.
         example: arguments of its forward, to see which layers it calls.
         fixed: whether its weights must stay in their precision and on their devices.
+        layers: names of the layers of a model without adapters.
+        by_module: whether every kind of tuned module is a site of its own.
 
     Attributes:
         module: the model.
@@ -43,9 +46,23 @@ class GeneralModel:
         fixed: see above.
     """
 
-    def __init__(self, module: nn.Module, example: Inputs, fixed: bool = False):
+    def __init__(
+        self,
+        module: nn.Module,
+        example: Inputs,
+        fixed: bool = False,
+        layers: Sequence[str] = (),
+        by_module: bool = False,
+    ):
         self.module, self.fixed = module.eval(), fixed
-        self.layers = layers_in_order(module, example)
+        self.layers = [Layer(name, module.get_submodule(name), ((), ())) for name in layers]
+        if not layers:
+            self.layers = layers_in_order(module, example, by_module)
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The sites of every layer."""
+        return self.layers[0].sites
 
     @property
     def has_adapter(self) -> np.ndarray:
@@ -165,7 +182,7 @@ class GeneralModel:
         for adapter in placed:
             adapter.restore_norm()
 
-    def check_sites(self, sites: SiteChoice) -> None:
+    def check_sites(self, sites: str) -> None:
         """Refuse one sublayer of layers in which the sublayers cannot be told apart.
 
         Raises:
@@ -179,7 +196,9 @@ class GeneralModel:
             )
 
 
-def model_of(opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBatches) -> GeneralModel:
+def model_of(
+    opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBatches, by_module: bool = False
+) -> GeneralModel:
     """The model of a checkpoint; `encoded` are the examples that it will read.
 
     Raises:
@@ -202,7 +221,8 @@ def model_of(opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBat
         example = {name: x.to(device) for name, x in inputs.items()}
     else:
         example = inputs_of(module, encoded, example_of(encoded)[:1], device)
-    return GeneralModel(module, example, fixed=getattr(opened, "quantised", None) is not None)
+    names = () if Switches().inside(module) else getattr(opened, "layer_names", ())
+    return GeneralModel(module, example, getattr(opened, "quantised", None) is not None, names, by_module)
 
 
 def ignore_padding(module: nn.Module) -> None:
@@ -243,11 +263,13 @@ def added_parameters(module: nn.Module) -> int:
     return sum(_added(tuple(Switches().inside(module).values())).values())
 
 
-def _added(part: tuple[nn.Module, ...]) -> dict[nn.Parameter, int]:
+def _added(part: tuple[nn.Module, ...]) -> dict[Tensor, int]:
     """The parameters that a site's tuners add, and their sizes."""
     return {
         parameter: parameter.numel()
         for module in part
-        for name, parameter in module.named_parameters()
+        for name, parameter in (
+            module.changed().items() if isinstance(module, TwoStates) else module.named_parameters()
+        )
         if not any(own in _BASE for own in name.split("."))
     }

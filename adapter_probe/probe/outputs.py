@@ -96,9 +96,15 @@ def assemble_results(
         "task": request.checkpoint.description.task.name,
         "site_parameters": request.model.site_parameters,
     }
+    if request.settings.names_modules:
+        settings["site_names"] = [site.name for site in request.model.sites]
     rank = _lora_rank(request.checkpoint.description.method)
     if rank and request.model.numbers_layers_as_peft:
         settings["lora_rank"] = rank
+    opened = request.checkpoint
+    if opened.quantised or opened.dequantised:
+        stored = "stored quantised, dequantised while it was loaded"
+        settings["base_weights"] = f"quantised with {opened.quantised}" if opened.quantised else stored
     if guard is not None:
         settings["guard"] = guard
     if request.data:
@@ -155,6 +161,7 @@ def assemble_results(
         differences=differences,
         right=right,
         stacks=stacks,
+        modules=None if variants.modules is None else np.array(variants.modules),
         tags=tags,
         true_tags=true_tags,
     )

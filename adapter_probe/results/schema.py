@@ -93,7 +93,9 @@ SPANS_COLUMNS = {
 }  # fmt: skip
 STACK_COLUMN = {"stack": "text"}
 """The first column of an ablation's tables if the model has several stacks of layers."""
-OPTIONAL_SPANS_COLUMNS = {"significant": "flag", "non_monotone": "flag", **STACK_COLUMN}
+MODULE_COLUMN = {"module": "text"}
+"""The column of a map of layers and modules after it: the module that is switched, or ``all``."""
+OPTIONAL_SPANS_COLUMNS = {"significant": "flag", "non_monotone": "flag", **STACK_COLUMN, **MODULE_COLUMN}
 MOST_LAYERS = 1000
 """More than any Transformer has; tables are laid out as matrices of that many layers."""
 LAYERS_COLUMNS = {"layer": "count", "delta_points": "number", "share_points": "number"}
@@ -118,8 +120,8 @@ _FLAGS = {"true": True, "false": False}
 
 
 def span_columns(frame: pd.DataFrame) -> list[str]:
-    """The columns that name a span: first and last layer and their number, in several stacks after these."""
-    return [name for name in (*STACK_COLUMN, "first", "last", "n_layers") if name in frame]
+    """The columns that name a span: first and last layer and their number, after its stack and its module."""
+    return [name for name in (*STACK_COLUMN, *MODULE_COLUMN, "first", "last", "n_layers") if name in frame]
 
 
 def read_table(

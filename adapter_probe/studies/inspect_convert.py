@@ -25,11 +25,12 @@ def inspect(call: Inspect) -> dict[str, Any]:
     """The layers, sites, sizes and parameter counts of a checkpoint, whichever library wrote it.
 
     Returns:
-        plain JSON: `base`, `family`, `task`, `metric` and `scores`; `n_layers`, by name also those of each of
-        several `stacks`, `n_sites` (with an adapter) and `hidden_size`; the record of the `method`; numbers
-        of `parameters` by role and, of these, `trained_by_role`; of `trained_parameters` and of
-        `trained_parameters_without_head`; the latter as `percent_of_base`, and the adapters alone, which is
-        what papers quote, as `adapters_percent_of_base`; `notes` on how the checkpoint was read.
+        plain JSON: `base`, `family`, how it is `quantised`, `task`, `metric` and `scores`; `n_layers`, by
+        name also those of each of several `stacks`, `n_sites` (with an adapter) and `hidden_size`; the record
+        of the `method`; numbers of `parameters` by role and, of these, `trained_by_role`; of
+        `trained_parameters` and of `trained_parameters_without_head`; the latter as `percent_of_base`, and
+        the adapters alone, which is what papers quote, as `adapters_percent_of_base`; `notes` on how the
+        checkpoint was read.
 
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
@@ -60,6 +61,7 @@ def inspect(call: Inspect) -> dict[str, Any]:
     return {
         "base": description.base.name,
         "family": contents.family,
+        "quantised": contents.quantised and f"quantised with {contents.quantised}",
         "task": description.task.name,
         "metric": description.task.metric,
         "scores": description.scores,
@@ -85,7 +87,8 @@ def contents_of(opened: OpenedPlaced) -> Contents:
     from adapter_probe.replay.switches import Switches
 
     model, about = opened.model, opened.description
-    parts = {layer.name: layer.parts for layer in find_layers(model, Switches())}
+    layers = find_layers(model, Switches()) if Switches().inside(model) else []
+    parts = {layer.name: layer.parts for layer in layers}
     counts = count_parameters(opened.shapes, opened.trained, opened.missing, f"{model.base_model_prefix}.")
     return Contents(
         about,
@@ -117,6 +120,9 @@ def convert(call: Convert) -> list[str]:
     With `strength`, what the adapters in the layers change is multiplied by this number in the weights that
     are written, which is what `adapter_probe.strength` scores; heads and other modules stay as they are.
 
+    With `rank`, the difference of a fine-tuned model to its base is written as a LoRA: of every linear map in
+    the layers the largest singular values, and everything else that differs as a whole.
+
     Returns:
         what was dropped, as short texts such as ``the trained LayerNorms``.
 
@@ -146,19 +152,19 @@ def _write(call: Convert, out: Path) -> list[str]:
 
     source, files = choose_adapter(Path(call.source), call.adapter), as_tuple(call.data)
     opened = open_any(source, None if call.base is None else str(call.base))
-    if call.strength is not None and isinstance(opened, OpenedPlaced):
+    _refuse_rank(opened, call)
+    if call.rank is None and call.strength is not None and isinstance(opened, OpenedPlaced):
         from adapter_probe.checkpoints.scaling import scaled
 
         opened = scaled(opened, call.strength)
     if call.to == "mlx":
         base = opened.description.base
         with TemporaryDirectory() as made:
-            _write_peft(opened, Path(made, "peft"), call.strength, "MLX-LM")
+            lost = _write_peft(opened, Path(made, "peft"), call, "MLX-LM")
             write_mlx(Path(made, "peft"), base.n_layers, base.name, out)
-        return []
+        return lost
     if call.to == "peft":
-        _write_peft(opened, out, call.strength)
-        return []
+        return _write_peft(opened, out, call)
     if not isinstance(opened, OpenedPlaced):
         raise CheckpointError(
             f"checkpoint {call.source} is loaded by PEFT, so it can be written in PEFT's or MLX-LM's format "
@@ -175,22 +181,47 @@ def _write(call: Convert, out: Path) -> list[str]:
     return []
 
 
-def _write_peft(opened: OpenedPeft, out: Path, strength: float | None, library: str = "PEFT") -> None:
+def _refuse_rank(opened: OpenedPeft, call: Convert) -> None:
+    """Refuse a rank of adapters, and a fine-tuned model without one where a LoRA is written.
+
+    Raises:
+        CheckpointError: it is so.
+    """
+    from adapter_probe.checkpoints.opened_peft import OpenedFinetuned
+
+    finetuned, lora = isinstance(opened, OpenedFinetuned), call.to in ("peft", "mlx")
+    if call.rank is not None and not (finetuned and lora):
+        raise CheckpointError(
+            f"--rank {call.rank} applies only to a fine-tuned model that is written with --to peft or mlx"
+        )
+    if finetuned and call.rank is None and (lora or call.strength is not None):
+        raise CheckpointError(
+            f"checkpoint {call.source} is a fine-tuned model, whose difference to its base is written with "
+            "--to peft as a LoRA; give its rank with --rank"
+        )
+
+
+def _write_peft(opened: OpenedPeft, out: Path, call: Convert, library: str = "PEFT") -> list[str]:
     """Write PEFT's format, whatever was opened; adapters of PEFT are scaled by a strength."""
     from adapter_probe.checkpoints.converting import to_peft
-    from adapter_probe.checkpoints.opened_peft import OpenedPlaced
+    from adapter_probe.checkpoints.opened_peft import OpenedFinetuned, OpenedPlaced
 
+    if isinstance(opened, OpenedFinetuned) and call.rank is not None:
+        from adapter_probe.checkpoints.low_rank import to_lora
+
+        return [to_lora(opened, call.rank, out, call.strength)]
     if isinstance(opened, OpenedPlaced):
         to_peft(opened, out, library)
-        return
-    if strength is not None:
+        return []
+    if call.strength is not None:
         from adapter_probe.checkpoints.scaling import in_layers, write_scaled
 
-        write_scaled(opened, in_layers(opened.model), strength, out)
-        return
+        write_scaled(opened, in_layers(opened.model), call.strength, out)
+        return []
     from adapter_probe.checkpoints.peft_pruning import write_without
 
     write_without(opened, (), out)
+    return []
 
 
 def method_text(method: dict[str, Any]) -> str:

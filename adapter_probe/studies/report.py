@@ -80,17 +80,23 @@ def report(call: Report) -> ReportPage:
     _refuse_strangers(given, ablations)
     if call.compare and len(ablations) != 2:
         raise ResultsError(f"--compare needs two ablations, got {len(ablations)}")
+    if (call.average or call.compare) and any(study.record.by_module for study in ablations):
+        raise ResultsError(
+            "a report neither averages nor compares maps of layers and modules; use adapter-probe compare "
+            "or figures --average"
+        )
     parts: list[Reported] = [average(ablations).record] if call.average else []
     parts += [compare(*ablations).record] if call.compare else []
     n_texts = 0
+    maps = [study.record for study in ablations if study.record.by_module]
     for study in studies:
-        if isinstance(study, Ablation):
+        if isinstance(study, Ablation) and not study.record.by_module:
             part = _completed(study, given, files, call.encoding, call.examples)
             parts.append(part)
             n_texts += len(part.texts.texts) if part.texts else 0
         elif isinstance(study, (Average, Comparison)):
             parts.append(study.record)
-    curves = [study.record for study in studies if isinstance(study, (Sweep, Strengths))]
+    curves = [*maps, *(study.record for study in studies if isinstance(study, (Sweep, Strengths)))]
     out = Path(call.out or ("report-space" if call.space else "report.html"))
     if call.space:
         of_checkpoints = [study for study in studies if isinstance(study, (Ablation, Strengths))]

@@ -15,7 +15,7 @@ import numpy as np
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import drop_points
-from adapter_probe.analysis.study_records import StrengthRecord, SweepRecord, TradeoffRecord
+from adapter_probe.analysis.study_records import AblationRecord, StrengthRecord, SweepRecord, TradeoffRecord
 from adapter_probe.figures.levels import DivergingScale, DropScale
 from adapter_probe.figures.naming import told_apart
 from adapter_probe.results.atomic import make_folder, write_text
@@ -27,14 +27,15 @@ from .curve_sections import strength_section, strength_title, sweep_section, swe
 from .joint_section import average_study, comparison_study
 from .map_section import MapStudy, content, section
 from .markup import Html, joined, json_for_html, plain, tag
+from .module_section import module_section, module_title
 
 SCRIPTS = ("study.js", "examples.js", "page.js")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 Reported = ReportedAblation | AverageRecord | ComparisonRecord
 """A study of spans that the page can show."""
-Curves = SweepRecord | TradeoffRecord | StrengthRecord
-"""A study of curves that the page can show."""
+Curves = SweepRecord | TradeoffRecord | StrengthRecord | AblationRecord
+"""A study whose figure the page shows: of curves, or a map of layers and modules."""
 
 
 def write_report(
@@ -140,6 +141,9 @@ def _body(title: str, studies: Sequence[MapStudy], sweeps: Sequence[Curves]) -> 
         tag("div", {"class": "together"}, group) if len(group) > 1 else group[0] for group in groups.values()
     ]
     for number, (sweep, heading) in enumerate(zip(sweeps, headings)):
+        if isinstance(sweep, AblationRecord):
+            parts.append(module_section(sweep, number, heading))
+            continue
         section_of = strength_section if isinstance(sweep, StrengthRecord) else sweep_section
         parts.append(section_of(sweep, number, heading))
     if any(study.steps and is_percentage(study.words.metric) for study in studies):
@@ -149,6 +153,8 @@ def _body(title: str, studies: Sequence[MapStudy], sweeps: Sequence[Curves]) -> 
 
 
 def _curves_title(record: Curves) -> str:
+    if isinstance(record, AblationRecord):
+        return module_title(record)
     return strength_title(record) if isinstance(record, StrengthRecord) else sweep_title(record)
 
 

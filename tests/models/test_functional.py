@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from adapter_probe.models.bases.functional import faster_functional
+from adapter_probe.models.functional import faster_functional
 
 GENERATOR = torch.Generator().manual_seed(0)
 SEEN = torch.arange(7) < torch.tensor([3, 7, 5])[:, None]  # keys of three examples that are no padding
