@@ -44,7 +44,7 @@ from .ablation_study import Ablation
 from .checkpoint_arguments import Prune
 from .example_files import check_files
 from .load import ablations_of
-from .rank_study import chosen_rank
+from .ranks import chosen_rank
 
 ChosenOn = Literal["half", "all"]
 
