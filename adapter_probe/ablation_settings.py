@@ -72,6 +72,11 @@ class AblationSettings(Settings):
         "method that is not linear, of the outputs of its modules.",
         metavar="S", slug="strength{:g}", note="scaled by {:g}",
     )  # fmt: skip
+    rank: int = setting(
+        0, "keep this many of the largest directions (singular values) of what the chosen adapters "
+        "change, in place of switching them off.", metavar="K", least=0, slug="rank{}",
+        note="{} directions kept",
+    )  # fmt: skip
     outside: OutsideChoice = setting(
         "finetuned", "of a fine-tuned model, whose tensors to use outside the layers (embeddings, last "
         "norms, heads): its own, or those of its base where the base has them.", slug="{}-outside",
@@ -89,6 +94,10 @@ class AblationSettings(Settings):
 
         check_choice(self.spans)
         check_strength(self.strength)
+        if self.rank and self.strength:
+            raise ResultsError(
+                f"--rank {self.rank} and --strength {self.strength:g} cannot be combined; give one of them"
+            )
         if self.strength == 1:
             raise ResultsError("--strength 1 is the intact model; give another strength, such as 0.5")
         if self.by == "module" and self.spans not in ("all", "single"):

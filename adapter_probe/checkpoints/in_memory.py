@@ -26,6 +26,7 @@ from adapter_probe.replay.sharing import can_share
 from adapter_probe.replay.switches import Switches
 from adapter_probe.results.fingerprints import hash_json
 
+from .adapter_folder import LIBRARY
 from .any_base import hash_stored, limit_length, load_any_base, positions_of
 from .base_config import find_any_base, resolve_base
 from .description import Description
@@ -34,7 +35,6 @@ from .foreign import names_of_outputs
 from .identity import BaseIdentity, config_settings, tokenizer_parts
 from .kinds import head_of_class
 from .opened_peft import OpenedFinetuned, OpenedPeft
-from .peft_headers import LIBRARY
 from .peft_loading import refuse_outside, refuse_unready, tuned_modules
 from .peft_opening import versions_of
 from .quantised import method_of, mixes_examples

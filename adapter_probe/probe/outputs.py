@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.checkpoints.peft_headers import LIBRARY
+from adapter_probe.checkpoints.adapter_folder import LIBRARY
 from adapter_probe.data.answers import Answers, choose_windows, score_answers
 from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -10,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe import wording
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import AdapterProbeError, CheckpointError
 from adapter_probe.models.peft_method import PeftMethod
 
 from .checkpoint_arguments import Convert, Inspect
 
 if TYPE_CHECKING:
-    from adapter_probe.checkpoints.headers import Contents
-    from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
+    from adapter_probe.checkpoints.opened_peft import OpenedPeft
 
 
 @taking(Inspect)
@@ -35,28 +33,18 @@ def inspect(call: Inspect) -> dict[str, Any]:
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
     """
-    from adapter_probe.checkpoints.headers import read_contents
-    from adapter_probe.checkpoints.mlx import as_peft
-    from adapter_probe.checkpoints.peft_headers import read_peft_contents
+    from adapter_probe.checkpoints.contents import contents_of
+    from adapter_probe.checkpoints.opening import open_any
+    from adapter_probe.checkpoints.shared import BaseWithoutWeights
 
     place = None if call.base is None else str(call.base)
-    translated = as_peft(choose_adapter(Path(call.checkpoint), call.adapter), place)
-    folder = translated.folder
-    contents = read_contents(folder, place) or read_peft_contents(folder, place)
-    if contents is None:
-        from adapter_probe.checkpoints.opened_peft import OpenedPlaced
-        from adapter_probe.checkpoints.opening import open_any
-
-        opened = open_any(folder, place)
-        if isinstance(opened, OpenedPlaced):
-            contents = contents_of(opened)
-        else:
-            contents = read_peft_contents(opened.folder, opened.description.base.name, opened=True)
-            if contents is not None:
-                described = replace(contents.description, task=opened.description.task)
-                contents = replace(contents, description=described, notes=opened.notes)
-    if contents is None:
-        raise CheckpointError(f"checkpoint {folder} opens, but the files of its base cannot be listed")
+    folder = choose_adapter(Path(call.checkpoint), call.adapter)
+    try:
+        contents = contents_of(open_any(folder, place, shared=BaseWithoutWeights()))
+    except AdapterProbeError:
+        raise
+    except Exception:  # code of a tuner or a family that needs the numbers
+        contents = contents_of(open_any(folder, place))
     description, counts = contents.description, contents.counts
     return {
         "base": description.base.name,
@@ -76,29 +64,8 @@ def inspect(call: Inspect) -> dict[str, Any]:
         "trained_parameters_without_head": contents.trained_body,
         "percent_of_base": 100 * contents.trained_body / contents.pretrained,
         "adapters_percent_of_base": 100 * counts["adapters"] / contents.pretrained,
-        "notes": [*translated.notes, *contents.notes],
+        "notes": list(contents.notes),
     }
-
-
-def contents_of(opened: OpenedPlaced) -> Contents:
-    """The contents of an open checkpoint, as `read_contents` reads them from files."""
-    from adapter_probe.checkpoints.headers import Contents, count_parameters
-    from adapter_probe.replay.stacks import find_layers
-    from adapter_probe.replay.switches import Switches
-
-    model, about = opened.model, opened.description
-    layers = find_layers(model, Switches()) if Switches().inside(model) else []
-    parts = {layer.name: layer.parts for layer in layers}
-    counts = count_parameters(opened.shapes, opened.trained, opened.missing, f"{model.base_model_prefix}.")
-    return Contents(
-        about,
-        model.config.model_type,
-        len(opened.layer_names),
-        about.base.hidden_size,
-        sum(bool(part) for name in opened.layer_names for part in parts.get(name, ())),
-        *counts,
-        opened.notes,
-    )
 
 
 def _method(method: Any) -> dict[str, Any]:

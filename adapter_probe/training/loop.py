@@ -18,7 +18,7 @@ from torch import Tensor
 
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import Diverged
-from adapter_probe.models.functional import faster_functional
+from adapter_probe.models.functional import FasterFunctions
 from adapter_probe.models.packed import packed_frozen_maps
 from adapter_probe.results.rundir import RunDirectory
 
@@ -269,5 +269,5 @@ def precision_of(settings: TrainingSettings, device: torch.device) -> Iterator[N
         yield
         return
     # The autocast cache would keep the first step's rounding of trained matrices for the whole training.
-    with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False), faster_functional():
+    with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False), FasterFunctions():
         yield

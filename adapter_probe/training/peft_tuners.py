@@ -16,12 +16,12 @@ from peft import PeftConfig, PeftModel, get_peft_model, set_peft_model_state_dic
 from peft.tuners.lora import LoraLayer
 from torch import Tensor
 
+from adapter_probe.checkpoints.adapter_folder import WEIGHTS
 from adapter_probe.checkpoints.any_base import AnyLoaded
 from adapter_probe.checkpoints.files import CONFIG, first_of
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.checkpoints.patterns import refuse_slow_patterns
 from adapter_probe.checkpoints.peft_fields import read_config
-from adapter_probe.checkpoints.peft_headers import WEIGHTS
 from adapter_probe.checkpoints.peft_loading import ADAPTER, own_name, saved_tensors, unsaved_biases
 from adapter_probe.checkpoints.peft_writing import TASK_TYPES
 from adapter_probe.data.spec import TaskSpec

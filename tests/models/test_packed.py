@@ -11,11 +11,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.models import fused
 from adapter_probe.models.adapters.in_place import PackedMap
 from adapter_probe.models.dropout import apply_dropout, dropout_mask
 from adapter_probe.models.fused import attend
 from adapter_probe.models.packed import can_pack_weight
+from adapter_probe.probe import general
+from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.general import general_runners
+from adapter_probe.probe.request import AblationRequest, prepare_ablation
 
 ROUNDING = 2.0**-8  # of bfloat16, relative
 NO_BFLOAT16 = "oneDNN does not multiply bfloat16 on this processor"
@@ -130,3 +135,36 @@ def test_dropout_in_bfloat16():
     assert apply_dropout(x, 0.2, False) is x
     for rate in (1 - 1e-9, 1.0):
         assert not apply_dropout(x, rate, True).any()
+
+
+def prepared(case: str, family: str, tmp_path: Path) -> AblationRequest:
+    path = tmp_path / "d.jsonl"
+    path.write_text("".join(f'{{"text": "w{n} w{n + 1} w{2 * n}", "label": {n % 3}}}\n' for n in range(12)))
+    base = str(FIXTURES / "bases" / family)
+    arguments = AblationArguments(
+        str(FIXTURES / case), AblationSettings(precision="mixed"), data=(str(path),), base=base
+    )
+    return prepare_ablation(arguments, torch.device("cpu"))
+
+
+@pytest.mark.skipif(not can_pack_weight(torch.ones(1, dtype=torch.bfloat16)), reason=NO_BFLOAT16)
+@pytest.mark.parametrize("case", ["adapterhub/houlsby", "adapterhub/pfeiffer"])
+def test_a_packed_model_is_the_model_in_bfloat16(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    request, items = prepared(case, "bert", tmp_path), np.arange(12)
+
+    def logits(dtype: torch.dtype) -> tuple[int, np.ndarray]:
+        runner = next(general_runners(request, dtype, 1))
+        maps = [m for m in runner._replay.model.modules() if isinstance(vars(m).get("forward"), PackedMap)]
+        found = runner.outputs(items, request.variants.masks, 64, lambda: None)["logits"]
+        twin = runner.twin().outputs(items, request.variants.masks, 64, lambda: None)["logits"]
+        assert np.array_equal(found, twin)
+        return len(maps), found
+
+    (none, exact), (packed, fast) = logits(torch.float32), logits(torch.bfloat16)
+    monkeypatch.setattr(general, "can_pack_weight", lambda _: False)
+    also_none, plain = logits(torch.bfloat16)
+    assert none == also_none == 0
+    assert packed >= 3 * 6
+    rounding = np.abs(plain - exact).max()
+    assert 0 < np.abs(fast - exact).max() < 2 * rounding
+    assert next(request.checkpoint.model.parameters()).dtype == torch.float32
