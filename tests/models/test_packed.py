@@ -20,11 +20,11 @@ from adapter_probe.models.adapters.in_place import PackedMap, mapped
 from adapter_probe.models.bases import fused
 from adapter_probe.models.bases.dropout import apply_dropout, dropout_mask
 from adapter_probe.models.bases.fused import attend, attend_padded, joined_groups
-from adapter_probe.models.packed import can_pack, can_pack_weight, pack_maps
+from adapter_probe.models.packed import can_pack_weight
+from adapter_probe.probe import general
 from adapter_probe.probe.arguments import AblationArguments
-from adapter_probe.probe.lanes import twin
+from adapter_probe.probe.general import general_runners
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
-from adapter_probe.probe.tree import forward_variants
 
 FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
 ROUNDING = 2.0**-8  # of bfloat16, relative
@@ -182,27 +182,24 @@ def prepared(case: str, family: str, tmp_path: Path) -> AblationRequest:
     return prepare_ablation(arguments, torch.device("cpu"))
 
 
+@pytest.mark.skipif(not can_pack_weight(torch.ones(1, dtype=torch.bfloat16)), reason=NO_BFLOAT16)
 @pytest.mark.parametrize("case", ["adapterhub/houlsby", "adapterhub/pfeiffer"])
-def test_a_packed_model_is_the_model_in_bfloat16(case: str, tmp_path: Path):
-    from adapter_probe.data.packing import pack
+def test_a_packed_model_is_the_model_in_bfloat16(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    request, items = prepared(case, "bert", tmp_path), np.arange(12)
 
-    request = prepared(case, "bert", tmp_path)
-    exact = request.checkpoint.model.eval()
-    plain, packed = (twin(exact, torch.bfloat16) for _ in range(2))
-    if not can_pack(packed):
-        pytest.skip(NO_BFLOAT16)
-    assert not can_pack(exact)
-    pack_maps(packed, drop=True)
-    maps = [m for m in packed.modules() if isinstance(vars(m).get("forward"), PackedMap)]
-    assert len(maps) >= 6 * len(packed.layers) - 2
-    batch = pack(request.encoded, np.arange(12))
-    masks = request.variants.masks
-    logits = [
-        forward_variants(model, batch, masks, tokens_per_pass=64).double()
-        for model in (exact, plain, packed, twin(packed))
-    ]
-    rounding = (logits[1] - logits[0]).abs().max()
-    assert (logits[2] - logits[0]).abs().max() < 2 * rounding
-    assert torch.equal(logits[3], logits[2])
-    assert next(exact.parameters()).dtype == torch.float32
-    assert all(p.numel() for p in exact.parameters())
+    def logits(dtype: torch.dtype) -> tuple[int, np.ndarray]:
+        runner = next(general_runners(request, dtype, 1))
+        maps = [m for m in runner._replay.model.modules() if isinstance(vars(m).get("forward"), PackedMap)]
+        found = runner.outputs(items, request.variants.masks, 64, lambda: None)["logits"]
+        twin = runner.twin().outputs(items, request.variants.masks, 64, lambda: None)["logits"]
+        assert np.array_equal(found, twin)
+        return len(maps), found
+
+    (none, exact), (packed, fast) = logits(torch.float32), logits(torch.bfloat16)
+    monkeypatch.setattr(general, "can_pack_weight", lambda _: False)
+    also_none, plain = logits(torch.bfloat16)
+    assert none == also_none == 0
+    assert packed >= 3 * 6
+    rounding = np.abs(plain - exact).max()
+    assert 0 < np.abs(fast - exact).max() < 2 * rounding
+    assert next(request.checkpoint.model.parameters()).dtype == torch.float32
