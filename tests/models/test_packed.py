@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers.activations import ACT2FN
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.data.packing import Group
-from adapter_probe.models.adapters.in_place import PackedMap, mapped
-from adapter_probe.models.bases import fused
-from adapter_probe.models.bases.dropout import apply_dropout, dropout_mask
-from adapter_probe.models.bases.fused import attend, attend_padded, joined_groups
+from adapter_probe.models import fused
+from adapter_probe.models.adapters.in_place import PackedMap
+from adapter_probe.models.dropout import apply_dropout, dropout_mask
+from adapter_probe.models.fused import attend
 from adapter_probe.models.packed import can_pack_weight
 from adapter_probe.probe import general
 from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.general import general_runners
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 
-FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
 ROUNDING = 2.0**-8  # of bfloat16, relative
 NO_BFLOAT16 = "oneDNN does not multiply bfloat16 on this processor"
 
@@ -44,9 +39,8 @@ def off(found: Tensor, exact: Tensor) -> float:
     st.integers(1, 40),
     st.integers(1, 40),
     st.booleans(),
-    st.sampled_from(["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "tanh"]),
 )
-def test_a_packed_map_is_the_map(rows: int, inputs: int, outputs: int, bias: bool, name: str):
+def test_a_packed_map_is_the_map(rows: int, inputs: int, outputs: int, bias: bool):
     torch.manual_seed(rows)
     linear = nn.Linear(inputs, outputs, bias=bias).to(torch.bfloat16).requires_grad_(False)
     x = torch.randn(2, rows, inputs).to(torch.bfloat16)
@@ -56,9 +50,6 @@ def test_a_packed_map_is_the_map(rows: int, inputs: int, outputs: int, bias: boo
     with torch.inference_mode():
         assert off(linear(x), exact) < ROUNDING
         assert off(deepcopy(linear)(x), exact) < ROUNDING
-        assert off(mapped(linear, ACT2FN[name], x), ACT2FN[name](exact)) < 2 * ROUNDING
-        linear.register_forward_hook(lambda module, read, out: 2 * out)
-        assert off(mapped(linear, ACT2FN[name], x), ACT2FN[name](2 * exact)) < 2 * ROUNDING
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 10, 11, 12, 15, 16, 17, 20, 26, 27, 31, 33, 38, 70])
@@ -125,32 +116,6 @@ def test_trained_attention_and_its_gradients(length: int, added: str, rate: floa
     assert off(found, expected) < 4 * ROUNDING
     for gradient, wanted in zip(gradients, torch.autograd.grad(expected, exact, above.double())):
         assert off(gradient, wanted) < 6 * ROUNDING or length == 1  # of one token: nearly zero
-
-
-def test_groups_together_are_the_groups_one_by_one():
-    groups, start = [], 0
-    for n, length in ((1, 3), (2, 4), (3, 5), (1, 40), (2, 41)):
-        groups.append(Group(start, n, length))
-        start += n * length
-    runs = joined_groups(groups, 2)
-    assert [[group.length for group in run] for run in runs] == [[3, 4, 5], [40, 41]]
-    assert len(joined_groups([Group(0, 30, 100), Group(3000, 30, 101)], 2)) == 2  # long ones cost no less
-    torch.manual_seed(0)
-    for run in runs:
-        tokens = sum(group.n * group.length for group in run)
-        read = [torch.randn(1, tokens, 16).to(torch.bfloat16).requires_grad_() for _ in range(3)]
-        above = torch.randn(1, tokens, 16).to(torch.bfloat16)
-        found = attend_padded(read, run, 8, dropout_p=0.0, scale=None)
-        gradients = torch.autograd.grad(found, read, above)
-        exact, outs = [states.detach().double().requires_grad_() for states in read], []
-        for group in run:
-            span = slice(group.start - run[0].start, group.stop - run[0].start)
-            q, k, v = (s[0, span].view(group.n, group.length, 2, 8).transpose(1, 2) for s in exact)
-            outs.append(((q @ k.transpose(-1, -2) / 8**0.5).softmax(-1) @ v).transpose(1, 2).reshape(-1, 16))
-        expected = torch.cat(outs)[None]
-        assert off(found, expected) < 4 * ROUNDING
-        for gradient, wanted in zip(gradients, torch.autograd.grad(expected, exact, above.double())):
-            assert off(gradient, wanted) < 6 * ROUNDING
 
 
 def test_dropout_in_bfloat16():
