@@ -147,7 +147,7 @@ def spans_of(**columns: list[float]) -> pd.DataFrame:
 
 def test_the_largest_difference_on_either_side():
     points = {
-        "difference_points": [-3.0, 2.0, 0.0],
+        "difference_points": [-3.0, 0.5, 0.0],
         "ci_low_points": [-4.0, 0.04, -1.0],
         "ci_high_points": [-2.0, 5.0, 1.0],
     }
@@ -156,7 +156,7 @@ def test_the_largest_difference_on_either_side():
     assert names(value_of(rows, "comparison"), "one", "two", "accuracy", "9 examples")
     assert names(value_of(rows, "intact"), "50.0%", "75.0%")
     assert names(value_of(rows, "significant"), "1 of 3 spans")
-    assert names(value_of(rows, "largest", "in b"), "layers 0-1", "+2.0 points", "0.0 to +5.0 points")
+    assert names(value_of(rows, "largest", "in b"), "layers 0-1", "+0.5 points", "0.0 to +5.0 points")
     assert names(value_of(rows, "largest", "in a"), "layer 0", "-3.0 points", "-4.0 to -2.0 points")
     none = record.spans.assign(difference_points=[0.0, -1.0, -2.0], module="q")
     rows = comparison_rows(replace(record, spans=none, metric="agreement", warnings={"one": "No."}))
