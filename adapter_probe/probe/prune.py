@@ -59,14 +59,14 @@ class PruneMeasurement:
 
 
 def prune_checkpoint(
-    request: AblationRequest, source: Path, span: Span, out: Path, progress: bool = False
+    request: AblationRequest, source: Path, span: Span | None, out: Path, progress: bool = False
 ) -> PruneMeasurement:
     """Write a checkpoint without the span's adapters or, if the request's settings say so, with them scaled.
 
     Args:
         request: the opened checkpoint with examples to measure the cost on; its precision is ignored.
         source: the checkpoint's folder.
-        span: layers, which must have adapters.
+        span: layers, which must have adapters; None for all.
         out: the new checkpoint's folder.
         progress: show a progress bar on stderr.
 
@@ -76,8 +76,15 @@ def prune_checkpoint(
         ResultsError: `out` cannot be written.
     """
     opened, model = request.checkpoint, request.model
-    layers = in_model(model.stacks, span, "--span") if span.stack or len(model.stacks) > 1 else span
-    _refuse_unfit(request, span, layers, source)
+    layers = span or Span(0, len(model.layers) - 1)
+    if span is not None:
+        layers = in_model(model.stacks, span, "--span") if span.stack or len(model.stacks) > 1 else span
+        _refuse_unfit(request, span, layers, source)
+    if request.settings.rank and isinstance(opened, OpenedPlaced):
+        raise CheckpointError(
+            f"checkpoint {source} is not in PEFT's format, in which alone a rank of {request.settings.rank} "
+            "can be written; convert it with --to peft"
+        )
     refuse_full(out)
     lengths = request.encoded.lengths
     order = np.argsort(np.random.default_rng(0).random(len(lengths)))
@@ -98,7 +105,7 @@ def prune_checkpoint(
         forwards = [own_forward(request, one, items) for one in (model.module, module)]
         seconds = _time(forwards, lambda: bar.update(n_tokens))
     counts = (model.adapter_parameters, added_parameters(module))
-    return PruneMeasurement(span, *counts, *seconds, results, request.settings.strength)
+    return PruneMeasurement(span or layers, *counts, *seconds, results, request.settings.strength)
 
 
 def _refuse_unfit(request: AblationRequest, span: Span, layers: Span, source: Path) -> None:

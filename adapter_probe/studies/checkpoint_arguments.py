@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from .ablation_study import Ablation
     from .example_files import ExampleSource
+    from .rank_study import Ranks
 
 
 @runtime_checkable
@@ -273,6 +274,15 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
     strength: float = setting(
         0.0, "multiply what the span's adapters change by this number instead of removing them.", metavar="S"
     )
+    rank: int | None = setting(
+        None, "keep this many of the largest directions of the span's adapters, by default of those of all "
+        "layers, instead of removing them.", metavar="K", least=1,
+    )  # fmt: skip
+    ranks: Ranks | str | Path | None = setting(
+        None, "results folder of a study of ranks: instead of a span, keep the fewest directions in all "
+        "layers that cost at most --within points in it. In Python also the study.", metavar="FOLDER",
+        shell=Path, place="results",
+    )  # fmt: skip
     basis: Basis = setting(
         "estimate",
         "whether the measured drop or the lower bound of its 95% interval is held against the tolerance.",
@@ -288,9 +298,18 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
 
     def __post_init__(self) -> None:  # what costs nothing is checked before anything is loaded
         super().__post_init__()
-        if (self.span is None) == (self.within is None):
+        if self.rank is not None and (self.strength or self.within is not None):
+            raise ResultsError(
+                f"--rank {self.rank} says what is kept, so it is given without --strength and --within; "
+                "--ranks FOLDER --within POINTS chooses one"
+            )
+        if self.ranks is not None and (self.span, self.rank, self.strength) != (None, None, 0.0):
+            raise ResultsError("--ranks chooses the rank of all layers; give it with --within POINTS only")
+        if self.ranks is not None and self.within is None:
+            raise ResultsError("--ranks needs --within POINTS, which the directions may cost")
+        if self.rank is None and (self.span is None) == (self.within is None):
             raise ResultsError("give either --span FIRST-LAST or --within POINTS")
-        if self.within is not None and isinstance(given := self.chosen_by, str | Path):
+        if self.ranks is None and self.within is not None and isinstance(given := self.chosen_by, str | Path):
             from adapter_probe.results.schema import holds_results  # which imports pandas
 
             if not holds_results(Path(given)):
