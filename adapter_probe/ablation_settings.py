@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from .errors import AdapterProbeError, ResultsError, must_be
@@ -72,6 +74,11 @@ class AblationSettings(Settings):
         "method that is not linear, of the outputs of its modules.",
         metavar="S", slug="strength{:g}", note="scaled by {:g}",
     )  # fmt: skip
+    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = setting(
+        "", "instead of one strength: that of every layer, such as 1,1,0.5, or a JSON file of patterns and "
+        'strengths, such as {"*.down_proj": 0.5}; where nothing matches, it is 1.', metavar="LIST|FILE",
+        shell=str, slug="by-strengths", note="scaled by layer",
+    )  # fmt: skip
     precision: Precision = setting(
         "float32",
         "precision of weights and arithmetic; mixed computes in bfloat16 and recomputes near-ties "
@@ -86,6 +93,10 @@ class AblationSettings(Settings):
         check_strength(self.strength)
         if self.strength == 1:
             raise ResultsError("--strength 1 is the intact model; give another strength, such as 0.5")
+        if self.strengths_by_layer != "":
+            object.__setattr__(self, "strengths_by_layer", strengths_text(self.strengths_by_layer))
+            if self.strength:
+                raise ResultsError("give either --strength or --strengths-by-layer, not both")
         if self.by == "module" and self.spans not in ("all", "single"):
             raise ResultsError(
                 f"--by module switches modules of single layers and of all; omit --spans {self.spans}"
@@ -122,6 +133,39 @@ class AblationSettings(Settings):
             for one in choose_stacks(stacks, self.stack)
         }
         return found[stacks[0].name] if len(stacks) == 1 else join_stacks(stacks, found)
+
+
+def strengths_text(given: str | Path | Sequence[float] | Mapping[str, float]) -> str:
+    """Strengths by layer as the text that identifies them: a file by its content.
+
+    Raises:
+        ResultsError: they are neither numbers nor a file of patterns and numbers.
+    """
+    wanted = "numbers such as 1,1,0.5, or a JSON file of patterns and numbers"
+    if isinstance(given, Path) or (isinstance(given, str) and given.endswith(".json")):
+        from .results.atomic import read_json  # which needs NumPy
+
+        given = read_json(Path(given))
+    if isinstance(given, str) and not given.startswith("{"):
+        given = given.split(",")  # type: ignore[assignment]
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+        named = isinstance(found, Mapping)
+        numbers = [float(one) for one in (found.values() if named else found)]
+    except (TypeError, ValueError):
+        raise ResultsError(must_be("--strengths-by-layer", wanted, given)) from None
+    if not numbers:
+        raise ResultsError(must_be("--strengths-by-layer", wanted, given))
+    for one in numbers:
+        check_strength(one, "--strengths-by-layer")
+    if set(numbers) == {1.0}:
+        raise ResultsError("--strengths-by-layer has no strength but 1, which is the intact model")
+    return json.dumps(dict(zip(found, numbers))) if named else ",".join(f"{one:g}" for one in numbers)
+
+
+def read_strengths(text: str) -> list[float] | dict[str, float]:
+    """The strengths of all layers, or by pattern, from what `strengths_text` gives."""
+    return json.loads(text) if text.startswith("{") else [float(one) for one in text.split(",")]
 
 
 def check_strength(strength: float, name: str = "--strength") -> None:

@@ -65,12 +65,16 @@ RETRAINED = (
 """What is known of leaving out in the next training what an ablation finds dispensable."""
 
 
-def strength_text(strength: float) -> str:
+BY_LAYER = "by layer"
+"""In place of a strength: every layer, or module, has its own."""
+
+
+def strength_text(strength: float | str) -> str:
     """What adapters are multiplied by: `0.5`, `−1`."""
-    return f"{strength:g}".replace("-", "−")
+    return strength if isinstance(strength, str) else f"{strength:g}".replace("-", "−")
 
 
-def done_text(study: str, strength: float = 0.0) -> str:
+def done_text(study: str, strength: float | str = 0.0) -> str:
     """What was done to the adapters of a span: `switched off`, `scaled by 0.5`, `kept on`.
 
     Args:
@@ -78,10 +82,12 @@ def done_text(study: str, strength: float = 0.0) -> str:
     """
     if study == "kept":
         return "kept on"
+    if strength == BY_LAYER:
+        return "scaled by layer"
     return f"scaled by {strength_text(strength)}" if strength else "switched off"
 
 
-def best_span_text(study: str, strength: float = 0.0) -> str:
+def best_span_text(study: str, strength: float | str = 0.0) -> str:
     """What the longest or shortest span within a tolerance is called; see `done_text`."""
     if study == "kept":
         return "shortest sufficient span"

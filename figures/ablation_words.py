@@ -37,7 +37,7 @@ def study_label(record: AblationRecord) -> str:
     return f"{name}, {record.stack}" if record.stack else name
 
 
-def done_to_span(study: StudyKind, strength: float = 0.0) -> str:
+def done_to_span(study: StudyKind, strength: float | str = 0.0) -> str:
     """What was done to the adapters of a span, as a clause."""
     if study == "ablated":
         done = wording.done_text(study, strength)

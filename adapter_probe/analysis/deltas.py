@@ -19,6 +19,7 @@ from adapter_probe.ablation_results import AblationResults
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.results.schema import MODULE_COLUMN, SPANS_COLUMNS, STACK_COLUMN, span_columns
+from adapter_probe.wording import BY_LAYER
 
 StudyKind = Literal["ablated", "kept"]
 """`ablated`: the span's adapters are off. `kept`: only the span's adapters are on (the complement)."""
@@ -93,9 +94,11 @@ def study_kind(results: AblationResults) -> StudyKind:
     return "ablated" if (inside & ~results.masks).any() else "kept"
 
 
-def strength_of(identity: Mapping[str, Any]) -> float:
+def strength_of(identity: Mapping[str, Any]) -> float | str:
     """What the adapters were multiplied by where a variant has them off, from an ablation's identity."""
     settings = identity.get("settings")
+    if isinstance(settings, Mapping) and settings.get("strengths_by_layer"):
+        return BY_LAYER
     strength = settings.get("strength", 0.0) if isinstance(settings, Mapping) else 0.0
     return float(strength) if isinstance(strength, (int, float)) else 0.0
 

@@ -23,6 +23,7 @@ from adapter_probe.metrics import OF_CLASSES, default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.replay.sharing import can_share
 from adapter_probe.replay.switches import Switches
+from adapter_probe.replay.two_weights import STRENGTH
 from adapter_probe.results.fingerprints import hash_json
 
 from .any_base import hash_stored, limit_length, positions_of
@@ -210,6 +211,7 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training, forward in modes:
             module.training = training
+            vars(module).pop(STRENGTH, None)
             vars(module).pop("forward", None)
             if forward is not None:
                 module.forward = forward  # type: ignore[method-assign]

@@ -170,9 +170,10 @@ def general_runners(request: AblationRequest, dtype: torch.dtype, lanes: int) ->
     """
     model = request.model
     fixed, strength = model.fixed or not can_share(model.module), request.settings.strength
+    scales = bool(strength or request.settings.strengths_by_layer)
 
     def fits(module: nn.Module) -> bool:
-        added = bytes_of_finished(module) * (2 if strength else 1)
+        added = bytes_of_finished(module) * (2 if scales else 1)
         return added < _SHARE_OF_FREE * available_memory(request.device)
 
     module = model.module

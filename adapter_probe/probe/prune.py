@@ -25,6 +25,7 @@ from adapter_probe.data.packing import cut_by_tokens
 from adapter_probe.errors import CheckpointError
 from adapter_probe.progress import progress_bar
 from adapter_probe.spans import Span, VariantSet, in_model
+from adapter_probe.wording import BY_LAYER
 
 from .general import general_runners, own_forward
 from .general_model import added_parameters
@@ -46,7 +47,7 @@ class PruneMeasurement:
         seconds_before, seconds_after: time of one evaluation of the same examples on this machine, median of
             alternating rounds.
         results: both variants on all examples, the intact one first, as input of the statistics.
-        strength: what the span's adapters were multiplied by; 0 if they were removed.
+        strength: what the span's adapters were multiplied by; 0 if they were removed, or `BY_LAYER`.
     """
 
     span: Span
@@ -55,7 +56,7 @@ class PruneMeasurement:
     seconds_before: float
     seconds_after: float
     results: AblationResults
-    strength: float = 0.0
+    strength: float | str = 0.0
 
 
 def prune_checkpoint(
@@ -76,8 +77,11 @@ def prune_checkpoint(
         ResultsError: `out` cannot be written.
     """
     opened, model = request.checkpoint, request.model
-    layers = in_model(model.stacks, span, "--span") if span.stack or len(model.stacks) > 1 else span
-    _refuse_unfit(request, span, layers, source)
+    by_layer, layers = request.settings.strengths_by_layer, span
+    if not by_layer:
+        several = span.stack or len(model.stacks) > 1
+        layers = in_model(model.stacks, span, "--span") if several else span
+        _refuse_unfit(request, span, layers, source)
     refuse_full(out)
     lengths = request.encoded.lengths
     order = np.argsort(np.random.default_rng(0).random(len(lengths)))
@@ -101,7 +105,8 @@ def prune_checkpoint(
             left = added_parameters(module)
         seconds = _time(forwards, lambda: bar.update(n_tokens))
     counts = (model.adapter_parameters, left)
-    return PruneMeasurement(span, *counts, *seconds, results, request.settings.strength)
+    strength = BY_LAYER if by_layer else request.settings.strength
+    return PruneMeasurement(span, *counts, *seconds, results, strength)
 
 
 def _refuse_unfit(request: AblationRequest, span: Span, layers: Span, source: Path) -> None:

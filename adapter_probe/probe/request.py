@@ -70,7 +70,10 @@ class AblationRequest:
         Raises:
             ModelError: it has no adapter that can be switched off.
         """
-        return model_of(self.checkpoint, self.encoded, self.settings.names_modules)
+        model = model_of(self.checkpoint, self.encoded, self.settings.names_modules)
+        if self.settings.strengths_by_layer:
+            model.set_strengths(str(self.settings.strengths_by_layer))
+        return model
 
     @property
     def remarks(self) -> list[str]:

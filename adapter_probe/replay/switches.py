@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from adapter_probe.errors import ModelError
 
-from .two_weights import TwoWeights, is_plain_lora, peft_is_loaded
+from .two_weights import TwoWeights, is_plain_lora, peft_is_loaded, strength_of
 
 _SCALING, _FORWARD = "_own_scaling", "_own_forward"
 
@@ -102,9 +102,10 @@ class Switches:
 
     def set(self, module: nn.Module, on: bool) -> None:
         """Switch one module on or, as far as the strength says, off."""
-        self.switch(module, on or bool(self.strength))
-        if self.strength:
-            scale(module, 1.0 if on else self.strength)
+        strength = strength_of(module, self.strength)
+        self.switch(module, on or bool(strength))
+        if strength:
+            scale(module, 1.0 if on else strength)
 
     def switch(self, module: nn.Module, on: bool) -> None:
         """Switch one module on or off, whatever the strength; where it is scaled, this changes nothing."""
@@ -115,7 +116,7 @@ class Switches:
         """Why a module's switch would not give the base model; empty if it does."""
         if getattr(module, "merged", False):
             return "its adapters are merged into the weights"
-        if self.strength and not is_plain_lora(module):
+        if strength_of(module, self.strength) not in (0, 1) and not is_plain_lora(module):
             inner = next((name for name, found in self.inside(module).items() if found is not module), None)
             if inner is not None:
                 return f"its outputs have no single change to scale, because it holds {inner} (--strength)"

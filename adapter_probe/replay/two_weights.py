@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 
 
 _ON, _OFF, _SCALED = "on", "off", "scaled"
+STRENGTH = "_off_strength"
+"""Attribute of modules with a strength of their own, which their copies have too."""
+
+
+def strength_of(module: nn.Module, strength: float) -> float:
+    """What a module's change is multiplied by where it is off: its own strength, or that of all modules."""
+    return float(vars(module).get(STRENGTH, strength))
 
 
 class TwoWeights(nn.Module):
@@ -24,7 +31,8 @@ class TwoWeights(nn.Module):
 
     Args:
         tuned: a module of PEFT for which `can_finish` is true.
-        strength: what the change is multiplied by in the third weight; 0 for none.
+        strength: what the change is multiplied by in the third weight, unless `tuned` has a strength of its
+            own; 0 for none.
     """
 
     def __init__(self, tuned: Linear, strength: float = 0.0):
@@ -33,7 +41,10 @@ class TwoWeights(nn.Module):
         self.off = base.weight
         self.bias = base.bias
         self.on = _finished(tuned, 1.0)
-        self.scaled = _finished(tuned, strength) if strength else None
+        strength = strength_of(tuned, strength)
+        self.scaled = _finished(tuned, strength) if strength not in (0, 1) else None
+        if STRENGTH in vars(tuned):
+            vars(self)[STRENGTH] = strength
         self._in_use = _ON
         self._packed: dict[str, Callable[[Tensor], Tensor]] = {}
 

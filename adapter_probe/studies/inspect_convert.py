@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -146,18 +147,20 @@ def _write(call: Convert, out: Path) -> list[str]:
 
     source, files = choose_adapter(Path(call.source), call.adapter), as_tuple(call.data)
     opened = open_any(source, None if call.base is None else str(call.base))
-    if call.strength is not None and isinstance(opened, OpenedPlaced):
-        from adapter_probe.checkpoints.scaling import scaled
+    strengths = None
+    if call.strength is not None or call.strengths_by_layer:
+        from adapter_probe.checkpoints.scaling import in_layers, scaled
 
-        opened = scaled(opened, call.strength)
+        strengths = in_layers(opened.model, call.strength, str(call.strengths_by_layer))
+        opened = scaled(opened, strengths) if isinstance(opened, OpenedPlaced) else opened
     if call.to == "mlx":
         base = opened.description.base
         with TemporaryDirectory() as made:
-            _write_peft(opened, Path(made, "peft"), call.strength, "MLX-LM")
+            _write_peft(opened, Path(made, "peft"), strengths, "MLX-LM")
             write_mlx(Path(made, "peft"), base.n_layers, base.name, out)
         return []
     if call.to == "peft":
-        _write_peft(opened, out, call.strength)
+        _write_peft(opened, out, strengths)
         return []
     if not isinstance(opened, OpenedPlaced):
         raise CheckpointError(
@@ -175,18 +178,20 @@ def _write(call: Convert, out: Path) -> list[str]:
     return []
 
 
-def _write_peft(opened: OpenedPeft, out: Path, strength: float | None, library: str = "PEFT") -> None:
-    """Write PEFT's format, whatever was opened; adapters of PEFT are scaled by a strength."""
+def _write_peft(
+    opened: OpenedPeft, out: Path, strengths: Mapping[Any, float] | None, library: str = "PEFT"
+) -> None:
+    """Write PEFT's format, whatever was opened; modules of PEFT are scaled by strengths."""
     from adapter_probe.checkpoints.converting import to_peft
     from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 
     if isinstance(opened, OpenedPlaced):
         to_peft(opened, out, library)
         return
-    if strength is not None:
-        from adapter_probe.checkpoints.scaling import in_layers, write_scaled
+    if strengths is not None:
+        from adapter_probe.checkpoints.scaling import write_scaled
 
-        write_scaled(opened, in_layers(opened.model), strength, out)
+        write_scaled(opened, strengths, out)
         return
     from adapter_probe.checkpoints.peft_pruning import write_without
 

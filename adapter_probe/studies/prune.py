@@ -67,7 +67,8 @@ class Pruning:
         adapter_parameters_before, adapter_parameters_after: numbers of adapter parameters.
         seconds_before, seconds_after: time of one evaluation of a few examples on this machine.
         checkpoint: folder of the new checkpoint.
-        strength: what the span's adapters were multiplied by; 0 if they were removed.
+        strength: what the span's adapters were multiplied by; 0 if they were removed, ``by layer`` if every
+            layer or module has its own strength.
         warning: why the ablation that the span was chosen by is not informative, such as a model that is no
             better than guessing; None if it is informative.
     """
@@ -88,7 +89,7 @@ class Pruning:
     seconds_after: float
     checkpoint: Path
     warning: str | None = None
-    strength: float = 0.0
+    strength: float | str = 0.0
 
 
 _MAY_DIFFER = frozenset(f"settings.{name}" for name in (*AblationSettings.choice_of_spans, "precision"))
@@ -112,7 +113,8 @@ def prune(call: Prune) -> Pruning:
 
     Give either `span` or `within`. With `within`, the span is chosen on a fixed random half of the examples
     of an ablation, and scores and interval are measured on the other half. A PEFT checkpoint stays in PEFT's
-    format. With `strength` the adapters are not removed: the new checkpoint has them scaled.
+    format. With `strength` the adapters are not removed: the new checkpoint has them scaled, with
+    `strengths_by_layer` every layer or module by a number of its own.
 
     Raises:
         CheckpointError, ModelError, DataError: the checkpoint, its base or its data cannot be opened, or the
@@ -135,11 +137,15 @@ def prune(call: Prune) -> Pruning:
             label_names=as_tuple(call.label_names),
             metric=_metric_of(study),
             **_examples_of(study),
-            settings=AblationSettings(strength=call.strength, sites=call.sites),
+            settings=AblationSettings(
+                strength=call.strength, sites=call.sites, strengths_by_layer=call.strengths_by_layer
+            ),
             dequantise=call.dequantise,
             **vars(Prompting.of(call)),
         )
         request = _remembering(prepare_ablation(arguments, choose_device(call.device)), files)
+    if call.strengths_by_layer:
+        choice = _Choice(Span(0, len(request.model.layers) - 1))
     if choice is None:
         assert study is not None
         assert within is not None
