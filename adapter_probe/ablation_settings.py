@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from .errors import AdapterProbeError, ResultsError, must_be
+from .errors import AdapterProbeError, ResultsError, must_be, one_line
 from .settings import SUBLAYERS, NormChoice, Precision, Settings, Unit, setting
 
 if TYPE_CHECKING:
     from .spans import Site, Stack, VariantSet
 
+BY_LAYER = "by layer"
+"""In place of a strength: every layer, or module, has its own."""
 _LARGEST = 3.4e38  # float32 holds no more
 
 
@@ -143,9 +145,10 @@ def strengths_text(given: str | Path | Sequence[float] | Mapping[str, float]) ->
     """
     wanted = "numbers such as 1,1,0.5, or a JSON file of patterns and numbers"
     if isinstance(given, Path) or (isinstance(given, str) and given.endswith(".json")):
-        from .results.atomic import read_json  # which needs NumPy
-
-        given = read_json(Path(given))
+        try:
+            given = json.loads(Path(given).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ResultsError(f"--strengths-by-layer: cannot read {given}: {one_line(error)}") from error
     if isinstance(given, str) and not given.startswith("{"):
         given = given.split(",")  # type: ignore[assignment]
     try:

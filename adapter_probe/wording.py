@@ -65,12 +65,8 @@ RETRAINED = (
 """What is known of leaving out in the next training what an ablation finds dispensable."""
 
 
-BY_LAYER = "by layer"
-"""In place of a strength: every layer, or module, has its own."""
-
-
 def strength_text(strength: float | str) -> str:
-    """What adapters are multiplied by: `0.5`, `−1`."""
+    """What adapters are multiplied by: `0.5`, `−1`, or ``by layer``."""
     return strength if isinstance(strength, str) else f"{strength:g}".replace("-", "−")
 
 
@@ -82,8 +78,8 @@ def done_text(study: str, strength: float | str = 0.0) -> str:
     """
     if study == "kept":
         return "kept on"
-    if strength == BY_LAYER:
-        return "scaled by layer"
+    if isinstance(strength, str):
+        return f"scaled {strength}"
     return f"scaled by {strength_text(strength)}" if strength else "switched off"
 
 

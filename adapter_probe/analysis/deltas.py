@@ -16,10 +16,10 @@ import pandas as pd
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.ablation_settings import BY_LAYER
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.results.schema import MODULE_COLUMN, SPANS_COLUMNS, STACK_COLUMN, span_columns
-from adapter_probe.wording import BY_LAYER
 
 StudyKind = Literal["ablated", "kept"]
 """`ablated`: the span's adapters are off. `kept`: only the span's adapters are on (the complement)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,16 +64,18 @@ def scaled_bottlenecks(
     return {n: factors[n] * tensor if n in factors else tensor for n, tensor in tensors.items()}
 
 
-def in_layers(model: nn.Module, strength: float | None, by_layer: str = "") -> dict[nn.Module, float]:
+def in_layers(
+    model: nn.Module, strengths: float | Sequence[float] | Mapping[str, float]
+) -> dict[nn.Module, float]:
     """The modules that an ablation switches, those in the layers, with their strengths.
 
     Raises:
         ModelError: see `layer_strengths`.
     """
     layers = find_layers(model, Switches())
-    if by_layer:
-        return layer_strengths(by_layer, layers)
-    return {m: float(strength or 0.0) for layer in layers for part in layer.parts for m in part}
+    if isinstance(strengths, (int, float)):
+        return {m: float(strengths) for layer in layers for part in layer.parts for m in part}
+    return layer_strengths(strengths, layers)
 
 
 def scaled(opened: OpenedPlaced, strengths: Mapping[nn.Module, float]) -> OpenedPlaced:

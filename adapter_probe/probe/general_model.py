@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -65,7 +65,7 @@ class GeneralModel:
         """The modules that each site switches; a layer that is called again has the same ones again."""
         return [part for layer in self.layers for part in layer.parts]
 
-    def set_strengths(self, strengths: str) -> None:
+    def set_strengths(self, strengths: Sequence[float] | Mapping[str, float]) -> None:
         """Give every tuned module the strength that it has where it is off, see `layer_strengths`."""
         for module, strength in layer_strengths(strengths, self.layers).items():
             vars(module)[STRENGTH] = strength

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.ablation_settings import BY_LAYER
 from adapter_probe.checkpoints.converting import settle
 from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.checkpoints.opened_peft import OpenedPlaced
@@ -25,7 +26,6 @@ from adapter_probe.data.packing import cut_by_tokens
 from adapter_probe.errors import CheckpointError
 from adapter_probe.progress import progress_bar
 from adapter_probe.spans import Span, VariantSet, in_model
-from adapter_probe.wording import BY_LAYER
 
 from .general import general_runners, own_forward
 from .general_model import added_parameters

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe.ablation_settings import AblationSettings, read_strengths
 from adapter_probe.checkpoints.any_base import start_of
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
@@ -72,7 +72,7 @@ class AblationRequest:
         """
         model = model_of(self.checkpoint, self.encoded, self.settings.names_modules)
         if self.settings.strengths_by_layer:
-            model.set_strengths(str(self.settings.strengths_by_layer))
+            model.set_strengths(read_strengths(str(self.settings.strengths_by_layer)))
         return model
 
     @property

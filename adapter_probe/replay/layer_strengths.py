@@ -7,34 +7,34 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from adapter_probe.ablation_settings import read_strengths
 from adapter_probe.errors import ModelError, shown
-from adapter_probe.wording import count_text
 
 from .stacks import Layer
 
 _MOST_LISTED = 3
 
 
-def layer_strengths(text: str, layers: Sequence[Layer]) -> dict[nn.Module, float]:
+def layer_strengths(
+    strengths: Sequence[float] | Mapping[str, float], layers: Sequence[Layer]
+) -> dict[nn.Module, float]:
     """The strength of every tuned module in the layers.
 
     Args:
-        text: see `read_strengths`. A pattern is compared with a module's name in the model and with every end
-            of it after a dot; a later pattern overrides an earlier one, and what none matches has strength 1.
+        strengths: of every layer, or by pattern. A pattern is compared with a module's name in the model and
+            with every end of it after a dot; a later pattern overrides an earlier one, and what none matches
+            has strength 1.
         layers: the layers.
 
     Raises:
         ModelError: there are more or fewer strengths than layers, a pattern matches no module, or layers that
             share a module have different strengths.
     """
-    strengths = read_strengths(text)
     if isinstance(strengths, Mapping):
         return _by_pattern(strengths, layers)
     if len(strengths) != len(layers):
         raise ModelError(
-            f"--strengths-by-layer has {count_text(len(strengths), 'strength')}, and the model "
-            f"{count_text(len(layers), 'layer')}; give one for each layer"
+            f"--strengths-by-layer has {len(strengths)} strengths for a model of {len(layers)} layers; give "
+            "one for each layer"
         )
     found: dict[nn.Module, float] = {}
     for layer, strength in zip(layers, strengths):

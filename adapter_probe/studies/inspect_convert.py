@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe import wording
+from adapter_probe.ablation_settings import read_strengths
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.errors import CheckpointError
@@ -151,7 +152,8 @@ def _write(call: Convert, out: Path) -> list[str]:
     if call.strength is not None or call.strengths_by_layer:
         from adapter_probe.checkpoints.scaling import in_layers, scaled
 
-        strengths = in_layers(opened.model, call.strength, str(call.strengths_by_layer))
+        by_layer = call.strengths_by_layer and read_strengths(str(call.strengths_by_layer))
+        strengths = in_layers(opened.model, by_layer or call.strength)
         opened = scaled(opened, strengths) if isinstance(opened, OpenedPlaced) else opened
     if call.to == "mlx":
         base = opened.description.base
