@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from .errors import AdapterProbeError, ResultsError, must_be, one_line
-from .settings import SUBLAYERS, NormChoice, Precision, Settings, Unit, setting
+from .settings import SUBLAYERS, NormChoice, OutsideChoice, Precision, Settings, Unit, setting
 
 if TYPE_CHECKING:
     from .spans import Site, Stack, VariantSet
@@ -80,6 +80,11 @@ class AblationSettings(Settings):
         "", "instead of one strength: that of every layer, such as 1,1,0.5, or a JSON file of patterns and "
         'strengths, such as {"*.down_proj": 0.5}; where nothing matches, it is 1.', metavar="LIST|FILE",
         shell=str, slug="by-strengths", note="scaled by layer",
+    )  # fmt: skip
+    outside: OutsideChoice = setting(
+        "finetuned", "of a fine-tuned model, whose tensors to use outside the layers (embeddings, last "
+        "norms, heads): its own, or those of its base where the base has them.", slug="{}-outside",
+        note="{} outside the layers",
     )  # fmt: skip
     precision: Precision = setting(
         "float32",

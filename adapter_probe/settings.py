@@ -30,6 +30,8 @@ Unit = Literal["span", "module"]
 """What the variants of an ablation switch: spans of layers, or single modules of single layers."""
 NormChoice = Literal["trained", "pretrained"]
 """LayerNorm weights after a switched-off site: trained or pretrained."""
+OutsideChoice = Literal["finetuned", "base"]
+"""Whose tensors a fine-tuned model has outside its layers."""
 Precision = Literal["float32", "float64", "bfloat16", "mixed"]
 Dtype = Literal["float32", "bfloat16"]
 Axis = Literal["parameters", "memory", "seconds", "bytes"]

@@ -14,9 +14,8 @@ from adapter_probe.data.tasks import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.metrics import default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
-from adapter_probe.models.bases.anatomy import anatomy_for
-from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.methods import Method
+from adapter_probe.replay.sharing import sharing
 
 from . import native
 from .any_base import AnyLoaded, choose_class, limit_length, load_any_base
@@ -24,17 +23,19 @@ from .base import load_tokenizer, n_outputs
 from .base_config import AnyBase, find_any_base, place_of_base
 from .description import Description, read_description
 from .files import DELTA, refuse_other_tensors
+from .finetuned import TUNED_IN_PLACE, in_place
 from .foreign import BaseShape, ForeignCheckpoint, names_of_outputs
-from .headers import AVERAGES
 from .identity import tokenizer_parts
 from .kinds import Head, kind_of_base
 from .opened_peft import NO_COLUMNS, OpenedPlaced
 from .own_tokenizer import with_blanks
 from .peft_opening import versions_of
 from .placed import fill, put_method
-from .places import DECODERS, places_of
+from .places import Places, places_in
 from .quantised import method_of
 from .shared import SharedBase
+
+AVERAGES = ("running_mean", "running_var", "num_batches_tracked")  # of batch normalisation: no parameters
 
 
 def open_foreign(
@@ -62,8 +63,8 @@ def open_foreign(
     outputs = source.n_outputs or {"causal": None, "extractive": 2, "regression": 1}.get(
         kind, int(found.config.num_labels)
     )
-    anatomy = _anatomy(found)
-    loaded, shape = _load(found, anatomy, kind, outputs, dtype, shared)
+    places = _places(found)
+    loaded, shape = _load(found, places, kind, outputs, dtype, shared)
     translated = library.translate(source, shape)
     own = dict(loaded.model.named_parameters(remove_duplicate=False))
     translated = translated.without_copies(own, found.name)
@@ -74,7 +75,7 @@ def open_foreign(
     about = Description(
         translated.method, loaded.identity, task, 0, source.sha256, versions=versions_of(None)
     )
-    opened = _put(folder, loaded, shape, anatomy, about, translated.tensors, dtype, source)
+    opened = _put(folder, loaded, shape, about, translated.tensors, dtype, source)
     tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
     limit = limit_length(loaded.max_length, tokenizer.model_max_length, found.name)
     about = replace(about, tokenizer=tokenizer_parts(tokenizer), max_length=limit)
@@ -92,17 +93,19 @@ def open_own(folder: Path, base: str | None, dtype: torch.dtype, shared: SharedB
     delta = native.read_delta(folder, said)
     found = _find(*((base, None) if base is not None else (said.base.name, said.base.revision)))
     native.refuse_unfit(found, said.base)
-    anatomy = _anatomy(found)
-    loaded, shape = _load(found, anatomy, said.task.kind, n_outputs(said.task), dtype, shared)
-    if loaded.identity.weights_sha256 != said.base.weights_sha256:
+    places = _places(found)
+    loaded, shape = _load(found, places, said.task.kind, n_outputs(said.task), dtype, shared)
+    if loaded.identity.weights_sha256 not in ("", said.base.weights_sha256):
         raise native.other_base(folder, said.base, loaded.identity)
     tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
     if said.task.kind == "tokens":
         tokenizer = with_blanks((), found.config, tokenizer) or tokenizer
     about = replace(said, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
     native.refuse_changed(folder, said, about)
-    opened = _put(folder / DELTA, loaded, shape, anatomy, about, delta, dtype)
-    return replace(opened, folder=folder, tokenizer=tokenizer)
+    before = sharing(loaded.model) if isinstance(about.method, TUNED_IN_PLACE) else None
+    opened = _put(folder / DELTA, loaded, shape, about, delta, dtype)
+    opened = replace(opened, folder=folder, tokenizer=tokenizer)
+    return opened if before is None else in_place(opened, before)
 
 
 def _find(name: str, revision: str | None) -> AnyBase:
@@ -115,23 +118,21 @@ def _find(name: str, revision: str | None) -> AnyBase:
     return found
 
 
-def _anatomy(found: AnyBase) -> Anatomy | None:
-    """The anatomy of an encoder; None for a decoder.
+def _places(found: AnyBase) -> Places:
+    """Where adapters sit in a base.
 
     Raises:
-        CheckpointError: an unsupported family.
+        CheckpointError: an unsupported family or configuration.
     """
-    if found.config.model_type in DECODERS:
-        return None
     try:
-        return anatomy_for(found.config)
+        return places_in(found.config)
     except ModelError as error:
         raise CheckpointError(f"base {found.name}: {error}") from error
 
 
 def _load(
     found: AnyBase,
-    anatomy: Anatomy | None,
+    places: Places,
     kind: Head,
     outputs: int | None,
     dtype: torch.dtype,
@@ -140,17 +141,13 @@ def _load(
     """The base and where its adapters sit."""
     cls = choose_class(found.name, found.config, kind, ())
     loaded = (load_any_base if shared is None else shared.load_any)(found, cls, outputs, dtype)
-    places = DECODERS[found.config.model_type] if anatomy is None else places_of(anatomy)
-    names = (anatomy or places).layer_names(found.config)
-    shares = anatomy is not None and anatomy.layer_groups is not None
-    return loaded, BaseShape.of(loaded.model, places, names, shares)
+    return loaded, BaseShape.of(loaded.model, places)
 
 
 def _put(
     place: Path,
     loaded: AnyLoaded,
     shape: BaseShape,
-    anatomy: Anatomy | None,
     about: Description,
     tensors: Mapping[str, Tensor],
     dtype: torch.dtype,
@@ -164,7 +161,7 @@ def _put(
     said, on_base = f"checkpoint {place}" if source else str(place), f"base {about.base.name}"
     method: Method | ImportedMethod = about.method
     try:
-        targets = put_method(loaded, shape, method, dtype, anatomy)
+        targets = put_method(loaded, shape, method, dtype)
     except ModelError as error:
         raise CheckpointError(f"{said}: {error}") from error
     head = isinstance(method, ImportedMethod) and method.head is not None

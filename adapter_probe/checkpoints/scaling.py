@@ -65,7 +65,7 @@ def scaled_bottlenecks(
 
 
 def in_layers(
-    model: nn.Module, strengths: float | Sequence[float] | Mapping[str, float]
+    model: nn.Module, strengths: float | Sequence[float] | Mapping[str, float] = 0.0
 ) -> dict[nn.Module, float]:
     """The modules that an ablation switches, those in the layers, with their strengths.
 

@@ -18,8 +18,9 @@ from adapter_probe.errors import ModelError
 from adapter_probe.replay.layer_strengths import layer_strengths
 from adapter_probe.replay.recording import Inputs
 from adapter_probe.replay.replay import layers_in_order
-from adapter_probe.replay.stacks import stacks_of
+from adapter_probe.replay.stacks import Layer, stacks_of
 from adapter_probe.replay.switches import Switches
+from adapter_probe.replay.two_states import TwoStates
 from adapter_probe.replay.two_weights import STRENGTH, strength_of
 from adapter_probe.spans import NormChoice, Site, Stack
 
@@ -38,6 +39,7 @@ class GeneralModel:
         module: the model in evaluation mode.
         example: arguments of its forward, to see which layers it calls.
         fixed: whether its weights must stay in their precision and on their devices.
+        layers: names of the layers of a model without adapters.
         by_module: whether every kind of tuned module is a site of its own.
 
     Attributes:
@@ -46,9 +48,18 @@ class GeneralModel:
         fixed: see above.
     """
 
-    def __init__(self, module: nn.Module, example: Inputs, fixed: bool = False, by_module: bool = False):
+    def __init__(
+        self,
+        module: nn.Module,
+        example: Inputs,
+        fixed: bool = False,
+        layers: Sequence[str] = (),
+        by_module: bool = False,
+    ):
         self.module, self.fixed = module.eval(), fixed
-        self.layers = layers_in_order(module, example, by_module)
+        self.layers = [Layer(name, module.get_submodule(name), ((), ())) for name in layers]
+        if not layers:
+            self.layers = layers_in_order(module, example, by_module)
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -217,8 +228,8 @@ def model_of(
         example = {name: x.to(device) for name, x in inputs.items()}
     else:
         example = inputs_of(module, encoded, example_of(encoded)[:1], device)
-    fixed = getattr(opened, "quantised", None) is not None
-    return GeneralModel(module, example, fixed, by_module)
+    names = () if Switches().inside(module) else getattr(opened, "layer_names", ())
+    return GeneralModel(module, example, getattr(opened, "quantised", None) is not None, names, by_module)
 
 
 def ignore_padding(module: nn.Module) -> None:
@@ -259,11 +270,13 @@ def added_parameters(module: nn.Module) -> int:
     return sum(_added(tuple(Switches().inside(module).values())).values())
 
 
-def _added(part: tuple[nn.Module, ...]) -> dict[nn.Parameter, int]:
+def _added(part: tuple[nn.Module, ...]) -> dict[Tensor, int]:
     """The parameters that a site's tuners add, and their sizes."""
     return {
         parameter: parameter.numel()
         for module in part
-        for name, parameter in module.named_parameters()
+        for name, parameter in (
+            module.changed().items() if isinstance(module, TwoStates) else module.named_parameters()
+        )
         if not any(own in _BASE for own in name.split("."))
     }

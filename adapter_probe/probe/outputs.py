@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.checkpoints.peft_headers import LIBRARY
+from adapter_probe.checkpoints.adapter_folder import LIBRARY
 from adapter_probe.data.answers import Answers, choose_windows, score_answers
 from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests
@@ -101,6 +101,10 @@ def assemble_results(
     rank = _lora_rank(request.checkpoint.description.method)
     if rank and request.model.numbers_layers_as_peft:
         settings["lora_rank"] = rank
+    opened = request.checkpoint
+    if opened.quantised or opened.dequantised:
+        stored = "stored quantised, dequantised while it was loaded"
+        settings["base_weights"] = f"quantised with {opened.quantised}" if opened.quantised else stored
     if guard is not None:
         settings["guard"] = guard
     if request.data:

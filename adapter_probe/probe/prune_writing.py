@@ -5,16 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from torch import nn
 
-from adapter_probe.checkpoints.native import save_checkpoint
-from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
+from adapter_probe.checkpoints.base_config import silent_transformers
+from adapter_probe.checkpoints.description import write_description
+from adapter_probe.checkpoints.files import DELTA, DESCRIPTION
+from adapter_probe.checkpoints.native import library_versions, save_checkpoint
+from adapter_probe.checkpoints.opened_peft import OpenedFinetuned, OpenedPeft, OpenedPlaced
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Adapters
+from adapter_probe.replay.two_states import finished
 from adapter_probe.replay.two_weights import strength_of
+from adapter_probe.results.atomic import make_folder
+from adapter_probe.results.fingerprints import sha256_of
 from adapter_probe.spans import Span, choose_sites
 
 from .general import own_forward
@@ -38,8 +45,11 @@ def write_own(
         scores: the new model's scores, by metric.
 
     Raises:
-        CheckpointError: the adapters cannot be scaled in their weights, or no adapter would be left.
+        CheckpointError: the adapters cannot be scaled in their weights, or nothing would be left.
     """
+    if isinstance(opened, OpenedFinetuned):
+        _write_finetuned(request, opened, span, out, scores)
+        return
     description, layers = opened.description, range(span.first, span.last + 1)
     method = description.method
     assert isinstance(method, Adapters | ImportedMethod), "nothing else has adapters"
@@ -59,6 +69,42 @@ def write_own(
     method, tensors = opened.without(span)
     training = {**training, "pruned_layers": gone}
     save_checkpoint(out, tensors, replace(description, method=method, training=training, scores=scores))
+
+
+def _write_finetuned(
+    request: AblationRequest, opened: OpenedFinetuned, span: Span, out: Path, scores: dict[str, float | None]
+) -> None:
+    """Write a fine-tuned model with the base's tensors in some layers, or with what lies between the two.
+
+    Raises:
+        CheckpointError: no layer would differ from the base.
+    """
+    model, about, settings = request.model, opened.description, request.settings
+    strength = settings.strength or str(settings.strengths_by_layer)
+    gone, kept = adapters_of(request, span), adapters_of(request, span, outside=True)
+    if not strength and not kept:
+        raise CheckpointError(
+            f"checkpoint {opened.folder} would differ from its base in no layer; use the base model instead"
+        )
+    with model.switched_off(mask_without(request, span), settings.strength):
+        plain = finished(opened.model)
+    done: list[Any] = [[span.first, span.last, *[strength] * bool(strength)]]
+    key = "scaled_layers" if strength else "layers_of_base"
+    training = {**about.training, key: [*about.training.get(key, ()), *done]}
+    written = replace(about, training=training, scores=scores)
+    if (opened.folder / DELTA).is_file():
+        state = plain.state_dict(keep_vars=True)
+        back = set() if strength else {id(t) for module in gone for t in module.other().values()}  # type: ignore[operator]
+        tensors = {name: state[name] for name in opened.tensors if id(state[name]) not in back}
+        save_checkpoint(out, tensors, written)
+        return
+    make_folder(out)
+    with silent_transformers():
+        plain.save_pretrained(out)  # type: ignore[operator]
+        opened.tokenizer.save_pretrained(out)
+    if (opened.folder / DESCRIPTION).is_file():
+        digest = sha256_of(out / "model.safetensors")
+        write_description(out, replace(written, delta_sha256=digest, versions=library_versions()))
 
 
 def write_peft(

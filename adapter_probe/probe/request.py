@@ -12,6 +12,7 @@ import torch
 from adapter_probe.ablation_settings import AblationSettings, read_strengths
 from adapter_probe.checkpoints.any_base import start_of
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
+from adapter_probe.checkpoints.finetuned import with_outside_of_base
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.custom_metric import CustomMetric
@@ -150,6 +151,8 @@ def prepare_ablation(
             "--precision mixed is not possible with a quantised base, which has one precision; give "
             "float32 or bfloat16"
         )
+    if settings.outside == "base":
+        opened = with_outside_of_base(opened)
     if isinstance(opened, OpenedPlaced) and not Switches().inside(opened.model):
         raise _without_adapters(arguments.checkpoint, np.zeros((1, 2), dtype=bool), opened, settings)
     named = data_name(arguments.data) if examples is None else GIVEN_BATCHES

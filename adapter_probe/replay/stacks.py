@@ -167,7 +167,7 @@ def stacks_of(layers: Sequence[Layer], config: object) -> list[tuple[str, int]]:
 def _lists(module: nn.Module, switches: Switches, prefix: str = "") -> Iterator[tuple[str, list[nn.Module]]]:
     for name, child in module.named_children():
         is_list = isinstance(child, nn.ModuleList) and not any(isinstance(x, nn.ModuleList) for x in child)
-        if is_list and any(map(switches.holds, child)):
+        if is_list and any(switches.holds(one) and len(switches.inside(one)) == 1 for one in child):
             continue  # single maps, and no layers: they stay on, like all that is outside the layers
         if is_list and switches.inside(child):
             yield prefix + name, list(child)

@@ -52,10 +52,13 @@ class Switchable(nn.Module):
         part: the sublayer that it belongs to; None if its name says it.
         application: of a layer that is called several times; None of others.
         number: the call in which it acts.
+        in_tensors: whether it exchanges its own tensors, so that a strength scales it apart from what is
+            inside it.
     """
 
     disable_adapters = False
     strength = 1.0
+    in_tensors = False
     part: int | None = None
     application: Application | None = None
     number = 0
@@ -116,7 +119,8 @@ class Switches:
         """Why a module's switch would not give the base model; empty if it does."""
         if getattr(module, "merged", False):
             return "its adapters are merged into the weights"
-        if strength_of(module, self.strength) not in (0, 1) and not is_plain_lora(module):
+        scales = strength_of(module, self.strength) not in (0, 1)
+        if scales and not is_plain_lora(module) and not getattr(module, "in_tensors", False):
             inner = next((name for name, found in self.inside(module).items() if found is not module), None)
             if inner is not None:
                 return f"its outputs have no single change to scale, because it holds {inner} (--strength)"

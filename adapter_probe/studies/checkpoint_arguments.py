@@ -79,11 +79,17 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
     checkpoint: str | Path | Module | Trainer = field(
         kw_only=False,
         metadata=required(
-            "checkpoint folder, written by this project, `adapters`, PEFT or the paper's code; or a name on "
+            "checkpoint folder, written by this project, `adapters`, PEFT or the paper's code, or a whole "
+            "fine-tuned model, with its base; or a name on "
             "the Hugging Face Hub. In Python also a model in memory with PEFT's tuners, such as a "
             "`PeftModel` after training, with data and tokenizer.",
             metavar="CHECKPOINT", argument=True, place="checkpoint or name", shell=Path,
         )
+    )  # fmt: skip
+    base: str | Path | Module | None = setting(  # type: ignore[assignment]
+        None, "base model, if it differs from the recorded one: a folder or a Hugging Face Hub name. Of a "
+        "whole fine-tuned model, the one that it was trained from: its layers are switched between the two. "
+        "In Python also a model in memory, for one in memory.", panel="Data", metavar="BASE", shell=str,
     )  # fmt: skip
     data: ExampleSource = setting(
         (), "file of labelled examples to use instead of the checkpoint's own task (the metrics kl and "
@@ -207,6 +213,10 @@ class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
     strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = setting(
         "", "the same for every layer, such as 1,1,0.5, or for modules: a JSON file of patterns, such as "
         '{"*.down_proj": 0.5}, and strengths.', panel="Output", metavar="LIST|FILE", shell=str,
+    )  # fmt: skip
+    rank: int | None = setting(
+        None, "of a fine-tuned model, for ``peft`` and ``mlx``: the largest rank of the LoRA that its "
+        "difference to the base is written as.", least=1, panel="Output",
     )  # fmt: skip
     lossy: bool = setting(False, "drop what the output format cannot represent.", panel="Output")
 

@@ -14,9 +14,10 @@ from refusals import names, naming
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaForCausalLM
 
 import adapter_probe
+from adapter_probe.checkpoints.contents import contents_of
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.peft_headers import read_peft_contents
+from adapter_probe.checkpoints.shared import BaseWithoutWeights
 from adapter_probe.errors import CheckpointError, ModelError
 
 pytestmark = pytest.mark.slow  # the import of bitsandbytes alone takes seconds
@@ -128,12 +129,11 @@ def test_the_precision_of_what_is_not_quantised(made):
 
 
 @pytest.mark.parametrize("name", ["nf4", "nf4, double", "fp4", "int8"])
-def test_headers_count_what_is_packed(name, made):
-    found = read_peft_contents(made / "lora", str(made / name))
-    assert found is not None
+def test_what_is_packed_is_counted_as_in_full(name, made):
+    found = contents_of(open_any(made / "lora", str(made / name), shared=BaseWithoutWeights()))
     full = AutoModelForCausalLM.from_pretrained(made / "full")
     assert found.pretrained == sum(parameter.numel() for parameter in full.parameters())
-    assert "bitsandbytes" in found.engine.reason
+    assert found.quantised == "bitsandbytes"
 
 
 def test_outputs_that_depend_on_the_batch_are_refused(made, tmp_path):
@@ -151,7 +151,7 @@ def test_outputs_that_depend_on_the_batch_are_refused(made, tmp_path):
         made / "lora", base=made / "int8", dequantise=True, data=rows, out=tmp_path / "eight"
     )
     assert len(whole.spans) == 6
-    assert names(whole.summary.engine["reason"], "dequantised")
+    assert names(whole.summary.base_weights, "dequantised")
 
 
 @pytest.mark.parametrize("settings", [{}, {"dequantise": True}, {"strength": 0.5}])
