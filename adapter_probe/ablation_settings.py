@@ -126,20 +126,24 @@ class AblationSettings(Settings):
         """
         from adapter_probe.spans import choose_stacks, join_stacks, span_variants
 
-        found = {
-            one.name: span_variants(
-                one.n_layers,
-                self.sites,
-                self.complement,
-                self.spans,
-                self.group,
-                self.layers,
-                by=self.by,
-                of_layer=of_layer,
-            )
-            for one in choose_stacks(stacks, self.stack)
-        }
-        return found[stacks[0].name] if len(stacks) == 1 else join_stacks(stacks, found)
+        adapters = [name for name in dict.fromkeys(site.adapter for site in of_layer) if name]
+        names = (
+            {f"adapter {name}": name for name in adapters} | {"adapters together": ""}
+            if adapters
+            else {"": ""}
+        )
+        found, of = {}, {}
+        for one in choose_stacks(stacks, self.stack):
+            for name, adapter in names.items():
+                part = f"{one.name} {name}".strip()
+                of[part] = one.name
+                found[part] = span_variants(
+                    one.n_layers, self.sites, self.complement, self.spans, self.group, self.layers,
+                    by=self.by, of_layer=of_layer, adapter=adapter,
+                )  # fmt: skip
+        if len(stacks) == 1 and not adapters:
+            return found[stacks[0].name]
+        return join_stacks(stacks, found, of if adapters else None)
 
 
 def strengths_text(given: str | Path | Sequence[float] | Mapping[str, float]) -> str:

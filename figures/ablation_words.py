@@ -157,6 +157,11 @@ def checkpoint_sentences(records: Iterable[AblationRecord]) -> list[str]:
     found = list(dict.fromkeys(map(checkpoint_sentence, records)))
     stacks = list(dict.fromkeys(record.stack for record in records if record.stack))
     if stacks:
+        if any(stack.endswith("adapters together") for stack in stacks):
+            said = (
+                "In each map the other adapters stay on; in the last one, all adapters are switched together."
+            )
+            return [said, *found]
         found.insert(
             0, f"Layers are numbered within {' and '.join(stacks)}, and the layers of the others stay on."
         )

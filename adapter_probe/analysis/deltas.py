@@ -136,7 +136,7 @@ def span_scores(results: AblationResults) -> pd.DataFrame:
     if results.stacks is not None:
         frame.insert(0, "stack", results.stacks[rows])
         frame["place"] = frame["stack"].map(
-            {name: n for n, (name, _) in enumerate(results.settings["stacks"])}
+            {name: n for n, (name, *_) in enumerate(results.settings["stacks"])}
         )
         order = ["place", *order]
     repeated = frame[frame.duplicated(span_columns(frame))]

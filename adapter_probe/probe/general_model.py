@@ -67,6 +67,11 @@ class GeneralModel:
         return self.layers[0].sites
 
     @property
+    def adapters(self) -> list[str]:
+        """The names of the active adapters, if there are several."""
+        return [name for name in dict.fromkeys(site.adapter for site in self.sites) if name]
+
+    @property
     def has_adapter(self) -> np.ndarray:
         """Bool ``[sites]``: which sites hold an adapter that can be switched off, or scaled."""
         return np.array([any(strength_of(m, 0.0) != 1 for m in own) for own in self.site_modules])

@@ -118,6 +118,7 @@ class AblationRequest:
             "settings": self.settings.to_json(),
             **({"compared": "intact"} if self.compares_tokens else {}),
             **({"stacks": [list(one) for one in self.model.stacks]} if len(self.model.stacks) > 1 else {}),
+            **({"adapters": adapters} if (adapters := self.model.adapters) else {}),
         }
 
 

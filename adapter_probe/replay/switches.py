@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from adapter_probe.errors import ModelError
 
-from .two_weights import TwoWeights, is_plain_lora, peft_is_loaded, strength_of
+from .two_weights import SEVERAL, TwoWeights, is_plain_lora, peft_is_loaded, strength_of
 
 _SCALING, _FORWARD = "_own_scaling", "_own_forward"
 
@@ -101,7 +101,8 @@ class Switches:
         from peft.tuners.tuners_utils import BaseTunerLayer
         from peft.utils.other import AuxiliaryTrainingWrapper
 
-        return isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper))
+        tuned = isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper))
+        return tuned and SEVERAL not in vars(module)
 
     def set(self, module: nn.Module, on: bool) -> None:
         """Switch one module on or, as far as the strength says, off."""

@@ -19,6 +19,10 @@ STRENGTH = "_off_strength"
 """Attribute of modules with a strength of their own, which their copies have too."""
 
 
+SEVERAL = "_several_adapters"
+"""Attribute of modules with several active adapters, each of which has a switch of its own."""
+
+
 def strength_of(module: nn.Module, strength: float) -> float:
     """What a module's change is multiplied by where it is off: its own strength, or that of all modules."""
     return float(vars(module).get(STRENGTH, strength))
@@ -122,6 +126,8 @@ def can_finish(module: nn.Module) -> bool:
     if type(module) is not Linear or type(module.get_base_layer()) is not nn.Linear or module.fan_in_fan_out:
         return False
     names, base = _active(module), module.get_base_layer()
+    if SEVERAL in vars(module):
+        return False
     plain = not any(name in module.lora_variant or module.lora_bias.get(name) for name in names)
     return plain and base.weight.device.type != "meta" and not _hooked(module)
 
