@@ -81,6 +81,11 @@ class AblationSettings(Settings):
         'strengths, such as {"*.down_proj": 0.5}; where nothing matches, it is 1.', metavar="LIST|FILE",
         shell=str, slug="by-strengths", note="scaled by layer",
     )  # fmt: skip
+    rank: int = setting(
+        0, "keep this many of the largest directions (singular values) of what the chosen adapters "
+        "change, in place of switching them off.", metavar="K", least=0, slug="rank{}",
+        note="{} directions kept",
+    )  # fmt: skip
     outside: OutsideChoice = setting(
         "finetuned", "of a fine-tuned model, whose tensors to use outside the layers (embeddings, last "
         "norms, heads): its own, or those of its base where the base has them.", slug="{}-outside",
@@ -98,12 +103,16 @@ class AblationSettings(Settings):
 
         check_choice(self.spans)
         check_strength(self.strength)
+        if self.rank and self.strength:
+            raise ResultsError(
+                f"--rank {self.rank} and --strength {self.strength:g} cannot be combined; give one of them"
+            )
         if self.strength == 1:
             raise ResultsError("--strength 1 is the intact model; give another strength, such as 0.5")
         if self.strengths_by_layer != "":
             object.__setattr__(self, "strengths_by_layer", strengths_text(self.strengths_by_layer))
-            if self.strength:
-                raise ResultsError("give either --strength or --strengths-by-layer, not both")
+            if self.strength or self.rank:
+                raise ResultsError("give one of --strength, --strengths-by-layer and --rank")
         if self.by == "module" and self.spans not in ("all", "single"):
             raise ResultsError(
                 f"--by module switches modules of single layers and of all; omit --spans {self.spans}"

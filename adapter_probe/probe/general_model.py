@@ -15,6 +15,7 @@ from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ModelError
+from adapter_probe.replay.directions import refuse_without
 from adapter_probe.replay.layer_strengths import layer_strengths
 from adapter_probe.replay.recording import Inputs
 from adapter_probe.replay.replay import layers_in_order
@@ -92,12 +93,13 @@ class GeneralModel:
         return added_parameters(self.module)
 
     @contextmanager
-    def switched_off(self, mask: np.ndarray, strength: float = 0.0) -> Iterator[None]:
+    def switched_off(self, mask: np.ndarray, strength: float = 0.0, rank: int = 0) -> Iterator[None]:
         """Inside, the adapters of some sites are off: those where the mask, bool ``[sites]``, is false.
 
         Args:
             mask: see above.
             strength: what their change is multiplied by.
+            rank: how many of their directions are kept.
 
         Raises:
             ModelError: a layer that is called several times would be on in one call and off in another.
@@ -112,7 +114,7 @@ class GeneralModel:
                 "of these layers"
             )
         needed = [(parameter, parameter.requires_grad) for parameter in self.module.parameters()]
-        was, switches = [(module, module.disable_adapters) for module in off], Switches(strength)
+        was, switches = [(module, module.disable_adapters) for module in off], Switches(strength, rank)
         try:
             for module in off:
                 switches.set(module, False)
@@ -193,6 +195,15 @@ class GeneralModel:
             )
         for adapter in placed:
             adapter.restore_norm()
+
+    def check_rank(self, rank: int) -> None:
+        """Refuse a rank of adapters that have no directions, or fewer.
+
+        Raises:
+            ModelError: it is so.
+        """
+        if rank:
+            refuse_without((module for part in self.site_modules for module in part), rank)
 
     def check_sites(self, sites: str) -> None:
         """Refuse one sublayer of layers in which the sublayers cannot be told apart.

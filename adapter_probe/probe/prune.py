@@ -60,14 +60,14 @@ class PruneMeasurement:
 
 
 def prune_checkpoint(
-    request: AblationRequest, source: Path, span: Span, out: Path, progress: bool = False
+    request: AblationRequest, source: Path, span: Span | None, out: Path, progress: bool = False
 ) -> PruneMeasurement:
     """Write a checkpoint without the span's adapters or, if the request's settings say so, with them scaled.
 
     Args:
         request: the opened checkpoint with examples to measure the cost on; its precision is ignored.
         source: the checkpoint's folder.
-        span: layers, which must have adapters.
+        span: layers, which must have adapters; None for all.
         out: the new checkpoint's folder.
         progress: show a progress bar on stderr.
 
@@ -77,11 +77,15 @@ def prune_checkpoint(
         ResultsError: `out` cannot be written.
     """
     opened, model = request.checkpoint, request.model
-    by_layer, layers = request.settings.strengths_by_layer, span
-    if not by_layer:
-        several = span.stack or len(model.stacks) > 1
-        layers = in_model(model.stacks, span, "--span") if several else span
+    layers = span or Span(0, len(model.layers) - 1)
+    if span is not None:
+        layers = in_model(model.stacks, span, "--span") if span.stack or len(model.stacks) > 1 else span
         _refuse_unfit(request, span, layers, source)
+    if request.settings.rank and isinstance(opened, OpenedPlaced):
+        raise CheckpointError(
+            f"checkpoint {source} is not in PEFT's format, in which alone a rank of {request.settings.rank} "
+            "can be written; convert it with --to peft"
+        )
     refuse_full(out)
     lengths = request.encoded.lengths
     order = np.argsort(np.random.default_rng(0).random(len(lengths)))
@@ -102,8 +106,8 @@ def prune_checkpoint(
         forwards = [own_forward(request, one, items) for one in (model.module, module)]
         seconds = _time(forwards, lambda: bar.update(n_tokens))
     counts = (model.adapter_parameters, added_parameters(module))
-    strength = BY_LAYER if by_layer else request.settings.strength
-    return PruneMeasurement(span, *counts, *seconds, results, strength)
+    strength = BY_LAYER if request.settings.strengths_by_layer else request.settings.strength
+    return PruneMeasurement(span or layers, *counts, *seconds, results, strength)
 
 
 def _refuse_unfit(request: AblationRequest, span: Span, layers: Span, source: Path) -> None:

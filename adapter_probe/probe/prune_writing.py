@@ -128,13 +128,17 @@ def write_peft(
         CheckpointError: PEFT's format cannot express it.
     """
     from adapter_probe.checkpoints.peft_pruning import load_without, write_without
+    from adapter_probe.checkpoints.rank_writing import write_truncated
     from adapter_probe.checkpoints.scaling import write_scaled
     from adapter_probe.replay.checking import coarsest, compare
 
     model, gone, strengths = request.model, adapters_of(request, span), _strengths_of(request, span)
+    rank = request.settings.rank
 
     def write(place: Path) -> None:
-        if strengths:
+        if rank:
+            write_truncated(opened, gone, rank, place)
+        elif strengths:
             write_scaled(opened, strengths, place)
         else:
             write_without(opened, gone, place)
@@ -143,7 +147,7 @@ def write_peft(
         try:
             write(Path(trial))
             smaller = load_without(opened, Path(trial))
-            with model.switched_off(mask_without(request, span), request.settings.strength):
+            with model.switched_off(mask_without(request, span), request.settings.strength, rank):
                 own = own_forward(request, model.module, items)()
             compare(own_forward(request, smaller, items)(), own, coarsest(smaller))
         except (CheckpointError, ModelError) as error:

@@ -186,6 +186,7 @@ def _refuse_unfit(model: GeneralModel, opened: OpenedPeft, arguments: AblationAr
     """
     settings = arguments.settings
     model.check_norms(settings.layernorm)
+    model.check_rank(settings.rank)
     has_adapter = model.has_adapter  # [sites]
     never_off = settings.variants(model.stacks, model.sites).masks.all(axis=0)  # [sites]
     if not (has_adapter & ~never_off).any():

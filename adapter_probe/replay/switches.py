@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 
 from adapter_probe.errors import ModelError
 
+from .directions import truncate
 from .two_weights import SEVERAL, TwoWeights, is_plain_lora, peft_is_loaded, strength_of
 
 _SCALING, _FORWARD = "_own_scaling", "_own_forward"
@@ -87,10 +88,11 @@ class Switches:
 
     Args:
         strength: what the adapters' change is multiplied by where a module is switched off.
+        rank: how many of its largest directions are kept there; 0 for none. What has none stays on.
     """
 
-    def __init__(self, strength: float = 0.0):
-        self.strength = strength
+    def __init__(self, strength: float = 0.0, rank: int = 0):
+        self.strength, self.rank = strength, rank
 
     def holds(self, module: nn.Module) -> bool:
         """Whether the module can be switched."""
@@ -105,10 +107,14 @@ class Switches:
         return tuned and SEVERAL not in vars(module)
 
     def set(self, module: nn.Module, on: bool) -> None:
-        """Switch one module on or, as far as the strength says, off."""
+        """Switch one module on or, as far as strength or rank say, off."""
         strength = strength_of(module, self.strength)
-        self.switch(module, on or bool(strength))
-        if strength:
+        self.switch(module, on or bool(strength or self.rank))
+        if self.rank and isinstance(module, TwoWeights):
+            module.choose(on)
+        elif self.rank:
+            truncate(module, None if on else self.rank)
+        elif strength:
             scale(module, 1.0 if on else strength)
 
     def switch(self, module: nn.Module, on: bool) -> None:
@@ -142,7 +148,7 @@ def scale(module: Any, strength: float) -> None:
     if isinstance(module, Switchable):
         module.strength = strength
     elif isinstance(module, TwoWeights):
-        module.scale(strength)
+        module.choose(strength == 1)
     elif is_plain_lora(module):
         own = vars(module).setdefault(_SCALING, module.scaling)
         module.scaling = {name: strength * value for name, value in own.items()}

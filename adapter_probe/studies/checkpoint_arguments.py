@@ -27,6 +27,7 @@ from adapter_probe.settings import (
     OnBase,
     OnDevice,
     OneOfSeveral,
+    OutsideChoice,
     Settings,
     Unit,
     fixed,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from .ablation_study import Ablation
     from .example_files import ExampleSource
+    from .rank_study import Ranks
 
 
 @runtime_checkable
@@ -86,6 +88,7 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
             metavar="CHECKPOINT", argument=True, place="checkpoint or name", shell=Path,
         )
     )  # fmt: skip
+    rank: int = fixed(0)
     base: str | Path | Module | None = setting(  # type: ignore[assignment]
         None, "base model, if it differs from the recorded one: a folder or a Hugging Face Hub name. Of a "
         "whole fine-tuned model, the one that it was trained from: its layers are switched between the two. "
@@ -150,6 +153,30 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
         "logits", "with batches, the output of the model that is scored: its name, or a function from all "
         "outputs to ``[examples, outputs]``, or of tags to ``[examples, positions, tags]``.", shell=NoneType,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunRanks(Ablate):
+    """The arguments of `adapter_probe.ranks`."""
+
+    ranks: Sequence[int] = setting(
+        (), "numbers of directions to keep; by default 1, 2, 4, ... below the rank of the adapters. All of "
+        "them, the adapter as it was trained, are always among them.", panel="Spans", least=1,
+    )  # fmt: skip
+    spans: str = setting(
+        "whole", "spans that are truncated one at a time besides all layers together: none (whole), single "
+        "layers (single), or as for ablate.", panel="Spans", metavar="SET", slug="{}", note="spans {}",
+    )  # fmt: skip
+    within: float = setting(
+        1.0, "percentage points that the needed directions may cost.", panel="Spans", metavar="POINTS"
+    )
+    strength: float = fixed(0.0)
+    outside: OutsideChoice = fixed("finetuned")
+    complement: bool = fixed(False)
+    against: ExampleSource = fixed(())
+    cluster: SlurmOptions | None = fixed(None)
+    lm_eval_json: str | Path | None = fixed(None)
+    lm_eval_samples: str | Path | None = fixed(None)
 
 
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
@@ -263,6 +290,15 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
         'as 1,1,0.5, or by those of a JSON file of patterns, such as {"*.down_proj": 0.5}.',
         metavar="LIST|FILE", shell=str,
     )  # fmt: skip
+    rank: int | None = setting(
+        None, "keep this many of the largest directions of the span's adapters, by default of those of all "
+        "layers, instead of removing them.", metavar="K", least=1,
+    )  # fmt: skip
+    ranks: Ranks | str | Path | None = setting(
+        None, "results folder of a study of ranks: instead of a span, keep the fewest directions in all "
+        "layers that cost at most --within points in it. In Python also the study.", metavar="FOLDER",
+        shell=Path, place="results",
+    )  # fmt: skip
     basis: Basis = setting(
         "estimate",
         "whether the measured drop or the lower bound of its 95% interval is held against the tolerance.",
@@ -278,10 +314,27 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
 
     def __post_init__(self) -> None:  # what costs nothing is checked before anything is loaded
         super().__post_init__()
-        chosen = [self.span is not None, self.within is not None, self.strengths_by_layer != ""]
-        if sum(chosen) != 1:
+        if self.strengths_by_layer != "":
+            others = (self.span, self.within, self.rank, self.ranks, self.strength or None)
+            if any(one is not None for one in others):
+                raise ResultsError(
+                    "--strengths-by-layer says what becomes of every layer; give it without --span, "
+                    "--within, --strength and ranks"
+                )
+            refuse_full(Path(self.out))
+            return
+        if self.rank is not None and (self.strength or self.within is not None):
+            raise ResultsError(
+                f"--rank {self.rank} says what is kept, so it is given without --strength and --within; "
+                "--ranks FOLDER --within POINTS chooses one"
+            )
+        if self.ranks is not None and (self.span, self.rank, self.strength) != (None, None, 0.0):
+            raise ResultsError("--ranks chooses the rank of all layers; give it with --within POINTS only")
+        if self.ranks is not None and self.within is None:
+            raise ResultsError("--ranks needs --within POINTS, which the directions may cost")
+        if self.rank is None and (self.span is None) == (self.within is None):
             raise ResultsError("give one of --span FIRST-LAST, --within POINTS and --strengths-by-layer")
-        if self.within is not None and isinstance(given := self.chosen_by, str | Path):
+        if self.ranks is None and self.within is not None and isinstance(given := self.chosen_by, str | Path):
             from adapter_probe.results.schema import holds_results  # which imports pandas
 
             if not holds_results(Path(given)):
