@@ -38,7 +38,7 @@ def study_label(record: AblationRecord) -> str:
     return f"{name}, {record.stack}" if record.stack else name
 
 
-def done_to_span(study: StudyKind, strength: float = 0.0) -> str:
+def done_to_span(study: StudyKind, strength: float | str = 0.0) -> str:
     """What was done to the adapters of a span, as a clause."""
     if study == "ablated":
         done = wording.done_text(study, strength)
@@ -159,6 +159,11 @@ def checkpoint_sentences(records: Sequence[AblationRecord]) -> list[str]:
     found = list(dict.fromkeys(map(checkpoint_sentence, records)))
     stacks = list(dict.fromkeys(record.stack for record in records if record.stack))
     if stacks:
+        if any(stack.endswith("adapters together") for stack in stacks):
+            said = (
+                "In each map the other adapters stay on; in the last one, all adapters are switched together."
+            )
+            return [said, *found]
         found.insert(
             0, f"Layers are numbered within {' and '.join(stacks)}, and the layers of the others stay on."
         )
