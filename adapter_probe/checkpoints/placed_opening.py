@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,10 +20,11 @@ from adapter_probe.replay.sharing import sharing
 
 from . import native
 from .any_base import AnyLoaded, choose_class, limit_length, load_any_base
-from .base import load_tokenizer, n_outputs
-from .base_config import AnyBase, find_any_base, place_of_base
+from .base import load_tokenizer, n_outputs, refuse_lost
+from .base_config import AnyBase, find_any_base, place_of_base, read_fields
+from .contents import Shapes, role_of
 from .description import Description, read_description
-from .files import DELTA, refuse_other_tensors
+from .files import DELTA, first_of, refuse_other_tensors
 from .finetuned import TUNED_IN_PLACE, in_place
 from .foreign import BaseShape, ForeignCheckpoint, names_of_outputs
 from .identity import tokenizer_parts
@@ -63,7 +65,7 @@ def open_foreign(
     outputs = source.n_outputs or {"causal": None, "extractive": 2, "regression": 1}.get(
         kind, int(found.config.num_labels)
     )
-    places = _places(found)
+    places = _places(found.name, found.config)
     loaded, shape = _load(found, places, kind, outputs, dtype, shared)
     translated = library.translate(source, shape)
     own = dict(loaded.model.named_parameters(remove_duplicate=False))
@@ -93,7 +95,7 @@ def open_own(folder: Path, base: str | None, dtype: torch.dtype, shared: SharedB
     delta = native.read_delta(folder, said)
     found = _find(*((base, None) if base is not None else (said.base.name, said.base.revision)))
     native.refuse_unfit(found, said.base)
-    places = _places(found)
+    places = _places(found.name, found.config)
     loaded, shape = _load(found, places, said.task.kind, n_outputs(said.task), dtype, shared)
     if loaded.identity.weights_sha256 not in ("", said.base.weights_sha256):
         raise native.other_base(folder, said.base, loaded.identity)
@@ -109,6 +111,13 @@ def open_own(folder: Path, base: str | None, dtype: torch.dtype, shared: SharedB
 
 
 def _find(name: str, revision: str | None) -> AnyBase:
+    """A base of a family that takes bottlenecks.
+
+    Raises:
+        CheckpointError: it is of another family, or quantised.
+    """
+    name, revision, fields = read_fields(name, revision)
+    _places(name, SimpleNamespace(**{"model_type": None, **fields}))  # before a strange configuration is made
     found = find_any_base(name, revision)
     if method_of(found.fields):
         raise CheckpointError(
@@ -118,16 +127,16 @@ def _find(name: str, revision: str | None) -> AnyBase:
     return found
 
 
-def _places(found: AnyBase) -> Places:
+def _places(name: str, config: Any) -> Places:
     """Where adapters sit in a base.
 
     Raises:
         CheckpointError: an unsupported family or configuration.
     """
     try:
-        return places_in(found.config)
+        return places_in(config)
     except ModelError as error:
-        raise CheckpointError(f"base {found.name}: {error}") from error
+        raise CheckpointError(f"base {name}: {error}") from error
 
 
 def _load(
@@ -138,9 +147,15 @@ def _load(
     dtype: torch.dtype,
     shared: SharedBase | None,
 ) -> tuple[AnyLoaded, BaseShape]:
-    """The base and where its adapters sit."""
+    """The base and where its adapters sit.
+
+    Raises:
+        CheckpointError: it lacks more than a head and a pooler.
+    """
     cls = choose_class(found.name, found.config, kind, ())
     loaded = (load_any_base if shared is None else shared.load_any)(found, cls, outputs, dtype)
+    prefix = "" if kind == "causal" else f"{loaded.model.base_model_prefix}."
+    refuse_lost(found.name, loaded.missing, prefix, f"{prefix}pooler.")
     return loaded, BaseShape.of(loaded.model, places)
 
 
@@ -170,6 +185,8 @@ def _put(
     lacks_head = source is not None and source.n_outputs is None
     refuse_other_tensors(tensors.keys(), targets.keys(), empty, said, on_base, lacks_head)
     shapes = {name: tuple(t.shape) for name, t in targets.items() if not name.endswith(AVERAGES)}
+    if not isinstance(method, ImportedMethod) and (lost := _lost(method, shape, shapes, tensors.keys())):
+        raise CheckpointError(f"{said} lacks {first_of(lost)}")
     fill(loaded.model, method, tensors, targets, said, f"the model on {on_base}")
     names = tuple(f"{shape.prefix}{name}" for name in shape.layer_names)
     return OpenedPlaced(
@@ -184,3 +201,17 @@ def _put(
         layer_names=names,
         shapes=shapes,
     )
+
+
+def _lost(method: Method, shape: BaseShape, shapes: Shapes, stored: Set[str]) -> list[str]:
+    """What a method trains in the layers, and every LayerNorm that it trains, without what is stored."""
+    layers = {
+        f"{shape.prefix}{name}.": number for number, name in reversed(list(enumerate(shape.layer_names)))
+    }
+    lost = []
+    for name in shapes.keys() - stored:
+        layer = next((number for start, number in layers.items() if name.startswith(start)), -1)
+        role, bias = role_of(name, shape.prefix, shapes), name.endswith("bias")
+        if (layer >= 0 or role == "layernorms") and method.trains(role, layer, len(shape.layer_names), bias):
+            lost.append(name)
+    return sorted(lost)

@@ -181,7 +181,8 @@ def places_in(config: Any) -> Places:
     Raises:
         ModelError: the family has no row, or the configuration changes the computation of its layers or head.
     """
-    places = FAMILIES.get(config.model_type)
+    family = config.model_type
+    places = FAMILIES.get(family) if isinstance(family, str) else None
     if places is None:
         raise ModelError(
             f"model family {config.model_type!r} is not supported; supported are {', '.join(FAMILIES)}; add "

@@ -190,20 +190,22 @@ def general_runners(
         ModelError: the model cannot be run, or not exactly; see `Replay`.
     """
     model = request.model
-    fixed, strength = model.fixed or not can_share(model.module), request.settings.strength
+    fixed, settings = model.fixed or not can_share(model.module), request.settings
+    strength, rank = settings.strength, settings.rank
+    third = bool(strength or rank or settings.strengths_by_layer)
 
     def fits(module: nn.Module) -> bool:
-        added = bytes_of_finished(module) * (2 if strength else 1)
+        added = bytes_of_finished(module) * (2 if third else 1)
         return added < _SHARE_OF_FREE * available_memory(request.device)
 
     module = model.module
     if not fixed:
         module.to(request.device)
         ready = all(p.dtype == dtype for p in module.parameters() if p.is_floating_point())
-        finished = finished_maps(module, strength) if ready and fits(module) else {}
+        finished = finished_maps(module, strength, rank) if ready and fits(module) else {}
         module = cast_copy(module, dtype, finished)
         if not ready and fits(module):
-            finish_maps(module, strength)
+            finish_maps(module, strength, rank)
     first: GeneralRunner | WritingRunner
     if isinstance(request.encoded, EncodedPrompts):
         first = prepared_runner(request, module, lanes)
@@ -221,7 +223,7 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
     """A model prepared on short examples, and the layout of a language model's rows."""
     encoded, alone = request.encoded, getattr(request.checkpoint, "alone", False)
     device, dtype = _place(module)
-    switches = Switches(request.settings.strength)
+    switches = Switches(request.settings.strength, request.settings.rank)
     if not isinstance(encoded, EncodedRequests):
         items = example_of(encoded)[: 1 if alone else None]
         inputs = inputs_of(module, encoded, items, device)

@@ -21,7 +21,7 @@ from adapter_probe.metrics import COMPARISONS, COUNTED, continuation_sizes, is_r
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method
 from adapter_probe.replay.decoding import NOT_FINITE
-from adapter_probe.spans import VariantSet
+from adapter_probe.spans import SITES, VariantSet
 
 from .likelihoods import summed_windows
 from .request import AblationRequest
@@ -105,7 +105,7 @@ def assemble_results(
         "task": request.checkpoint.description.task.name,
         "site_parameters": request.model.site_parameters,
     }
-    if request.settings.names_modules:
+    if len(request.model.sites) != len(SITES) or request.settings.names_modules:
         settings["site_names"] = [site.name for site in request.model.sites]
     rank = _lora_rank(request.checkpoint.description.method)
     if rank and request.model.numbers_layers_as_peft:
@@ -155,7 +155,7 @@ def assemble_results(
         groups = np.array([row.group for row in rows.rows])
     stacks = None
     if variants.stacks is not None:
-        settings["stacks"], stacks = [list(one) for one in request.model.stacks], np.array(variants.stacks)
+        settings["stacks"], stacks = [list(one) for one in variants.parts], np.array(variants.stacks)
     spans = [(-1, -1) if span is None else (span.first, span.last) for span in variants.spans]
     return AblationResults(
         masks=variants.masks,

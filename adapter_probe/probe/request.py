@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe.ablation_settings import AblationSettings, read_strengths
 from adapter_probe.checkpoints.any_base import start_of
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
 from adapter_probe.checkpoints.finetuned import with_outside_of_base
@@ -78,7 +78,10 @@ class AblationRequest:
         Raises:
             ModelError: it has no adapter that can be switched off.
         """
-        return model_of(self.checkpoint, self.encoded, self.settings.names_modules)
+        model = model_of(self.checkpoint, self.encoded, self.settings.names_modules)
+        if self.settings.strengths_by_layer:
+            model.set_strengths(read_strengths(str(self.settings.strengths_by_layer)))
+        return model
 
     @property
     def remarks(self) -> list[str]:
@@ -129,6 +132,7 @@ class AblationRequest:
             **({"compared": "intact"} if self.compares_tokens else {}),
             **({"generation": self.generation.identity} if self.generation is not None else {}),
             **({"stacks": [list(one) for one in self.model.stacks]} if len(self.model.stacks) > 1 else {}),
+            **({"adapters": adapters} if (adapters := self.model.adapters) else {}),
         }
 
 
@@ -201,6 +205,7 @@ def _refuse_unfit(model: GeneralModel, opened: OpenedPeft, arguments: AblationAr
     """
     settings = arguments.settings
     model.check_norms(settings.layernorm)
+    model.check_rank(settings.rank)
     has_adapter = model.has_adapter  # [sites]
     never_off = settings.variants(model.stacks, model.sites).masks.all(axis=0)  # [sites]
     if not (has_adapter & ~never_off).any():

@@ -133,7 +133,8 @@ def example_prompts(encoded: EncodedPrompts) -> list[np.ndarray]:
 
 def prepared_runner(request: AblationRequest, module: nn.Module, lanes: int) -> WritingRunner:
     """A model that writes, compared on an example with its own `generate`."""
-    encoded, switches = request.encoded, Switches(request.settings.strength)
+    encoded = request.encoded
+    switches = Switches(request.settings.strength, request.settings.rank)
     assert isinstance(encoded, EncodedPrompts), "prompts are written to"
     device = next(t.device for t in module.parameters() if t.device.type != "meta")
     base: Any = module.get_base_model() if hasattr(module, "get_base_model") else module

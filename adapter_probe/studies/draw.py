@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from adapter_probe.figures.gallery import GalleryItem
 
     from .ablation_study import Ablation
+    from .rank_study import Ranks
     from .strength_study import Strengths
     from .suite import Suite
     from .sweep_trials import Sweep
@@ -70,6 +71,16 @@ def strength_report(study: Strengths) -> dict[str, Any]:
     against = {} if study.against is None else {"against": strength_report(study.against)}
     return {
         **to_record(said), "verdict": said.verdict, "points": schema.plain_rows(study.table), **against,
+        "files": {**files, **draw_into_folder(study)},
+    }  # fmt: skip
+
+
+def rank_report(study: Ranks) -> dict[str, Any]:
+    """Draw a finished study of ranks into its folder; its summary and points with the paths of files."""
+    files = {name: str(study.folder / f"{name}.csv") for name in ("ranks", "spectra")}
+    said = study.summary
+    return {
+        **to_record(said), "verdict": said.verdict, "points": schema.plain_rows(study.table),
         "files": {**files, **draw_into_folder(study)},
     }  # fmt: skip
 

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from adapter_probe.analysis.ranks import RankSummary
 from adapter_probe.analysis.strengths import StrengthSummary
-from adapter_probe.analysis.study_records import AblationRecord, StrengthRecord, SweepRecord, TradeoffRecord
+from adapter_probe.analysis.study_records import (
+    AblationRecord,
+    RankRecord,
+    StrengthRecord,
+    SweepRecord,
+    TradeoffRecord,
+)
 from adapter_probe.analysis.summary import AblationSummary
 from adapter_probe.argument_checks import checked
 from adapter_probe.errors import ResultsError
@@ -25,12 +32,13 @@ from .study_base import DrawnStudy, StoredStudy
 
 if TYPE_CHECKING:
     from .init_sweep import InitSweep
+    from .rank_study import Ranks
     from .strength_study import Strengths
     from .tradeoff import Tradeoff
 
 
 @checked
-def load(folder: str | Path) -> Ablation | InitSweep | Tradeoff | Strengths:
+def load(folder: str | Path) -> Ablation | InitSweep | Tradeoff | Strengths | Ranks:
     """Read the study in a results folder, without torch.
 
     Args:
@@ -80,7 +88,7 @@ def ablations_of(given: Sequence[Ablation | str | Path]) -> list[Ablation]:
     return found  # type: ignore[return-value]
 
 
-def _read(folder: Path) -> Ablation | InitSweep | Tradeoff | Strengths:
+def _read(folder: Path) -> Ablation | InitSweep | Tradeoff | Strengths | Ranks:
     check_complete(folder, dispensable=(schema.PREDICTIONS,))
     if (folder / schema.SPANS_CSV).is_file():
         return _read_ablation(folder)
@@ -106,6 +114,14 @@ def _read(folder: Path) -> Ablation | InitSweep | Tradeoff | Strengths:
         summary = StrengthSummary.from_dict(schema.read_summary(folder), folder / schema.SUMMARY)
         said = read_json(folder / schema.STUDY) if (folder / schema.STUDY).is_file() else {}
         return Strengths(StrengthRecord(folder, strengths, summary, said))
+    if (path := folder / schema.RANKS_CSV).is_file():
+        from .rank_study import Ranks
+
+        ranks = schema.read_table(path, schema.RANKS_COLUMNS)
+        spectra = schema.read_table(folder / schema.SPECTRA_CSV, schema.SPECTRA_COLUMNS)
+        said = RankSummary.from_dict(schema.read_summary(folder), folder / schema.SUMMARY)
+        about = read_json(folder / schema.STUDY) if (folder / schema.STUDY).is_file() else {}
+        return Ranks(RankRecord(folder, ranks, spectra, said, about))
     names = ", ".join((schema.SPANS_CSV, schema.SWEEP_CSV, schema.TRADEOFF_CSV))
     raise ResultsError(f"{folder} contains nothing to draw: none of {names} is in it")
 

@@ -45,6 +45,7 @@ from .ablation_study import Ablation
 from .checkpoint_arguments import Prune
 from .example_files import check_files
 from .load import ablations_of
+from .ranks import chosen_rank
 
 ChosenOn = Literal["half", "all"]
 
@@ -68,7 +69,9 @@ class Pruning:
         adapter_parameters_before, adapter_parameters_after: numbers of adapter parameters.
         seconds_before, seconds_after: time of one evaluation of a few examples on this machine.
         checkpoint: folder of the new checkpoint.
-        strength: what the span's adapters were multiplied by; 0 if they were removed.
+        strength: what the span's adapters were multiplied by; 0 if they were removed, ``by layer`` if every
+            layer or module has its own strength.
+        rank: how many directions they keep; None where they were not truncated.
         warning: why the ablation that the span was chosen by is not informative, such as a model that is no
             better than guessing; None if it is informative.
     """
@@ -89,7 +92,8 @@ class Pruning:
     seconds_after: float
     checkpoint: Path
     warning: str | None = None
-    strength: float = 0.0
+    strength: float | str = 0.0
+    rank: int | None = None
 
 
 _MAY_DIFFER = frozenset(f"settings.{name}" for name in (*AblationSettings.choice_of_spans, "precision"))
@@ -100,7 +104,7 @@ _MAY_DIFFER = frozenset(f"settings.{name}" for name in (*AblationSettings.choice
 class _Choice:
     """A span, what it was chosen on, and the examples (int ``[examples]``) held out to measure it on."""
 
-    span: Span
+    span: Span | None
     chosen_on: ChosenOn | None = None
     n_examples: int | None = None
     measured: np.ndarray | None = None
@@ -113,7 +117,10 @@ def prune(call: Prune) -> Pruning:
 
     Give either `span` or `within`. With `within`, the span is chosen on a fixed random half of the examples
     of an ablation, and scores and interval are measured on the other half. A PEFT checkpoint stays in PEFT's
-    format. With `strength` the adapters are not removed: the new checkpoint has them scaled.
+    format. With `strength` the adapters are not removed: the new checkpoint has them scaled, with
+    `strengths_by_layer` every layer or module by a number of its own. With `rank` they keep so many of their
+    largest directions; with `ranks` and `within` the fewest that cost at most this in a study of ranks,
+    chosen and measured on halves in the same way.
 
     Raises:
         CheckpointError, ModelError, DataError: the checkpoint, its base or its data cannot be opened, or the
@@ -123,10 +130,16 @@ def prune(call: Prune) -> Pruning:
     use_threads(call.threads)
     checkpoint, out = choose_adapter(Path(call.checkpoint), call.adapter), Path(call.out)
     within = None if call.within is None else as_points("--within", call.within)
-    choice = None if call.span is None else _Choice(_as_span(call.span))
+    choice = _Choice(_as_span(call.span)) if call.span is not None else None
+    by_rank = None if call.ranks is None or within is None else chosen_rank(call.ranks, within)
+    if by_rank is not None or call.rank is not None:
+        choice = choice or _Choice(None)
+    rank = by_rank.rank if by_rank is not None else call.rank or 0
     files = tuple(map(str, as_tuple(call.data)))
     check_files(checkpoint, call.encoding, *files)
-    study = None if within is None else ablations_of([call.chosen_by])[0]
+    study = by_rank.study if by_rank is not None else None
+    if within is not None and study is None:
+        study = ablations_of([call.chosen_by])[0]
     with activity(f"prune: opening {checkpoint}", call.progress):
         arguments = AblationArguments(
             str(checkpoint),
@@ -136,21 +149,31 @@ def prune(call: Prune) -> Pruning:
             label_names=as_tuple(call.label_names),
             metric=_metric_of(study),
             **_examples_of(study),
-            settings=AblationSettings(strength=call.strength, sites=call.sites),
+            settings=AblationSettings(
+                strength=call.strength,
+                strengths_by_layer=call.strengths_by_layer,
+                sites=call.sites,
+                rank=rank,
+            ),
             dequantise=call.dequantise,
             **vars(Prompting.of(call)),
             **vars(_generation_of(call, study)),
         )
         request = _remembering(prepare_ablation(arguments, choose_device(call.device)), files)
+    if call.strengths_by_layer:
+        choice = _Choice(None)
     if choice is None:
         assert study is not None
         assert within is not None
         with activity("prune: choosing the span", call.progress):
             choice = _choose(request, study, checkpoint, within, call.basis)
+    if by_rank is not None:
+        _refuse_other(request, by_rank.study, checkpoint)
+        choice = _Choice(None, "half", by_rank.n_examples, by_rank.measured)
     source = as_peft(checkpoint, None if call.base is None else str(call.base)).folder
     pruned = prune_checkpoint(request, source, choice.span, out, call.progress)
     with activity("prune: computing intervals and tests", call.progress):
-        return _measured(pruned, choice, out)
+        return _measured(pruned, choice, out, rank)
 
 
 def _as_span(span: Span | tuple[int, int] | int | str) -> Span:
@@ -208,24 +231,12 @@ def _choose(
     Raises:
         ResultsError: the ablation is of another checkpoint, has no intervals, or no span is within.
     """
-    if not study.identity:
-        raise ResultsError(
-            f"{study.folder} contains no {MANIFEST}, so the ablated checkpoint is unknown; give --span"
-        )
     if section_of(study.identity, "settings").get("by") == "module":
         raise ResultsError(
             f"{study.folder} is a map of layers and modules, which does not say which modules can go "
             "together; give --span FIRST-LAST with --sites NAMES"
         )
-    precision = section_of(study.identity, "settings").get("precision")  # which pruning does not choose
-    refuse_changes(
-        study.identity,
-        {**request.identity, "code_schema": PREDICTIONS_VERSION.get(str(precision))},
-        f"{study.folder} is not an ablation of {checkpoint} as it is now",
-        f"; run `adapter-probe ablate {checkpoint} --out FOLDER` and give that folder with --ablation, or "
-        "give --span",
-        apart=_MAY_DIFFER,
-    )
+    _refuse_other(request, study, checkpoint)
     if study.has_predictions:
         chosen, measured = random_halves(study.results)
         if not len(chosen):
@@ -247,6 +258,27 @@ def _choose(
     span = Span(int(found["first"]), int(found["last"]), str(found.get("stack", "")))
     warning = (study.summary.stacks or {}).get(span.stack, study.summary).warning
     return _Choice(span, "half" if study.has_predictions else "all", n_examples, measured, warning)
+
+
+def _refuse_other(request: AblationRequest, study: Ablation, checkpoint: Path) -> None:
+    """Refuse an ablation of another checkpoint, base, data or settings.
+
+    Raises:
+        ResultsError: it is one.
+    """
+    if not study.identity:
+        raise ResultsError(
+            f"{study.folder} contains no {MANIFEST}, so the ablated checkpoint is unknown; give --span"
+        )
+    precision = section_of(study.identity, "settings").get("precision")  # which pruning does not choose
+    refuse_changes(
+        study.identity,
+        {**request.identity, "code_schema": PREDICTIONS_VERSION.get(str(precision))},
+        f"{study.folder} is not an ablation of {checkpoint} as it is now",
+        f"; run `adapter-probe ablate {checkpoint} --out FOLDER` and give that folder with --ablation, or "
+        "give --span",
+        apart=_MAY_DIFFER,
+    )
 
 
 def _with_adapters(spans: pd.DataFrame, request: AblationRequest) -> pd.DataFrame:
@@ -272,7 +304,7 @@ def _table(study: Ablation, checkpoint: Path, basis: Basis) -> pd.DataFrame:
     return study.spans.assign(ci_low_points=np.nan)
 
 
-def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path) -> Pruning:
+def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path, rank: int) -> Pruning:
     results = (
         pruned.results if choice.measured is None else restrict_to_examples(pruned.results, choice.measured)
     )
@@ -296,4 +328,5 @@ def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path) -> Pruning:
         checkpoint=out,
         warning=choice.warning,
         strength=pruned.strength,
+        rank=rank or None,
     )

@@ -15,7 +15,13 @@ import numpy as np
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import drop_points
-from adapter_probe.analysis.study_records import AblationRecord, StrengthRecord, SweepRecord, TradeoffRecord
+from adapter_probe.analysis.study_records import (
+    AblationRecord,
+    RankRecord,
+    StrengthRecord,
+    SweepRecord,
+    TradeoffRecord,
+)
 from adapter_probe.figures.levels import DivergingScale, DropScale
 from adapter_probe.figures.naming import told_apart
 from adapter_probe.results.atomic import make_folder, write_text
@@ -23,7 +29,7 @@ from adapter_probe.version import __version__
 from adapter_probe.wording import RETRAINED, is_distance, is_percentage
 
 from .ablation_section import ReportedAblation, ablation_study
-from .curve_sections import strength_section, strength_title, sweep_section, sweep_title
+from .curve_sections import degree_section, degree_title, sweep_section, sweep_title
 from .joint_section import average_study, comparison_study
 from .map_section import MapStudy, content, section
 from .markup import Html, joined, json_for_html, plain, tag
@@ -34,7 +40,7 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 Reported = ReportedAblation | AverageRecord | ComparisonRecord
 """A study of spans that the page can show."""
-Curves = SweepRecord | TradeoffRecord | StrengthRecord | AblationRecord
+Curves = SweepRecord | TradeoffRecord | StrengthRecord | RankRecord | AblationRecord
 """A study whose figure the page shows: of curves, or a map of layers and modules."""
 
 
@@ -50,7 +56,7 @@ def write_report(
     Args:
         path: path of the HTML file; its folder is created if missing.
         studies: ablations, their means and differences, in the order of the page.
-        sweeps: sweeps and studies of strengths, below them, in the order of the page.
+        sweeps: sweeps and studies of strengths and ranks, below them, in the order of the page.
     """
     path = Path(path)
     make_folder(path.parent)
@@ -144,7 +150,7 @@ def _body(title: str, studies: Sequence[MapStudy], sweeps: Sequence[Curves]) -> 
         if isinstance(sweep, AblationRecord):
             parts.append(module_section(sweep, number, heading))
             continue
-        section_of = strength_section if isinstance(sweep, StrengthRecord) else sweep_section
+        section_of = degree_section if isinstance(sweep, StrengthRecord | RankRecord) else sweep_section
         parts.append(section_of(sweep, number, heading))
     if any(study.steps and is_percentage(study.words.metric) for study in studies):
         told = tag("h2", None, "What an ablation does not tell"), tag("p", {"class": "note"}, RETRAINED)
@@ -155,7 +161,7 @@ def _body(title: str, studies: Sequence[MapStudy], sweeps: Sequence[Curves]) -> 
 def _curves_title(record: Curves) -> str:
     if isinstance(record, AblationRecord):
         return module_title(record)
-    return strength_title(record) if isinstance(record, StrengthRecord) else sweep_title(record)
+    return degree_title(record) if isinstance(record, StrengthRecord | RankRecord) else sweep_title(record)
 
 
 def page_title(studies: Sequence[MapStudy], sweeps: Sequence[Curves]) -> str:
