@@ -175,8 +175,9 @@ class AblationResults:
         if self.stacks is None:
             return {"": self}
         intact, end, found = int(np.argmax(self.masks.all(axis=1))), 0, {}
-        for name, n_layers in self.settings["stacks"]:
-            begin, end = end, end + len(self.sites) * n_layers
+        for name, n_layers, *of_adapter in self.settings["stacks"]:
+            begin = len(self.sites) * of_adapter[0] if of_adapter else end
+            end = begin + len(self.sites) * n_layers
             rows = np.array([intact, *np.flatnonzero(self.stacks == name)])
             if len(rows) == 1:
                 continue

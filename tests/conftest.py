@@ -216,7 +216,7 @@ def tiny_task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_examples() -> Callable[..., Encoded]:
-    """A factory: ``tiny_examples(family, lengths, seed=0)``, random tokens for bases of `tiny_base`.
+    """A factory: ``tiny_examples(family, lengths, seed=0)``, random tokens for a base of `tiny_base`.
 
     Every example begins with the class token; token types are 0 then 1, for bert and electra alone.
     """

@@ -47,7 +47,7 @@ DIRECTLY_BELOW = {
     "figures": ("analysis",),
     "data": ("spans", "predictions", "known_tasks", "settings", "progress", "reads", "startup"),
     "models": ("data",),
-    "replay": ("errors",),
+    "replay": ("spans",),
     "checkpoints": ("models", "replay", "results", "hub_names"),
     "probe": ("checkpoints", "ablation_settings"),
     "training": ("checkpoints",),

@@ -304,7 +304,7 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
     scores, frame = record.intact_scores, record.spans
     told = wording.examples_text(record.n_examples, record.metric)
     low, high = (score_text(score, record.metric) for score in (min(scores), max(scores)))
-    removed, apart = statistics.fmean(record.removed_points), statistics.stdev(record.removed_points)
+    removed = statistics.fmean(record.removed_points)
     spread = amount_text(frame["sd_points"].median(), record.metric)
     rows = [
         *([] if record.warning is None else [("note", record.warning)]),
@@ -318,7 +318,7 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
             "undefined"
             if math.isnan(removed)
             else f"{change_text(removed, record.metric)}, standard deviation over studies "
-            f"{amount_text(apart, record.metric)}",
+            f"{amount_text(statistics.stdev(record.removed_points), record.metric)}",  # which takes no NaN
         ),
         ("spread over studies", f"median standard deviation {spread} per {_counted_in(frame)[:-1]}"),
     ]

@@ -27,8 +27,18 @@ _PATTERNS = (
     "feedforward_modules",
     "target_parameters",
 )
-_MATCH_SECONDS, _TRIAL_SECONDS = 0.5, 3.0
-_MATCHER = "import json, re, sys; p, names = json.load(sys.stdin); [re.match(p, n) for n in names]"
+_MATCH_SECONDS, _TRIAL_SECONDS = 0.5, 3
+_MATCHER = """
+import json, re, sys
+pattern, names, seconds = json.load(sys.stdin)
+try:
+    from resource import RLIMIT_CPU, setrlimit
+    setrlimit(RLIMIT_CPU, (seconds, seconds))
+except ImportError:
+    pass
+for name in names:
+    re.match(pattern, name)
+"""
 
 
 def match_in_time(pattern: str, text: str) -> Any:
@@ -71,11 +81,14 @@ def _may_take_long(pattern: str) -> bool:
 
 
 def _takes_long(pattern: str, names: list[str]) -> bool:
+    # The system ends it after so many seconds of processor time: also where the processor is busy with other
+    # things, and where this process was killed meanwhile. Windows can only wait.
+    wait = _TRIAL_SECONDS if sys.platform == "win32" else None
     try:
-        subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-I", "-c", _MATCHER],
-            input=json.dumps([pattern, names]), text=True, timeout=_TRIAL_SECONDS, check=False,
+            input=json.dumps([pattern, names, _TRIAL_SECONDS]), text=True, timeout=wait, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return True
-    return False
+    return done.returncode < 0

@@ -186,9 +186,10 @@ def general_runners(request: AblationRequest, dtype: torch.dtype, lanes: int) ->
     model = request.model
     fixed, settings = model.fixed or not can_share(model.module), request.settings
     strength, rank = settings.strength, settings.rank
+    third = bool(strength or rank or settings.strengths_by_layer)
 
     def fits(module: nn.Module) -> bool:
-        added = bytes_of_finished(module) * (2 if strength or rank else 1)
+        added = bytes_of_finished(module) * (2 if third else 1)
         return added < _SHARE_OF_FREE * available_memory(request.device)
 
     module = model.module

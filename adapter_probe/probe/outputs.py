@@ -20,7 +20,7 @@ from adapter_probe.formulas import NO_CLASS
 from adapter_probe.metrics import COMPARISONS, RATIOS, continuation_sizes
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method
-from adapter_probe.spans import VariantSet
+from adapter_probe.spans import SITES, VariantSet
 
 from .likelihoods import summed_windows
 from .request import AblationRequest
@@ -96,7 +96,7 @@ def assemble_results(
         "task": request.checkpoint.description.task.name,
         "site_parameters": request.model.site_parameters,
     }
-    if request.settings.names_modules:
+    if len(request.model.sites) != len(SITES) or request.settings.names_modules:
         settings["site_names"] = [site.name for site in request.model.sites]
     rank = _lora_rank(request.checkpoint.description.method)
     if rank and request.model.numbers_layers_as_peft:
@@ -141,7 +141,7 @@ def assemble_results(
         logits = arrays["logits"]
     stacks = None
     if variants.stacks is not None:
-        settings["stacks"], stacks = [list(one) for one in request.model.stacks], np.array(variants.stacks)
+        settings["stacks"], stacks = [list(one) for one in variants.parts], np.array(variants.stacks)
     spans = [(-1, -1) if span is None else (span.first, span.last) for span in variants.spans]
     return AblationResults(
         masks=variants.masks,

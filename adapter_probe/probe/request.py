@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe.ablation_settings import AblationSettings, read_strengths
 from adapter_probe.checkpoints.any_base import start_of
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
 from adapter_probe.checkpoints.finetuned import with_outside_of_base
@@ -71,7 +71,10 @@ class AblationRequest:
         Raises:
             ModelError: it has no adapter that can be switched off.
         """
-        return model_of(self.checkpoint, self.encoded, self.settings.names_modules)
+        model = model_of(self.checkpoint, self.encoded, self.settings.names_modules)
+        if self.settings.strengths_by_layer:
+            model.set_strengths(read_strengths(str(self.settings.strengths_by_layer)))
+        return model
 
     @property
     def remarks(self) -> list[str]:
@@ -115,6 +118,7 @@ class AblationRequest:
             "settings": self.settings.to_json(),
             **({"compared": "intact"} if self.compares_tokens else {}),
             **({"stacks": [list(one) for one in self.model.stacks]} if len(self.model.stacks) > 1 else {}),
+            **({"adapters": adapters} if (adapters := self.model.adapters) else {}),
         }
 
 

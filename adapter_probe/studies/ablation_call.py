@@ -105,10 +105,26 @@ def opened_for(call: Called) -> Iterator[tuple[Called, Given | None, TemporaryDi
                 raise DataError(
                     f"{one.name}= applies only to a model in memory, and {call.checkpoint} is on disk"
                 )
-        yield _on_disk(call), None, None
+        names = [name.strip() for name in (call.adapter or "").split(",")]
+        on_disk = _on_disk(replace(call, adapter=None) if len(names) > 1 else call)
+        yield on_disk, _several(on_disk, names) if len(names) > 1 else None, None
         return
     with opened_call(call) as opened:
         yield opened
+
+
+def _several(call: Called, names: Sequence[str]) -> Given:
+    """A checkpoint with several of its adapters active.
+
+    Raises:
+        CheckpointError: see `open_several`.
+    """
+    if call.cluster is not None:
+        raise CheckpointError("--slurm takes one adapter of a checkpoint; give one name with --adapter")
+    from adapter_probe.checkpoints.several_adapters import open_several
+
+    base = None if call.base is None else str(call.base)
+    return Given(open_several(Path(str(call.checkpoint)), names, base, call.dequantise))
 
 
 def _on_disk(call: Called) -> Called:

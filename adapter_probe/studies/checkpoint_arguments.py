@@ -6,13 +6,13 @@ them from here. Nobody compares or prints them, and without the methods for it t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from adapter_probe.ablation_settings import AblationSettings, check_strength
+from adapter_probe.ablation_settings import AblationSettings, check_strength, strengths_text
 from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError
@@ -29,6 +29,7 @@ from adapter_probe.settings import (
     OneOfSeveral,
     OutsideChoice,
     Settings,
+    Unit,
     fixed,
     required,
     setting,
@@ -194,6 +195,8 @@ class RunStrength(Ablate):
         "layers (single), or as for ablate.", panel="Spans", metavar="SET", slug="{}", note="spans {}",
     )  # fmt: skip
     strength: float = fixed(0.0)
+    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = fixed("")
+    by: Unit = fixed("span")
     complement: bool = fixed(False)
     against: ExampleSource = setting(
         (), "file of examples that measure another ability, such as one of the base model, scored at the "
@@ -234,6 +237,10 @@ class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
         None, "multiply what the adapters in the layers change by this number, in the weights that are "
         "written.", panel="Output", metavar="S",
     )  # fmt: skip
+    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = setting(
+        "", "the same for every layer, such as 1,1,0.5, or for modules: a JSON file of patterns, such as "
+        '{"*.down_proj": 0.5}, and strengths.', panel="Output", metavar="LIST|FILE", shell=str,
+    )  # fmt: skip
     rank: int | None = setting(
         None, "of a fine-tuned model, for ``peft`` and ``mlx``: the largest rank of the LoRA that its "
         "difference to the base is written as.", least=1, panel="Output",
@@ -244,6 +251,10 @@ class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
         super().__post_init__()
         if self.strength is not None:
             check_strength(self.strength)
+        if self.strengths_by_layer != "":
+            if self.strength is not None:
+                raise CheckpointError("give either --strength or --strengths-by-layer, not both")
+            object.__setattr__(self, "strengths_by_layer", strengths_text(self.strengths_by_layer))
         refuse_full(Path(self.out))
 
 
@@ -274,6 +285,11 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
     strength: float = setting(
         0.0, "multiply what the span's adapters change by this number instead of removing them.", metavar="S"
     )
+    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = setting(
+        "", "instead of removing a span, multiply what the adapters change by a number for every layer, such "
+        'as 1,1,0.5, or by those of a JSON file of patterns, such as {"*.down_proj": 0.5}.',
+        metavar="LIST|FILE", shell=str,
+    )  # fmt: skip
     rank: int | None = setting(
         None, "keep this many of the largest directions of the span's adapters, by default of those of all "
         "layers, instead of removing them.", metavar="K", least=1,
@@ -298,6 +314,15 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
 
     def __post_init__(self) -> None:  # what costs nothing is checked before anything is loaded
         super().__post_init__()
+        if self.strengths_by_layer != "":
+            others = (self.span, self.within, self.rank, self.ranks, self.strength or None)
+            if any(one is not None for one in others):
+                raise ResultsError(
+                    "--strengths-by-layer says what becomes of every layer; give it without --span, "
+                    "--within, --strength and ranks"
+                )
+            refuse_full(Path(self.out))
+            return
         if self.rank is not None and (self.strength or self.within is not None):
             raise ResultsError(
                 f"--rank {self.rank} says what is kept, so it is given without --strength and --within; "
@@ -308,7 +333,7 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
         if self.ranks is not None and self.within is None:
             raise ResultsError("--ranks needs --within POINTS, which the directions may cost")
         if self.rank is None and (self.span is None) == (self.within is None):
-            raise ResultsError("give either --span FIRST-LAST or --within POINTS")
+            raise ResultsError("give one of --span FIRST-LAST, --within POINTS and --strengths-by-layer")
         if self.ranks is None and self.within is not None and isinstance(given := self.chosen_by, str | Path):
             from adapter_probe.results.schema import holds_results  # which imports pandas
 

@@ -44,7 +44,7 @@ from .ablation_study import Ablation
 from .checkpoint_arguments import Prune
 from .example_files import check_files
 from .load import ablations_of
-from .rank_study import chosen_rank
+from .ranks import chosen_rank
 
 ChosenOn = Literal["half", "all"]
 
@@ -68,7 +68,8 @@ class Pruning:
         adapter_parameters_before, adapter_parameters_after: numbers of adapter parameters.
         seconds_before, seconds_after: time of one evaluation of a few examples on this machine.
         checkpoint: folder of the new checkpoint.
-        strength: what the span's adapters were multiplied by; 0 if they were removed.
+        strength: what the span's adapters were multiplied by; 0 if they were removed, ``by layer`` if every
+            layer or module has its own strength.
         rank: how many directions they keep; None where they were not truncated.
         warning: why the ablation that the span was chosen by is not informative, such as a model that is no
             better than guessing; None if it is informative.
@@ -90,7 +91,7 @@ class Pruning:
     seconds_after: float
     checkpoint: Path
     warning: str | None = None
-    strength: float = 0.0
+    strength: float | str = 0.0
     rank: int | None = None
 
 
@@ -115,9 +116,10 @@ def prune(call: Prune) -> Pruning:
 
     Give either `span` or `within`. With `within`, the span is chosen on a fixed random half of the examples
     of an ablation, and scores and interval are measured on the other half. A PEFT checkpoint stays in PEFT's
-    format. With `strength` the adapters are not removed: the new checkpoint has them scaled. With `rank` they
-    keep so many of their largest directions; with `ranks` and `within` the fewest that cost at most this in a
-    study of ranks, chosen and measured on halves in the same way.
+    format. With `strength` the adapters are not removed: the new checkpoint has them scaled, with
+    `strengths_by_layer` every layer or module by a number of its own. With `rank` they keep so many of their
+    largest directions; with `ranks` and `within` the fewest that cost at most this in a study of ranks,
+    chosen and measured on halves in the same way.
 
     Raises:
         CheckpointError, ModelError, DataError: the checkpoint, its base or its data cannot be opened, or the
@@ -146,11 +148,18 @@ def prune(call: Prune) -> Pruning:
             label_names=as_tuple(call.label_names),
             metric=_metric_of(study),
             **_examples_of(study),
-            settings=AblationSettings(strength=call.strength, sites=call.sites, rank=rank),
+            settings=AblationSettings(
+                strength=call.strength,
+                strengths_by_layer=call.strengths_by_layer,
+                sites=call.sites,
+                rank=rank,
+            ),
             dequantise=call.dequantise,
             **vars(Prompting.of(call)),
         )
         request = _remembering(prepare_ablation(arguments, choose_device(call.device)), files)
+    if call.strengths_by_layer:
+        choice = _Choice(None)
     if choice is None:
         assert study is not None
         assert within is not None

@@ -310,6 +310,11 @@ def test_spans_that_change_no_prediction_have_the_exact_interval(make_results, c
     np.testing.assert_allclose(mean["ci_low_points"], np.where(changed, -bound, 0.0))
     unknown = ablation_tables(dataclasses.replace(same, metric="mcc"), n_resamples=100).spans
     assert unknown["ci_low_points"].isna().tolist() == changed.tolist()
+    outputs = np.tile(np.float32([0, 1]), (*same.outputs.shape[:2], 1))
+    outputs[0, :9] = 1, 0  # of one class only, nine more are right than in the intact model
+    won = dataclasses.replace(same, outputs=outputs, scored_with=np.ones(240, dtype=np.int64))
+    won = ablation_tables(won, n_resamples=100).spans["ci_high_points"].to_numpy()
+    np.testing.assert_allclose(won[changed], 100 * binomtest(9, 240).proportion_ci(0.95, "exact").high)
     agreeing = dataclasses.replace(same, metric="agreement", scored_with=np.ones(240, dtype=np.int64))
     spans = ablation_tables(agreeing, n_resamples=100).spans
     np.testing.assert_allclose(spans["ci_low_points"], np.where(changed, -bound, 0.0))

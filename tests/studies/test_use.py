@@ -141,8 +141,8 @@ def test_another_base_or_none_leaves_the_model_as_it_was(write, tiny_base, tiny_
     deeper = write(tiny_base("bert", layers=4), tiny_task, Adapters(4, 0.3), 0)
     reseeded = write(tiny_base("bert", seed=5), tiny_task, Adapters(4, 0.3), 0)
     for folder, words in (
-        (deeper, ("4", "layers")),
-        (reseeded, (str(reseeded), "weights", "sha256")),
+        (deeper, ("weights", "in memory", str(tiny_base("bert", layers=4)))),
+        (reseeded, ("weights", "in memory", str(tiny_base("bert", seed=5)))),
         (tmp_path / "none", (str(tmp_path / "none"),)),
     ):
         with pytest.raises(ap.CheckpointError, match=naming(*words)):
