@@ -26,8 +26,8 @@ def ablate(
     Deep models have many spans: select some with --spans, --group and --layers, and estimate the cost with
     --dry-run.
 
-    Writes spans.csv, predictions.npz and heatmap.pdf, .svg and .png into the results folder. Run the same
-    command again to resume an interrupted run.
+    Writes spans.csv, predictions.npz and heatmap.pdf, .svg and .png into the results folder, and with
+    --generate generations.jsonl. Run the same command again to resume an interrupted run.
 
     Example: adapter-probe ablate my-checkpoint --spans single --data reviews.csv
     """

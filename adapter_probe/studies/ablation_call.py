@@ -23,6 +23,7 @@ from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder_of_base
 from adapter_probe.checkpoints.hub import fetch_checkpoint, name_in_cache
 from adapter_probe.custom_metric import CustomMetric
+from adapter_probe.data.generating import Generation
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.rows import categories_of
 from adapter_probe.errors import AdapterProbeError, CheckpointError, DataError, must_be
@@ -76,7 +77,14 @@ def asked_of(
     folder = _folder_of(arguments, call.out, usual)
     if not others:
         return [(arguments, folder)]
-    other = replace(arguments, data=tuple(others), split="validation", metric=None, **vars(Prompting()))
+    other = replace(
+        arguments,
+        data=tuple(others),
+        split="validation",
+        metric=None,
+        **vars(Prompting()),
+        **vars(Generation()),
+    )
     return [(arguments, folder), (other, folder / f"{AGAINST_PREFIX}{Path(others[0]).stem}")]
 
 
@@ -173,7 +181,7 @@ def _folder_of(arguments: AblationArguments, out: str | Path | None, name: str) 
         said["data"] = f"data-{Path(data[0]).stem}"
     if arguments.metric in COMPARISONS:
         said["metric"] = str(arguments.metric)
-    named = ("split", "data", *vars(Prompting()), "max_examples", "metric")
+    named = ("split", "data", *vars(Prompting()), *vars(Generation()), "max_examples", "metric")
     last = [said[one] for one in named if one in said]
     usual, slugs = _usual_folder(arguments.checkpoint, name), arguments.settings.slugs()
     if name != USUAL and slugs.get("spans") == "whole":  # the default of a study of strengths

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_chec
 
 from adapter_probe.ablation_settings import AblationSettings, check_strength, strengths_text
 from adapter_probe.checkpoints.files import refuse_full
+from adapter_probe.data.generating import Generation
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError
 from adapter_probe.jobs.resources import Machine
@@ -112,7 +113,8 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
         None, "evaluation metric; by default that of the task. Without labels: kl, the divergence of the "
         "predictions from the intact model's, or agreement with them. In Python also a function from labels "
         "and predictions (class indices or regression values, ``[examples]`` each) to a score of which more "
-        "is better; the bootstrap calls it 10,000 times per variant.",
+        "is better; the bootstrap calls it 10,000 times per variant. With generate, a function from the "
+        "accepted answers (a list per text) and the texts to a number per text.",
         panel="Data",
     )  # fmt: skip
     against: ExampleSource = setting(
@@ -259,7 +261,7 @@ class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSeveral, OnBase):
+class Prune(Shown, OnDevice, Encoded, Prompting, Generation, Labelled, Dequantised, OneOfSeveral, OnBase):
     """The arguments of `adapter_probe.prune`."""
 
     panel = "Spans"

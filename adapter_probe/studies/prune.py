@@ -25,6 +25,7 @@ from adapter_probe.analysis.study_records import section_of
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.mlx import as_peft
+from adapter_probe.data.generating import Generation
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.device import choose_device, use_threads
@@ -156,6 +157,7 @@ def prune(call: Prune) -> Pruning:
             ),
             dequantise=call.dequantise,
             **vars(Prompting.of(call)),
+            **vars(_generation_of(call, study)),
         )
         request = _remembering(prepare_ablation(arguments, choose_device(call.device)), files)
     if call.strengths_by_layer:
@@ -203,6 +205,15 @@ def _metric_of(study: Ablation | None) -> str | None:
     if study is None:
         return None
     return study.results.metric if study.has_predictions else study.summary.metric
+
+
+def _generation_of(call: Prune, study: Ablation | None) -> Generation:
+    """How texts are written: as the user says, or as in the ablation."""
+    asked = Generation.of(call)
+    if asked.generate or study is None or not study.has_predictions:
+        return asked
+    said = study.results.settings.get("generation")
+    return asked if said is None else Generation(**{**said, "until": tuple(said.get("until", ()))})
 
 
 def _examples_of(study: Ablation | None) -> dict[str, Any]:
