@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from adapter_probe.analysis.summary_text import aligned_columns, data_comparison_rows
 from adapter_probe.figure_settings import Tolerance
+from adapter_probe.race_settings import RaceSettings
 from adapter_probe.settings import as_points
 from adapter_probe.studies.checkpoint_arguments import Ablate
 
@@ -14,6 +15,7 @@ from .console import command, show, show_plan, show_study
 @command
 def ablate(
     asked: Ablate,
+    race: RaceSettings,
     look: Tolerance,
     json: options.Json = False,
     dry_run: options.DryRun = False,
@@ -21,7 +23,7 @@ def ablate(
     """Switch adapters off over every contiguous span of layers, without retraining.
 
     Deep models have many spans: select some with --spans, --group and --layers, and estimate the cost with
-    --dry-run.
+    --dry-run. With --race, spans are decided without all examples.
 
     Writes spans.csv, predictions.npz and heatmap.pdf, .svg and .png into the results folder. Run the same
     command again to resume an interrupted run.
@@ -29,6 +31,13 @@ def ablate(
     Example: adapter-probe ablate my-checkpoint --spans single --data reviews.csv
     """
     as_points("--tolerance", look.tolerance)  # before anything is computed
+    if race.goal:
+        from adapter_probe.studies.draw import race_report
+        from adapter_probe.studies.race import race_instead
+
+        found = race_instead(asked, race, look.tolerance, dry_run)
+        show_study(found, race_report(found), json)
+        return
     from adapter_probe.studies.ablate import ablate as run
 
     if dry_run:

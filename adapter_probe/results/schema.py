@@ -50,11 +50,15 @@ HALVING_CSV, CUT, REACHED = "halving.csv", "cut.json", "reached.json"
 STRENGTHS_CSV = "strengths.csv"
 """The table of a study of strengths."""
 
+RACE = "race.json"
+"""The main results of a race, whose table is `SPANS_CSV` with decisions."""
+
 PARAMETERS_CSV = "parameters.csv"
 """Table of a suite: the parameters of its checkpoints."""
 
 ABLATION_FILES = (SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV, GROUPS_CSV, PREDICTIONS, SUMMARY)
 STRENGTH_FILES = (STRENGTHS_CSV, SUMMARY)
+RACE_FILES = (SPANS_CSV, RACE)
 SWEEP_TABLES = (SWEEP_CSV, TRADEOFF_CSV, AGGREGATE_CSV, SIZES_CSV, TRIALS_CSV)
 
 ColumnKind = str
@@ -93,7 +97,7 @@ SPANS_COLUMNS = {
 }  # fmt: skip
 STACK_COLUMN = {"stack": "text"}
 """The first column of an ablation's tables if the model has several stacks of layers."""
-OPTIONAL_SPANS_COLUMNS = {"significant": "flag", "non_monotone": "flag", **STACK_COLUMN}
+OPTIONAL_SPANS_COLUMNS = {"significant": "flag", "non_monotone": "flag", "decision": "text", **STACK_COLUMN}
 MOST_LAYERS = 1000
 """More than any Transformer has; tables are laid out as matrices of that many layers."""
 LAYERS_COLUMNS = {"layer": "count", "delta_points": "number", "share_points": "number"}

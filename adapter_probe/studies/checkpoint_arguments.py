@@ -19,6 +19,7 @@ from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsErro
 from adapter_probe.jobs.resources import Machine
 from adapter_probe.jobs.slurm_options import SlurmOptions
 from adapter_probe.probe.arguments import Evaluation
+from adapter_probe.race_settings import GOAL, SPANS, RaceSettings
 from adapter_probe.settings import (
     Basis,
     Dequantised,
@@ -167,6 +168,18 @@ class RunStrength(Ablate):
         "same strengths. In Python in any form that data accepts; see `Strengths.against`.",
         panel="Data", shell=list[Path],
     )  # fmt: skip
+    cluster: SlurmOptions | None = fixed(None)
+    lm_eval_json: str | Path | None = fixed(None)
+    lm_eval_samples: str | Path | None = fixed(None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunRace(RaceSettings, Ablate):
+    """The arguments of `adapter_probe.race`."""
+
+    goal: str = setting(SPANS, GOAL, metavar="GOAL", slug="{}")
+    complement: bool = fixed(False)
+    against: ExampleSource = fixed(())
     cluster: SlurmOptions | None = fixed(None)
     lm_eval_json: str | Path | None = fixed(None)
     lm_eval_samples: str | Path | None = fixed(None)
