@@ -36,7 +36,7 @@ from transformers.models.auto import modeling_auto
 
 from adapter_probe.checkpoints.mlx import as_peft
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
-from adapter_probe.checkpoints.opening import engine_of, open_any
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.peft_opening import open_with_peft
 from adapter_probe.errors import AdapterProbeError
 
@@ -210,7 +210,7 @@ def merged(base: Path, cls: type, folder: Path) -> torch.nn.Module:
 
 
 def outcome(row: Row, place: Path) -> str:
-    """``packed`` or ``general`` where the row opens with PEFT's logits, else why not."""
+    """``equal`` where the row opens with PEFT's logits, else why not."""
     if row["model_type_inferred"] in NEEDS_CODE:
         return "refused: its base needs Python code of its own"
     try:
@@ -222,7 +222,6 @@ def outcome(row: Row, place: Path) -> str:
     try:
         opened = open_any(place / "adapter", str(base))
         adapter = as_peft(place / "adapter", str(base)).folder
-        engine = engine_of(adapter, str(base)).name
         if not isinstance(opened, OpenedPeft):
             opened = open_with_peft(adapter, str(base))
     except AdapterProbeError as error:
@@ -239,11 +238,11 @@ def outcome(row: Row, place: Path) -> str:
         try:
             right = theirs(**inputs)
         except RuntimeError as error:  # the tiny base does not run in transformers either
-            return f"{engine}, not compared: {' '.join(str(error).split())[:80]}"
+            return f"opens, not compared: {' '.join(str(error).split())[:80]}"
         ours = opened.model(**inputs)
     name = "logits" if "logits" in right else "start_logits"
     off = float((ours[name].float() - right[name].float()).abs().max())
-    return engine if off < 1e-4 else f"WRONG by {off:.1e}"
+    return "equal" if off < 1e-4 else f"WRONG by {off:.1e}"
 
 
 def main(path: Path, only: str) -> None:
@@ -261,11 +260,11 @@ def main(path: Path, only: str) -> None:
                     warnings.simplefilter("ignore")
                     tried[settings] = outcome(row, Path(folder))
             said = tried[settings]
-        if said not in ("packed", "general", "not tried"):
+        if said not in ("equal", "not tried"):
             print(f"{row['repo']} ({row['model_type_inferred']}): {said}", flush=True)
         found.setdefault(kind, Counter())[said.partition(":")[0].partition(",")[0]] += 1
     for kind, counts in found.items():
-        opened, total = counts["packed"] + counts["general"], sum(counts.values())
+        opened, total = counts["equal"], sum(counts.values())
         parts = ", ".join(f"{name} {n}" for name, n in counts.most_common())
         print(f"{kind}: {opened} of {total} open, {100 * opened / total:.1f} % ({parts})")
 

@@ -29,7 +29,7 @@ from adapter_probe.checkpoints.description import Description, read_description
 from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.headers import DELTA
 from adapter_probe.checkpoints.native import OpenedCheckpoint
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import load_examples
 from adapter_probe.data.tasks import load_split
@@ -168,7 +168,7 @@ def fine_tune(options: argparse.Namespace) -> dict[str, Any]:
 def hand_on(checkpoint: Path, folder: Path) -> Path:
     """The fine-tuned encoder as the base of the next task; pooler and head are the old task's and stay."""
     if not (folder / "config.json").exists():
-        opened = open_checkpoint(checkpoint)
+        opened = open_any(checkpoint)
         encoder = opened.model.base.base_model
         left = {name: t for name, t in encoder.state_dict().items() if not name.startswith("pooler.")}
         opened.tokenizer.save_pretrained(folder)
@@ -178,7 +178,7 @@ def hand_on(checkpoint: Path, folder: Path) -> Path:
 
 def score_after(head_of: Path, encoder_of: Path) -> float:
     """A task's validation score with the encoder as a later task left it."""
-    opened = open_checkpoint(head_of)
+    opened = open_any(head_of)
     prefix = f"{opened.model.base.base_model_prefix}."
     later = {
         name: tensor

@@ -31,7 +31,7 @@ def _text(facts: dict[str, Any]) -> str:
     stacks = [f"{n} in the {name}" for name, n in facts["stacks"].items()]
     layers = " and ".join(stacks) or facts["n_layers"]
     rows = [
-        ("base", f"{facts['base']} ({facts['family']})"),
+        ("base", f"{facts['base']} ({', '.join(filter(None, (facts['family'], facts['quantised'])))})"),
         ("task", f"{facts['task']}, {scores}" if scores else facts["task"]),
         (
             "layers",

@@ -79,7 +79,7 @@ def support_sections() -> str:
     lines += [
         "### For all of them",
         "",
-        f"- **Model types of the packed engine:** {families}",
+        f"- **Model types that take bottlenecks:** {families}",
     ]
     return "\n".join([*lines, f"- **Formats that `convert` writes:** {_code(formats)}"])
 

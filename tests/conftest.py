@@ -291,9 +291,10 @@ def separate_runs() -> Callable[..., Callable]:
     """The brute force that the probe is held against: a run of its own for every example and variant.
 
     ``separate_runs(model, base_state, norms="trained")`` makes a plain transformers model with the weights
-    of an `AdaptedModel` and applies adapters by plain forward hooks; nothing of the engine is used. It
-    returns ``run(encoded, mask) -> logits [examples, labels]``, in the dataset's order, without padding. With
-    ``norms="pretrained"`` the LayerNorm after a site that is off has the weights it has in `base_state`.
+    of one with adapters (see `placed_models`) and applies adapters by plain forward hooks; nothing of the
+    engine is used. It returns ``run(encoded, mask) -> logits [examples, labels]``, in the dataset's order,
+    without padding. With ``norms="pretrained"`` the LayerNorm after a site that is off has the weights it has
+    in `base_state`.
     """
     import torch
     from torch.nn import functional as F
@@ -308,7 +309,7 @@ def separate_runs() -> Callable[..., Callable]:
     }
 
     def make(model, base_state: dict, norms: str = "trained") -> Callable:
-        state = model.base.state_dict()
+        state = {name.replace(".bottleneck.", "."): t for name, t in model.base.state_dict().items()}
         adapters = {name: tensor for name, tensor in state.items() if ".adapter." in name}
         plain = AutoModelForSequenceClassification.from_config(model.base.config).eval()
         plain.to(next(iter(state.values())).dtype)

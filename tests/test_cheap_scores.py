@@ -11,7 +11,7 @@ import torch
 from random_checkpoints import random_checkpoint  # noqa: F401 (fixture)
 
 import adapter_probe as ap
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.examples import load_examples
 from adapter_probe.data.packing import pack
 from adapter_probe.models.layer import Site
@@ -48,7 +48,7 @@ def test_an_effect_is_the_margins_derivative_by_a_gate(
 ):
     from site_scores import site_scores
 
-    found = open_checkpoint(random_checkpoint(tiny_task, 24), dtype=torch.float64)
+    found = open_any(random_checkpoint(tiny_task, 24), dtype=torch.float64)
     model, task = found.model, found.description.task
     examples = load_examples(found.tokenizer, task, "validation", 24, max_examples=20)
 

@@ -115,7 +115,7 @@ def test_every_other_library_says_what_it_refuses():
     sections = SUPPORTED.support_sections().split("### ")[1:]
     assert len(sections) == 6
     native, refusing = ["Files", "Opened"], ["Files", "Opened", "Refused, by name"]
-    alone = ["Model types of the packed engine", "Formats that `convert` writes"]
+    alone = ["Model types that take bottlenecks", "Formats that `convert` writes"]
     found = [re.findall(r"^- \*\*(.+?):\*\* \S", section, re.MULTILINE) for section in sections]
     assert found == [native, refusing, refusing, refusing, refusing, alone]
 

@@ -283,7 +283,7 @@ def test_imports_are_resolved(source: str, module: str, is_package: bool, expect
         ("def f():\n    from ..probe import forward", "adapter_probe.data.tasks"),
         ("from adapter_probe import analysis", "adapter_probe.results.rundir"),
         ("import adapter_probe.models.bases.anatomy", "adapter_probe.data.tasks"),
-        ("from ..probe.tree import walk", "adapter_probe.training.loop"),
+        ("from ..probe.rows import rows_of", "adapter_probe.training.loop"),
         ("from . import probe", "adapter_probe"),
         ("import figures.heatmap", "adapter_probe.cli.ablate"),
         ("def f():\n    import torch", "adapter_probe.figures.heatmap"),

@@ -86,6 +86,7 @@ class AblationSummary:
             for all of them.
         data: name of the evaluated data where they are not a split of the checkpoint's own task.
         positive_class: the class that F1 is of.
+        base_weights: how the base is quantised, if it is.
         guard: statistics of rounding errors in mixed precision.
         peft: suggestions for the next LoRA, as arguments of PEFT's `LoraConfig`.
         groups: scores by group of the data, or by label or type of entity, by name.
@@ -119,6 +120,7 @@ class AblationSummary:
     switched: str | None = None
     data: str | None = None
     positive_class: str | None = None
+    base_weights: str | None = None
     guard: dict[str, Any] | None = None
     peft: dict[str, str] | None = None
     groups: dict[str, GroupScores] | None = None
@@ -231,6 +233,7 @@ def summarise(
         switched=_switched_part(settings) or None,
         data=settings.get("data") or None,
         positive_class=results.label_names[-1] if results.metric == "f1" else None,
+        base_weights=settings.get("base_weights"),
         guard=settings.get("guard"),
         peft=lora or None,
         groups=None if groups is None else group_summary(groups),

@@ -136,6 +136,8 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         more = ", ..." if len(nonfinite) > _MOST_LISTED else ""
         counted = f"{len(nonfinite)} variants have NaN or infinite outputs (examples): {listed}{more}"
         rows.append(("undefined scores", counted))
+    if summary.base_weights:
+        rows.append(("weights of the base", summary.base_weights))
     return rows + (guard_rows(summary.guard) if summary.guard else [])
 
 

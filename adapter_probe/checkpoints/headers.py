@@ -45,6 +45,7 @@ class Contents:
         trained_body: number of these without the head and other parameters that the base lacks.
         pretrained: number of parameters of the base without a head.
         notes: remarks for the user, one sentence each.
+        quantised: the method of the base's quantisation; empty without one.
         stacks: numbers of layers by stack of a model with several; empty for one.
     """
 
@@ -58,6 +59,7 @@ class Contents:
     trained_body: int
     pretrained: int
     notes: tuple[str, ...] = ()
+    quantised: str = ""
     stacks: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -90,16 +90,14 @@ class OpenedPlaced(OpenedPeft):
         """The method and the tensors without the adapters of a span's layers.
 
         Raises:
-            CheckpointError: no adapter would be left.
+            CheckpointError: nothing would be left.
         """
         method, layers = self.description.method, range(span.first, span.last + 1)
         assert isinstance(method, Adapters | ImportedMethod), "nothing else is put into a model"
         gone = tuple(f"{self.layer_names[layer]}." for layer in layers)
         kept = {n: t for n, t in self.tensors.items() if not self.is_inside(n, span)}
-        if not any(OWN in name for name in kept):
-            raise CheckpointError(
-                f"checkpoint {self.folder} would have no adapters left; use the base model instead"
-            )
+        if not kept:
+            raise CheckpointError(f"checkpoint {self.folder} would have nothing left; use its base instead")
         if isinstance(method, Adapters):
             return replace(method, skip_layers=tuple(sorted({*method.skip_layers, *layers}))), kept
         bottlenecks = tuple(spec for spec in method.bottlenecks if spec.layer not in layers)

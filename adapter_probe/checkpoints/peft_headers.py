@@ -1,4 +1,4 @@
-"""The contents of a checkpoint of PEFT for the general engine, from JSON and tensor headers, without torch.
+"""The contents of a checkpoint of PEFT, from JSON and tensor headers, without torch.
 
 Only names and shapes are read. Whether the tensors fit the configuration is known when PEFT loads them.
 """
@@ -37,6 +37,7 @@ from .identity import BaseIdentity, config_settings
 from .kinds import HEADS, class_of_own_code, head_of_class, note_on_code
 from .peft_fields import refuse_unswitched
 from .peft_fits import fits_tensors
+from .quantised import method_of
 
 LIBRARY = "peft"
 HEAD_MODULES = ("classifier", "score", "qa_outputs", "classification_head", "logits_proj")
@@ -62,7 +63,7 @@ class _Adapter:
 
 
 def read_peft_contents(folder: Path, base: str | None = None, opened: bool = False) -> Contents | None:
-    """The contents of a checkpoint that the general engine runs, or None if files alone cannot tell.
+    """The contents of a checkpoint of PEFT, or None if files alone cannot tell.
 
     Args:
         folder: the checkpoint.
@@ -132,6 +133,7 @@ def read_peft_contents(folder: Path, base: str | None = None, opened: bool = Fal
             *note_on_code(fields),
             *note_on_others(folder),
         ),
+        quantised=method_of(fields) or "",
         stacks=_stacks(layers, fields),
     )
 

@@ -32,7 +32,7 @@ from .native import library_versions
 from .opened_peft import OpenedPeft
 from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding, with_blanks
 from .patterns import refuse_slow_patterns
-from .peft_fields import headless, note_on_fields, read_fields
+from .peft_fields import headless, note_on_fields, read_fields, refuse_unswitched
 from .peft_headers import LIBRARY, hash_files, notes_on
 from .peft_loading import HEADS as HEAD_MODULES
 from .peft_loading import put_adapter, refuse_outside, refuse_unready, tuned_modules
@@ -66,10 +66,12 @@ def open_with_peft(
     """
     path = folder / CONFIG
     document = read_json_file(path)
+    refuse_unswitched(folder, document)
+    place = place_of_base(folder, document.get("base_model_name_or_path"), document.get("revision"), base)
     config = read_fields(path, document)
     file = weights_in(folder)
     tensors, notes = read_adapter(folder)
-    found = find_any_base(*place_of_base(folder, config.base_model_name_or_path, config.revision, base))
+    found = find_any_base(*place)
     refuse_changed_base(folder, document, folder_of_base(found.name, found.revision))
     outputs, modules = _outputs(tensors), _modules(tensors)
     head, unfit = _head(config, found, outputs, modules)

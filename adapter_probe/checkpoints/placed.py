@@ -1,4 +1,4 @@
-"""Adapters of AdapterHub and of this project in Transformers' own models, for the general engine.
+"""Adapters of AdapterHub and of this project in Transformers' own models.
 
 Bottlenecks become modules with hooks, see `places`; LoRA and (IA)³ become modules of PEFT.
 All are filled from tensors under the names that they have in this project's format.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.recording import Inputs
 from adapter_probe.replay.replay import layers_in_order
-from adapter_probe.replay.stacks import stacks_of
+from adapter_probe.replay.stacks import Layer, stacks_of
 from adapter_probe.replay.switches import Switches
 from adapter_probe.spans import NormChoice, SiteChoice, Stack
 
@@ -36,6 +36,7 @@ class GeneralModel:
         module: the model in evaluation mode.
         example: arguments of its forward, to see which layers it calls.
         fixed: whether its weights must stay in their precision and on their devices.
+        layers: names of the layers of a model without adapters.
 
     Attributes:
         module: the model.
@@ -43,9 +44,11 @@ class GeneralModel:
         fixed: see above.
     """
 
-    def __init__(self, module: nn.Module, example: Inputs, fixed: bool = False):
+    def __init__(self, module: nn.Module, example: Inputs, fixed: bool = False, layers: Sequence[str] = ()):
         self.module, self.fixed = module.eval(), fixed
-        self.layers = layers_in_order(module, example)
+        self.layers = [Layer(name, module.get_submodule(name), ((), ())) for name in layers]
+        if not layers:
+            self.layers = layers_in_order(module, example)
 
     @property
     def has_adapter(self) -> np.ndarray:
@@ -202,7 +205,8 @@ def model_of(opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBat
         example = {name: x.to(device) for name, x in inputs.items()}
     else:
         example = inputs_of(module, encoded, example_of(encoded)[:1], device)
-    return GeneralModel(module, example, fixed=getattr(opened, "quantised", None) is not None)
+    names = () if Switches().inside(module) else getattr(opened, "layer_names", ())
+    return GeneralModel(module, example, getattr(opened, "quantised", None) is not None, names)
 
 
 def ignore_padding(module: nn.Module) -> None:

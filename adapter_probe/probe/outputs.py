@@ -99,6 +99,10 @@ def assemble_results(
     rank = _lora_rank(request.checkpoint.description.method)
     if rank and request.model.numbers_layers_as_peft:
         settings["lora_rank"] = rank
+    opened = request.checkpoint
+    if opened.quantised or opened.dequantised:
+        stored = "stored quantised, dequantised while it was loaded"
+        settings["base_weights"] = f"quantised with {opened.quantised}" if opened.quantised else stored
     if guard is not None:
         settings["guard"] = guard
     if request.data:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
@@ -92,15 +92,12 @@ def prune_checkpoint(
                 scores = {request.metric: None if np.isnan(score) else score}
                 write_own(request, opened, layers, Path(made), scores)
                 written = settle(Path(made), out, opened.description.base.name)
-            smaller = replace(request, checkpoint=written)
-            forwards = [own_forward(of, of.model.module, items) for of in (request, smaller)]
-            left = smaller.model.adapter_parameters
+            module: nn.Module = written.model
         else:
             module = write_peft(request, opened, layers, out, items)
-            forwards = [own_forward(request, one, items) for one in (model.module, module)]
-            left = added_parameters(module)
+        forwards = [own_forward(request, one, items) for one in (model.module, module)]
         seconds = _time(forwards, lambda: bar.update(n_tokens))
-    counts = (model.adapter_parameters, left)
+    counts = (model.adapter_parameters, added_parameters(module))
     return PruneMeasurement(span, *counts, *seconds, results, request.settings.strength)
 
 

@@ -38,7 +38,7 @@ def write_own(
         scores: the new model's scores, by metric.
 
     Raises:
-        CheckpointError: the adapters cannot be scaled in their weights, or no adapter would be left.
+        CheckpointError: the adapters cannot be scaled in their weights, or nothing would be left.
     """
     description, layers = opened.description, range(span.first, span.last + 1)
     method, adapters = description.method, adapters_of(request.model, span)

@@ -1,4 +1,4 @@
-"""Requests of a language model as rows of tokens, for the general engine.
+"""Requests of a language model as rows of tokens.
 
 A context and all its continuations share one row where the model allows it: a token sees its own text only,
 and positions go on from the context. Elsewhere every continuation has a row of its own, with its context.

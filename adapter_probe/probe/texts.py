@@ -13,7 +13,7 @@ from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.examples import Examples
 from adapter_probe.data.splits import Split
 
-from .general import GeneralRunner, general_runners
+from .general import GeneralRunner, all_logits, general_runners
 from .general_model import model_of
 from .plan import choose_tokens_per_pass, cut_batches
 from .request import AblationRequest
@@ -37,8 +37,9 @@ class OpenModel:
         self._prepared: GeneralRunner | None = None
         if opened.quantised is None:
             opened.model.to(device)
-        self.model, own = model_of(opened, self._encoded(("a",), None)), opened.model
+        own = opened.model
         self.base = own.get_base_model() if hasattr(own, "get_base_model") else own
+        self.model = model_of(opened, self._encoded(("a",), None))
 
     def _encoded(self, first: Sequence[str], second: Sequence[str] | None) -> Encoded:
         split = Split(tuple(first), second and tuple(second), np.zeros(len(first), np.int64), "texts", "")
@@ -66,20 +67,21 @@ class OpenModel:
             DataError: a text has no tokens.
         """
         encoded, model = self._encoded(first, second), self.model
+        request = self._request(encoded)
+        if not model.has_adapter.any():
+            return all_logits(request, model.module)[None].repeat(len(masks), axis=0)
         width = choose_tokens_per_pass(tokens_per_pass, model.device.type, model.inner_size)
-        runner = self._runner(encoded)
+        if self._prepared is None:
+            self._prepared = next(general_runners(request, model.dtype, 1))
+        runner = self._prepared.on(request)
         order = np.argsort(encoded.lengths, kind="stable")
         batches = cut_batches(encoded.lengths, order, width)
         logits = [runner.outputs(items, masks, width, lambda: None)["logits"] for items in batches]
         return np.concatenate(logits, axis=1)[:, np.argsort(np.concatenate(batches))]
 
-    def _runner(self, encoded: Encoded) -> GeneralRunner:
-        """What computes the outputs of these texts; prepared once."""
+    def _request(self, encoded: Encoded) -> AblationRequest:
         rows = Split((), None, np.zeros(len(encoded), np.int64), "texts", "")
         metric = self.opened.description.task.metric
-        request = AblationRequest(
+        return AblationRequest(
             self.opened, Examples(rows, encoded), metric, AblationSettings(), self.model.device
         )
-        if self._prepared is None:
-            self._prepared = next(general_runners(request, self.model.dtype, 1))
-        return self._prepared.on(request)

@@ -25,11 +25,12 @@ def inspect(call: Inspect) -> dict[str, Any]:
     """The layers, sites, sizes and parameter counts of a checkpoint, whichever library wrote it.
 
     Returns:
-        plain JSON: `base`, `family`, `task`, `metric` and `scores`; `n_layers`, by name also those of each of
-        several `stacks`, `n_sites` (with an adapter) and `hidden_size`; the record of the `method`; numbers
-        of `parameters` by role and, of these, `trained_by_role`; of `trained_parameters` and of
-        `trained_parameters_without_head`; the latter as `percent_of_base`, and the adapters alone, which is
-        what papers quote, as `adapters_percent_of_base`; `notes` on how the checkpoint was read.
+        plain JSON: `base`, `family`, how it is `quantised`, `task`, `metric` and `scores`; `n_layers`, by
+        name also those of each of several `stacks`, `n_sites` (with an adapter) and `hidden_size`; the record
+        of the `method`; numbers of `parameters` by role and, of these, `trained_by_role`; of
+        `trained_parameters` and of `trained_parameters_without_head`; the latter as `percent_of_base`, and
+        the adapters alone, which is what papers quote, as `adapters_percent_of_base`; `notes` on how the
+        checkpoint was read.
 
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
@@ -60,6 +61,7 @@ def inspect(call: Inspect) -> dict[str, Any]:
     return {
         "base": description.base.name,
         "family": contents.family,
+        "quantised": contents.quantised and f"quantised with {contents.quantised}",
         "task": description.task.name,
         "metric": description.task.metric,
         "scores": description.scores,

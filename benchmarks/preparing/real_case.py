@@ -18,7 +18,7 @@ import torch
 from saving import facts, finish, save_adapter, save_base, save_texts
 
 from adapter_probe.checkpoints.native import OpenedCheckpoint
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.models.methods import Adapters
 from adapter_probe.training.checkpoint import train_checkpoint
@@ -31,7 +31,7 @@ def main() -> None:
     folder, spec = Path(sys.argv[1]), json.loads(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = spec["checkpoint"] or train_briefly(folder / "training", spec)
-    opened = open_checkpoint(checkpoint, spec["base"])
+    opened = open_any(checkpoint, spec["base"])
     save_base(opened.model.base, Path(spec["base"]), folder)
     save_adapter(opened, folder)
     save_rows(folder, opened, spec)

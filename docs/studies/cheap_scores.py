@@ -18,7 +18,7 @@ from site_scores import site_scores
 from span_scores import SCORE_LABELS, agreement_table, rank_correlation, span_table, with_drops
 
 import adapter_probe as ap
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.examples import load_examples
 
 HALVINGS = 200
@@ -49,7 +49,7 @@ def spans_of(checkpoint: str, exact: ap.Ablation) -> pd.DataFrame:
     Raises:
         ValueError: the ablation is of another checkpoint, of other examples, or not of whole layers.
     """
-    opened = open_checkpoint(checkpoint)
+    opened = open_any(checkpoint)
     about, settings = opened.description, exact.identity["settings"]
     if exact.identity["checkpoint"]["delta_sha256"] != about.delta_sha256:
         raise ValueError(f"{exact.folder} is not an ablation of {checkpoint}")

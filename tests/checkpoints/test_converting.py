@@ -14,15 +14,10 @@ from refusals import names, naming
 
 from adapter_probe.checkpoints.base import load_base
 from adapter_probe.checkpoints.converting import to_adapterhub, to_native
-from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.data.encoding import encoded_with_fingerprint
 from adapter_probe.data.given import given_task
-from adapter_probe.data.packing import pack
 from adapter_probe.errors import CheckpointError
-from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.probe.tree import forward_variants
 from adapter_probe.replay.replay import Replay
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -38,25 +33,22 @@ def data(tmp_path: Path) -> Path:
 
 
 def masks(n_layers: int) -> np.ndarray:
-    """By layers, because engines may count a LayerNorm between sublayers with either."""
+    """By layers, because PEFT's LayerNorms between sublayers count with either."""
     return (np.random.default_rng(0).random((12, n_layers)) < 0.5).repeat(2, axis=1)
 
 
-def all_variants(opened: OpenedCheckpoint | OpenedPeft) -> np.ndarray:
-    """Logits ``[variants, texts, labels]`` in float64, by the engine that runs it."""
+def all_variants(opened: OpenedPeft) -> np.ndarray:
+    """Logits ``[variants, texts, labels]`` in float64."""
     ids = np.random.default_rng(0).integers(5, 30, (3, 6))
     model = to_float64(opened.model)
     with Float64():
-        if isinstance(model, AdaptedModel):
-            batch = pack(encoded_with_fingerprint(tuple(ids), None), np.arange(3))
-            return forward_variants(model, batch, masks(len(model.layers)), tokens_per_pass=1000).numpy()
         if model.config.pad_token_id is None:
             model.config.pad_token_id = -1
         replay = Replay(model, {"input_ids": torch.from_numpy(ids)})
         return replay.outputs({"input_ids": torch.from_numpy(ids)}, masks(len(replay.layers))).numpy()
 
 
-def opened_with_data(case: str, data: Path) -> OpenedCheckpoint | OpenedPeft:
+def opened_with_data(case: str, data: Path) -> OpenedPeft:
     family = Path(case).name.partition("-")[0]
     family = family if family in ("roberta", "llama", "gpt2", "distilbert") else "bert"
     opened = open_any(FIXTURES / case, str(FIXTURES / "bases" / family))
@@ -114,7 +106,7 @@ def test_adapterhub_and_back(tiny_base: Callable[..., Path], bert_checkpoint: Pa
     # What was lost, lost on the one side too: the base's own LayerNorms.
     base = dict(load_base(str(tiny_base("bert")), 2).model.named_parameters())
     with torch.no_grad():
-        for name, parameter in opened.model.base.named_parameters():
+        for name, parameter in opened.model.named_parameters():
             if "LayerNorm" in name:
                 parameter.copy_(base[name])
     assert_close_in_float64(all_variants(back), all_variants(opened))

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 
 from adapter_probe.checkpoints.headers import read_contents
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.models.methods import Adapters, LayerNormOnly
 from adapter_probe.studies.inspect_convert import contents_of
 
@@ -36,12 +36,12 @@ def test_headers_say_what_the_model_says(family, stored, tiny_base, write_checkp
     write_checkpoint(tiny_base(family, dtype=stored), tmp_path / "c")
     found = read_contents(tmp_path / "c")
     assert found is not None
-    assert found == contents_of(open_checkpoint(tmp_path / "c"))
+    assert found == contents_of(open_any(tmp_path / "c"))
 
 
 def test_a_base_without_a_pooler(tiny_base, write_checkpoint, tmp_path):
     write_checkpoint(tiny_base("bert", pooler=False), tmp_path / "c")
-    assert read_contents(tmp_path / "c") == contents_of(open_checkpoint(tmp_path / "c"))
+    assert read_contents(tmp_path / "c") == contents_of(open_any(tmp_path / "c"))
 
 
 @pytest.mark.parametrize("sites", ["attention", "ffn"])
@@ -49,7 +49,7 @@ def test_adapters_in_one_sublayer(sites, base, write_checkpoint, tmp_path):
     write_checkpoint(base, tmp_path / "c", method=Adapters(size=3, sites=sites))
     found = read_contents(tmp_path / "c")
     assert found is not None
-    assert found == contents_of(open_checkpoint(tmp_path / "c"))
+    assert found == contents_of(open_any(tmp_path / "c"))
 
 
 def test_weights_in_several_files_under_old_names(checkpoint, base):
@@ -69,7 +69,7 @@ def test_weights_in_several_files_under_old_names(checkpoint, base):
     whole.unlink()
     found = read_contents(checkpoint)
     assert found is not None
-    assert found == contents_of(open_checkpoint(checkpoint))
+    assert found == contents_of(open_any(checkpoint))
 
 
 def change(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from refusals import naming
 
 from adapter_probe.checkpoints.base import load_base, load_tokenizer
 from adapter_probe.checkpoints.identity import config_settings, forward_settings, tokenizer_parts
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, ResultsError
 from adapter_probe.models.methods import Adapters
@@ -68,21 +68,21 @@ def test_labels_in_another_order_are_refused(checkpoint):
     document["task"]["label_names"].reverse()
     file.write_text(json.dumps(document))
     with pytest.raises(CheckpointError, match=naming("label_names")):
-        open_checkpoint(checkpoint)
+        open_any(checkpoint)
 
 
 @pytest.mark.parametrize(("name", "value"), TELLING)
 def test_a_changed_config_is_named_at_opening(checkpoint, base, name, value):
     edit(base / "config.json", **{name: value})
     with pytest.raises(CheckpointError) as caught:
-        open_checkpoint(checkpoint)
+        open_any(checkpoint)
     for part in (str(base), "config.json", f"{name}: ", str(value)):
         assert part in str(caught.value)
 
 
 def test_config_keys_that_change_nothing_and_defaults_spelt_out_open(checkpoint, base):
     edit(base / "config.json", **HARMLESS, hidden_dropout_prob=0.3, is_decoder=False)
-    assert open_checkpoint(checkpoint).notes == ()
+    assert open_any(checkpoint).notes == ()
 
 
 def test_a_default_left_out_of_the_config_opens(checkpoint, base):
@@ -90,7 +90,7 @@ def test_a_default_left_out_of_the_config_opens(checkpoint, base):
     document = json.loads(file.read_text())
     assert document.pop("hidden_act") == "gelu"
     file.write_text(json.dumps(document))
-    open_checkpoint(checkpoint)
+    open_any(checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,13 @@ def test_a_default_left_out_of_the_config_opens(checkpoint, base):
 )
 def test_a_changed_tokenizer_is_named_at_opening(checkpoint, base, change, named):
     remember_tokenizer(checkpoint, base)
-    open_checkpoint(checkpoint)
+    open_any(checkpoint)
     file = base / "tokenizer.json"
     document = json.loads(file.read_text())
     change(document)
     file.write_text(json.dumps(document))
     with pytest.raises(CheckpointError) as caught:
-        open_checkpoint(checkpoint)
+        open_any(checkpoint)
     assert named in str(caught.value)
     assert str(base) in str(caught.value)
 
@@ -129,7 +129,7 @@ def test_an_edited_method_is_named_at_opening(checkpoint):
     document["method"]["activation"] = "relu"
     file.write_text(json.dumps(document))
     with pytest.raises(CheckpointError, match=naming("method")):
-        open_checkpoint(checkpoint)
+        open_any(checkpoint)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from transformers import (
 
 from adapter_probe.checkpoints import peft_loading, quantised
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
-from adapter_probe.checkpoints.opening import engine_of, open_any
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.peft_opening import open_with_peft
 from adapter_probe.checkpoints.quantised import mixes_examples
 from adapter_probe.errors import CheckpointError
@@ -88,16 +88,14 @@ def test_files_of_peft_give_its_logits(case: str):
     assert opened.model.active_adapters == ["default"]
 
 
-def test_the_general_engine_runs_what_peft_loads(made: Path):
-    assert engine_of(FIXTURES / "peft" / "lora", str(FIXTURES / "bases" / "bert")).name == "general"
-    assert engine_of(made / "t5-lora", None).name == "general"
+def test_what_peft_loads_is_known_by_its_head(made: Path):
     opened = open_any(made / "t5-lora")
     assert isinstance(opened, OpenedPeft)
     assert (opened.head, opened.description.task.kind) == ("seq2seq", "causal")
     assert isinstance(open_any(made / "lora"), OpenedPeft)
 
 
-def test_a_lora_of_an_embedding_is_run_by_the_general_engine(tmp_path: Path):
+def test_a_lora_of_an_embedding_runs(tmp_path: Path):
     folder = saved(tmp_path, "llama", KV, "CAUSAL_LM", ["q_proj", "embed_tokens"])
     model, ids = open_any(folder).model, torch.tensor([[5, 6, 7]])
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")

@@ -133,7 +133,7 @@ def test_headers_count_what_is_packed(name, made):
     assert found is not None
     full = AutoModelForCausalLM.from_pretrained(made / "full")
     assert found.pretrained == sum(parameter.numel() for parameter in full.parameters())
-    assert "bitsandbytes" in found.engine.reason
+    assert found.quantised == "bitsandbytes"
 
 
 def test_outputs_that_depend_on_the_batch_are_refused(made, tmp_path):
@@ -151,7 +151,7 @@ def test_outputs_that_depend_on_the_batch_are_refused(made, tmp_path):
         made / "lora", base=made / "int8", dequantise=True, data=rows, out=tmp_path / "eight"
     )
     assert len(whole.spans) == 6
-    assert names(whole.summary.engine["reason"], "dequantised")
+    assert names(whole.summary.base_weights, "dequantised")
 
 
 @pytest.mark.parametrize("settings", [{}, {"dequantise": True}, {"strength": 0.5}])

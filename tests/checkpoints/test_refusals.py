@@ -25,9 +25,9 @@ from refusals import names, naming
 from safetensors.torch import load_file, save_file
 
 from adapter_probe import inspect
-from adapter_probe.checkpoints.opening import open_any, open_checkpoint
+from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.checkpoints.scaling import in_layers
 from adapter_probe.errors import AdapterProbeError, CheckpointError
-from adapter_probe.models.bases.encoders import ENCODERS
 
 FIXTURES = Path(__file__).parent / "fixtures"
 BERT = str(FIXTURES / "bases" / "bert")
@@ -126,7 +126,7 @@ def test_what_harms_does_no_harm_by_itself(place):
         folder = place(case)
         retensor(folder / files[0], lambda _: None)
         edit(folder / files[1], {})
-        open_checkpoint(folder, str(folder / "base"))
+        open_any(folder, str(folder / "base"))
 
 
 # --- what is no checkpoint, or no base
@@ -257,7 +257,7 @@ def test_code_in_the_folder_of_a_base_never_runs(place, tmp_path, file):
     edit(base / file, {"auto_map": dict.fromkeys(classes, "theirs.Class"), "tokenizer_class": "Class"})
     (base / "theirs.py").write_text(f"open({str(tmp_path / 'boom')!r}, 'w')\n")
     with contextlib.suppress(CheckpointError):  # it may open without the code, or be refused for lack of it
-        open_checkpoint(base.parent, str(base))
+        open_any(base.parent, str(base))
     assert not (tmp_path / "boom").exists()
 
 
@@ -322,14 +322,14 @@ def test_a_folder_of_several_adapters_lists_them(tmp_path):
         shutil.copytree(FIXTURES / HOULSBY, tmp_path / "all" / name)
     assert names(refusal(tmp_path / "all"), "2 below", "'first', 'second'", "--adapter first")
     shutil.rmtree(tmp_path / "all" / "first")
-    assert open_checkpoint(tmp_path / "all", BERT).description.task.label_names == ("bad", "fair", "good")
+    assert open_any(tmp_path / "all", BERT).description.task.label_names == ("bad", "fair", "good")
 
 
 def test_a_part_of_a_composition_is_refused(tmp_path):
     for name in ("task", "other"):
         shutil.copytree(FIXTURES / HOULSBY, tmp_path / "all" / name)
     folder, setup = tmp_path / "all" / "task", tmp_path / "all" / "adapter_setup.json"
-    open_checkpoint(folder, BERT)
+    open_any(folder, BERT)
     setup.write_text("{}")
     assert names(refusal(folder, BERT), str(setup), "composition")
     setup.unlink()
@@ -340,15 +340,7 @@ def test_a_part_of_a_composition_is_refused(tmp_path):
     shutil.rmtree(tmp_path / "all" / "other")
     assert names(refusal(tmp_path / "all", BERT), str(fusion), "AdapterFusion")
     fusion.write_text(json.dumps({"config": {}, "name": "a,b"}))
-    open_checkpoint(folder, BERT)
-
-
-@pytest.mark.parametrize(("case", "kinds"), [("lora", "lora"), ("ia3", "ia3"), ("union", "lora and par_bn")])
-def test_an_anatomy_is_refused_with_adapters_inside_the_sublayers(case, kinds):
-    row = next(row for row in ENCODERS if "bert" in row.model_types)
-    folder = FIXTURES / "adapterhub" / case
-    with pytest.raises(CheckpointError, match=naming(str(folder), kinds, "anatomy")):
-        open_any(folder, BERT, anatomy=row)
+    open_any(folder, BERT)
 
 
 # --- what looks like a fault and is none
@@ -369,8 +361,8 @@ def test_old_names_of_tensors_and_activations(place):
             tensors[name.replace(place, old[place])] = tensors.pop(name)
 
     retensor(folder / "pytorch_adapter.bin", rename)
-    opened = open_checkpoint(folder, BERT)
-    assert opened.model.has_adapter.all()
+    opened = open_any(folder, BERT)
+    assert len(in_layers(opened.model)) == 6
     assert {spec.activation for spec in opened.description.method.bottlenecks} == {"gelu_new"}
     assert opened.description.method.library == "adapter-transformers"
 
@@ -404,9 +396,9 @@ def test_the_form_of_the_bases_outputs_changes_no_number(place, option):
     folder, ids = place(NATIVE), torch.tensor([[2, 9, 14, 3]])
     base = str(folder / "base")
     with torch.no_grad():
-        right = open_checkpoint(folder, base).model.base(input_ids=ids).logits
+        right = open_any(folder, base).model(input_ids=ids).logits
         edit(folder / "base" / "config.json", {option: option != "return_dict"})
-        assert torch.equal(open_checkpoint(folder, base).model.base(input_ids=ids).logits, right)
+        assert torch.equal(open_any(folder, base).model(input_ids=ids).logits, right)
 
 
 def test_contents_are_not_read_from_a_pipe(place):

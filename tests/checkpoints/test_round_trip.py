@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification
 
 from adapter_probe.checkpoints.base import load_base
 from adapter_probe.checkpoints.description import read_description
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapted import AdaptedModel
@@ -32,7 +32,7 @@ FAMILIES = ("bert", "roberta", "electra")
 def logits(model: AdaptedModel) -> torch.Tensor:
     """By the transformers model's own forward."""
     with torch.no_grad():
-        return model.base(input_ids=IDS).logits
+        return getattr(model, "base", model)(input_ids=IDS).logits
 
 
 def base_tensors(folder: Path, prefix: str) -> dict[str, np.ndarray]:
@@ -43,7 +43,7 @@ def base_tensors(folder: Path, prefix: str) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_survive_the_round_trip_bit_for_bit(family, tiny_base, write_checkpoint, tmp_path):
     saved = write_checkpoint(tiny_base(family), tmp_path / "c")
-    opened = open_checkpoint(tmp_path / "c")
+    opened = open_any(tmp_path / "c")
     assert not opened.model.training
     assert logits(opened.model).equal(logits(saved))
     fresh = AdaptedModel(load_base(str(tiny_base(family)), 2).model.eval())
@@ -52,8 +52,8 @@ def test_logits_survive_the_round_trip_bit_for_bit(family, tiny_base, write_chec
 
 def test_a_relative_path_and_a_text_open_too(bert_checkpoint, monkeypatch):
     monkeypatch.chdir(bert_checkpoint.parent)
-    wanted = logits(open_checkpoint(bert_checkpoint).model)
-    assert logits(open_checkpoint(bert_checkpoint.name).model).equal(wanted)
+    wanted = logits(open_any(bert_checkpoint).model)
+    assert logits(open_any(bert_checkpoint.name).model).equal(wanted)
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +89,10 @@ def test_the_delta_is_what_differs_from_the_base(
     )
     train_checkpoint(request, tmp_path / "c", torch.device("cpu"), lambda _: None)
     delta = load_file(tmp_path / "c" / "delta.safetensors")
-    model = open_checkpoint(tmp_path / "c").model.base
-    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    model = open_any(tmp_path / "c").model
+    # An adapter is a part of the module that places it.
+    named = {name.replace(".adapter.bottleneck.", ".adapter."): t for name, t in model.state_dict().items()}
+    state = {name: tensor.numpy() for name, tensor in named.items()}
     base = base_tensors(folder, prefix)
 
     differs = {name for name in state if name not in base or not np.array_equal(state[name], base[name])}
@@ -106,20 +108,20 @@ def test_the_delta_is_what_differs_from_the_base(
 def test_a_float16_base_is_used_in_float32(tiny_base, write_checkpoint, tmp_path):
     half = tiny_base("bert", dtype="float16")
     saved = write_checkpoint(half, tmp_path / "c")
-    opened = open_checkpoint(tmp_path / "c")
+    opened = open_any(tmp_path / "c")
     assert {p.dtype for p in opened.model.parameters()} == {torch.float32}
     assert logits(opened.model).equal(logits(saved))
 
     stored = load_file(half / "model.safetensors")
     assert {tensor.dtype for tensor in stored.values()} == {np.dtype("float16")}  # or the test tests nothing
     word = "embeddings.word_embeddings.weight"
-    loaded = opened.model.base.state_dict()[f"bert.{word}"].numpy()
+    loaded = opened.model.state_dict()[f"bert.{word}"].numpy()
     assert np.array_equal(loaded, stored[word].astype(np.float32))
 
     whole = shutil.copytree(half, tmp_path / "float32")
     widened = {name: tensor.astype(np.float32) for name, tensor in stored.items()}
     save_file(widened, whole / "model.safetensors", {"format": "pt"})
-    assert logits(open_checkpoint(tmp_path / "c", str(whole)).model).equal(logits(saved))
+    assert logits(open_any(tmp_path / "c", str(whole)).model).equal(logits(saved))
 
 
 def test_the_base_may_move(bert_checkpoint, tiny_base, tmp_path):
@@ -130,17 +132,17 @@ def test_the_base_may_move(bert_checkpoint, tiny_base, tmp_path):
     description["base"]["name"] = str(gone)
     (folder / "adapter_probe.json").write_text(json.dumps(description))
     with pytest.raises(CheckpointError, match=naming(str(gone))):
-        open_checkpoint(folder)
-    opened = open_checkpoint(folder, str(moved))
+        open_any(folder)
+    opened = open_any(folder, str(moved))
     assert opened.description.base.name == str(moved)
-    assert logits(opened.model).equal(logits(open_checkpoint(bert_checkpoint).model))
+    assert logits(opened.model).equal(logits(open_any(bert_checkpoint).model))
 
 
 def test_another_base_of_the_same_shapes_is_refused(bert_checkpoint, tiny_base):
     other = tiny_base("bert", seed=1)
     facts = map(str, (other, bert_checkpoint, tiny_base("bert"), "weights", "sha256"))
     with pytest.raises(CheckpointError, match=naming(*facts)):
-        open_checkpoint(bert_checkpoint, str(other))
+        open_any(bert_checkpoint, str(other))
 
 
 def test_one_changed_weight_makes_another_base(bert_checkpoint, tiny_base, tmp_path):
@@ -150,7 +152,7 @@ def test_one_changed_weight_makes_another_base(bert_checkpoint, tiny_base, tmp_p
     tensors[name] = tensors[name] + np.float32([1e-6] + [0] * 31)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(CheckpointError, match=naming(str(folder))):
-        open_checkpoint(bert_checkpoint, str(folder))
+        open_any(bert_checkpoint, str(folder))
 
 
 def test_the_identity_is_of_the_weights_not_of_the_place(tiny_base, tmp_path):
@@ -193,15 +195,15 @@ def test_a_base_of_the_hub_is_remembered_by_its_revision(
     assert (base.name, base.revision) == ("org/tiny", "a" * 40)
 
     hub_cache(cache, "b" * 40, tiny_base("bert", seed=1))
-    assert logits(open_checkpoint(tmp_path / "c").model).equal(logits(saved))
+    assert logits(open_any(tmp_path / "c").model).equal(logits(saved))
     with pytest.raises(CheckpointError, match=naming("org/tiny")):
-        open_checkpoint(tmp_path / "c", "org/tiny")  # its newest revision
+        open_any(tmp_path / "c", "org/tiny")  # its newest revision
 
 
 def test_saving_again_replaces_the_checkpoint(tiny_base, write_checkpoint, tmp_path):
     write_checkpoint(tiny_base("roberta"), tmp_path / "c")
     saved = write_checkpoint(tiny_base("bert"), tmp_path / "c")
-    assert logits(open_checkpoint(tmp_path / "c").model).equal(logits(saved))
+    assert logits(open_any(tmp_path / "c").model).equal(logits(saved))
     assert sorted(path.name for path in (tmp_path / "c").iterdir()) == [
         "adapter_probe.json",
         "delta.safetensors",
@@ -219,4 +221,4 @@ def test_a_save_that_stops_half_way_leaves_no_checkpoint(tiny_base, write_checkp
     with pytest.raises(KeyboardInterrupt):
         write_checkpoint(tiny_base("bert"), tmp_path / "c")
     with pytest.raises(CheckpointError, match=naming(str(tmp_path / "c"))):
-        open_checkpoint(tmp_path / "c")
+        open_any(tmp_path / "c")

@@ -292,9 +292,9 @@ def test_a_second_run_computes_nothing(own, program):
     assert program.undrawn("ablate", own).code == 0
     first = files_in(own / "ablation")
     before = """
-import adapter_probe.probe.runners
+import adapter_probe.probe.general as general
 def broken(*_, **__): raise AssertionError("computed again")
-adapter_probe.probe.runners.forward_variants = broken
+general.GeneralRunner.outputs = broken
 """
     assert program.undrawn("ablate", own, before=before).code == 0
     second = files_in(own / "ablation")

@@ -281,9 +281,9 @@ def test_two_runs_on_one_folder(command, check, program, train_arguments, traine
 @pytest.mark.parametrize("error", ["ZeroDivisionError('boom')", "OSError(9, 'boom')", "KeyError('boom')"])
 def test_a_bug_keeps_its_traceback(error, program, trained, tmp_path):
     before = f"""
-import adapter_probe.probe.runners
+import adapter_probe.probe.general as general
 def broken(*_, **__): raise {error}
-adapter_probe.probe.runners.forward_variants = broken
+general.GeneralRunner.outputs = broken
 """
     outcome = program("ablate", trained, "--out", tmp_path / "out", before=before)
     assert outcome.code == 1

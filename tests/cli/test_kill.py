@@ -109,13 +109,13 @@ def test_ctrl_c(program, ablation, undisturbed, tmp_path):
         + """
 import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
-import adapter_probe.probe.runners as ablation
-original, calls = ablation.forward_variants, []
+import adapter_probe.probe.general as general
+original, calls = general.GeneralRunner.outputs, []
 def interrupted(*arguments, **options):
     calls.append(None)
     if len(calls) == 9: os.kill(os.getpid(), signal.SIGINT)
     return original(*arguments, **options)
-ablation.forward_variants = interrupted
+general.GeneralRunner.outputs = interrupted
 """
     )
     outcome = program(*ablation, "--out", tmp_path, before=before)

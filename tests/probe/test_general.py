@@ -1,4 +1,4 @@
-"""The general engine against a loop: every text alone, by PEFT's own model and switches."""
+"""Replay of a model against a loop: every text alone, by PEFT's own model and switches."""
 
 from __future__ import annotations
 
@@ -156,7 +156,6 @@ def test_scores_of_a_language_model_are_those_of_a_loop(rows, threads, causal, t
 @pytest.mark.parametrize("sites", ["both", "attention"])
 def test_logits_of_texts_are_those_of_a_loop(sites, classifier, tmp_path):
     request = request_of(classifier, LABELLED, tmp_path, sites=sites)
-    assert request.engine.name == "general"
     assert request.model.has_adapter.tolist() == [True, False] * 3
     assert request.model.site_parameters == (2 * 2 * 4 * 24, 0) * 3
     assert_close_in_float32(outputs(request)["logits"], by_loop(request, classifier)["logits"], layers=3)

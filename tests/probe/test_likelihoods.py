@@ -80,7 +80,7 @@ def merged(plain: nn.Module, model: peft.PeftModel, names: list[str], mask: np.n
 def outputs(
     model: nn.Module, encoded: EncodedRequests, items: np.ndarray, masks: np.ndarray, rows: int
 ) -> dict[str, np.ndarray]:
-    """What the general engine finds in rows that share contexts."""
+    """What replay finds in rows that share contexts."""
     layout, is_last = choose_layout(model, encoded, torch.float64, CPU, alone=False)
     assert (layout, is_last) == ("shared", True)
     found: dict[str, np.ndarray] = {}

@@ -16,10 +16,9 @@ from safetensors.numpy import load_file
 import adapter_probe as ap
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.description import read_description
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError
-from adapter_probe.models.evaluation import evaluate
 from adapter_probe.models.methods import Adapters, TopLayers
 from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.prune import prune_checkpoint
@@ -76,17 +75,17 @@ def test_scaled_adapters_are_the_same_with_their_last_map_scaled(checkpoint, tmp
 
 def evaluate_outputs(folder: Path, request) -> np.ndarray:
     """The outputs of a checkpoint with everything on, for the examples of a request."""
-    again = dataclasses.replace(request, checkpoint=open_checkpoint(folder))
+    again = dataclasses.replace(request, checkpoint=open_any(folder))
     return prune_checkpoint(again, folder, Span(0, 0), folder.parent / "again").results.outputs[0]
 
 
-def plain_outputs(model: torch.nn.Module, encoded, off: Span) -> np.ndarray:
+def plain_outputs(model: torch.nn.Module, encoded, off: Span | None = None) -> np.ndarray:
     """The transformers model's own forward, the span's adapters bypassed by hooks."""
-    for number in range(off.first, off.last + 1):
+    for number in range(off.first, off.last + 1) if off else ():
         layer = model.bert.encoder.layer[number]
         for place in (layer.attention.output, layer.output):
             if hasattr(place, "adapter"):
-                place.adapter.register_forward_hook(lambda _module, inputs, _output: inputs[0])
+                place.adapter.bottleneck.register_forward_hook(lambda _module, inputs, _output: inputs[0])
     rows = []
     with torch.inference_mode():
         for ids, types in zip(encoded.input_ids, encoded.token_type_ids):
@@ -104,9 +103,10 @@ def plain_outputs(model: torch.nn.Module, encoded, off: Span) -> np.ndarray:
 def test_the_outputs_are_those_with_the_span_off(span, checkpoint, tmp_path):
     pruned = prune(checkpoint, span, tmp_path / "p")
     prepared = prepare_ablation(AblationArguments(str(checkpoint)), CPU)
-    expected = plain_outputs(prepared.checkpoint.model.base, prepared.encoded, span)
-    opened = open_checkpoint(tmp_path / "p")
-    assert_close_in_float32(evaluate(opened.model, prepared.encoded), expected, layers=3)
+    expected = plain_outputs(prepared.checkpoint.model, prepared.encoded, span)
+    opened = open_any(tmp_path / "p")
+    small = plain_outputs(opened.model, prepared.encoded)
+    assert_close_in_float32(small, expected, layers=3)
     assert_close_in_float32(pruned.results.outputs[1], expected, layers=3)
     hits = expected.argmax(1) == prepared.examples.labels
     assert opened.description.scores == {"accuracy": hits.mean()}
@@ -131,9 +131,11 @@ def test_pruning_twice_and_ablating_the_rest(checkpoint, tmp_path):
     assert described.method.skip_layers == (0, 2)
     assert described.training["pruned_layers"] == [0, 2]
     assert described.method == dataclasses.replace(read_description(checkpoint).method, skip_layers=(0, 2))
-    model = open_checkpoint(tmp_path / "two").model
-    full = open_checkpoint(checkpoint).model.has_adapter
-    assert model.has_adapter.tolist() == [False, False, full[2], full[3], False, False]
+    left, full = (
+        prepare_ablation(AblationArguments(str(folder)), CPU).model.has_adapter
+        for folder in (tmp_path / "two", checkpoint)
+    )
+    assert left.tolist() == [False, False, full[2], full[3], False, False]
 
 
 def test_what_cannot_be_pruned(checkpoint, tiny_base, tiny_task, tmp_path):
@@ -166,5 +168,5 @@ def test_edited_skipped_layers_are_refused(layers, checkpoint, tmp_path):
     document["method"]["skip_layers"] = layers
     path.write_text(json.dumps(document))
     with pytest.raises(CheckpointError, match=r"\bskip_layers\b|\bmethod_sha256\b") as caught:
-        open_checkpoint(tmp_path / "p")
+        open_any(tmp_path / "p")
     assert "adapter_probe.json" in str(caught.value)

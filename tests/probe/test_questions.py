@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from adapter_probe.analysis.deltas import row_scores
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task
 from adapter_probe.models.methods import Adapters
-from adapter_probe.probe import runners
 from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.general import GeneralRunner
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.results.ablation_files import load_ablation, save_predictions
@@ -76,7 +76,7 @@ def best_answers(model, encoded, windows, mask) -> list[tuple[int, int]]:
     layers = model.base_model.encoder.layer
     places = [p for layer in layers for p in (layer.attention.output, layer.output)]
     hooks = [
-        place.adapter.register_forward_hook(lambda _module, inputs, _output: inputs[0])
+        place.adapter.bottleneck.register_forward_hook(lambda _module, inputs, _output: inputs[0])
         for place, on in zip(places, mask)
         if not on
     ]
@@ -108,7 +108,7 @@ def test_every_answer_equals_a_plain_run(checkpoint, tmp_path):
     prepared, results = run(checkpoint, tmp_path)
     examples = prepared.examples
     assert len(examples.encoded) > len(examples) == 12  # some contexts are cut into windows
-    model = open_checkpoint(checkpoint).model.base.eval()
+    model = open_any(checkpoint).model
     for row, mask in enumerate(results.masks):
         expected = best_answers(model, examples.encoded, examples.windows, mask)
         assert results.answers[row].tolist() == [list(place) for place in expected], results.row_names[row]
@@ -126,7 +126,7 @@ def test_scores_are_those_of_the_answers(checkpoint, tmp_path):
             f1 = 2 * overlap / (len(given) + 1)
             assert results.outputs[row, number].tolist() == pytest.approx([f1, float(exact)])
     np.testing.assert_allclose(row_scores(results), results.outputs[..., 0].mean(axis=1), rtol=1e-6)
-    described = open_checkpoint(checkpoint).description
+    described = open_any(checkpoint).description
     assert row_scores(results)[0] == pytest.approx(described.scores["squad_f1"], abs=1e-6)
 
 
@@ -151,16 +151,14 @@ def test_parts_of_any_size_give_the_same(checkpoint, tmp_path):
 
 def test_a_question_whose_logits_are_not_finite_has_no_score(checkpoint, tmp_path, monkeypatch):
     """One token's end logit, in one window, under one variant."""
-    real = runners.forward_variants
+    real = GeneralRunner._read
 
-    def spoilt(model, batch, masks, **options):
-        out = real(model, batch, masks, **options).clone()
-        if 0 in batch.index:
-            place = batch.rows[batch.index.tolist().index(0)]
-            out[2, place.start, 1] = float("inf")
-        return out
+    def spoilt(self, items, out):
+        if 0 in items:
+            out[2, items.tolist().index(0), 0, 1] = float("inf")
+        return real(self, items, out)
 
-    monkeypatch.setattr(runners, "forward_variants", spoilt)
+    monkeypatch.setattr(GeneralRunner, "_read", spoilt)
     _, results = run(checkpoint, tmp_path)
     assert results.nonfinite.tolist() == [0, 0, 1] + [0] * (len(results.masks) - 3)
     assert np.isnan(row_scores(results)).tolist() == (results.nonfinite > 0).tolist()

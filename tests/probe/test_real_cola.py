@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import load_split
 from adapter_probe.results.ablation_files import load_ablation
 
@@ -65,8 +65,8 @@ def plain_logits(model: torch.nn.Module, tokenizer, texts: list[str]) -> np.ndar
 def test_every_example_of_every_span_equals_a_plain_run(checkpoint: Path, request: pytest.FixtureRequest):
     run("ablate", checkpoint)
     results = load_ablation(checkpoint / "ablation")
-    opened = open_checkpoint(checkpoint)
-    model, tokenizer = opened.model.base, opened.tokenizer
+    opened = open_any(checkpoint)
+    model, tokenizer = opened.model, opened.tokenizer
     split = load_split(opened.description.task, "validation")
     layers = model.bert.encoder.layer
     n_variants = {"minilm": 22, "gte-small": 79}[request.node.callspec.params["base"]]
@@ -74,7 +74,7 @@ def test_every_example_of_every_span_equals_a_plain_run(checkpoint: Path, reques
     for row, (first, last) in enumerate(results.spans.tolist()):
         off = [] if first < 0 else [layers[i] for i in range(first, last + 1)]
         adapters = [a for layer in off for a in (layer.attention.output.adapter, layer.output.adapter)]
-        hooks = [a.register_forward_hook(lambda _m, inputs, _out: inputs[0]) for a in adapters]
+        hooks = [a.bottleneck.register_forward_hook(lambda _m, inputs, _out: inputs[0]) for a in adapters]
         expected = plain_logits(model, tokenizer, list(split.texts))
         for hook in hooks:
             hook.remove()

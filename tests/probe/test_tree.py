@@ -12,12 +12,10 @@ from exact import assert_close_in_float32, assert_close_in_float64
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
-from refusals import naming
+from placed_models import Placed, Variants, placed_on
 
 from adapter_probe.data.encoding import Encoded
-from adapter_probe.data.packing import pack
-from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.probe.tree import forward_variants
+from adapter_probe.models.methods import Adapters
 from adapter_probe.spans import span_variants
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "data2vec-text", "electra")
@@ -25,19 +23,17 @@ QUICK = ("bert", "roberta", "electra")  # the others are of RoBERTa's row in the
 CLOSE = {"float64": assert_close_in_float64, "float32": partial(assert_close_in_float32, layers=3)}
 LENGTHS = (5, 12, 1, 5, 40)
 ON = np.ones((1, 6), dtype=bool)
+EVERY_MASK = (np.arange(64)[:, None] >> np.arange(6)) % 2 == 1
 
 
-def by_tree(
-    model: AdaptedModel,
-    encoded: Encoded,
-    masks: np.ndarray,
-    tokens_per_pass: int = 10**9,
-    norms: str = "trained",
-) -> torch.Tensor:
-    """Logits ``[variants, examples, labels]``, put back into the dataset's order."""
-    batch = pack(encoded, range(len(encoded)))
-    logits = forward_variants(model, batch, masks, tokens_per_pass=tokens_per_pass, norms=norms)
-    return logits[:, torch.from_numpy(batch.index).argsort()]
+@pytest.fixture(scope="module")
+def placed(tiny_base: Callable) -> Callable[..., Placed]:
+    """``placed(family, dtype="float64", **base)``: a base of `tiny_base` with adapters."""
+
+    def make(family: str, dtype: str = "float64", **base: object) -> Placed:
+        return placed_on(tiny_base(family, **base), Adapters(size=5), dtype=getattr(torch, dtype))
+
+    return make
 
 
 def one_by_one(run: Callable, encoded: Encoded, masks: np.ndarray) -> torch.Tensor:
@@ -56,49 +52,42 @@ def differ_everywhere(logits: torch.Tensor) -> bool:
     "family", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAMILIES]
 )
 def test_every_span_equals_a_run_of_its_own(
-    family: str,
-    dtype: str,
-    norms: str,
-    tiny_model: Callable,
-    tiny_examples: Callable,
-    separate_runs: Callable,
+    family: str, dtype: str, norms: str, placed: Callable, tiny_examples: Callable, separate_runs: Callable
 ):
-    model, base_state = tiny_model(family, dtype=dtype)
-    encoded = tiny_examples(family, LENGTHS)
-    masks = span_variants(3).masks
-    expected = one_by_one(separate_runs(model, base_state, norms), encoded, masks)
+    model, encoded = placed(family, dtype), tiny_examples(family, LENGTHS)
+    masks, variants = span_variants(3).masks, Variants(model, encoded, norms)
+    expected = one_by_one(separate_runs(model, model.before, norms), encoded, masks)
     assert differ_everywhere(expected)
     for tokens_per_pass in (1, 130, 10**9):
-        logits = by_tree(model, encoded, masks, tokens_per_pass, norms)
-        CLOSE[dtype](logits, expected)
+        CLOSE[dtype](variants(masks, tokens_per_pass), expected)
 
 
 @pytest.mark.parametrize("complement", [False, True])
 @pytest.mark.parametrize("sites", ["attention", "ffn"])
 def test_spans_of_one_kind_of_site_equal_runs_of_their_own(
-    sites: str, complement: bool, tiny_model: Callable, tiny_examples: Callable, separate_runs: Callable
+    sites: str, complement: bool, placed: Callable, tiny_examples: Callable, separate_runs: Callable
 ):
-    model, base_state = tiny_model("electra", dtype="float64")
-    encoded = tiny_examples("electra", LENGTHS)
+    model, encoded = placed("electra"), tiny_examples("electra", LENGTHS)
     masks = span_variants(3, sites, complement).masks
     for norms in ("trained", "pretrained"):
-        expected = one_by_one(separate_runs(model, base_state, norms), encoded, masks)
-        logits = by_tree(model, encoded, masks, 100, norms)
+        expected = one_by_one(separate_runs(model, model.before, norms), encoded, masks)
+        logits = Variants(model, encoded, norms)(masks, 100)
         torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
 
 
 @pytest.fixture(scope="module")
-def brute(tiny_model: Callable, tiny_examples: Callable, separate_runs: Callable) -> dict:
-    """For each choice of norms, the logits of all 64 variants of a three-layer model, run one by one."""
-    model, base_state = tiny_model("bert", hidden=16, dtype="float64")
-    encoded = tiny_examples("bert", (4, 9, 4, 1))
-    every_mask = (np.arange(64)[:, None] >> np.arange(6)) % 2 == 1
+def brute(placed: Callable, tiny_examples: Callable, separate_runs: Callable) -> Callable[[str], tuple]:
+    """For a choice of norms, a three-layer model and its logits under all 64 variants, run one by one."""
+    model, encoded = placed("bert", hidden=16), tiny_examples("bert", (4, 9, 4, 1))
     known = {
-        norms: one_by_one(separate_runs(model, base_state, norms), encoded, every_mask)
+        norms: (
+            Variants(model, encoded, norms),
+            one_by_one(separate_runs(model, model.before, norms), encoded, EVERY_MASK),
+        )
         for norms in ("trained", "pretrained")
     }
-    assert all(differ_everywhere(logits) for logits in known.values())
-    return {"model": model, "encoded": encoded, **known}
+    assert all(differ_everywhere(logits) for _, logits in known.values())
+    return known.__getitem__
 
 
 @given(
@@ -110,13 +99,27 @@ def brute(tiny_model: Callable, tiny_examples: Callable, separate_runs: Callable
 @example(masks=~ON, tokens_per_pass=1, norms="pretrained")
 @example(masks=np.repeat(ON, 3, axis=0), tokens_per_pass=18, norms="trained")
 @example(masks=np.concatenate([ON, ~ON, ON, ~ON]), tokens_per_pass=18, norms="pretrained")
-@example(masks=(np.arange(64)[::-1, None] >> np.arange(6)) % 2 == 1, tokens_per_pass=60, norms="pretrained")
-@settings(max_examples=50, deadline=None)
-def test_any_masks_equal_runs_of_their_own(brute: dict, masks, tokens_per_pass: int, norms: str):
-    logits = by_tree(brute["model"], brute["encoded"], masks, tokens_per_pass, norms)
-    expected = brute[norms][masks @ (1 << np.arange(6))]
+@example(masks=EVERY_MASK[::-1], tokens_per_pass=60, norms="pretrained")
+@settings(deadline=None)
+def test_any_masks_equal_runs_of_their_own(brute: Callable, masks, tokens_per_pass: int, norms: str):
+    variants, every = brute(norms)
+    logits, expected = variants(masks, tokens_per_pass), every[masks @ (1 << np.arange(6))]
     assert logits.shape == (len(masks), 4, 3)
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(0, 3), st.lists(st.booleans(), min_size=6, max_size=6)), min_size=1),
+    tokens_per_pass=st.integers(1, 60),
+    norms=st.sampled_from(["trained", "pretrained"]),
+)
+@settings(max_examples=20, deadline=None)
+def test_any_pairs_equal_runs_of_their_own(brute: Callable, pairs, tokens_per_pass: int, norms: str):
+    """Of an example and a mask, as mixed precision repeats them."""
+    variants, every = brute(norms)
+    items, masks = np.array([item for item, _ in pairs]), np.array([mask for _, mask in pairs])
+    logits = variants.pairs(items, masks, tokens_per_pass)
+    torch.testing.assert_close(logits, every[masks @ (1 << np.arange(6)), items], rtol=0, atol=1e-10)
 
 
 @given(
@@ -126,97 +129,50 @@ def test_any_masks_equal_runs_of_their_own(brute: dict, masks, tokens_per_pass: 
     tokens_per_pass=st.integers(1, 1000),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_any_examples_of_any_family_equal_runs_of_their_own(
-    tiny_model, tiny_examples, separate_runs, family, lengths, masks, tokens_per_pass, seed
+    placed, tiny_examples, separate_runs, family, lengths, masks, tokens_per_pass, seed
 ):
-    model, base_state = tiny_model(family, layers=2, hidden=16, dtype="float64", seed=seed)
-    encoded = tiny_examples(family, lengths, seed)
-    expected = one_by_one(separate_runs(model, base_state), encoded, masks)
-    logits = by_tree(model, encoded, masks, tokens_per_pass)
+    model, encoded = placed(family, layers=2, hidden=16), tiny_examples(family, lengths, seed)
+    expected = one_by_one(separate_runs(model, model.before), encoded, masks)
+    logits = Variants(model, encoded)(masks, tokens_per_pass)
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(
     "family", ["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "electra"))]
 )
-def test_bfloat16_is_near(
-    family: str, tiny_model: Callable, tiny_examples: Callable, separate_runs: Callable
-):
-    model, base_state = tiny_model(family, dtype="float64")
-    encoded = tiny_examples(family, LENGTHS)
-    masks = span_variants(3).masks
+def test_bfloat16_is_near(family: str, placed: Callable, tiny_examples: Callable, separate_runs: Callable):
+    model, encoded, masks = placed(family), tiny_examples(family, LENGTHS), span_variants(3).masks
     for norms in ("trained", "pretrained"):
-        expected = one_by_one(separate_runs(model.double(), base_state, norms), encoded, masks)
-        logits = by_tree(model.to(torch.bfloat16), encoded, masks, 130, norms)
+        expected = one_by_one(separate_runs(model, model.before, norms), encoded, masks)
+        logits = Variants(model, encoded, norms, dtype=torch.bfloat16)(masks, 130)
         assert logits.dtype == torch.bfloat16
         error = (logits.double() - expected).square().mean().sqrt()
         assert 0 < error < 0.1 * expected.std(dim=0).square().mean().sqrt()
 
 
-def test_a_single_layer_model(tiny_model: Callable, tiny_examples: Callable, separate_runs: Callable):
+def test_a_single_layer_model(placed: Callable, tiny_examples: Callable, separate_runs: Callable):
     """Its first layer is also its last."""
-    model, base_state = tiny_model("roberta", layers=1, dtype="float64")
-    encoded = tiny_examples("roberta", LENGTHS)
+    model, encoded = placed("roberta", layers=1), tiny_examples("roberta", LENGTHS)
     masks = np.array([[1, 1], [0, 1], [1, 0], [0, 0]], dtype=bool)
-    expected = one_by_one(separate_runs(model, base_state), encoded, masks)
-    torch.testing.assert_close(by_tree(model, encoded, masks, 64), expected, rtol=0, atol=1e-10)
+    expected = one_by_one(separate_runs(model, model.before), encoded, masks)
+    torch.testing.assert_close(Variants(model, encoded)(masks, 64), expected, rtol=0, atol=1e-10)
 
 
-def test_a_variant_does_not_depend_on_its_company(tiny_model: Callable, tiny_examples: Callable):
-    model, _ = tiny_model("bert", dtype="float64")
-    encoded = tiny_examples("bert", LENGTHS)
-    masks = span_variants(3).masks
-    together = by_tree(model, encoded, masks, 200)
+def test_a_variant_does_not_depend_on_its_company(placed: Callable, tiny_examples: Callable):
+    variants, masks = Variants(placed("bert"), tiny_examples("bert", LENGTHS)), span_variants(3).masks
+    together = variants(masks, 200)
     for row, mask in enumerate(masks):
-        alone = by_tree(model, encoded, mask[None], 200)
-        torch.testing.assert_close(alone[0], together[row], rtol=0, atol=1e-12)
+        torch.testing.assert_close(variants(mask[None], 200)[0], together[row], rtol=0, atol=1e-12)
     shuffled = np.random.default_rng(0).permutation(len(masks))
-    torch.testing.assert_close(
-        by_tree(model, encoded, masks[shuffled], 200), together[shuffled], rtol=0, atol=1e-12
-    )
+    torch.testing.assert_close(variants(masks[shuffled], 200), together[shuffled], rtol=0, atol=1e-12)
 
 
-def test_the_intact_row_is_the_models_own_forward(tiny_model: Callable, tiny_examples: Callable):
-    model, _ = tiny_model("camembert", dtype="float64")
-    batch = pack(tiny_examples("camembert", LENGTHS), range(5))
-    logits = forward_variants(model, batch, span_variants(3).masks, tokens_per_pass=100)
-    with torch.no_grad():
-        torch.testing.assert_close(logits[0], model(batch), rtol=0, atol=1e-12)
-
-
-def test_the_model_is_left_as_it_was(tiny_model: Callable, tiny_examples: Callable):
-    model, _ = tiny_model("bert")
-    encoded = tiny_examples("bert", LENGTHS)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    first = by_tree(model, encoded, ~ON, norms="pretrained")
-    after = model.state_dict()
+def test_the_model_is_left_as_it_was(placed: Callable, tiny_examples: Callable):
+    variants = Variants(placed("bert"), tiny_examples("bert", LENGTHS), "pretrained")
+    before = {name: tensor.clone() for name, tensor in variants.model.state_dict().items()}
+    first = variants(~ON)
+    after = variants.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert torch.equal(first, by_tree(model, encoded, ~ON, norms="pretrained"))
-
-
-def test_masks_may_be_numbers(tiny_model: Callable, tiny_examples: Callable):
-    model, _ = tiny_model("bert")
-    encoded = tiny_examples("bert", LENGTHS)
-    masks = span_variants(3).masks
-    assert torch.equal(by_tree(model, encoded, masks.astype(int)), by_tree(model, encoded, masks))
-
-
-@pytest.mark.parametrize(
-    "masks",
-    [
-        np.ones(6),
-        np.ones((0, 6)),
-        np.ones((2, 5)),
-        np.ones((2, 7)),
-        np.ones((1, 2, 6)),
-        np.ones((0, 0)),
-        True,
-    ],
-    ids=lambda masks: str(np.shape(masks)),
-)
-def test_masks_of_another_shape_are_refused(masks, tiny_model: Callable, tiny_examples: Callable):
-    model, _ = tiny_model("bert")
-    with pytest.raises(ValueError, match=naming("[variants, 6]")) as caught:
-        by_tree(model, tiny_examples("bert", [3]), masks)
-    assert f"shape {np.shape(masks)}" in str(caught.value)
+    assert torch.equal(first, variants(~ON))

@@ -6,8 +6,7 @@ module is computed anew by a hook, from the tensors and a mask, and nothing of t
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
@@ -15,26 +14,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from refusals import naming
+from placed_models import Placed, Variants, placed_on
+from tiers import slow_unless
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification
 
 from adapter_probe.data.encoding import Encoded
-from adapter_probe.data.packing import pack
-from adapter_probe.errors import ModelError
-from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.methods import (
-    Adapters,
-    FullFineTuning,
-    HeadOnly,
-    LayerNormOnly,
-    Method,
-    TopLayers,
-)
-from adapter_probe.probe.pairs import forward_pairs
-from adapter_probe.probe.plan import count_work
-from adapter_probe.probe.tree import forward_variants
-from adapter_probe.spans import span_variants
+from adapter_probe.models.methods import Adapters
 
 LENGTHS = (4, 9, 4, 1)
 EVERY_MASK = (np.arange(16)[:, None] >> np.arange(4)) % 2 == 1
@@ -54,75 +41,59 @@ SETTINGS = (
 SPANS = (False, True)
 
 
-class Pair:
-    """A model with adapters, all moved away from where they started, and its brute force."""
+class BruteForce:
+    """A plain model with the weights of one with adapters, whose sublayers end as a hook computes.
 
-    def __init__(self, folder, method: Method, spans: bool):
-        kind = AutoModelForQuestionAnswering if spans else AutoModelForSequenceClassification
-        self.spans = spans
-        self.plain = kind.from_pretrained(folder, num_labels=2 if spans else 3).double().eval()
-        generator = torch.Generator().manual_seed(0)
-        base = kind.from_pretrained(folder, num_labels=2 if spans else 3)
-        model = AdaptedModel(base)
-        model.install(method, generator)
-        with torch.no_grad():
-            for name, tensor in base.state_dict().items():
-                if "running_var" in name:
-                    tensor.uniform_(0.5, 2, generator=generator)
-                elif not name.startswith(base.base_model_prefix) or "adapter" in name or "LayerNorm" in name:
-                    tensor += 0.3 * torch.randn(tensor.shape, generator=generator)
-        self.model = model.double().eval()
-        self.state = self.model.base.state_dict()
-        # What is pretrained stays as it is in the plain model; LayerNorms are taken from the state by hooks.
-        heads = {n: t for n, t in self.state.items() if not n.startswith(base.base_model_prefix)}
-        self.plain.load_state_dict(heads, strict=False)
-        embedding_norm = next(n for n, _ in self.plain.named_modules() if n.endswith("embeddings.LayerNorm"))
-        for kind in ("weight", "bias"):
-            own = self.plain.get_parameter(f"{embedding_norm}.{kind}")
-            own.data.copy_(self.state[f"{embedding_norm}.{kind}"])
+    Args:
+        placed: the model with adapters.
+        strength: what the change of adapters that are off is multiplied by; LayerNorms are interpolated.
+    """
+
+    def __init__(self, placed: Placed, strength: float = 0.0):
+        self.spans, self.placed, self.strength = hasattr(placed.base, "qa_outputs"), placed, strength
+        kind = AutoModelForQuestionAnswering if self.spans else AutoModelForSequenceClassification
+        self.plain = kind.from_config(placed.base.config).double().eval()
+        self.plain.load_state_dict(placed.without_adapters)
         self.mask, self.norms = [True] * 4, "trained"
         for site in range(4):
-            name = f"{base.base_model_prefix}.encoder.layer.{site // 2}."
+            name = f"{self.plain.base_model_prefix}.encoder.layer.{site // 2}."
             name += "output" if site % 2 else "attention.output"
             self.plain.get_submodule(name).register_forward_hook(self._hook(site, name))
 
     def _hook(self, site: int, name: str) -> Callable:
-        def output(module, inputs: tuple[torch.Tensor, torch.Tensor], _output) -> torch.Tensor:
-            adapter = {
-                n.removeprefix(f"{name}.adapter."): t
-                for n, t in self.state.items()
-                if n.startswith(f"{name}.adapter.")
-            }
-            weights = [self.state[f"{name}.LayerNorm.{kind}"] for kind in ("weight", "bias")]
+        adapter, before = self.placed.of(name), self.placed.before
+
+        def output(module, inputs: tuple[Tensor, Tensor], _output) -> Tensor:
             inner, h = inputs
             x, norm = F.linear(inner, module.dense.weight, module.dense.bias), module.LayerNorm
-            if adapter and not self.mask[site]:
-                weights = [norm.weight, norm.bias] if self.norms == "pretrained" else weights
-            elif adapter:
-                x = adapt(self.model.method, adapter, x, h)
+            weights, strength = [norm.weight, norm.bias], 1.0 if self.mask[site] else self.strength
+            if adapter:
+                x = x + strength * change(self.placed.method, adapter, x, h)
+                if self.norms == "pretrained":
+                    bases = (before[f"{name}.LayerNorm.{kind}"] for kind in ("weight", "bias"))
+                    weights = [base + strength * (own - base) for base, own in zip(bases, weights)]
             return F.layer_norm(x + h, x.shape[-1:], *weights, norm.eps)
 
         return output
 
-    def one_by_one(self, encoded: Encoded, order: Sequence[int], mask: np.ndarray) -> torch.Tensor:
-        """``[examples, labels]``, or ``[tokens, 2]`` for spans, examples in the order given."""
+    def one_by_one(self, encoded: Encoded, mask: np.ndarray) -> Tensor:
+        """``[examples, labels]``, or ``[tokens, 2]`` for spans."""
         self.mask, rows = mask.tolist(), []
-        for example in order:
-            ids = torch.from_numpy(encoded.input_ids[example])[None]
+        for example, ids in enumerate(encoded.input_ids):
             types = encoded.token_type_ids and torch.from_numpy(encoded.token_type_ids[example])[None]
             with torch.no_grad():
-                out = self.plain(ids, token_type_ids=types)
+                out = self.plain(torch.from_numpy(ids)[None], token_type_ids=types)
             rows.append(
                 torch.stack([out.start_logits[0], out.end_logits[0]], 1) if self.spans else out.logits
             )
         return torch.cat(rows)
 
-    def every_mask(self, encoded: Encoded, order: Sequence[int], norms: str) -> torch.Tensor:
+    def every_mask(self, encoded: Encoded, norms: str) -> Tensor:
         self.norms = norms
-        return torch.stack([self.one_by_one(encoded, order, mask) for mask in EVERY_MASK])
+        return torch.stack([self.one_by_one(encoded, mask) for mask in EVERY_MASK])
 
 
-def adapt(method: Adapters, w: dict, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+def change(method: Adapters, w: Mapping[str, Tensor], x: Tensor, h: Tensor) -> Tensor:
     z = F.linear(h if method.placement == "parallel" else x, w["down.weight"], w["down.bias"])
     if method.norm == "layernorm":
         z = (z - z.mean(-1, keepdim=True)) / (z.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
@@ -134,38 +105,34 @@ def adapt(method: Adapters, w: dict, x: torch.Tensor, h: torch.Tensor) -> torch.
     for number in range(method.hidden_layers - 1):
         z = F.gelu(F.linear(z, w[f"inner.{number}.weight"], w[f"inner.{number}.bias"]))
     change = F.linear(z, w["up.weight"], w["up.bias"])
-    return x * (1 + change) if method.interaction == "multiply" else x + change
+    return x * change if method.interaction == "multiply" else change
 
 
 @pytest.fixture(scope="module")
-def pair(tiny_base: Callable) -> Callable[..., Pair]:
-    """``pair(family, settings, spans=False)`` with two layers of width 16."""
-    made: dict[tuple, Pair] = {}
+def known(tiny_base: Callable, tiny_examples: Callable) -> Callable[..., tuple[Variants, Tensor]]:
+    """``known(number, spans, norms, strength=0.0)``: what runs masks, and the logits of every mask.
 
-    def make(family: str, settings: dict, spans: bool = False) -> Pair:
-        key = (family, *settings.items(), spans)
+    The models have two layers of width 16.
+    """
+    made: dict[tuple, tuple[Variants, Tensor]] = {}
+
+    def make(number: int, spans: bool, norms: str, strength: float = 0.0) -> tuple[Variants, Tensor]:
+        key = (number, spans, norms, strength)
         if key not in made:
-            method = Adapters(5, 0.3, **settings)
-            made[key] = Pair(tiny_base(family, layers=2, hidden=16), method, spans)
+            family = ("bert", "roberta", "electra")[(number + spans) % 3]
+            folder, encoded = tiny_base(family, layers=2, hidden=16), tiny_examples(family, LENGTHS)
+            placed = placed_on(folder, Adapters(5, **SETTINGS[number]), spans=spans)
+            expected = BruteForce(placed, strength).every_mask(encoded, norms)
+            made[key] = Variants(placed, encoded, norms, strength), expected
         return made[key]
 
     return make
 
 
-@pytest.fixture(scope="module")
-def known(pair: Callable, tiny_examples: Callable) -> Callable[..., tuple]:
-    """``known(number, spans, norms)``: the model, a batch, and the logits of every mask by brute force."""
-    made: dict[tuple, torch.Tensor] = {}
-
-    def make(number: int, spans: bool, norms: str) -> tuple:
-        family = ("bert", "roberta", "electra")[(number + spans) % 3]
-        both, encoded = pair(family, SETTINGS[number], spans), tiny_examples(family, LENGTHS)
-        batch = pack(encoded, range(4))
-        if (number, spans, norms) not in made:
-            made[number, spans, norms] = both.every_mask(encoded, batch.index, norms)
-        return both.model, batch, made[number, spans, norms]
-
-    return make
+def bits_of(number: int) -> np.ndarray:
+    """Bool ``[columns]``: which hold an adapter."""
+    sites = SETTINGS[number].get("sites", "both")
+    return np.array([sites != "ffn", sites != "attention"] * 2)
 
 
 @pytest.mark.parametrize(
@@ -181,24 +148,20 @@ def known(pair: Callable, tiny_examples: Callable) -> Callable[..., tuple]:
         for spans in SPANS
     ],
 )
-def test_every_mask_equals_a_run_of_its_own(
-    number: int, spans: bool, known: Callable, monkeypatch: pytest.MonkeyPatch
-):
+def test_every_mask_equals_a_run_of_its_own(number: int, spans: bool, known: Callable):
     for norms in ("trained", "pretrained"):
-        model, batch, expected = known(number, spans, norms)
+        variants, expected = known(number, spans, norms)
         # Sites without an adapter make no difference; every other bit makes one.
-        assert len({round(row.sum().item(), 6) for row in expected}) == 2 ** model.has_adapter.sum()
-        for tokens_per_pass, added in ((1, 0), (40, 5), (10**9, 0)):  # rows that belong to no example, too
-            monkeypatch.setattr(AdaptedModel, "_rows_added", lambda *_, n=added: n)
-            logits = forward_variants(model, batch, EVERY_MASK, tokens_per_pass=tokens_per_pass, norms=norms)
+        assert len({round(row.sum().item(), 6) for row in expected}) == 2 ** bits_of(number).sum()
+        assert variants.replay.has_adapter.tolist() == bits_of(number).tolist()
+        for tokens_per_pass in (1, 40, 10**9):
+            logits = variants(EVERY_MASK, tokens_per_pass)
             assert logits.shape == ((16, 18, 2) if spans else (16, 4, 3))
             torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
-            if added and not spans:
-                rows, places = np.indices((16, 4)).reshape(2, -1)
-                pairs = forward_pairs(
-                    model, batch, places, EVERY_MASK[rows], tokens_per_pass=tokens_per_pass, norms=norms
-                )
-                torch.testing.assert_close(pairs, expected[rows, places], rtol=0, atol=1e-10)
+        if not spans:
+            rows, places = np.indices((16, 4)).reshape(2, -1)
+            pairs = variants.pairs(places, EVERY_MASK[rows], 40)
+            torch.testing.assert_close(pairs, expected[rows, places], rtol=0, atol=1e-10)
 
 
 @given(
@@ -208,52 +171,20 @@ def test_every_mask_equals_a_run_of_its_own(
     norms=st.sampled_from(["trained", "pretrained"]),
     spans=st.booleans(),
 )
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 def test_any_masks_equal_runs_of_their_own(known: Callable, number, masks, tokens_per_pass, norms, spans):
-    model, batch, expected = known(number, spans, norms)
-    logits = forward_variants(model, batch, masks, tokens_per_pass=tokens_per_pass, norms=norms)
+    variants, expected = known(number, spans, norms)
+    logits = variants(masks, tokens_per_pass)
     torch.testing.assert_close(logits, expected[masks @ (1 << np.arange(4))], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("spans", SPANS)
-@pytest.mark.parametrize("chosen", SETTINGS[:4], ids=str)
-def test_nothing_is_computed_twice(chosen: dict, spans: bool, tiny_base: Callable, tiny_examples: Callable):
-    """Sublayers run once for every state that differs, adapters once for every state that they change."""
-    model = Pair(tiny_base("bert", layers=3, hidden=16), Adapters(5, 0.3, **chosen), spans).model
-    batch = pack(tiny_examples("bert", [3, 2, 3]), range(3))
-    rows: Counter = Counter()
-    for site, place in enumerate(model.sites):
-        layer = model.layers[site // 2].parts
-        watched = {"sublayer": layer.ffn_in if site % 2 else layer.query}
-        if place.adapter is not None:
-            watched["adapter"] = place.adapter.down
-        for what, module in watched.items():
-            module.register_forward_hook(
-                lambda _m, inputs, _o, key=(what, site): rows.update({key: inputs[0][..., 0].numel()})
-            )
-    masks = span_variants(3).masks
-    forward_variants(model, batch, masks, tokens_per_pass=10**9)
-    here = np.flatnonzero(model.has_adapter)
-    passes = [0, 0]
-    for site in range(6):
-        per_pass = 3 if site >= 4 and not spans else 8
-        earlier = {tuple(mask[here[here < site]]) for mask in masks}
-        assert rows["sublayer", site] == len(earlier) * per_pass
-        passes[site % 2] += len(earlier)
-        if site in here:
-            on = {tuple(mask[here[here <= site]]) for mask in masks if mask[site]}
-            assert rows["adapter", site] == len(on) * per_pass
-    work = count_work(masks | ~model.has_adapter, np.array([3, 2, 3]))
-    assert work.layer_evaluations == tuple(passes)
-
-
-@pytest.mark.parametrize("method", [TopLayers(1), LayerNormOnly(), FullFineTuning(), HeadOnly()], ids=str)
-def test_a_model_without_adapters_has_nothing_to_switch_off(
-    method: Method, tiny_base: Callable, tiny_examples: Callable
-):
-    base = AutoModelForSequenceClassification.from_pretrained(tiny_base("bert"))
-    model = AdaptedModel(base).eval()
-    model.install(method, torch.Generator())
-    assert not model.has_adapter.any()
-    with pytest.raises(ModelError, match=naming("no", "adapters")):
-        forward_variants(model, pack(tiny_examples("bert", [3]), [0]), np.ones((1, 6)), tokens_per_pass=9)
+@pytest.mark.parametrize("norms", ["trained", "pretrained"])
+@pytest.mark.parametrize("strength", [0.5, -1.5])
+@pytest.mark.parametrize("number", slow_unless((3, 5).__contains__, range(len(SETTINGS))))
+def test_scaled_adapters_equal_runs_of_their_own(number: int, strength: float, norms: str, known: Callable):
+    variants, expected = known(number, False, norms, strength)
+    torch.testing.assert_close(variants(EVERY_MASK, 100), expected, rtol=0, atol=1e-10)
+    rows, places = np.indices((16, 4)).reshape(2, -1)
+    pairs = variants.pairs(places, EVERY_MASK[rows])
+    torch.testing.assert_close(pairs, expected[rows, places], rtol=0, atol=1e-10)
+    assert (expected[0] - expected[-1]).abs().max() > 1e-3

@@ -31,13 +31,13 @@ def other(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> ap.Abla
 
     from adapter_probe.checkpoints.files import DELTA
     from adapter_probe.checkpoints.native import save_checkpoint
-    from adapter_probe.checkpoints.opening import open_checkpoint
+    from adapter_probe.checkpoints.opening import open_any
 
     folder = tmp_path_factory.mktemp("b")
     tensors = safetensors.torch.load_file(checkpoint / DELTA)
     draw = torch.Generator().manual_seed(7)
     moved = {name: t + 0.2 * torch.randn(t.shape, generator=draw) for name, t in tensors.items()}
-    save_checkpoint(folder / "checkpoint", moved, open_checkpoint(checkpoint).description)
+    save_checkpoint(folder / "checkpoint", moved, open_any(checkpoint).description)
     return ap.ablate(folder / "checkpoint", progress=False)
 
 

@@ -1,4 +1,4 @@
-"""Ablations of checkpoints of PEFT on bases that the packed engine does not know, from folder to figure."""
+"""Ablations of checkpoints of PEFT on bases of many families, from folder to figure."""
 
 from __future__ import annotations
 
@@ -40,13 +40,10 @@ LABELLED = [{"text": text, "label": n % 2} for n, text in enumerate(WORDS * 2)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CAUSAL)
-def test_a_language_model_that_the_packed_engine_does_not_know(kind, tmp_path):
+def test_a_language_model_without_a_row_of_its_own(kind, tmp_path):
     checkpoint = saved(tmp_path, kind, CAUSAL[kind][0], "CAUSAL_LM", CAUSAL[kind][1])
     data = written(tmp_path, CHOICES)
-    plan = adapter_probe.ablate.plan(checkpoint, data=data, progress=False)
-    assert plan.engine.startswith("general: ")
     study = adapter_probe.ablate(checkpoint, data=data, progress=False)
-    assert study.summary.engine["name"] == "general"
     model, layers = reference(checkpoint, "CAUSAL_LM")
     tokenizer = AutoTokenizer.from_pretrained(checkpoint.parent / "base")
     for (first, last), found in zip(study.results.spans.tolist(), study.results.outputs):
@@ -106,7 +103,7 @@ def test_a_quantised_base_runs_as_it_is(tmp_path):
     )  # fmt: skip
     base.save_pretrained(tmp_path / "base")
     study = adapter_probe.ablate(checkpoint, data=written(tmp_path, CHOICES), progress=False)
-    assert "quantised" in study.summary.engine["reason"]
+    assert "bitsandbytes" in study.summary.base_weights
     assert study.record.created_with["bitsandbytes"] == version("bitsandbytes")
     with pytest.raises(ResultsError, match=naming("--precision mixed")):
         adapter_probe.ablate(checkpoint, data=tmp_path / "rows.jsonl", precision="mixed", progress=False)

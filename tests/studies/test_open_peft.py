@@ -1,4 +1,4 @@
-"""`ap.open` of checkpoints that the general engine runs, against PEFT's own model and switches."""
+"""`ap.open` of checkpoints of PEFT, against PEFT's own model and switches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from refusals import naming
 from transformers import AutoModelForSequenceClassification, RoFormerForSequenceClassification
 
 import adapter_probe as ap
-from adapter_probe.checkpoints.opening import engine_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
 from peft_cases import write_adapter, write_base
@@ -36,7 +35,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = write_base(place / "base", "roformer", RoFormerForSequenceClassification)
     for name, config in CONFIGS.items():
         write_adapter(place / name, base, AutoModelForSequenceClassification, config)
-    assert engine_of(place / "lora", None).name == "general"
     return place
 
 
@@ -83,7 +81,7 @@ def test_a_checkpoint_used_after_others_is_as_if_opened_alone(made: Path):
         assert shared < {p.data_ptr() for p in model.base.parameters()}
 
 
-def test_what_the_general_engine_cannot_give_is_one_line(made: Path):
+def test_what_cannot_be_given_is_one_line(made: Path):
     model = ap.open(made / "lora")
     with pytest.raises(ap.AdapterProbeError, match="0 to 2"):
         model.logits(TEXTS, off=(0, 3))

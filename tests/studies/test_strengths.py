@@ -137,7 +137,6 @@ def test_an_ablation_by_degrees_says_so(classifier, tmp_path):
     assert not any("off" in name for name in said)
     assert found.summary.strength == 0.5
     assert found.identity["settings"]["strength"] == 0.5
-    assert found.identity["engine"] == "general"
     (curve,) = (path for path in found.save(tmp_path / "drawn", formats="svg") if path.name == "curve.txt")
     assert says(curve.read_text(), "layer on the axis", "scaled by 0.5")
     assert "switched off" not in (tmp_path / "drawn" / "table-removable.md").read_text()

@@ -31,7 +31,7 @@ from adapter_probe.studies.prune import prune
 from adapter_probe.studies.report import report
 
 MODELS = {"llama": ["v_proj", "down_proj"], "olmo2": ["q_proj", "down_proj"]}
-"""One that the packed engine runs, and one that it does not."""
+"""One with bottlenecks, and one of PEFT."""
 TEXTS = ["ab", "a longer text that fills more than one window of what the model reads at once", "cd ab ba"]
 MOST = KV["max_position_embeddings"]
 CLAIMS = re.compile(r"\b(better|worse|gains?|improves?|significant(ly)?|labelled|accuracy)\b", re.IGNORECASE)

@@ -15,7 +15,7 @@ from trainer import still
 import adapter_probe.training.loop as loop
 import adapter_probe.training.objectives as objectives
 from adapter_probe.checkpoints.description import read_description
-from adapter_probe.checkpoints.opening import open_checkpoint
+from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.packing import pack
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import TrainingError
@@ -28,13 +28,10 @@ from adapter_probe.training.settings import TrainingSettings
 
 def outputs(checkpoint, rows: list[dict]) -> np.ndarray:
     """Logits by the transformers model's own forward, one example at a time."""
-    opened = open_checkpoint(checkpoint)
+    opened = open_any(checkpoint)
     with torch.no_grad():
         return np.concatenate(
-            [
-                opened.model.base(**opened.tokenizer(r["text"], return_tensors="pt")).logits.numpy()
-                for r in rows
-            ]
+            [opened.model(**opened.tokenizer(r["text"], return_tensors="pt")).logits.numpy() for r in rows]
         )
 
 
@@ -82,7 +79,7 @@ def test_scores_that_are_all_undefined(tiny_base, regression_task, train, tmp_pa
         warnings.simplefilter("error")
         described = train(tiny_base("bert"), regression_task, tmp_path / "c")
     assert described.scores == {"spearman": None}
-    open_checkpoint(tmp_path / "c")
+    open_any(tmp_path / "c")
 
 
 def test_progress_is_reported_after_every_step(tiny_base, short_task, train, tmp_path):
@@ -132,7 +129,7 @@ def test_bfloat16_keeps_what_trains_in_float32(tiny_base, short_task, train, tmp
     # 16 bits of a float32 are always zero in a tensor that was rounded to bfloat16 on its way
     assert all((t.view(np.uint32) & 0xFFFF).any() for name, t in delta.items() if "adapter.down" in name)
 
-    state = open_checkpoint(tmp_path / "c").model.base.state_dict()
+    state = open_any(tmp_path / "c").model.state_dict()
     for name, tensor in load_file(base / "model.safetensors").items():
         if f"bert.{name}" not in delta:  # the opened base is the whole one, not the rounded one
             assert np.array_equal(state[f"bert.{name}"].numpy(), tensor), name
