@@ -128,7 +128,9 @@ def _draw_line(record: RaceRecord, ax: Axes) -> list[LegendEntry]:
     number_layers(ax.xaxis, line.places, 0.0)
     ax.set_xlabel(line.axis)
     ax.set_ylabel(f"{drop_name(said.metric)} ({unit_name(said.metric)})")
-    return entries if limit else [*entries, (Line2D([], [], **dashes), f"tolerance, {said.tolerance}")]
+    if not limit:
+        entries.append((Line2D([], [], **dashes), f"tolerance, {said.tolerance}"))
+    return [*entries, (Line2D([], [], linestyle=""), "on top: examples read")]
 
 
 def _done(record: RaceRecord) -> str:
@@ -153,7 +155,8 @@ def _notes(record: RaceRecord) -> list[str]:
     return [
         f"{style.escape_mathtext(task_label(said.task))}, n = {said.n_examples:,}",
         *answer,
-        f"all right with {share_text(100 * (1 - said.risk))}%",
+        "in the cells: examples read",
+        f"risk of any error {share_text(100 * said.risk)}%",
         f"{percent_text(100 * said.evaluations_share)} of the map computed",
         *(["verdicts not informative"] if said.warning else []),
     ]
@@ -177,8 +180,8 @@ def _caption(record: RaceRecord) -> str:
             f"retraining, by {metric_name(said.metric)} on {on}: {what}.",
             asked.get(said.goal, least),
             f"All verdicts are right with a probability of at least {share_text(100 * (1 - said.risk))}% "
-            f"over the random order of the examples{assumed}, by betting without replacement (Waudby-Smith and "
-            "Ramdas 2024) and a union bound; nothing else is tested.",
+            f"over the random order of the examples{assumed}, by betting without replacement (Waudby-Smith "
+            "and Ramdas 2024) and a union bound; nothing else is tested.",
             f"{pairs} of all pairs of a span and an example were computed.",
             undefined_text(int((frame["decision"] == UNDEFINED).sum()), "Crossed-out spans"),
             said.warning or "",

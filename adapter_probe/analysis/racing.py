@@ -80,6 +80,11 @@ def round_ends(n_examples: int) -> list[int]:
     return [*ends, n_examples]
 
 
+def order_of(n_examples: int, seed: int) -> np.ndarray:
+    """The random order in which a race reads the examples, int ``[examples]``."""
+    return np.random.default_rng(seed).permutation(n_examples)
+
+
 @dataclass(frozen=True, eq=False)
 class Round:
     """What is computed next: spans, int ``[spans]``, on the examples from `start` to `stop` of the order."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.analysis.racing import RaceState, example_scores, refuse_unraced, round_ends
+from adapter_probe.analysis.racing import RaceState, example_scores, order_of, refuse_unraced, round_ends
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ResultsError
 from adapter_probe.race_settings import RaceSettings
@@ -68,7 +68,7 @@ class RaceRun(RunDirectory):
         spans = np.array([(span.first, span.last) for span in self.variants.spans if span is not None])
         whole = self._request.metric != "squad_f1"
         race = RaceState(spans, self._n, self._settings, self.plan["round_ends"], whole)
-        order = np.random.default_rng(self._settings.race_seed).permutation(self._n)
+        order = order_of(self._n, self._settings.race_seed)
         early, reported = self._request.model.forks_early, 0
         every = sum(nodes_by_site(self.variants.masks, early))
         for number, one in enumerate(race.rounds()):

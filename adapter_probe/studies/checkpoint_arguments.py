@@ -19,7 +19,7 @@ from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsErro
 from adapter_probe.jobs.resources import Machine
 from adapter_probe.jobs.slurm_options import SlurmOptions
 from adapter_probe.probe.arguments import Evaluation
-from adapter_probe.race_settings import GOAL, SPANS, RaceSettings
+from adapter_probe.race_settings import GOAL, SPANS, RaceOptions, RaceSettings
 from adapter_probe.settings import (
     Basis,
     Dequantised,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from .ablation_study import Ablation
     from .example_files import ExampleSource
+    from .race_study import Race
 
 
 @runtime_checkable
@@ -224,7 +225,7 @@ class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSeveral, OnBase):
+class Prune(Shown, RaceOptions, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSeveral, OnBase):
     """The arguments of `adapter_probe.prune`."""
 
     panel = "Spans"
@@ -243,6 +244,10 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
         None, "remove the longest span whose drop is at most this many percentage points in an ablation.",
         metavar="POINTS",
     )  # fmt: skip
+    race: bool = setting(
+        False, "with within, find the span by a race instead of an ablation, without all examples for all spans: "
+        "as adapter-probe ablate --race longest.", panel="Race",
+    )  # fmt: skip
     strength: float = setting(
         0.0, "multiply what the span's adapters change by this number instead of removing them.", metavar="S"
     )
@@ -250,9 +255,10 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
         "estimate",
         "whether the measured drop or the lower bound of its 95% interval is held against the tolerance.",
     )
-    ablation: Ablation | str | Path | None = setting(
+    ablation: Ablation | Race | str | Path | None = setting(
         None, "results folder of the ablation whose drops are held against the tolerance; by default the one "
-        "inside the checkpoint. In Python also the ablation.", metavar="FOLDER", shell=Path, place="ablation",
+        "inside the checkpoint. A finished race will do, too. In Python also the study.", metavar="FOLDER",
+        shell=Path, place="ablation",
     )  # fmt: skip
     data: str | Path | Sequence[str | Path] = setting(
         (), "file of labelled examples to use instead of the checkpoint's own task; required for checkpoints "
@@ -263,7 +269,12 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
         super().__post_init__()
         if (self.span is None) == (self.within is None):
             raise ResultsError("give either --span FIRST-LAST or --within POINTS")
-        if self.within is not None and isinstance(given := self.chosen_by, str | Path):
+        if self.race and (self.within is None or self.ablation is not None or self.basis != "estimate"):
+            raise ResultsError(
+                "--race decides by its own bounds about --within; add --within POINTS, and omit --span, "
+                "--ablation and --basis"
+            )
+        if self.within is not None and not self.race and isinstance(given := self.chosen_by, str | Path):
             from adapter_probe.results.schema import holds_results  # which imports pandas
 
             if not holds_results(Path(given)):
@@ -274,7 +285,7 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
         refuse_full(Path(self.out))
 
     @property
-    def chosen_by(self) -> Ablation | str | Path:
+    def chosen_by(self) -> Ablation | Race | str | Path:
         """The ablation that the span is chosen by: the given one, or the one inside the checkpoint."""
         files = [self.data] if isinstance(self.data, str | Path) else list(self.data)
         own = f"ablation-data-{Path(files[0]).stem}" if files else "ablation"

@@ -84,7 +84,10 @@ def ablations_of(given: Sequence[Ablation | str | Path]) -> list[Ablation]:
     found = [one if isinstance(one, Ablation) else load(one) for one in given]
     for one, study in zip(given, found):
         if not isinstance(study, Ablation):
-            raise ResultsError(f"{one} contains a study of type {type(study).__name__}; give an ablation")
+            what = f"a study of type {type(study).__name__}"
+            if type(study).__name__ == "Race":
+                what = "a race, whose spans were not all computed on the same examples"
+            raise ResultsError(f"{one} contains {what}; give an ablation")
     return found  # type: ignore[return-value]
 
 

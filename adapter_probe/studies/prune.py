@@ -13,6 +13,7 @@ import pandas as pd
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import of_stack, row_scores
+from adapter_probe.analysis.racing import WITHIN, order_of
 from adapter_probe.analysis.removable import (
     Basis,
     longest_removable,
@@ -33,6 +34,7 @@ from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.progress import activity
+from adapter_probe.race_settings import LONGEST, RaceOptions
 from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.schema import MANIFEST
 from adapter_probe.settings import as_points
@@ -42,9 +44,12 @@ from adapter_probe.wording import tolerance_text
 from .ablation_study import Ablation
 from .checkpoint_arguments import Prune
 from .example_files import check_files
-from .load import ablations_of
+from .load import ablations_of, load
+from .race import race
+from .race_study import Race
 
-ChosenOn = Literal["half", "all"]
+ChosenOn = Literal["half", "all", "race"]
+_FEWEST_HELD_OUT = 0.1  # of the examples: if a race leaves fewer, the span is measured on all of them
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,9 @@ class Pruning:
     Attributes:
         span: the layers whose adapters were removed.
         chosen_on: None if the span was given; ``half`` if it was chosen on one half of the examples, and
-            scores and interval were measured on the other half; ``all`` if it was chosen on the same examples
-            as scores and interval, which makes them optimistic.
+            scores and interval were measured on the other half; ``race`` if a race decided about it, and they
+            were measured on the examples that its verdict did not need; ``all`` if it was chosen on the same
+            examples as scores and interval, which makes them optimistic.
         n_examples_chosen_on: number of examples that the span was chosen on; None if the span was given.
         n_examples: number of examples that the scores and the interval were measured on.
         metric: metric of the scores: the ablation's, or the task's if the span was given.
@@ -110,7 +116,8 @@ def prune(call: Prune) -> Pruning:
     """Remove the adapters of a span of layers and write the smaller checkpoint.
 
     Give either `span` or `within`. With `within`, the span is chosen on a fixed random half of the examples
-    of an ablation, and scores and interval are measured on the other half. A PEFT checkpoint stays in PEFT's
+    of an ablation, and scores and interval are measured on the other half; or by a race, and they are
+    measured on the examples that the span's verdict did not need. A PEFT checkpoint stays in PEFT's
     format. With `strength` the adapters are not removed: the new checkpoint has them scaled.
 
     Raises:
@@ -124,7 +131,7 @@ def prune(call: Prune) -> Pruning:
     choice = None if call.span is None else _Choice(_as_span(call.span))
     files = tuple(map(str, as_tuple(call.data)))
     check_files(checkpoint, call.encoding, *files)
-    study = None if within is None else ablations_of([call.chosen_by])[0]
+    study = None if within is None else _chosen_by(call, checkpoint, files)
     with activity(f"prune: opening {checkpoint}", call.progress):
         arguments = AblationArguments(
             str(checkpoint),
@@ -143,7 +150,8 @@ def prune(call: Prune) -> Pruning:
         assert study is not None
         assert within is not None
         with activity("prune: choosing the span", call.progress):
-            choice = _choose(request, study, checkpoint, within, call.basis)
+            choose = _choose_by_race if isinstance(study, Race) else _choose
+            choice = choose(request, study, checkpoint, within, call.basis)
     source = as_peft(checkpoint, None if call.base is None else str(call.base)).folder
     pruned = prune_checkpoint(request, source, choice.span, out, call.progress)
     with activity("prune: computing intervals and tests", call.progress):
@@ -174,14 +182,33 @@ def _remembering(request: AblationRequest, data: Sequence[str]) -> AblationReque
     return replace(request, checkpoint=replace(opened, description=description))
 
 
-def _metric_of(study: Ablation | None) -> str | None:
-    """The metric that the ablation has chosen by; None for that of the task."""
-    if study is None:
-        return None
+def _chosen_by(call: Prune, checkpoint: Path, data: Sequence[str]) -> Ablation | Race:
+    """The study that the span is chosen by: an ablation or a race that is finished, or a race that runs now.
+
+    Raises:
+        ResultsError: the folder holds another study; see `race`.
+    """
+    if call.race:
+        own = RaceOptions.of(call)
+        return race(
+            checkpoint, goal=LONGEST, within=call.within, base=call.base, data=data, strength=call.strength,
+            label_names=call.label_names, encoding=call.encoding, dequantise=call.dequantise,
+            device=call.device, threads=call.threads, progress=call.progress, **vars(own),
+            **vars(Prompting.of(call)),
+        )  # fmt: skip
+    given = call.chosen_by
+    study = given if isinstance(given, Ablation | Race) else load(given)
+    return study if isinstance(study, Race) else ablations_of([study])[0]
+
+
+def _metric_of(study: Ablation | Race | None) -> str | None:
+    """The metric that the span was chosen by; None for that of the task."""
+    if study is None or isinstance(study, Race):
+        return study and study.summary.metric
     return study.results.metric if study.has_predictions else study.summary.metric
 
 
-def _examples_of(study: Ablation | None) -> dict[str, Any]:
+def _examples_of(study: Ablation | Race | None) -> dict[str, Any]:
     """The split and the number of examples of the ablation, so that its span is measured on the same."""
     if study is None:
         return {}
@@ -230,6 +257,38 @@ def _choose(
     span = Span(int(found["first"]), int(found["last"]), str(found.get("stack", "")))
     warning = (study.summary.stacks or {}).get(span.stack, study.summary).warning
     return _Choice(span, "half" if study.has_predictions else "all", n_examples, measured, warning)
+
+
+def _choose_by_race(
+    request: AblationRequest, study: Race, checkpoint: Path, within: float, basis: Basis
+) -> _Choice:
+    """The longest span whose drop is within the tolerance by the verdicts and bounds of a race.
+
+    Raises:
+        ResultsError: the race is of another checkpoint, or no span is surely within.
+    """
+    precision = section_of(study.identity, "settings").get("precision")  # which pruning does not choose
+    refuse_changes(
+        {name: own for name, own in study.identity.items() if name != "race"},
+        {**request.identity, "code_schema": PREDICTIONS_VERSION.get(str(precision))},
+        f"{study.folder} is not a race of {checkpoint} as it is now",
+        "; run it again, or give --span", apart=_MAY_DIFFER,
+    )  # fmt: skip
+    said, frame = study.summary, study.spans
+    sure = frame["bound_low_points"] >= -within
+    if within >= said.within_points:
+        sure |= frame["decision"] == WITHIN
+    found = longest_removable(frame[sure].assign(ci_low_points=0.0), float("inf"))
+    if found is None:
+        raise ResultsError(
+            f"{study.folder}: a race within {said.tolerance} was sure of no span that costs at most "
+            f"{tolerance_text(within, said.metric)}; give a larger --within"
+        )
+    span, n = Span(int(found["first"]), int(found["last"]), said.stack or ""), int(found["n_examples"])
+    rest = order_of(said.n_examples, said.seed)[n:]
+    if len(rest) < _FEWEST_HELD_OUT * said.n_examples:
+        return _Choice(span, "all", n, None, said.warning)
+    return _Choice(span, "race", n, np.sort(rest), said.warning)
 
 
 def _with_adapters(spans: pd.DataFrame, request: AblationRequest) -> pd.DataFrame:

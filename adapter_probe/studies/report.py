@@ -38,6 +38,7 @@ from .ablation_study import Ablation
 from .comparison import Average, Comparison, average, compare
 from .figure_arguments import Report
 from .load import studies_of
+from .race_study import Race
 from .strength_study import Strengths
 from .study_base import DrawnStudy
 from .sweep_trials import Sweep
@@ -71,10 +72,10 @@ def report(call: Report) -> ReportPage:
     given, files = [Path(c) for c in as_tuple(call.checkpoints)], [Path(f) for f in as_tuple(call.data)]
     studies: list[DrawnStudy] = studies_of(as_tuple(call.folders))
     for study in studies:
-        if not isinstance(study, (Ablation, Average, Comparison, Sweep, Strengths)):
+        if not isinstance(study, (Ablation, Average, Comparison, Sweep, Strengths, Race)):
             raise ResultsError(
-                "a report describes ablations, their averages and comparisons, studies of strengths, and "
-                f"sweeps, not {type(study).__name__}"
+                "a report describes ablations, their averages and comparisons, races, studies of strengths, "
+                f"and sweeps, not {type(study).__name__}"
             )
     ablations = [study for study in studies if isinstance(study, Ablation)]
     _refuse_strangers(given, ablations)
@@ -90,10 +91,10 @@ def report(call: Report) -> ReportPage:
             n_texts += len(part.texts.texts) if part.texts else 0
         elif isinstance(study, (Average, Comparison)):
             parts.append(study.record)
-    curves = [study.record for study in studies if isinstance(study, (Sweep, Strengths))]
+    curves = [study.record for study in studies if isinstance(study, (Sweep, Strengths, Race))]
     out = Path(call.out or ("report-space" if call.space else "report.html"))
     if call.space:
-        of_checkpoints = [study for study in studies if isinstance(study, (Ablation, Strengths))]
+        of_checkpoints = [study for study in studies if isinstance(study, (Ablation, Strengths, Race))]
         _write_space(out, [study.folder.resolve().parent.name for study in of_checkpoints])
         out /= "index.html"
     return ReportPage(write_report(out, parts, curves, tolerance=tolerance), n_texts)

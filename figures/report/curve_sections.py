@@ -8,7 +8,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from adapter_probe.analysis.study_records import StrengthRecord, StudyRecord, SweepRecord, TradeoffRecord
+from adapter_probe.analysis.race_tables import race_rows
+from adapter_probe.analysis.study_records import (
+    RaceRecord,
+    StrengthRecord,
+    StudyRecord,
+    SweepRecord,
+    TradeoffRecord,
+)
 from adapter_probe.analysis.sweeps import SWEEP_POINT, TRADEOFF_POINT, chosen_trials, with_inits
 from adapter_probe.figures import gallery
 from adapter_probe.figures.curves import FOOT, METHODS, SERIES, marks_of
@@ -292,6 +299,37 @@ def strength_section(record: StrengthRecord, number: int, heading: str) -> Html:
         drawn(record, f"s{number}"), _table(record),
         settings(about if isinstance(about, Mapping) else {}),
     )  # fmt: skip
+
+
+def race_section(record: RaceRecord, number: int, heading: str) -> Html:
+    """The section of a race: what was decided, with which certainty, and every verdict."""
+    said = record.summary
+    facts = [f"{sentence(name)}: {text}." for name, text in race_rows(said)]
+    return tag(
+        "section", {"class": "study", "aria-labelledby": f"sweep-{number}"},
+        tag("header", None, tag("h2", {"id": f"sweep-{number}"}, heading),
+            tag("p", {"class": "note"}, f"{short_name(record.folder)}: {said.data or said.split}")),
+        [tag("p", None, fact) for fact in facts],
+        drawn(record, f"s{number}"), _verdicts(record), settings(record.identity),
+    )  # fmt: skip
+
+
+def race_title(record: RaceRecord) -> str:
+    """Heading, and name in the contents."""
+    said = record.summary
+    return f"{task_label(said.task)}: race of spans by {metric_name(said.metric)}"
+
+
+def _verdicts(record: RaceRecord) -> Html:
+    metric, rows = record.summary.metric, []
+    for row in record.spans.to_dict("records"):
+        ends = [-row[name] for name in ("delta_points", "bound_high_points", "bound_low_points")]
+        amounts = [NONE if end != end else amount_text(end, metric) for end in ends]
+        verdict = [layers_text(row["first"], row["last"]), row["decision"], f"{row['n_examples']:,}"]
+        rows.append([*verdict, *amounts])
+    drop = drop_name(metric)
+    heads = ["adapters", "verdict", "examples", f"{drop} on these", f"{drop} on all from", "to"]
+    return table(f"{len(rows)} verdicts as a table", heads, rows)
 
 
 def strength_title(record: StrengthRecord) -> str:
