@@ -245,7 +245,7 @@ class Prune(Shown, RaceOptions, OnDevice, Encoded, Prompting, Labelled, Dequanti
         metavar="POINTS",
     )  # fmt: skip
     race: bool = setting(
-        False, "with within, find the span by a race instead of an ablation, without all examples for all spans: "
+        False, "with within, find the span by a race instead of an ablation, without all examples for all: "
         "as adapter-probe ablate --race longest.", panel="Race",
     )  # fmt: skip
     strength: float = setting(
