@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib import pyplot as plt
@@ -41,6 +42,7 @@ _LOOKS = {
     WITHIN: (1.0, "#9fd4f0"), CHOSEN: (1.0, "#9fd4f0"), BEYOND: (2.0, "#781f59"), LEFT: (2.0, "#781f59"),
     ASSUMED: (3.0, "#c68aa6"), NEEDLESS: (4.0, "#ececea"), UNDEFINED: (np.nan, "#8c8c8c"),
 }  # fmt: skip
+_MOST_IN_HALF = 14  # columns of a grid whose cells have room for their numbers in half of a page's width
 _MARKS = {1.0: "o", 2.0: "s", 3.0: "d", 4.0: "d"}
 
 
@@ -68,8 +70,11 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
     """The figure of each race, with its CSV and caption."""
     found = [study for study in studies if isinstance(study, RaceRecord)]
     for record in found:
-        aspect = 1.0 if span_order(record.spans) is None else 0.7
-        figure = one_panel(lambda ax, record=record: _draw(record, ax, True), options, aspect, aspect)
+        grid = span_order(record.spans) is None
+        wide = grid and record.spans["last"].nunique() > _MOST_IN_HALF
+        placed = replace(options, column=options.column or ("full" if wide else "half"))
+        aspect = 1.0 if grid else 0.7
+        figure = one_panel(lambda ax, record=record: _draw(record, ax, True), placed, aspect, aspect)
         title = f"{task_label(record.summary.task)}: verdicts on spans of layers {record.summary.done}"
         made = Drawing("race", title, figure, record.spans, _caption(record), identity_of([record]))
         yield made.renamed(suffix_of(record, found))
@@ -130,7 +135,7 @@ def _draw_line(record: RaceRecord, ax: Axes) -> list[LegendEntry]:
     ax.set_ylabel(f"{drop_name(said.metric)} ({unit_name(said.metric)})")
     if not limit:
         entries.append((Line2D([], [], **dashes), f"tolerance, {said.tolerance}"))
-    return [*entries, (Line2D([], [], linestyle=""), "on top: examples read")]
+    return [*entries, (Line2D([], [], linestyle=""), "numbers: examples read")]
 
 
 def _done(record: RaceRecord) -> str:
@@ -155,7 +160,7 @@ def _notes(record: RaceRecord) -> list[str]:
     return [
         f"{style.escape_mathtext(task_label(said.task))}, n = {said.n_examples:,}",
         *answer,
-        "in the cells: examples read",
+        "numbers: examples read",
         f"risk of any error {share_text(100 * said.risk)}%",
         f"{percent_text(100 * said.evaluations_share)} of the map computed",
         *(["verdicts not informative"] if said.warning else []),
