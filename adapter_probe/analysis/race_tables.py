@@ -213,8 +213,10 @@ def race_rows(summary: RaceSummary) -> list[tuple[str, str]]:
         (asked, said.answer),
         ("certainty", said.certainty),
         ("task", f"{said.task}, {said.data or said.split}, {said.metric}"),
-        ("intact", f"{wording.score_text(said.intact_score, said.metric)} on {said.n_read:,} examples"),
     ]
+    if not wording.is_distance(said.metric):
+        score = wording.score_text(said.intact_score, said.metric)
+        rows.append(("intact", f"{score} on {said.n_read:,} examples"))
     others = {name: count for name, count in said.decisions.items() if name in (NEEDLESS, ASSUMED, UNDEFINED)}
     if others:
         rows.append(("not decided", ", ".join(f"{count} {name}" for name, count in others.items())))
