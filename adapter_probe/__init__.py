@@ -51,6 +51,8 @@ if TYPE_CHECKING:  # the one list of public names, which `_public_names` reads
     from .studies.prune import prune as prune
     from .studies.race import race as race
     from .studies.race_study import Race as Race
+    from .studies.rank_study import Ranks as Ranks
+    from .studies.ranks import ranks as ranks
     from .studies.report import report as report
     from .studies.strength import strength as strength
     from .studies.strength_study import Strengths as Strengths

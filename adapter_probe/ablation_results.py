@@ -17,11 +17,13 @@ from adapter_probe.predictions import (
     predictions_from_likelihoods,
     predictions_from_logits,
 )
-from adapter_probe.spans import SITES_PER_LAYER
+from adapter_probe.spans import SITES
 
 QUESTION_SCORES = ("squad_f1", "exact_match")
 """What the columns of `AblationResults.outputs` hold in question answering."""
-BY_VARIANT = ("masks", "spans", "outputs", "answers", "greedy", "differences", "right", "stacks", "tags")
+BY_VARIANT = (
+    "masks", "spans", "outputs", "answers", "greedy", "differences", "right", "stacks", "modules", "tags",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +68,8 @@ class AblationResults:
         stacks: str ``[variants]``, the stack of layers in which alone the variant switches, empty for the
             intact model and where all stacks are off; `settings` has their names and numbers of layers in
             the order of the sites. None of a model with one stack.
+        modules: str ``[variants]``, of a map of layers and modules, the module that the variant switches in
+            its layers, or ``all``; empty for the other rows. None in a study of spans.
         tags: int16 ``[variants, sentences, words]``, predicted tags, indices into `label_names`; -1 where a
             logit was not finite, `NO_WORD` where a sentence has no word that is scored. None for other kinds.
         true_tags: int16 ``[sentences, words]``, the right ones.
@@ -88,6 +92,7 @@ class AblationResults:
     differences: np.ndarray | None = None
     right: np.ndarray | None = None
     stacks: np.ndarray | None = None
+    modules: np.ndarray | None = None
     tags: np.ndarray | None = None
     true_tags: np.ndarray | None = None
 
@@ -123,6 +128,7 @@ class AblationResults:
             "differences": (np.float64, (n_variants, n_examples, 2)),
             "right": (np.int64, (n_variants, n_examples)),
             "stacks": (np.str_, (n_variants,)),
+            "modules": (np.str_, (n_variants,)),
             "tags": (np.int16, (n_variants, *np.shape(self.true_tags))),
             "true_tags": (np.int16, (n_examples, *np.shape(self.true_tags)[1:])),
         }
@@ -137,6 +143,21 @@ class AblationResults:
         classes = self.kind == "classification" and self.metric not in metrics.COMPARISONS
         if classes and not np.all((self.scored_with >= 0) & (self.scored_with < n_outputs)):
             raise ValueError(f"scored_with should lie in 0..{n_outputs - 1}")
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The names of the sites of every layer."""
+        return tuple(self.settings.get("site_names") or (site.name for site in SITES))
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers of the model."""
+        return self.masks.shape[1] // len(self.sites)
+
+    @cached_property
+    def switched(self) -> np.ndarray:
+        """Bool ``[layers, sites of a layer]``: what some variant switches."""
+        return np.reshape((~self.masks).any(axis=0), (self.n_layers, -1))
 
     @property
     def classes_of_labels(self) -> tuple[str, ...]:
@@ -155,7 +176,7 @@ class AblationResults:
             return {"": self}
         intact, end, found = int(np.argmax(self.masks.all(axis=1))), 0, {}
         for name, n_layers in self.settings["stacks"]:
-            begin, end = end, end + SITES_PER_LAYER * n_layers
+            begin, end = end, end + len(self.sites) * n_layers
             rows = np.array([intact, *np.flatnonzero(self.stacks == name)])
             if len(rows) == 1:
                 continue

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from .errors import AdapterProbeError, ResultsError, must_be
-from .settings import NormChoice, Precision, Settings, SiteChoice, setting
+from .settings import SUBLAYERS, NormChoice, OutsideChoice, Precision, Settings, Unit, setting
 
 if TYPE_CHECKING:
-    from .spans import Stack, VariantSet
+    from .spans import Site, Stack, VariantSet
 
 _LARGEST = 3.4e38  # float32 holds no more
 
@@ -26,9 +26,16 @@ class AblationSettings(Settings):
     choice_of_spans: ClassVar = frozenset(("spans", "group", "layers", "stack"))
     """Settings that say which spans are studied, and change nothing about the result of a span."""
 
-    sites: SiteChoice = setting(
-        "both", "which adapters of each layer to switch off.", slug="{}", note="{} only"
-    )
+    sites: str = setting(
+        "both", "which adapters of each layer to switch off: both, attention, ffn, or names of tuned modules "
+        "as the model has them, such as q_proj,down_proj or attention.self.query; patterns with *.",
+        metavar="NAMES", slug="{}", note="{} only",
+    )  # fmt: skip
+    by: Unit = setting(
+        "span", "what to switch off: spans of layers, or single modules of single layers (module), each of "
+        "these modules in all layers, and all of them in each layer: a map of layers and modules.",
+        slug="by-{}", note="by {}",
+    )  # fmt: skip
     complement: bool = setting(
         False, "switch off every adapter outside the span instead of those inside it.",
         slug="complement", note="span kept on",
@@ -65,6 +72,16 @@ class AblationSettings(Settings):
         "method that is not linear, of the outputs of its modules.",
         metavar="S", slug="strength{:g}", note="scaled by {:g}",
     )  # fmt: skip
+    rank: int = setting(
+        0, "keep this many of the largest directions (singular values) of what the chosen adapters "
+        "change, in place of switching them off.", metavar="K", least=0, slug="rank{}",
+        note="{} directions kept",
+    )  # fmt: skip
+    outside: OutsideChoice = setting(
+        "finetuned", "of a fine-tuned model, whose tensors to use outside the layers (embeddings, last "
+        "norms, heads): its own, or those of its base where the base has them.", slug="{}-outside",
+        note="{} outside the layers",
+    )  # fmt: skip
     precision: Precision = setting(
         "float32",
         "precision of weights and arithmetic; mixed computes in bfloat16 and recomputes near-ties "
@@ -77,20 +94,44 @@ class AblationSettings(Settings):
 
         check_choice(self.spans)
         check_strength(self.strength)
+        if self.rank and self.strength:
+            raise ResultsError(
+                f"--rank {self.rank} and --strength {self.strength:g} cannot be combined; give one of them"
+            )
         if self.strength == 1:
             raise ResultsError("--strength 1 is the intact model; give another strength, such as 0.5")
+        if self.by == "module" and self.spans not in ("all", "single"):
+            raise ResultsError(
+                f"--by module switches modules of single layers and of all; omit --spans {self.spans}"
+            )
 
-    def variants(self, stacks: Sequence[Stack]) -> VariantSet:
+    @property
+    def names_modules(self) -> bool:
+        """Whether tuned modules are switched one by one, and not the adapters of a sublayer together."""
+        return self.by == "module" or self.sites not in ("both", *SUBLAYERS)
+
+    def variants(self, stacks: Sequence[Stack], of_layer: Sequence[Site]) -> VariantSet:
         """The variants of the study on a model with these stacks of layers, the intact model first.
 
+        Args:
+            stacks: the stacks.
+            of_layer: the sites of every layer.
+
         Raises:
-            ResultsError: the model does not have these layers, or this stack.
+            ResultsError: the model does not have these layers, this stack, or these sites.
         """
         from adapter_probe.spans import choose_stacks, join_stacks, span_variants
 
         found = {
             one.name: span_variants(
-                one.n_layers, self.sites, self.complement, self.spans, self.group, self.layers
+                one.n_layers,
+                self.sites,
+                self.complement,
+                self.spans,
+                self.group,
+                self.layers,
+                by=self.by,
+                of_layer=of_layer,
             )
             for one in choose_stacks(stacks, self.stack)
         }

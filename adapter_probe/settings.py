@@ -25,8 +25,13 @@ from .records import to_record
 
 SettingsT = TypeVar("SettingsT", bound="Settings")
 SiteChoice = Literal["both", "attention", "ffn"]
+SUBLAYERS = ("attention", "ffn")
+Unit = Literal["span", "module"]
+"""What the variants of an ablation switch: spans of layers, or single modules of single layers."""
 NormChoice = Literal["trained", "pretrained"]
 """LayerNorm weights after a switched-off site: trained or pretrained."""
+OutsideChoice = Literal["finetuned", "base"]
+"""Whose tensors a fine-tuned model has outside its layers."""
 Precision = Literal["float32", "float64", "bfloat16", "mixed"]
 Dtype = Literal["float32", "bfloat16"]
 Axis = Literal["parameters", "memory", "seconds", "bytes"]
@@ -38,6 +43,8 @@ Basis = Literal["estimate", "interval"]
 """What is held against a tolerance: the drop itself, or its lower 95% confidence bound."""
 KAIMING = "kaiming"
 """PEFT's default initialisation of a LoRA: A uniform after He et al. 2015, B zero."""
+_IN_NAMES = str.maketrans({",": "+", "*": "x", " ": None, "/": "_", "\\": "_"})
+"""What stands in a folder's name for signs that shells and file systems give a meaning."""
 FIGURE_FORMATS = ("pdf", "svg", "png", "pgf")
 DEFAULT_FORMATS = ("pdf", "svg", "png")
 
@@ -148,7 +155,8 @@ class Settings:
 
     def slugs(self) -> dict[str, str]:
         """The values other than defaults as parts of a folder's name, by field."""
-        return {k: text.replace("..", "to") for k, text in texts_of(type(self), vars(self), "slug").items()}
+        texts = texts_of(type(self), vars(self), "slug").items()
+        return {k: text.replace("..", "to").translate(_IN_NAMES) for k, text in texts}
 
 
 def texts_of(kind: type[Settings], values: Mapping[str, Any], how: str) -> dict[str, str]:

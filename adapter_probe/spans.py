@@ -1,7 +1,7 @@
 """Layer spans and the corresponding on/off masks.
 
-A *site* is the place of one adapter. Sites are numbered in the order of computation: layer 0 attention,
-layer 0 feed-forward, layer 1 attention, and so on, two per layer.
+A *site* is what a variant switches as one. Sites are numbered layer by layer, the same number in each: by
+default two, the adapters in the attention and in the feed-forward network, or one per tuned module.
 """
 
 from __future__ import annotations
@@ -10,19 +10,70 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import numpy as np
 
 from adapter_probe.errors import ResultsError, shown
+from adapter_probe.settings import SUBLAYERS, Unit
 from adapter_probe.settings import NormChoice as NormChoice
-from adapter_probe.settings import SiteChoice as SiteChoice
 
-SITES_PER_LAYER = 2
 SPAN_SETS = ("all", "single", "prefix", "suffix", "whole")
 _LENGTHS = re.compile(r"([0-9]{1,6})\.\.([0-9]{1,6})")
 _RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
-_SITE_OFFSETS: dict[str, tuple[int, ...]] = {"both": (0, 1), "attention": (0,), "ffn": (1,)}
+ALL_MODULES = "all"
+"""What a map of layers and modules calls all modules together."""
+
+
+class Site(NamedTuple):
+    """What a variant switches as one in every layer.
+
+    Attributes:
+        name: its name, in figures and tables.
+        path: of a tuned module, its name inside the layer.
+        sublayer: ``attention`` or ``ffn``; empty if the name says neither.
+    """
+
+    name: str
+    path: str
+    sublayer: str
+
+
+SITES = tuple(Site(name, name, name) for name in SUBLAYERS)
+"""The sites of a layer unless tuned modules are switched one by one."""
+
+
+def choose_sites(sites: str, of_layer: Sequence[Site] = SITES) -> list[int]:
+    """The numbers of some of a layer's sites.
+
+    Args:
+        sites: ``both``, or names and patterns with ``*``, separated by commas: of a sublayer, or of a module
+            as PEFT's ``target_modules`` takes it, the end of its name in the layer.
+        of_layer: the sites of a layer.
+
+    Raises:
+        ResultsError: one of them matches no site.
+    """
+    chosen: set[int] = set()
+    for pattern in map(str.strip, sites.split(",")):
+        found = [n for n, own in enumerate(of_layer) if pattern in (own.name, own.path)]
+        found = found or [n for n, own in enumerate(of_layer) if pattern in ("both", own.sublayer)]
+        found = found or [n for n, own in enumerate(of_layer) if _ends_with(own.path, pattern)]
+        if not found:
+            listed = ", ".join(own.name for own in of_layer)
+            raise ResultsError(
+                f"--sites {shown(pattern)} matches no tuned module of the model, which has {listed}; give "
+                "some of these, patterns with *, or both, attention or ffn"
+            )
+        chosen.update(found)
+    return sorted(chosen)
+
+
+def _ends_with(path: str, pattern: str) -> bool:
+    """Whether a module's name, or its end after a dot, matches a pattern."""
+    names = path.split(".")
+    return any(fnmatchcase(".".join(names[n:]), pattern) for n in range(len(names)))
 
 
 class Stack(NamedTuple):
@@ -152,6 +203,9 @@ class VariantSet:
         stacks: name of the stack in which alone the row switches; empty for the intact model and where all
             stacks are off. None if the model has one stack.
         begins: by stack, the number of layers before it.
+        modules: in a map of layers and modules, the one that the row switches, or `ALL_MODULES`; empty for
+            the reference rows. None in a study of spans.
+        sites: the sites of every layer.
     """
 
     names: tuple[str, ...]
@@ -159,31 +213,42 @@ class VariantSet:
     masks: np.ndarray
     stacks: tuple[str, ...] | None = None
     begins: Mapping[str, int] = field(default_factory=lambda: {"": 0})
+    modules: tuple[str, ...] | None = None
+    sites: tuple[Site, ...] = SITES
 
     def rows(self, kept: Sequence[int]) -> VariantSet:
         """Some of the variants."""
         names, spans = (tuple(own[row] for row in kept) for own in (self.names, self.spans))
-        stacks = None if self.stacks is None else tuple(self.stacks[row] for row in kept)
-        return replace(self, names=names, spans=spans, masks=self.masks[list(kept)], stacks=stacks)
+        stacks, modules = (
+            None if own is None else tuple(own[row] for row in kept) for own in (self.stacks, self.modules)
+        )
+        masks = self.masks[list(kept)]
+        return replace(self, names=names, spans=spans, masks=masks, stacks=stacks, modules=modules)
 
 
 def effective_variants(variants: VariantSet, has_adapter: np.ndarray) -> VariantSet:
     """The variants adjusted to a model: sites without an adapter are always on.
 
     A span without any adapter is left out, and of a stack's spans that switch the same adapters the shortest
-    stays. Spans of two stacks may have one mask, such as all of each kept on: both stay.
+    stays. Spans of two stacks may have one mask, such as all of each kept on: both stay. So do a layer and
+    all layers in a map of layers and modules.
 
     Args:
         variants: the intact model first.
         has_adapter: bool ``[sites]``.
     """
     masks = variants.masks | ~has_adapter
-    switched = (~masks).any(axis=0).reshape(-1, SITES_PER_LAYER).any(axis=1)  # [layers]
-    tightest: dict[tuple[str, bytes], tuple[int, int]] = {}  # by stack and mask: layers and row
+    switched = (~masks).any(axis=0).reshape(-1, len(variants.sites))  # [layers, sites of a layer]
+    names, modules = [site.name for site in variants.sites], variants.modules
+    tightest: dict[tuple[object, ...], tuple[int, int]] = {}  # by stack and mask: layers and row
     for row, span in enumerate(variants.spans):
         begin = 0 if span is None else variants.begins[span.stack]
-        if span is not None and switched[begin + span.first : begin + span.last + 1].any():
-            size, key = (span.n_layers, row), (span.stack, masks[row].tobytes())
+        own = slice(None)
+        if modules is not None and modules[row] in names:
+            own = slice(names.index(modules[row]), names.index(modules[row]) + 1)
+        if span is not None and switched[begin + span.first : begin + span.last + 1, own].any():
+            what = masks[row].tobytes() if modules is None else (modules[row], span.first, span.last)
+            size, key = (span.n_layers, row), (span.stack, what)
             tightest[key] = min(size, tightest.get(key, size))
     chosen = {row for _, row in tightest.values()}
     kept = [row for row, span in enumerate(variants.spans) if span is None or row in chosen]
@@ -254,29 +319,38 @@ def join_stacks(stacks: Sequence[Stack], found: Mapping[str, VariantSet]) -> Var
     begins = dict(
         zip((one.name for one in stacks), np.cumsum([0, *(one.n_layers for one in stacks)]).tolist())
     )
-    n_sites = SITES_PER_LAYER * sum(one.n_layers for one in stacks)
+    sites = next(iter(found.values())).sites
+    n_sites = len(sites) * sum(one.n_layers for one in stacks)
     names, spans, owners = ["intact"], [None], [""]  # type: tuple[list[str], list[Span | None], list[str]]
-    masks = [np.ones((1, n_sites), dtype=bool)]
+    masks, modules = [np.ones((1, n_sites), dtype=bool)], [""]
     for name, own in found.items():
-        begin, rows = SITES_PER_LAYER * begins[name], np.ones((len(own.names) - 1, n_sites), dtype=bool)
+        begin, rows = len(sites) * begins[name], np.ones((len(own.names) - 1, n_sites), dtype=bool)
         rows[:, begin : begin + own.masks.shape[1]] = own.masks[1:]
         masks.append(rows)
         names += [f"{name} {row}" for row in own.names[1:]]
         spans += [None if span is None else replace(span, stack=name) for span in own.spans[1:]]
         owners += [name] * len(rows)
+        modules += (own.modules or own.names)[1:]
     if len(found) > 1:
         masks.append(np.concatenate(masks).all(axis=0)[None])
-        names, spans, owners = [*names, "none"], [*spans, None], [*owners, ""]
-    return VariantSet(tuple(names), tuple(spans), np.concatenate(masks), tuple(owners), begins)
+        names, spans, owners, modules = [*names, "none"], [*spans, None], [*owners, ""], [*modules, ""]
+    by_module = any(own.modules for own in found.values())
+    return VariantSet(
+        tuple(names), tuple(spans), np.concatenate(masks), tuple(owners), begins,
+        tuple(modules) if by_module else None, sites,
+    )  # fmt: skip
 
 
 def span_variants(
     n_layers: int,
-    sites: SiteChoice = "both",
+    sites: str = "both",
     complement: bool = False,
     spans: str = "all",
     group: int = 1,
     layers: str = "",
+    *,
+    by: Unit = "span",
+    of_layer: Sequence[Site] = SITES,
 ) -> VariantSet:
     """The intact model, then every chosen span switched off (or, with `complement`, only it left on).
 
@@ -285,26 +359,41 @@ def span_variants(
 
     Args:
         n_layers: layers of the model.
-        sites: which of a layer's sites the study switches; the others always stay on.
+        sites: which of a layer's sites the study switches, see `choose_sites`; the others always stay on.
         complement: keep only the span's chosen sites on and switch the other layers' off.
         spans: choice of spans, see `choose_spans`.
         group: see there.
         layers: see there.
+        by: ``module`` switches every chosen site of every layer, that site in all layers, the chosen sites
+            of every layer, and all of them; `spans` is not used then.
+        of_layer: the sites of a layer.
 
     Raises:
-        ResultsError: see `choose_spans`.
+        ResultsError: see `choose_spans` and `choose_sites`.
     """
-    part, switched = choose_spans(n_layers, spans, group, layers)
-    layer_of_site = np.repeat(np.arange(n_layers), SITES_PER_LAYER)
-    kind_of_site = np.arange(n_layers * SITES_PER_LAYER) % SITES_PER_LAYER
-    chosen = (part.first <= layer_of_site) & (layer_of_site <= part.last)
-    chosen &= np.isin(kind_of_site, _SITE_OFFSETS[sites])
-    inside = np.array([(s.first <= layer_of_site) & (layer_of_site <= s.last) for s in switched])
+    part, switched = choose_spans(n_layers, "single" if by == "module" else spans, group, layers)
+    kinds, n = choose_sites(sites, of_layer), len(of_layer)
+    pairs: list[tuple[int | None, Span]] = [(None, span) for span in switched]
+    if by == "module":
+        pairs = [(kind, span) for kind in (*kinds, None) for span in dict.fromkeys([*switched, part])]
+    layer_of_site, kind_of_site = np.repeat(np.arange(n_layers), n), np.arange(n_layers * n) % n
+    chosen = (part.first <= layer_of_site) & (layer_of_site <= part.last) & np.isin(kind_of_site, kinds)
+    inside = np.array(
+        [
+            (s.first <= layer_of_site) & (layer_of_site <= s.last) & (kind is None or kind_of_site == kind)
+            for kind, s in pairs
+        ]
+    )
     off = chosen & (~inside if complement else inside)
     rows = [np.zeros_like(chosen)[None], off]
-    names, row_spans = ["intact", *map(str, switched)], [None, *switched]
+    modules = [ALL_MODULES if kind is None else of_layer[kind].name for kind, _ in pairs]
+    said = [f"{module} " if by == "module" else "" for module in modules]
+    spoken = [f"{module}{span}" for module, (_, span) in zip(said, pairs)]
+    names, row_spans, modules = ["intact", *spoken], [None, *(span for _, span in pairs)], ["", *modules]
     if complement or not (off == chosen).all(axis=1).any():
         rows.append(chosen[None])
-        names.append("none")
-        row_spans.append(None)
-    return VariantSet(tuple(names), tuple(row_spans), ~np.concatenate(rows))
+        names, row_spans, modules = [*names, "none"], [*row_spans, None], [*modules, ""]
+    return VariantSet(
+        tuple(names), tuple(row_spans), ~np.concatenate(rows),
+        modules=tuple(modules) if by == "module" else None, sites=tuple(of_layer),
+    )  # fmt: skip

@@ -70,14 +70,16 @@ def strength_text(strength: float) -> str:
     return f"{strength:g}".replace("-", "−")
 
 
-def done_text(study: str, strength: float = 0.0) -> str:
-    """What was done to the adapters of a span: `switched off`, `scaled by 0.5`, `kept on`.
+def done_text(study: str, strength: float = 0.0, rank: int = 0) -> str:
+    """What was done to the adapters of a span: `switched off`, `scaled by 0.5`, `cut to rank 2`, `kept on`.
 
     Args:
         study: whether the spans were ``ablated`` or ``kept``.
     """
     if study == "kept":
         return "kept on"
+    if rank:
+        return f"cut to rank {rank}"
     return f"scaled by {strength_text(strength)}" if strength else "switched off"
 
 

@@ -1,11 +1,11 @@
-"""The general engine beside a loop over the variants with PEFT's switches, in turn on one thread.
+"""The engine beside a loop over the variants with PEFT's switches, in turn on one thread.
 
     python -m benchmarks.engines DATA GTE_SMALL [SMOLLM2] [--cases choices,pairs,texts,classes,t5,experts]
         [--rounds N] [--precision bfloat16] [--profile] [--bottlenecks CHECKPOINT [--texts N]]
 
 DATA is the folder with arc_easy, blimp and sst2. Without SMOLLM2 a random model of its shape is made. The
 loop has the same texts, those of a length in one batch. Times are processor seconds; preparing (the forwards
-that describe and check a model) is timed apart. `--profile` prints where the general engine's time goes, by
+that describe and check a model) is timed apart. `--profile` prints where the engine's time goes, by
 PyTorch's operations and by Python's functions.
 """
 
@@ -26,7 +26,6 @@ import transformers
 from peft import LoraConfig, get_peft_model
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.checkpoints.placed_opening import open_own
 from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.engine import Engine
 from adapter_probe.probe.general import own_forward
@@ -63,13 +62,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--precision", default="float32", help="float32, float64, bfloat16 or mixed")
     parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--bottlenecks", type=Path, help="a checkpoint to run by both engines")
+    parser.add_argument("--bottlenecks", type=Path, help="a checkpoint to time by itself")
     parser.add_argument("--texts", type=int, default=100, help="validation texts of --bottlenecks")
     given = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     if given.bottlenecks:
-        print(json.dumps(both_engines(given.bottlenecks, given.texts, given.precision, given.rounds)))
+        print(json.dumps(alone(given.bottlenecks, given.texts, given.precision, given.rounds)))
         return
     with tempfile.TemporaryDirectory() as scratch:
         for name in given.cases.split(","):
@@ -86,23 +85,16 @@ def main() -> None:
                 print(json.dumps({"case": name, **compared(request, given.rounds)}), flush=True)
 
 
-def both_engines(checkpoint: Path, texts: int, precision: str, rounds: int) -> dict[str, object]:
-    """Processor seconds of a checkpoint's ablation by the packed and by the general engine, in turn."""
+def alone(checkpoint: Path, texts: int, precision: str, rounds: int) -> dict[str, object]:
+    """Processor seconds of a checkpoint's ablation, and those of preparing it."""
     arguments = AblationArguments(str(checkpoint), AblationSettings(precision=precision), max_examples=texts)
-    device = torch.device("cpu")
-    placed = open_own(checkpoint, None, torch.float32, None, "a benchmark asks for it")
-    requests = {
-        "packed": prepare_ablation(arguments, device), "general": prepare_ablation(arguments, device, placed)
-    }  # fmt: skip
-    found = {name: [] for name in requests}
-    for number in range(rounds):
-        for name in list(requests)[:: 1 if number % 2 == 0 else -1]:
-            found[name].append(timed(requests[name]))
-    out: dict[str, object] = {"tokens": int(requests["packed"].encoded.lengths.sum())}
-    for name, runs in found.items():
-        out |= {name: [round(run[1], 2) for run in runs], f"{name}_ready": [round(run[0], 2) for run in runs]}
-    ratios = [a[1] / b[1] for a, b in zip(found["general"], found["packed"])]
-    return {**out, "ratio": round(statistics.median(ratios), 3)}
+    request = prepare_ablation(arguments, torch.device("cpu"))
+    runs = [timed(request) for _ in range(rounds)]
+    return {
+        "tokens": int(request.encoded.lengths.sum()),
+        "seconds": [round(run[1], 2) for run in runs],
+        "ready": [round(run[0], 2) for run in runs],
+    }
 
 
 def make_base(name: str, folder: Path, tokenizer: Path) -> None:

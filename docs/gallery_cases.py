@@ -26,7 +26,7 @@ from adapter_probe.race_settings import RaceSettings
 from adapter_probe.records import to_record
 from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.atomic import make_folder, write_csv, write_json, write_text
-from adapter_probe.spans import Stack, join_stacks, span_variants
+from adapter_probe.spans import Site, Stack, join_stacks, span_variants
 
 STUDIES = Path(__file__).resolve().parent / "studies"
 _RESAMPLES = 400  # of made-up results, whose intervals need not be exact
@@ -112,17 +112,22 @@ def made_up(
         undefined: rows without a score.
         data: name of the evaluated data, if it is not the task's own.
         spread: of what single variants do to single examples.
-        variants: see `adapter_probe.spans.span_variants`.
+        variants: see `adapter_probe.spans.span_variants`; and the `modules` of a layer, by name.
     """
     draw, own = np.random.default_rng(len(task) + len(data)), np.random.default_rng(seed)
-    chosen = span_variants(n_layers, **variants)
+    modules = [Site(name, name, "") for name in variants.pop("modules", ())]
+    own_sites = {"of_layer": modules} if modules else {}
+    chosen = span_variants(n_layers, **variants, **own_sites)
     if stacks:
-        chosen = join_stacks(stacks, {one.name: span_variants(one.n_layers, **variants) for one in stacks})
-    n_all = chosen.masks.shape[1] // 2
+        parts = {one.name: span_variants(one.n_layers, **variants, **own_sites) for one in stacks}
+        chosen = join_stacks(stacks, parts)
+    n_all = chosen.masks.shape[1] // len(chosen.sites)
     weights = np.where(np.arange(n_all) < useless, 0.0, (0.15 + np.arange(n_all) / n_all) ** 2)  # [layers]
     weights[: n_all // 3] -= harmful
     weights = weights / np.abs(weights).sum() * (1 + 0.08 * own.normal(size=n_all))
-    lost = (~chosen.masks[:, ::2] | ~chosen.masks[:, 1::2]) @ weights  # [variants]
+    off = ~chosen.masks.reshape(len(chosen.masks), n_all, -1)  # [variants, layers, sites]
+    kinds = np.linspace(0.1, 1.0, len(chosen.sites)) ** 2 / 2 if modules else None
+    lost = (off.any(axis=2) if kinds is None else off @ kinds) @ weights  # [variants]
     margins = (
         draw.normal(1.0, 0.9, n_examples) - 1.1 * lost[:, None] - 0.5 * np.maximum(lost, 0)[:, None] ** 2
     )
@@ -131,8 +136,9 @@ def made_up(
     said = np.where(margins > 0, truth, 1 - truth)
     outputs = np.eye(2, dtype=np.float32)[said]
     outputs[list(undefined)] = np.nan
-    settings = {"task": task, "split": "validation", "site_parameters": [49_536] * (2 * n_all)}
+    settings = {"task": task, "split": "validation", "site_parameters": [49_536] * chosen.masks.shape[1]}
     settings |= {name: value for name, value in variants.items() if name != "spans"}
+    settings |= {"site_names": [site.name for site in modules]} if modules else {}
     settings |= {"stacks": [list(one) for one in stacks]} if stacks else {}
     return AblationResults(
         masks=chosen.masks, spans=np.array([(s.first, s.last) if s else (-1, -1) for s in chosen.spans]),
@@ -143,6 +149,7 @@ def made_up(
             "settings": settings,
         },
         stacks=np.array(chosen.stacks) if chosen.stacks else None,
+        modules=np.array(chosen.modules) if chosen.modules else None,
     )  # fmt: skip
 
 
@@ -299,6 +306,9 @@ def _typed(trials: pd.DataFrame) -> pd.DataFrame:
 
 _ENCODER_DECODER = (Stack("encoder", 6), Stack("decoder", 6))
 _SEEDS = ("cola-seed-0", "cola-seed-1", "cola-seed-2")
+_OF_BERT = ("query", "key", "value", "attention.output.dense", "intermediate.dense", "output.dense")
+_OF_LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_BY_MODULE = {"by": "module", "modules": _OF_BERT}
 _LABELS = ("CoLA, adapters of size 64 in both sublayers", "MNLI-m, gte-small, third training seed")
 _DEEP = ("deep-seed-0", "deep-seed-1")
 FOLDERS: dict[str, Callable[[Path], None]] = {
@@ -323,6 +333,15 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
     "stacks": partial(ablation, n_layers=6, stacks=_ENCODER_DECODER, task="xsum"),
     "stacks-single": partial(ablation, n_layers=6, stacks=_ENCODER_DECODER, task="xsum", spans="single"),
     "kept": partial(ablation, n_layers=12, complement=True),
+    **{f"modules-{n}": partial(ablation, seed=n, **_BY_MODULE) for n in range(2)},
+    "modules-30": partial(
+        ablation, n_layers=30, by="module", modules=_OF_LLAMA, harmful=0.3, undefined=(40,)
+    ),
+    "modules-groups": partial(ablation, n_layers=12, group=4, **_BY_MODULE),
+    "modules-stacks": partial(
+        ablation, n_layers=6, stacks=_ENCODER_DECODER, task="xsum", by="module",
+        modules=("SelfAttention.q", "EncDecAttention.q", "wo"),
+    ),
     "single": partial(ablation, n_layers=24, spans="single", undefined=(5,)),
     **{name: partial(ablation, n_layers=12, seed=seed) for seed, name in enumerate(_SEEDS)},
     **{name: partial(ablation, n_layers=24, seed=seed) for seed, name in enumerate(_DEEP)},
@@ -365,6 +384,12 @@ CASES = (
     Case("comparison", "The difference of two ablations.", _SEEDS[:2], how="compare", every_style=True),
     Case("data-comparison", "Every span on the task and on other data.", ("cola-seed-0", "other-data"),
          how="against", every_style=True),
+    Case("modules", "Layers by modules.", ("modules-0",), every_style=True),
+    Case("modules-30", "30 layers by seven modules, with gains and a cell without a score.", ("modules-30",)),
+    Case("modules-groups", "Groups of layers by modules.", ("modules-groups",)),
+    Case("modules-stacks", "An encoder and a decoder by modules.", ("modules-stacks",)),
+    Case("modules-comparison", "The difference of two ablations by module.", ("modules-0", "modules-1"),
+         how="compare"),
     Case("strength", "Score against the strength of the adapters.", ("strength",), every_style=True),
     Case("strength-layers", "The same, and each of 12 layers alone.", ("strength-layers",)),
     Case("race", "The verdicts of a race, with the examples that each took.", ("race",), every_style=True),

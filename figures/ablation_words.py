@@ -179,7 +179,7 @@ def units_of(records: Iterable[AblationRecord]) -> str:
     return " or ".join(dict.fromkeys(wording.drawn_units(one.summary.metric) for one in records))
 
 
-def over_spans(frames: Iterable[pd.DataFrame]) -> str:
-    """The number of spans that the correction is over."""
+def over_spans(frames: Iterable[pd.DataFrame], what: str = "spans") -> str:
+    """The number of spans, or of what else there is, that the correction is over."""
     counts = {tested_spans(frame) for frame in frames if "p_holm" in frame}
-    return f" over {' or '.join(map(str, sorted(counts)))} spans" if counts else ""
+    return f" over {' or '.join(map(str, sorted(counts)))} {what}" if counts else ""

@@ -45,6 +45,7 @@ from .layout import (
     title_above,
 )
 from .levels import add_bar, draw_colorbar
+from .modules import module_map
 from .naming import alike_ablations
 from .span_grid import (
     Grid,
@@ -83,7 +84,8 @@ def heatmap(
     """Draw an ablation's drops by span, their mean over several ablations, or the difference of two.
 
     Args:
-        record: an ablation, an average or a comparison; of several stacks of layers, a grid for each.
+        record: an ablation, an average or a comparison; of several stacks of layers, a grid for each. Of
+            ablations by module, see `modules.module_map`.
         ax: Axes to draw on; by default the current Axes. A colour bar takes its room from it. Of an average
             whose grid is too deep for numbers, the spread over the studies takes the right half, if that is
             an inch and a half wide.
@@ -102,6 +104,8 @@ def heatmap(
     Raises:
         ResultsError: there is no such colour map.
     """
+    if record.by_module:
+        return module_map(record, ax, colorbar=colorbar, notes=notes, cmap=cmap, annot=annot)
     ax = plt.gca() if ax is None else ax
     parts = record.in_stacks
     grids, other = [grid_of(part) for part in parts], None

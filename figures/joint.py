@@ -23,6 +23,7 @@ from . import style
 from .ablation_words import done_to_span, over_spans
 from .drawing import Drawing, caption_of
 from .heatmap import PUBLISHED, heatmap_figure, spread_fits
+from .modules import joint_drawing
 from .span_curve import curve_figure, of_lines
 from .span_grid import Grid, drawn_tolerance, grid_of, published_grid, spread_grid
 from .span_line import span_line
@@ -42,6 +43,9 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
     """
     for record in studies:
         if isinstance(record, (AverageRecord, ComparisonRecord)):
+            if record.by_module:
+                yield joint_drawing(record, options)
+                continue
             stem = "comparison" if isinstance(record, ComparisonRecord) else "average"
             grids = _grids(record, options)
             title = f"{grids[0].label}: {', '.join(record.names)}"

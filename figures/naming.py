@@ -59,9 +59,16 @@ def _distinguishing_texts(studies: Sequence[StudyRecord]) -> list[str]:
     return [folder.name for folder in folders]
 
 
-def alike_ablations(studies: Sequence[StudyRecord]) -> Iterator[tuple[str, list[AblationRecord]]]:
-    """The ablations that belong into one figure, by what was done to the spans, with the file's ending."""
-    ablations = [one for one in studies if isinstance(one, AblationRecord)]
+def alike_ablations(
+    studies: Sequence[StudyRecord], by_module: bool = False
+) -> Iterator[tuple[str, list[AblationRecord]]]:
+    """The ablations that belong into one figure, by what was done to the spans, with the file's ending.
+
+    Args:
+        studies: all studies.
+        by_module: whether to give the maps of layers and modules instead of the studies of spans.
+    """
+    ablations = [one for one in studies if isinstance(one, AblationRecord) and one.by_module == by_module]
     for kind, suffix in (("ablated", ""), ("kept", "-kept")):
         alike = [one for one in ablations if one.summary.study == kind]
         strengths = dict.fromkeys(one.summary.strength or 0.0 for one in alike)

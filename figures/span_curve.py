@@ -42,6 +42,7 @@ from .layout import (
     title_above,
 )
 from .legends import add_legend, leave_room
+from .modules import module_map
 from .naming import alike_ablations
 from .span_grid import SpanRecord
 from .span_line import SpanLine, draw_line, line_entries, line_of_spans
@@ -58,7 +59,9 @@ def plot(
     paper: bool = False,
     notes: bool = True,
 ) -> Axes:
-    """Draw a curve where the spans are a line, and a heatmap otherwise; arguments as of both."""
+    """Draw a curve where the spans are a line, the map by module, or a heatmap; arguments as of these."""
+    if record.by_module:
+        return module_map(record, ax, notes=notes)
     how = heatmap if span_order(record.in_stacks[0].spans) is None else curve
     return how(record, ax, tolerance=tolerance, paper=paper, notes=notes)
 

@@ -108,7 +108,7 @@ def lay_out_removable(removable: pd.DataFrame, record: AblationRecord) -> Table:
 
 def removable_tables(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Table]:
     """The removable spans of each ablation of spans that are switched off."""
-    ablations = [study for study in studies if isinstance(study, AblationRecord)]
+    ablations = [study for study in studies if isinstance(study, AblationRecord) and not study.by_module]
     for study in ablations:
         if study.removable is not None and study.summary.study == "ablated":
             yield lay_out_removable(study.removable, study).renamed(suffix_of(study, ablations))

@@ -12,9 +12,8 @@ from random_checkpoints import random_checkpoint  # noqa: F401 (fixture)
 
 import adapter_probe as ap
 from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.checkpoints.placed import PlacedAdapter
 from adapter_probe.data.examples import load_examples
-from adapter_probe.data.packing import pack
-from adapter_probe.models.layer import Site
 
 pytestmark = pytest.mark.slow
 
@@ -44,38 +43,42 @@ def test_the_script_writes_its_tables(random_checkpoint, tiny_task, tmp_path):  
 def test_an_effect_is_the_margins_derivative_by_a_gate(
     random_checkpoint,  # noqa: F811
     tiny_task,
-    monkeypatch,
 ):
-    from site_scores import site_scores
+    from site_scores import norm_of, site_scores
 
     found = open_any(random_checkpoint(tiny_task, 24), dtype=torch.float64)
     model, task = found.model, found.description.task
     examples = load_examples(found.tokenizer, task, "validation", 24, max_examples=20)
 
     def margins() -> np.ndarray:
-        logits = np.stack([model(pack(examples.encoded, [n]))[0].detach().numpy() for n in range(20)])
+        with torch.no_grad():
+            ids = [torch.from_numpy(one)[None] for one in examples.encoded.input_ids]
+            logits = torch.cat([model(input_ids=one).logits for one in ids]).numpy()
         own = logits[np.arange(20), examples.labels]
         logits[np.arange(20), examples.labels] = -np.inf
         return own - logits.max(axis=1)
 
     scores = site_scores(model, examples)
     np.testing.assert_allclose(scores.margins, margins(), rtol=1e-6, atol=1e-6)
-    finish, step = Site.finish, 1e-5
-    for number, site in enumerate(model.sites):
+    placed = [module for module in model.modules() if isinstance(module, PlacedAdapter)]
+    assert len(placed) == scores.effects.shape[1]
+    step = 1e-5
+    for number, adapter in enumerate(placed):
+        norm, kept = norm_of(adapter), {}
 
-        def gated(self, *args, gate: float, one: Site = site):
-            on = finish(self, *args)
-            if self is not one:
-                return on
-            with self.switched(False):
-                off = finish(self, *args)
-            return off + gate * (on - off)
+        def remember(_module, given, _out, kept=kept):
+            kept["sum"] = given[0] + given[1]
 
+        def gated(module, _given, on, kept=kept):
+            off = type(module).forward(module, kept["sum"])
+            return off + kept["gate"] * (on - off)
+
+        hooks = [adapter.register_forward_hook(remember), norm.register_forward_hook(gated)]
         at = []
-        for gate in (1 - step, 1 + step):
-            monkeypatch.setattr(Site, "finish", lambda *args, gate=gate: gated(*args, gate=gate))
+        for kept["gate"] in (1 - step, 1 + step):
             at.append(margins())
-        monkeypatch.setattr(Site, "finish", finish)
+        for hook in hooks:
+            hook.remove()
         expected = (at[1] - at[0]) / (2 * step)
         np.testing.assert_allclose(scores.effects[:, number], expected, rtol=2e-5, atol=1e-6)
     assert np.abs(scores.effects).max() > 1e-2

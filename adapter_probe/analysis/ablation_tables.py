@@ -11,6 +11,7 @@ import pandas as pd
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.attribution import layer_shares, span_interactions
 from adapter_probe.analysis.deltas import (
+    StudyKind,
     drop_points,
     intact_row,
     last_layers,
@@ -40,7 +41,7 @@ from adapter_probe.metrics import (
     constant_prediction,
     to_points,
 )
-from adapter_probe.spans import SITES_PER_LAYER
+from adapter_probe.spans import ALL_MODULES
 
 _INTERACTION = ("interaction_points", "interaction_low_points", "interaction_high_points")
 _TEST = ("p_value", "p_holm", "significant")
@@ -58,7 +59,8 @@ class AblationTables:
             `n_nonfinite` (examples whose outputs are NaN or infinite; a span with any has no score),
             `interaction_points` with its interval `interaction_low_points`, `interaction_high_points` (of
             the drop: positive = the span costs beyond its parts) and `non_monotone`, see the function of
-            that name.
+            that name. In a map of layers and modules the interaction of several modules or layers together
+            is the drop beyond the sum over the single modules of single layers.
         layers: one row per layer: the single-layer span, and the layer's share of the total drop with its
             interval. Where groups of layers were switched, a row a group, `layer` to `last_layer`. A layer
             without adapters has no single-layer span, and the share 0.
@@ -125,9 +127,11 @@ def ablation_tables(
     )  # fmt: skip
     if results.metric in COMPARISONS:
         frame = frame.drop(columns=list(_TEST))
-    n_layers = results.masks.shape[1] // SITES_PER_LAYER
-    if study_kind(results) != "ablated":
+    n_layers = results.n_layers
+    if study_kind(results) != "ablated" or results.modules is not None:
         spans = frame.assign(**dict.fromkeys(_INTERACTION, np.nan), non_monotone=False)
+        if results.modules is not None:
+            spans, frame = _beyond_cells(spans, deltas, study_kind(results)), _of_all_modules(frame)
         layers = _single_layers(frame, n_layers).assign(**dict.fromkeys(_SHARE, np.nan))
         removable = removable_table(frame.iloc[:0], TOLERANCES)
         return AblationTables(spans, layers, removable, chance_p, removed_p)
@@ -139,6 +143,34 @@ def ablation_tables(
     layers = _with_shares(results, _single_layers(frame, n_layers), grids)
     removable = removable_table(spans_with_adapters(frame, switched_layers(results)), TOLERANCES)
     return AblationTables(spans, layers, removable, chance_p, removed_p)
+
+
+def _of_all_modules(frame: pd.DataFrame) -> pd.DataFrame:
+    """Of a map of layers and modules, each layer with all its modules."""
+    whole = frame["n_layers"] == frame["n_layers"].max()
+    singles = frame[(frame["module"] == ALL_MODULES) & (~whole | whole.all())]
+    return singles.drop(columns="module").reset_index(drop=True)
+
+
+def _beyond_cells(spans: pd.DataFrame, deltas: np.ndarray, study: StudyKind) -> pd.DataFrame:
+    """A map with the interaction of what is off together: the drop beyond the sum over single cells.
+
+    Args:
+        spans: the map.
+        deltas: resampled changes of the score, ``[resamples, rows]``.
+        study: nothing has an interaction where cells were kept on.
+    """
+    of, first, last = spans["module"].to_numpy(), spans["first"].to_numpy(), spans["last"].to_numpy()
+    shortest = (spans["n_layers"] < spans["n_layers"].max()).to_numpy()
+    cells = (of != ALL_MODULES) & (shortest | (~shortest).all())  # of the only layer, if it is one
+    inside = cells & (first[:, None] <= first) & (last <= last[:, None])
+    inside &= (of[:, None] == of) | (of[:, None] == ALL_MODULES)  # [rows, cells]
+    together = ~cells & (inside.sum(axis=1) > 0) & (study == "ablated")
+    changes = np.vstack([spans["delta_points"], deltas])
+    sums = np.column_stack([changes[:, own].sum(axis=1) for own in inside])
+    found = without_noise(np.where(together, sums - changes, np.nan))
+    low, high = percentile_interval(found[1:])
+    return spans.assign(**dict(zip(_INTERACTION, (found[0], low, high))))
 
 
 def _of_stacks(results: AblationResults, n_resamples: int, seed: int) -> AblationTables:
@@ -160,15 +192,17 @@ def _of_stacks(results: AblationResults, n_resamples: int, seed: int) -> Ablatio
         table.insert(0, "stack", table.pop("stack"))
     chance_p = next(iter(parts.values())).chance_p
     whole = [intact_row(results), removed_row(results)]
-    ends = np.array([[-1, -1], [0, results.masks.shape[1] // SITES_PER_LAYER - 1]])
-    removed = ablation_tables(replace(results.rows(whole), spans=ends, stacks=None), n_resamples, seed)
+    ends = np.array([[-1, -1], [0, results.n_layers - 1]])
+    alone = replace(results.rows(whole), spans=ends, stacks=None, modules=None)
+    removed = ablation_tables(alone, n_resamples, seed)
     return AblationTables(spans, layers, removable, chance_p, removed.removed_p, parts)
 
 
 def _corrected(part: AblationTables, adjusted: np.ndarray) -> AblationTables:
     """The tables of a stack with p-values that are corrected over the spans of all stacks."""
     spans = part.spans.assign(p_holm=adjusted, significant=adjusted < ALPHA)
-    of_span = spans.set_index(["first", "last"])["p_holm"].to_dict()
+    whole = spans[spans["module"] == ALL_MODULES] if "module" in spans else spans
+    of_span = whole.set_index(["first", "last"])["p_holm"].to_dict()
     own = [of_span.get(ends, np.nan) for ends in zip(part.layers["layer"], last_layers(part.layers))]
     return replace(part, spans=spans, layers=part.layers.assign(p_holm=own))
 
@@ -234,7 +268,7 @@ def _with_shares(results: AblationResults, layers: pd.DataFrame, grids: _DropGri
     own = pd.DataFrame(dict(zip(_SHARE, grids.shares())), index=grids.units[:, 0])
     layers = layers.join(own, on="layer")
     if counts := results.settings.get("site_parameters"):
-        bare = np.reshape(counts, (-1, SITES_PER_LAYER)).sum(axis=1) == 0
+        bare = np.reshape(counts, (results.n_layers, -1)).sum(axis=1) == 0
         layers.loc[bare[layers["layer"]] & layers["share_points"].isna().to_numpy(), list(_SHARE)] = 0.0
     return layers
 

@@ -23,6 +23,7 @@ from adapter_probe.analysis.deltas import (
     removed_row,
     row_scores,
     rows_of,
+    span_keys,
     span_scores,
     strength_of,
     study_kind,
@@ -83,6 +84,11 @@ class JointRecord:
         if self.stack or "stack" not in self.spans:
             return [self]
         return [self._of(name) for name in dict.fromkeys(self.spans["stack"])]
+
+    @property
+    def by_module(self) -> bool:
+        """Whether they are maps of layers and modules, and not studies of spans."""
+        return "module" in self.spans
 
     def _of(self: JointT, stack: str) -> JointT:
         return replace(self, spans=of_stack(self.spans, stack), stack=stack)
@@ -246,7 +252,7 @@ def check_comparable(
         if (strengths := tuple(map(strength_of, (one.identity, other.identity)))) and len({*strengths}) > 1:
             done = [done_text("ablated", strength) for strength in strengths]
             raise ResultsError(f"{pair}: spans were {done[0]} in one and {done[1]} in the other")
-        if sorted(span_names(one)) != sorted(span_names(other)):
+        if sorted(span_keys(one)) != sorted(span_keys(other)):
             raise ResultsError(
                 f"{pair}: one has {len(one.spans)} variants up to layer {one.spans.max()}, the other "
                 f"{len(other.spans)} up to layer {other.spans.max()}; give ablations of the same spans"
@@ -257,12 +263,6 @@ def check_comparable(
                 f"{pair}: they were scored on different examples ({one.n_examples:,} and "
                 f"{other.n_examples:,}); run `adapter-probe ablate` on the same --data for both"
             )
-
-
-def span_names(results: AblationResults) -> list[tuple[str, int, int]]:
-    """Stack, first and last layer of every variant."""
-    stacks = [""] * len(results.spans) if results.stacks is None else results.stacks.tolist()
-    return [(stack, *ends) for stack, ends in zip(stacks, results.spans.tolist())]
 
 
 def _common_fields(

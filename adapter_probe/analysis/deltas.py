@@ -18,8 +18,7 @@ from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.errors import DataError, ResultsError
-from adapter_probe.results.schema import SPANS_COLUMNS, STACK_COLUMN, span_columns
-from adapter_probe.spans import SITES_PER_LAYER
+from adapter_probe.results.schema import MODULE_COLUMN, SPANS_COLUMNS, STACK_COLUMN, span_columns
 
 StudyKind = Literal["ablated", "kept"]
 """`ablated`: the span's adapters are off. `kept`: only the span's adapters are on (the complement)."""
@@ -80,13 +79,15 @@ def removed_row(results: AblationResults) -> int:
 
 def switched_layers(results: AblationResults) -> np.ndarray:
     """Bool ``[layers]``: which layers have an adapter that some variant switches off."""
-    return (~results.masks).any(axis=0).reshape(-1, SITES_PER_LAYER).any(axis=1)
+    return np.asarray(results.switched.any(axis=1))
 
 
 def study_kind(results: AblationResults) -> StudyKind:
     """Whether the spans were ablated or kept on, according to the masks."""
     results = next(iter(results.in_stacks.values()))
-    layer_of_site = np.arange(results.masks.shape[1]) // SITES_PER_LAYER
+    if results.modules is not None:  # beside the module of a row, others of its layer are switched
+        return "kept" if results.settings.get("complement") else "ablated"
+    layer_of_site = np.arange(results.masks.shape[1]) // len(results.sites)
     first, last = results.spans[:, :1], results.spans[:, 1:]  # [variants, 1]
     inside = (first <= layer_of_site) & (layer_of_site <= last)  # [variants, sites]
     return "ablated" if (inside & ~results.masks).any() else "kept"
@@ -105,7 +106,7 @@ def span_scores(results: AblationResults) -> pd.DataFrame:
     Returns:
         Columns `first`, `last`, `n_layers`, `score` (a fraction, or a loss), `delta_points` = 100 (score -
         intact score), of a loss its negative, `n_examples`; sorted by first, then last layer. Of a model
-        with several stacks of layers, `stack` before them.
+        with several stacks of layers, `stack` before them, and in a map of layers and modules `module`.
 
     Raises:
         ResultsError: there is no intact row, or a span is in two rows.
@@ -125,6 +126,10 @@ def span_scores(results: AblationResults) -> pd.DataFrame:
         }
     )
     order = ["first", "last"]
+    if results.modules is not None:
+        frame.insert(0, "module", results.modules[rows])
+        frame["number"] = frame["module"].map({name: n for n, name in enumerate(results.sites)})
+        order = ["number", "n_layers", *order]
     if results.stacks is not None:
         frame.insert(0, "stack", results.stacks[rows])
         frame["place"] = frame["stack"].map(
@@ -135,7 +140,7 @@ def span_scores(results: AblationResults) -> pd.DataFrame:
     if len(repeated):
         raise ResultsError(f"span {repeated['first'].iloc[0]}-{repeated['last'].iloc[0]} is in two rows")
     frame = frame.sort_values(order, ignore_index=True)
-    return frame[[*(name for name in STACK_COLUMN if name in frame), *SPANS_COLUMNS]]
+    return frame[[*(name for name in (*STACK_COLUMN, *MODULE_COLUMN) if name in frame), *SPANS_COLUMNS]]
 
 
 def span_units(frame: pd.DataFrame) -> np.ndarray | None:
@@ -216,7 +221,14 @@ def tested_spans(frame: pd.DataFrame) -> int:
 
 def rows_of(results: AblationResults, frame: pd.DataFrame) -> list[int]:
     """The variant of each row of a table of spans."""
-    stacks = [""] * len(results.spans) if results.stacks is None else results.stacks.tolist()
-    place = {(stack, *ends): row for row, (stack, ends) in enumerate(zip(stacks, results.spans.tolist()))}
-    own = frame["stack"] if "stack" in frame else [""] * len(frame)
-    return [place[span] for span in zip(own, frame["first"], frame["last"])]
+    place = {key: row for row, key in enumerate(span_keys(results))}
+    none = [""] * len(frame)
+    own = zip(frame.get("stack", none), frame.get("module", none), frame["first"], frame["last"])
+    return [place[key] for key in own]
+
+
+def span_keys(results: AblationResults) -> list[tuple[str, str, int, int]]:
+    """What tells the variants apart: stack, module, first and last layer."""
+    none = [""] * len(results.spans)
+    parts = (none if own is None else own.tolist() for own in (results.stacks, results.modules))
+    return list(zip(*parts, *results.spans.T.tolist()))

@@ -12,7 +12,7 @@ from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import finite_or_none, intact_row, removed_row
 from adapter_probe.custom_metric import CustomMetric
-from adapter_probe.results.schema import GROUPS_COLUMNS, STACK_COLUMN
+from adapter_probe.results.schema import GROUPS_COLUMNS, MODULE_COLUMN, STACK_COLUMN
 
 INTACT, REMOVED = "intact", "all off"
 _Part = tuple[str, int, np.ndarray, np.ndarray]
@@ -43,8 +43,10 @@ def group_scores(results: AblationResults) -> pd.DataFrame | None:
         own = rows.assign(group=group, n_examples=n_examples, score=scores[rows["row"]])
         intact = scores[intact_row(results)]
         frames.append(own.assign(delta_points=metrics.to_points(results.metric, own["score"] - intact)))
-    columns = [*([] if results.stacks is None else STACK_COLUMN), *GROUPS_COLUMNS]
-    return pd.concat(frames, ignore_index=True)[columns] if frames else None
+    if not frames:
+        return None
+    columns = [name for name in (*STACK_COLUMN, *MODULE_COLUMN, *GROUPS_COLUMNS) if name in frames[0]]
+    return pd.concat(frames, ignore_index=True)[columns]
 
 
 def _by_class(results: AblationResults, classes: Sequence[str]) -> Iterator[_Part]:
@@ -72,8 +74,9 @@ def _rows(results: AblationResults) -> pd.DataFrame:
     order = np.array([intact, removed, *spans])
     names = [INTACT, REMOVED, *(results.row_names[row] for row in spans)]
     ends = pd.DataFrame(results.spans[order], columns=["first", "last"], dtype="Int64")
-    stacks = {} if results.stacks is None else {"stack": results.stacks[order]}
-    return ends.mask(ends < 0).assign(row=order, variant=names, **stacks)
+    parts = {"stack": results.stacks, "module": results.modules}
+    own = {name: values[order] for name, values in parts.items() if values is not None}
+    return ends.mask(ends < 0).assign(row=order, variant=names, **own)
 
 
 @dataclass(frozen=True)

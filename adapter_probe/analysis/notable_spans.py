@@ -10,6 +10,7 @@ import pandas as pd
 
 from adapter_probe.analysis.deltas import StudyKind, drop_points, span_units
 from adapter_probe.analysis.removable import TOLERANCES, longest_removable, shortest_sufficient
+from adapter_probe.spans import ALL_MODULES
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,36 @@ class LayerDrop:
     layer: int
     delta_points: float
     last_layer: int | None = None
+
+
+@dataclass(frozen=True)
+class ModuleDrop:
+    """A module off in all layers, and the layer in which alone it costs most; `delta_points` as of a span.
+
+    Where modules are kept on, the layer in which alone it is best.
+    """
+
+    delta_points: float | None
+    layer: LayerDrop | None
+
+
+def notable_modules(frame: pd.DataFrame, study: StudyKind = "ablated") -> dict[str, ModuleDrop]:
+    """The modules of a map of layers and modules, by name.
+
+    Args:
+        frame: columns `module`, `first`, `last`, `n_layers`, `delta_points`.
+    """
+    found = {}
+    for name, own in frame[frame["module"] != ALL_MODULES].groupby("module", sort=False):
+        whole = own.iloc[int(own["n_layers"].argmax())]
+        singles = own[own["n_layers"] < whole["n_layers"]] if len(own) > 1 else own
+        single = notable_spans(singles, study)
+        delta = whole["delta_points"]
+        found[str(name)] = ModuleDrop(
+            None if pd.isna(delta) else float(delta),
+            single["best_single_layer" if study == "kept" else "largest_single_layer_drop"],
+        )
+    return found
 
 
 def notable_spans(

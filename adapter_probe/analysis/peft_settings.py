@@ -10,7 +10,7 @@ import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import last_layers
-from adapter_probe.spans import SITES_PER_LAYER, Span
+from adapter_probe.spans import Span
 
 
 def layers_to_transform(layers: Iterable[int], removed: Span) -> str:
@@ -90,13 +90,13 @@ def next_lora(results: AblationResults, layers: pd.DataFrame, spans: Mapping[str
 def studied_lora(results: AblationResults) -> tuple[int, list[int], list[int]] | None:
     """Of an ablation of PEFT's LoRA, its rank, the layers with adapters, and those that were studied.
 
-    None of anything else, and where the study switched only one of a layer's two adapters.
+    None of anything else, of a map by module, and where the study switched only a part of a layer's adapters.
     """
     rank, counts = results.settings.get("lora_rank"), results.settings.get("site_parameters")
-    if not isinstance(rank, int) or not counts:
+    if not isinstance(rank, int) or not counts or results.modules is not None:
         return None
-    switched = (~results.masks).any(axis=0)  # [sites]
-    there, off = (np.reshape(sites, (-1, SITES_PER_LAYER)) for sites in (np.array(counts) > 0, switched))
+    off = results.switched
+    there = np.reshape(counts, off.shape) > 0
     studied = (there & off).any(axis=1)  # [layers]
     if (there & ~off)[studied].any():
         return None

@@ -130,7 +130,7 @@ def random_halves(results: AblationResults) -> tuple[np.ndarray, np.ndarray]:
 
 def restrict_to_examples(results: AblationResults, examples: np.ndarray) -> AblationResults:
     """The ablation restricted to some examples, int ``[chosen]``."""
-    names = (name for name in BY_VARIANT if name not in ("masks", "spans", "stacks"))
+    names = (name for name in BY_VARIANT if name not in ("masks", "spans", "stacks", "modules"))
     by_variant = {name: getattr(results, name) for name in names}
     by_example = {name: getattr(results, name) for name in ("scored_with", "counts", "groups", "true_tags")}
     return replace(

@@ -19,7 +19,6 @@ from adapter_probe.analysis.significance import span_interval
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.records import RecordError, from_record
 from adapter_probe.results.schema import span_columns
-from adapter_probe.spans import SITES_PER_LAYER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +106,7 @@ def joined(by_strength: Mapping[float, AblationResults]) -> tuple[AblationResult
     """
     results, rows, n = list(by_strength.values()), [], 1
     for strength, one in by_strength.items():
-        off = (~one.masks[removed_row(one)]).reshape(-1, SITES_PER_LAYER).any(axis=1)  # [layers]
+        off = (~one.masks[removed_row(one)]).reshape(one.n_layers, -1).any(axis=1)  # [layers]
         every = np.flatnonzero(off)[[0, -1]]
         for row in range(1, len(one.masks)):
             whole = row == removed_row(one)
@@ -128,8 +127,8 @@ def joined(by_strength: Mapping[float, AblationResults]) -> tuple[AblationResult
     return replace(results[0], row_names=(results[0].row_names[0], *names), **changed), frame
 
 
-def strength_table(results: AblationResults, variants: pd.DataFrame) -> pd.DataFrame:
-    """Scores by strength and span; strength 1 is the intact model.
+def strength_table(results: AblationResults, variants: pd.DataFrame, intact: float = 1.0) -> pd.DataFrame:
+    """Scores by strength and span; `intact`, by default 1, is that of the intact model.
 
     Returns:
         Columns `strength`; `first`, `last`, `n_layers`, `whole`; `score`; `delta_points`, the difference to
@@ -141,7 +140,7 @@ def strength_table(results: AblationResults, variants: pd.DataFrame) -> pd.DataF
     low, high = span_interval(deltas, (results, range(len(scores))))
     points = without_noise(metrics.to_points(results.metric, scores - scores[0]))
     columns = {"score": scores, "delta_points": points, "ci_low_points": low, "ci_high_points": high}
-    spans = variants.drop_duplicates([*span_columns(variants), "whole"]).assign(strength=1.0, variant=0)
+    spans = variants.drop_duplicates([*span_columns(variants), "whole"]).assign(strength=intact, variant=0)
     frame = pd.concat([variants, spans], ignore_index=True)
     rows = frame.pop("variant").to_numpy()
     frame = frame.assign(**{name: values[rows] for name, values in columns.items()})

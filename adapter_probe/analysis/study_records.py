@@ -14,6 +14,7 @@ from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import of_stack
 from adapter_probe.analysis.groups import group_scores
 from adapter_probe.analysis.race_tables import RaceSummary
+from adapter_probe.analysis.ranks import RankSummary
 from adapter_probe.analysis.strengths import StrengthSummary
 from adapter_probe.analysis.summary import AblationSummary, summarise
 
@@ -60,6 +61,11 @@ class AblationRecord:
             )
             for name, summary in self.summary.stacks.items()
         ]
+
+    @property
+    def by_module(self) -> bool:
+        """Whether it is a map of layers and modules, and not a study of spans."""
+        return "module" in self.spans
 
     @property
     def shares(self) -> pd.DataFrame | None:
@@ -126,7 +132,26 @@ class RaceRecord:
     created_with: Mapping[str, object] = field(default_factory=dict)
 
 
-StudyRecord = AblationRecord | SweepRecord | TradeoffRecord | StrengthRecord | RaceRecord
+@dataclass(frozen=True, eq=False)
+class RankRecord:
+    """A folder that `adapter-probe ranks` wrote.
+
+    Attributes:
+        folder: results folder.
+        ranks: ``ranks.csv``, see `adapter_probe.analysis.ranks.rank_table`.
+        spectra: ``spectra.csv``, see `adapter_probe.analysis.ranks.spectra_table`.
+        summary: ``summary.json``.
+        identity: everything that determines the numbers.
+    """
+
+    folder: Path
+    ranks: pd.DataFrame
+    spectra: pd.DataFrame
+    summary: RankSummary
+    identity: Mapping[str, object]
+
+
+StudyRecord = AblationRecord | SweepRecord | TradeoffRecord | StrengthRecord | RankRecord | RaceRecord
 
 
 def ablation_record(

@@ -25,13 +25,20 @@ from adapter_probe.analysis.deltas import (
     switched_layers,
 )
 from adapter_probe.analysis.groups import GroupScores, group_summary
-from adapter_probe.analysis.notable_spans import LayerDrop, SpanDrop, notable_spans, span_of
+from adapter_probe.analysis.notable_spans import (
+    LayerDrop,
+    ModuleDrop,
+    SpanDrop,
+    notable_modules,
+    notable_spans,
+    span_of,
+)
 from adapter_probe.analysis.peft_settings import next_lora
 from adapter_probe.analysis.removable import spans_with_adapters
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.records import RecordError, from_record, to_record
-from adapter_probe.spans import SITES_PER_LAYER
+from adapter_probe.spans import ALL_MODULES
 from adapter_probe.wording import done_text
 
 _GUESSES = {
@@ -93,6 +100,9 @@ class AblationSummary:
         stacks: of a model with several stacks of layers, the summary of each studied one, by name; what names
             spans or layers is there alone.
         strength: what the adapters are multiplied by where they are not intact; None for 0, switched off.
+        rank: how many directions they keep there; None where they keep none.
+        modules: of a map of layers and modules, each module in all layers and in the one that it matters
+            most in.
     """
 
     task: str
@@ -126,6 +136,8 @@ class AblationSummary:
     groups: dict[str, GroupScores] | None = None
     stacks: dict[str, AblationSummary] | None = None
     strength: float | None = None
+    rank: int | None = None
+    modules: dict[str, ModuleDrop] | None = None
 
     def __post_init__(self) -> None:
         metrics.metric_label(self.metric)
@@ -183,7 +195,7 @@ class AblationSummary:
     @property
     def removed(self) -> str:
         """Description of every adapter off, or scaled, that the study switches."""
-        off = done_text("ablated", self.strength or 0.0)
+        off = done_text("ablated", self.strength or 0.0, self.rank or 0)
         if not self.switched:
             return f"all {off}"
         if self.switched.startswith("the "):  # a stack
@@ -194,7 +206,7 @@ class AblationSummary:
     @property
     def done(self) -> str:
         """What the study does to a span's adapters: `switched off`, `scaled by 0.5`, `kept on`."""
-        return done_text(self.study, self.strength or 0.0)
+        return done_text(self.study, self.strength or 0.0, self.rank or 0)
 
 
 def summarise(
@@ -204,12 +216,17 @@ def summarise(
     scores, settings = row_scores(results), results.settings
     intact, removed = scores[intact_row(results)], scores[removed_row(results)]
     study, frame, in_stacks = study_kind(results), span_scores(results), results.stacks is not None
+    modules = None
+    if "module" in frame and not in_stacks:
+        modules, frame = notable_modules(frame, study), frame[frame["module"] == ALL_MODULES]
     if study == "ablated" and not in_stacks:
         frame = spans_with_adapters(frame, switched_layers(results))
     own = {} if tables is None else tables.stacks
     warning = None if tables is None else _warning(tables, intact, removed, results)
     spans, strength = {} if in_stacks else notable_spans(frame, study), strength_of(results.identity)
-    no_lora = warning or tables is None or in_stacks or strength
+    if results.modules is not None:  # single layers and all say nothing of spans
+        spans = {name: found for name, found in spans.items() if name in _SINGLE_LAYERS}
+    no_lora = warning or tables is None or in_stacks or strength or settings.get("rank")
     lora = {} if no_lora or tables is None else next_lora(results, tables.layers, spans)
     return AblationSummary(
         task=settings["task"],
@@ -219,7 +236,7 @@ def summarise(
         metric=results.metric,
         kind=results.kind,
         n_examples=results.n_examples,
-        n_layers=results.masks.shape[1] // SITES_PER_LAYER,
+        n_layers=results.n_layers,
         intact_score=finite_or_none(intact),
         removed_score=finite_or_none(removed),
         removed_delta_points=finite_or_none(metrics.to_points(results.metric, removed - intact)),
@@ -241,12 +258,15 @@ def summarise(
         if in_stacks
         else None,
         strength=strength or None,
+        rank=settings.get("rank") or None,
+        modules=modules,
     )
 
 
 def _switched_part(settings: Mapping[str, object]) -> str:
     """The part of the adapters that an ablation switches: ``attention of layers 8-23``; empty for all."""
-    sites, layers = _SITES.get(str(settings.get("sites")), ""), settings.get("layers")
+    sites, layers = str(settings.get("sites", "both")), settings.get("layers")
+    sites = "" if sites == "both" else _SITES.get(sites, sites.replace(",", ", "))
     of_layers = f"layers {layers}" if layers else ""
     stack = f"the {settings['stack']}" if settings.get("stack") else ""
     return " of ".join(part for part in (sites, of_layers, stack) if part)
@@ -275,8 +295,8 @@ def _layer_parameters(results: AblationResults) -> tuple[int, ...] | None:
     counts = results.settings.get("site_parameters")
     if counts is None:
         return None
-    switched = (~results.masks).any(axis=0)
-    return tuple((switched * np.array(counts)).reshape(-1, SITES_PER_LAYER).sum(axis=1).tolist())
+    switched = results.switched
+    return tuple((switched * np.reshape(counts, switched.shape)).sum(axis=1).tolist())
 
 
 def _statistics(tables: AblationTables, study: StudyKind) -> dict[str, Any]:
@@ -285,7 +305,7 @@ def _statistics(tables: AblationTables, study: StudyKind) -> dict[str, Any]:
     if "p_holm" in tables.spans:
         tested = int(tables.spans["p_holm"].count())
         counts = {"significant_spans": int(tables.spans["significant"].sum()), "tested_spans": tested}
-    if study != "ablated" or tables.stacks:
+    if study != "ablated" or tables.stacks or "module" in tables.spans:
         return counts
     sure = removable[removable["basis"] == "interval"]
     surely = {f"{row['tolerance_points']:g}": span_of(row) for _, row in sure.iterrows()}

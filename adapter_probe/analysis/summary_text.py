@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe import wording
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
     from adapter_probe.analysis.data_comparison import DataComparisonRecord
-    from adapter_probe.analysis.notable_spans import SpanDrop
+    from adapter_probe.analysis.notable_spans import ModuleDrop, SpanDrop
     from adapter_probe.analysis.summary import AblationSummary
 
 
@@ -119,9 +121,8 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         rows.append((summary.baseline, score_text(summary.majority_score, metric)))
     if summary.positive_class is not None:
         rows.append(("positive class", summary.positive_class))
-    if summary.significant_spans is not None and summary.stacks:
-        counted = f"{summary.significant_spans} of {summary.tested_spans} spans (p < 0.05 after Holm)"
-        rows.append(("significant changes", counted))
+    if summary.stacks:
+        rows += _significant(summary)
     for name, own in (summary.stacks or {"": summary}).items():
         rows += _stack_rows(own, summary.is_informative and own.is_informative, name)
     rows += _group_rows(summary)
@@ -154,14 +155,36 @@ def _stack_rows(summary: AblationSummary, informative: bool, stack: str) -> list
         telling = kept or single.delta_points < 0  # without any drop, there is no largest one
         layers = _layers_text(single.layer, single.layer if single.last_layer is None else single.last_layer)
         rows.append((name, f"{layers}, {change_text(single.delta_points, metric)}" if telling else "none"))
-    if summary.significant_spans is not None and not stack:
-        counted = f"{summary.significant_spans} of {summary.tested_spans} spans (p < 0.05 after Holm)"
-        rows.append(("significant changes", counted))
+    if not stack:
+        rows += _significant(summary)
+    said = "only {} kept on" if kept else f"all of {{}} {_all_done(summary).removeprefix('all ')}"
+    for name, own in (summary.modules or {}).items():
+        rows.append((said.format(name), _module_text(own, kept, metric)))
     if informative:
         rows += _span_rows(summary)
     if not stack:
         return rows
     return [(f"{'  ' * what.startswith('  ')}{stack}: {what.strip()}", said) for what, said in rows]
+
+
+def _significant(summary: AblationSummary) -> list[tuple[str, str]]:
+    if summary.significant_spans is None:
+        return []
+    parts = [summary, *(summary.stacks or {}).values()]
+    what = "cells" if any(part.modules for part in parts) else "spans"
+    counted = f"{summary.significant_spans} of {summary.tested_spans} {what} (p < 0.05 after Holm)"
+    return [("significant changes", counted)]
+
+
+def _module_text(found: ModuleDrop, kept: bool, metric: str) -> str:
+    """A module off in all layers, or the only one that is on, and the layer in which that matters most."""
+    said = change_text(found.delta_points, metric)
+    single = found.layer
+    if single is None or not (kept or single.delta_points < 0):
+        return said
+    last = single.layer if single.last_layer is None else single.last_layer
+    how = "best alone" if kept else "most"
+    return f"{said}; {how} in {_layers_text(single.layer, last)}, {change_text(single.delta_points, metric)}"
 
 
 def both_scores(rows: Mapping[str, str]) -> str:
@@ -221,6 +244,11 @@ def guard_rows(guard: dict[str, Any]) -> list[tuple[str, str]]:
     return [("repeated in float32", share), ("  rounding error", evidence), ("  remaining risk", chance)]
 
 
+def _counted_in(frame: pd.DataFrame) -> str:
+    """What the rows of a table are called."""
+    return "cells" if "module" in frame else "spans"
+
+
 def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
     """The main results of a comparison of two ablations as (name, value) pairs of text."""
     a, b = record.names
@@ -234,13 +262,14 @@ def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
             f"{a} (a) with {b} (b), {record.metric} on the same {told}",
         ),
         *([] if wording.is_distance(record.metric) else [("intact", f"{scores[0]} (a), {scores[1]} (b)")]),
-        ("significant differences", f"{counted} of {len(frame)} spans (p < 0.05 after Holm)"),
+        ("significant differences", f"{counted} of {len(frame)} {_counted_in(frame)} (p < 0.05 after Holm)"),
     ]
     for what, sign in (("largest excess in b", 1), ("largest excess in a", -1)):
         row = frame.loc[(sign * frame["difference_points"]).idxmax()]
         ends = (row[f"{name}_points"] for name in ("difference", "ci_low", "ci_high"))
         difference, low, high = (_signed_amount(end, record.metric) for end in ends)
         layers = _of_stack(row, _layers_text(int(row["first"]), int(row["last"])))
+        layers = f"{row['module']} in {layers}" if "module" in row else layers
         text = f"{layers}, difference {difference}, 95% interval {low.split()[0]} to {high}"
         rows.append((what, text if sign * row["difference_points"] > 0 else "none"))
     return rows
@@ -261,6 +290,7 @@ def data_comparison_rows(record: DataComparisonRecord) -> list[tuple[str, str]]:
     for (own, others), alike in best.groupby(["task_points", "other_points"], sort=False):
         row = alike.iloc[0]  # the longest of the spans with equal changes
         layers = _of_stack(row, _layers_text(row["first"], row["last"]))
+        layers = f"{row['module']} in {layers}" if "module" in row else layers
         first, second = (change_text(*pair) for pair in zip((own, others), record.metrics))
         change = f"{first} on {task}, {second} on {other}"
         change += f" ({len(alike) - 1} other spans are equal)" if len(alike) > 1 else ""
@@ -290,9 +320,10 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
             else f"{change_text(removed, record.metric)}, standard deviation over studies "
             f"{amount_text(apart, record.metric)}",
         ),
-        ("spread over studies", f"median standard deviation {spread} per span"),
+        ("spread over studies", f"median standard deviation {spread} per {_counted_in(frame)[:-1]}"),
     ]
     if "significant" in frame:
         counted = int(frame["significant"].sum())
-        rows.append(("beyond chance", f"{counted} of {len(frame)} spans (p < 0.05 after Holm)"))
+        told = f"{counted} of {len(frame)} {_counted_in(frame)} (p < 0.05 after Holm)"
+        rows.append(("beyond chance", told))
     return rows

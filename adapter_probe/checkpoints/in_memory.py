@@ -21,23 +21,26 @@ from adapter_probe.data.tasks import Kind
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.metrics import OF_CLASSES, default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
+from adapter_probe.models.methods import FullFineTuning
 from adapter_probe.replay.sharing import can_share
 from adapter_probe.replay.switches import Switches
 from adapter_probe.results.fingerprints import hash_json
 
-from .any_base import hash_stored, limit_length, positions_of
+from .adapter_folder import LIBRARY
+from .any_base import hash_stored, limit_length, load_any_base, positions_of
+from .base_config import find_any_base, resolve_base
 from .description import Description
+from .finetuned import with_base
 from .foreign import names_of_outputs
 from .identity import BaseIdentity, config_settings, tokenizer_parts
 from .kinds import head_of_class
-from .opened_peft import OpenedPeft
-from .peft_headers import LIBRARY
+from .opened_peft import OpenedFinetuned, OpenedPeft
 from .peft_loading import refuse_outside, refuse_unready, tuned_modules
 from .peft_opening import versions_of
 from .quantised import method_of, mixes_examples
 
 
-def open_without_texts(model: nn.Module) -> OpenedPeft:
+def open_without_texts(model: nn.Module, base_model: Any = None) -> OpenedPeft:
     """A model in memory that is given the arguments of its forward; see `open_in_memory`. It has no task.
 
     Raises:
@@ -45,15 +48,15 @@ def open_without_texts(model: nn.Module) -> OpenedPeft:
     """
     base, used = base_of(model), _copied(model)
     name = f"{type(base).__name__} in memory"
-    refuse_unready(used, f"the {type(base).__name__}")
-    refuse_outside(used, f"the {type(base).__name__}")
+    _refuse_unready(used, model, base_model)
     fields = _fields(base)
     task = TaskSpec("", "classification", "accuracy", (), Columns("", None, ""), {}, {})
-    return OpenedPeft(
+    opened = OpenedPeft(
         used, None, _description(used, fields, BaseIdentity(name, None, "", 0, 0, 0, fields), task),  # type: ignore[arg-type]
         "classification", frozenset(), frozenset(), Path(name), quantised=method_of(fields),
         alone=mixes_examples(fields),
     )  # fmt: skip
+    return opened if base_model is None else _against(opened, base_model)
 
 
 def _fields(base: nn.Module) -> dict[str, Any]:
@@ -79,7 +82,7 @@ def _description(
     )
 
 
-def open_in_memory(model: nn.Module, tokenizer: Any) -> OpenedPeft:
+def open_in_memory(model: nn.Module, tokenizer: Any, base_model: Any = None) -> OpenedPeft:
     """A model in memory that reads texts, as an open checkpoint.
 
     Its modules are copied where that is possible, and the copy shares the numbers of all tensors. Where hooks
@@ -88,6 +91,7 @@ def open_in_memory(model: nn.Module, tokenizer: Any) -> OpenedPeft:
     Args:
         model: a `PeftModel`, or a model of transformers into which PEFT has put tuners.
         tokenizer: its tokenizer.
+        base_model: of a fine-tuned model without tuners, the one that it was trained from, or its folder.
 
     Raises:
         ModelError: no adapter can be switched off, several are active or none, they are merged or disabled,
@@ -105,8 +109,7 @@ def open_in_memory(model: nn.Module, tokenizer: Any) -> OpenedPeft:
             "ForCausalLM"
         )
     used = _copied(model)
-    refuse_unready(used, f"the {type(base).__name__}")
-    refuse_outside(used, f"the {type(base).__name__}")
+    _refuse_unready(used, model, base_model)
     fields = _fields(base)
     kind: Kind = "causal" if head == "seq2seq" else head  # type: ignore[assignment]  # others are refused
     n_outputs = int(getattr(config, "num_labels", 0) or 0)
@@ -126,10 +129,68 @@ def open_in_memory(model: nn.Module, tokenizer: Any) -> OpenedPeft:
             f"the tokenizer has {len(tokenizer):,} tokens and the model's embedding "
             f"{description.base.vocab_size:,}; give the tokenizer of this model"
         )
-    return OpenedPeft(
+    opened = OpenedPeft(
         used, tokenizer, description, head, frozenset(), frozenset(), Path(name),
         quantised=method_of(fields), alone=mixes_examples(fields),
     )  # fmt: skip
+    return opened if base_model is None else _against(opened, base_model)
+
+
+def _refuse_unready(used: nn.Module, model: nn.Module, base_model: Any) -> None:
+    """Refuse a model without adapters that can be switched, or, given with its base, with any.
+
+    Raises:
+        ModelError: it is one, or its weights cannot be shared with a copy.
+    """
+    name, tuned = type(base_of(model)).__name__, any(isinstance(m, BaseTunerLayer) for m in used.modules())
+    if base_model is None:
+        if not tuned:
+            raise ModelError(
+                f"the {name} holds no adapter of PEFT, so nothing can be switched off; of a fine-tuned model "
+                "give base=, the model that it was trained from"
+            )
+        refuse_unready(used, f"the {name}")
+        refuse_outside(used, f"the {name}")
+    elif tuned:
+        raise ModelError(f"the {name} holds adapters of PEFT, which are switched off without base=; omit it")
+    elif used is model:
+        raise ModelError(
+            f"the weights of the {name} are moved by hooks, so its base's cannot be held beside them; save "
+            "it and give its folder"
+        )
+
+
+def _against(opened: OpenedPeft, base_model: Any) -> OpenedFinetuned:
+    """A fine-tuned model in memory with the tensors of the model that it was trained from.
+
+    Raises:
+        ModelError, CheckpointError: the two do not belong together, or one is quantised.
+    """
+    model, about = opened.model, opened.description
+    name, lacking = type(model).__name__, frozenset[str]()
+    if isinstance(base_model, str | Path):
+        found = find_any_base(*resolve_base(str(base_model)))
+        writes = opened.head in ("causal", "seq2seq")
+        labels = None if writes else getattr(model.config, "num_labels", None)
+        loaded = load_any_base(found, type(model), labels, next(model.parameters()).dtype)
+        base_model, lacking, called = loaded.model, loaded.missing, f"base {found.name}"
+    else:
+        called = f"the {type(base_model).__name__} that is given as its base"
+        if type(base_model) is not type(model):
+            raise ModelError(f"{called} is not of the class of the model, {name}; load it with that class")
+    if method := method_of(_fields(model)) or method_of(_fields(base_model)):
+        raise ModelError(
+            f"the {name} or its base is quantised with {method}, so their tensors have no difference; give "
+            "both unquantised"
+        )
+    about = replace(
+        about, method=FullFineTuning(),
+        delta_sha256=hash_json([about.delta_sha256, hash_stored(base_model, frozenset())]),
+    )  # fmt: skip
+    against = with_base(
+        opened.folder, about, opened.head, model, base_model, lacking, called=(f"the {name}", called)
+    )
+    return replace(against, tokenizer=opened.tokenizer, alone=opened.alone)
 
 
 def base_of(model: nn.Module) -> nn.Module:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
+    from adapter_probe.replay.two_states import Difference
+
 Opened = TypeVar("Opened", bound="OpenedPeft")
 
 OWN = ".adapter."
@@ -103,3 +105,16 @@ class OpenedPlaced(OpenedPeft):
         bottlenecks = tuple(spec for spec in method.bottlenecks if spec.layer not in layers)
         inner = tuple(spec for spec in method.inner if not f"{spec.module}.".startswith(gone))
         return replace(method, bottlenecks=bottlenecks, inner=inner), kept
+
+
+@dataclass(frozen=True)
+class OpenedFinetuned(OpenedPlaced):
+    """A fine-tuned model whose layers also hold the tensors of its base.
+
+    Attributes:
+        difference: where the two differ.
+        others: the base's tensors in place of those outside the layers that differ.
+    """
+
+    difference: Difference | None = None
+    others: Mapping[str, Tensor] = field(default_factory=dict)

@@ -18,6 +18,7 @@ from .any_base import load_any_base
 from .base_config import place_of_base, read_fields
 from .description import read_description
 from .files import CONFIG, DESCRIPTION, checkpoint_files, is_own, read_json_file
+from .finetuned import is_whole_model, open_whole_model
 from .mlx import as_peft, naming
 from .opened_peft import OpenedPeft
 from .peft_fields import refuse_unswitched
@@ -55,6 +56,8 @@ def open_any(
                     translated.folder, base, dtype=dtype, shared=shared, dequantise=dequantise,
                 )  # fmt: skip
             return replace(opened, notes=(*translated.notes, *opened.notes))
+    if folder.is_dir() and is_whole_model(folder) and not adapter_bert.is_in(folder) and not dequantise:
+        return open_whole_model(folder, base, dtype)
     own = is_own(folder) or not folder.is_dir()  # reading its description says what a missing folder lacks
     inside, library = (folder, None) if own else _recognise(folder)
     if not own and library is None and (not dequantise or base_is_quantised(inside, base)):
@@ -120,7 +123,7 @@ def _with_record(folder: Path, opened: OpenedPeft) -> OpenedPeft:
         raise CheckpointError(
             f"{folder} was changed after it was written: its files do not match the sha256 in {DESCRIPTION}"
         )
-    if said.base.weights_sha256 != found.base.weights_sha256:
+    if found.base.weights_sha256 not in ("", said.base.weights_sha256):
         raise native.other_base(folder, said.base, found.base)
     kept = {name: getattr(said, name) for name in ("task", "max_length", "training", "scores")}
     return replace(opened, description=replace(found, **kept))

@@ -70,7 +70,10 @@ def put_adapter(
                     tensor.fill_(torch.nan)
         placed = _fill(model, tensors, path, saved, loaded.identity.name)
         filled = saved_tensors(model)
-    lacking = sorted(n for n, t in filled.items() if t.is_floating_point() and t.isnan().any())
+    if loaded.model.device.type == "meta":
+        lacking = sorted(filled.keys() - tensors.keys() - set(map(_stored_name, placed)))
+    else:
+        lacking = sorted(n for n, t in filled.items() if t.is_floating_point() and t.isnan().any())
     if lacking := lacking or unsaved_biases(model, tensors.keys()):
         bias = getattr(config, "bias", "none")
         lost = f"; PEFT before 0.21 did not save what bias={bias!r} trains, so it is lost"

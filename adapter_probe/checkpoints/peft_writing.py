@@ -12,23 +12,23 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from adapter_probe.errors import CheckpointError
-from adapter_probe.metrics import Kind
 from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
+from .adapter_folder import WEIGHTS
 from .files import CONFIG
-from .peft_fits import LoraTargets
-from .peft_headers import WEIGHTS
+from .kinds import Head
 
 WRITABLE = {"PEFT": "LoRA or (IA)³, one of them at a time", "MLX-LM": "LoRA and DoRA of language models"}
 _TYPES = {"low_rank": "LORA", "scale_input": "IA3", "scale_output": "IA3"}
-TASK_TYPES: dict[Kind, str] = {
+TASK_TYPES: dict[Head, str] = {
     "classification": "SEQ_CLS",
     "regression": "SEQ_CLS",
     "multilabel": "SEQ_CLS",
     "tokens": "TOKEN_CLS",
     "extractive": "QUESTION_ANS",
     "causal": "CAUSAL_LM",
+    "seq2seq": "SEQ_2_SEQ_LM",
 }
 _PREFIX = "base_model.model."
 
@@ -39,7 +39,7 @@ def write_peft(
     tensors: Mapping[str, Tensor],
     base: PreTrainedModel,
     layers: Sequence[str],
-    kind: Kind,
+    kind: Head,
     name: str,
     revision: str | None = None,
 ) -> None:
@@ -51,7 +51,7 @@ def write_peft(
         tensors: all tensors that differ from the base, by their names in this project's model.
         base: the model, for the names and kinds of its modules.
         layers: names of the layers' modules in it, bottom first.
-        kind: kind of the task.
+        kind: what the model computes.
         name: folder or hub id of the base, as PEFT should find it.
         revision: revision of the base on the hub.
 
@@ -116,8 +116,9 @@ def _whole(tensors: Iterable[str], changed: set[str], base: PreTrainedModel) -> 
         module = key.rpartition(".")[0]
         if ".adapter." in key or module in changed:
             continue
-        if not module.startswith(f"{base.base_model_prefix}."):
-            names.add(module.partition(".")[0])
+        top = module.partition(".")[0]
+        if top != base.base_model_prefix and not any(one.startswith(f"{top}.") for one in changed):
+            names.add(top)
         elif {f"{module}.{own}" for own, _ in base.get_submodule(module).named_parameters()} <= held:
             names.add(module)
     return sorted(names)
@@ -125,6 +126,9 @@ def _whole(tensors: Iterable[str], changed: set[str], base: PreTrainedModel) -> 
 
 def _targets(specs: Sequence[InnerSpec], base: PreTrainedModel, layers: Sequence[str]) -> dict[str, Any]:
     """The modules with adapters, by name endings and layers if possible, else by full names."""
+    from peft import LoraConfig  # which takes seconds
+    from peft.tuners.tuners_utils import check_target_module_exists
+
     wanted = {spec.module for spec in specs}
     places = [
         (n, m.removeprefix(f"{layer}."))
@@ -136,8 +140,8 @@ def _targets(specs: Sequence[InnerSpec], base: PreTrainedModel, layers: Sequence
     short: dict[str, Any] = {"target_modules": sorted({end for _, end in places}), "exclude_modules": None}
     if _TYPES[specs[0].kind] == "LORA":
         short["layers_to_transform"] = kept if len(kept) < len(layers) else None
-    chosen = LoraTargets({"r": 1, "lora_alpha": 1, **short})
-    if {name for name, _ in base.named_modules() if chosen.targets(name)} == wanted:
+    chosen = LoraConfig(**short)
+    if {name for name, _ in base.named_modules() if check_target_module_exists(chosen, name)} == wanted:
         return short
     return {"target_modules": sorted(wanted), "exclude_modules": None}
 
@@ -155,6 +159,7 @@ def _lora_settings(specs: Sequence[InnerSpec], biases: bool) -> dict[str, Any]:
         "lora_dropout": 0.0,
         "use_rslora": False,
         "bias": "all" if biases else "none",
+        **({"lora_bias": True} if any(spec.bias for spec in specs) else {}),
         "init_lora_weights": True,
     }
 
@@ -172,7 +177,7 @@ def _tensors_of(spec: InnerSpec, tensors: Mapping[str, Tensor]) -> dict[str, Ten
     own = f"{spec.module}.adapter."
     parts = {key.removeprefix(own): tensor for key, tensor in tensors.items() if key.startswith(own)}
     if spec.kind == "low_rank":
-        names = {"down.weight": "lora_A.weight", "up.weight": "lora_B.weight"}
+        names = {"down.weight": "lora_A.weight", "up.weight": "lora_B.weight", "up.bias": "lora_B.bias"}
         return {f"{spec.module}.{names[part]}": tensor for part, tensor in parts.items()}
     factor = parts["factor"] * spec.scale
     return {f"{spec.module}.ia3_l": factor[None] if spec.kind == "scale_input" else factor[:, None]}

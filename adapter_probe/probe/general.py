@@ -16,7 +16,7 @@ from adapter_probe.data.batches import EncodedBatches, EncodedWritten
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.models.adapters.in_place import PackedMap, activated_in_place
-from adapter_probe.models.faster_attention import FasterAttention
+from adapter_probe.models.functional import FasterFunctions
 from adapter_probe.models.packed import can_pack_weight
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
@@ -162,7 +162,7 @@ class GeneralRunner:
     def _faster(self) -> AbstractContextManager[object]:
         """What makes attention faster in bfloat16 on a CPU."""
         half = self._dtype == torch.bfloat16 and self._device.type == "cpu"
-        return FasterAttention() if half else nullcontext()
+        return FasterFunctions() if half else nullcontext()
 
     def _step(self, tokens_per_pass: int, each_pass: Callable[[], None]) -> Callable[[], None]:
         """What happens before every pass."""
@@ -184,20 +184,21 @@ def general_runners(request: AblationRequest, dtype: torch.dtype, lanes: int) ->
         ModelError: the model cannot be run, or not exactly; see `Replay`.
     """
     model = request.model
-    fixed, strength = model.fixed or not can_share(model.module), request.settings.strength
+    fixed, settings = model.fixed or not can_share(model.module), request.settings
+    strength, rank = settings.strength, settings.rank
 
     def fits(module: nn.Module) -> bool:
-        added = bytes_of_finished(module) * (2 if strength else 1)
+        added = bytes_of_finished(module) * (2 if strength or rank else 1)
         return added < _SHARE_OF_FREE * available_memory(request.device)
 
     module = model.module
     if not fixed:
         module.to(request.device)
         ready = all(p.dtype == dtype for p in module.parameters() if p.is_floating_point())
-        finished = finished_maps(module, strength) if ready and fits(module) else {}
+        finished = finished_maps(module, strength, rank) if ready and fits(module) else {}
         module = cast_copy(module, dtype, finished)
         if not ready and fits(module):
-            finish_maps(module, strength)
+            finish_maps(module, strength, rank)
     replay, layout = _prepared(request, module)
     pack(replay)
     first = GeneralRunner(request, replay, layout)
@@ -211,7 +212,7 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
     """A model prepared on short examples, and the layout of a language model's rows."""
     encoded, alone = request.encoded, getattr(request.checkpoint, "alone", False)
     device, dtype = _place(module)
-    switches = Switches(request.settings.strength)
+    switches = Switches(request.settings.strength, request.settings.rank)
     if not isinstance(encoded, EncodedRequests):
         items = example_of(encoded)[: 1 if alone else None]
         inputs = inputs_of(module, encoded, items, device)
@@ -225,6 +226,7 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
             alone=alone,
             one_position=one,
             instead=None if module is request.model.module else activated_in_place,
+            by_module=request.settings.names_modules,
         ), None
     share = dtype.itemsize > 2 or _may_share(request, module)
     layout = choose_layout(module, encoded, dtype, device, alone, share)
@@ -240,6 +242,7 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
             switches=switches,
             alone=alone,
             instead=None if module is request.model.module else activated_in_place,
+            by_module=request.settings.names_modules,
         )
     return replay, layout
 

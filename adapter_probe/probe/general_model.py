@@ -15,11 +15,13 @@ from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ModelError
+from adapter_probe.replay.directions import refuse_without
 from adapter_probe.replay.recording import Inputs
 from adapter_probe.replay.replay import layers_in_order
 from adapter_probe.replay.stacks import Layer, stacks_of
 from adapter_probe.replay.switches import Switches
-from adapter_probe.spans import NormChoice, SiteChoice, Stack
+from adapter_probe.replay.two_states import TwoStates
+from adapter_probe.spans import NormChoice, Site, Stack
 
 from .rows import arguments_of
 
@@ -37,6 +39,7 @@ class GeneralModel:
         example: arguments of its forward, to see which layers it calls.
         fixed: whether its weights must stay in their precision and on their devices.
         layers: names of the layers of a model without adapters.
+        by_module: whether every kind of tuned module is a site of its own.
 
     Attributes:
         module: the model.
@@ -44,11 +47,23 @@ class GeneralModel:
         fixed: see above.
     """
 
-    def __init__(self, module: nn.Module, example: Inputs, fixed: bool = False, layers: Sequence[str] = ()):
+    def __init__(
+        self,
+        module: nn.Module,
+        example: Inputs,
+        fixed: bool = False,
+        layers: Sequence[str] = (),
+        by_module: bool = False,
+    ):
         self.module, self.fixed = module.eval(), fixed
         self.layers = [Layer(name, module.get_submodule(name), ((), ())) for name in layers]
         if not layers:
-            self.layers = layers_in_order(module, example)
+            self.layers = layers_in_order(module, example, by_module)
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The sites of every layer."""
+        return self.layers[0].sites
 
     @property
     def has_adapter(self) -> np.ndarray:
@@ -66,12 +81,13 @@ class GeneralModel:
         return added_parameters(self.module)
 
     @contextmanager
-    def switched_off(self, mask: np.ndarray, strength: float = 0.0) -> Iterator[None]:
+    def switched_off(self, mask: np.ndarray, strength: float = 0.0, rank: int = 0) -> Iterator[None]:
         """Inside, the adapters of some sites are off: those where the mask, bool ``[sites]``, is false.
 
         Args:
             mask: see above.
             strength: what their change is multiplied by.
+            rank: how many of their directions are kept.
 
         Raises:
             ModelError: a layer that is called several times would be on in one call and off in another.
@@ -86,7 +102,7 @@ class GeneralModel:
                 "of these layers"
             )
         needed = [(parameter, parameter.requires_grad) for parameter in self.module.parameters()]
-        was, switches = [(module, module.disable_adapters) for module in off], Switches(strength)
+        was, switches = [(module, module.disable_adapters) for module in off], Switches(strength, rank)
         try:
             for module in off:
                 switches.set(module, False)
@@ -168,7 +184,16 @@ class GeneralModel:
         for adapter in placed:
             adapter.restore_norm()
 
-    def check_sites(self, sites: SiteChoice) -> None:
+    def check_rank(self, rank: int) -> None:
+        """Refuse a rank of adapters that have no directions, or fewer.
+
+        Raises:
+            ModelError: it is so.
+        """
+        if rank:
+            refuse_without((module for part in self.site_modules for module in part), rank)
+
+    def check_sites(self, sites: str) -> None:
         """Refuse one sublayer of layers in which the sublayers cannot be told apart.
 
         Raises:
@@ -182,7 +207,9 @@ class GeneralModel:
             )
 
 
-def model_of(opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBatches) -> GeneralModel:
+def model_of(
+    opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBatches, by_module: bool = False
+) -> GeneralModel:
     """The model of a checkpoint; `encoded` are the examples that it will read.
 
     Raises:
@@ -206,7 +233,7 @@ def model_of(opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBat
     else:
         example = inputs_of(module, encoded, example_of(encoded)[:1], device)
     names = () if Switches().inside(module) else getattr(opened, "layer_names", ())
-    return GeneralModel(module, example, getattr(opened, "quantised", None) is not None, names)
+    return GeneralModel(module, example, getattr(opened, "quantised", None) is not None, names, by_module)
 
 
 def ignore_padding(module: nn.Module) -> None:
@@ -247,11 +274,13 @@ def added_parameters(module: nn.Module) -> int:
     return sum(_added(tuple(Switches().inside(module).values())).values())
 
 
-def _added(part: tuple[nn.Module, ...]) -> dict[nn.Parameter, int]:
+def _added(part: tuple[nn.Module, ...]) -> dict[Tensor, int]:
     """The parameters that a site's tuners add, and their sizes."""
     return {
         parameter: parameter.numel()
         for module in part
-        for name, parameter in module.named_parameters()
+        for name, parameter in (
+            module.changed().items() if isinstance(module, TwoStates) else module.named_parameters()
+        )
         if not any(own in _BASE for own in name.split("."))
     }

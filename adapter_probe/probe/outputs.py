@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.checkpoints.peft_headers import LIBRARY
+from adapter_probe.checkpoints.adapter_folder import LIBRARY
 from adapter_probe.data.answers import Answers, choose_windows, score_answers
 from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests
@@ -96,6 +96,8 @@ def assemble_results(
         "task": request.checkpoint.description.task.name,
         "site_parameters": request.model.site_parameters,
     }
+    if request.settings.names_modules:
+        settings["site_names"] = [site.name for site in request.model.sites]
     rank = _lora_rank(request.checkpoint.description.method)
     if rank and request.model.numbers_layers_as_peft:
         settings["lora_rank"] = rank
@@ -159,6 +161,7 @@ def assemble_results(
         differences=differences,
         right=right,
         stacks=stacks,
+        modules=None if variants.modules is None else np.array(variants.modules),
         tags=tags,
         true_tags=true_tags,
     )

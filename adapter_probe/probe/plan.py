@@ -51,17 +51,23 @@ def nodes_by_site(masks: np.ndarray, forks_early: np.ndarray | None = None) -> l
     return [len(np.unique(masks[:, :n], axis=0)) if n else 1 for n in read]
 
 
-def count_work(masks: np.ndarray, lengths: np.ndarray, forks_early: np.ndarray | None = None) -> Workload:
-    """The amount of work for masks ``[variants, sites]`` and example lengths; see `nodes_by_site`."""
+def count_work(
+    masks: np.ndarray, lengths: np.ndarray, forks_early: np.ndarray | None = None, sites_of_layer: int = 2
+) -> Workload:
+    """The amount of work for masks ``[variants, sites]`` and example lengths; see `nodes_by_site`.
+
+    Where layers have other sites than their two sublayers, those count by the first and by the last site.
+    """
     masks = np.asarray(masks, dtype=bool)
     nodes = nodes_by_site(masks, forks_early)
+    first, last = nodes[::sites_of_layer], nodes[sites_of_layer - 1 :: sites_of_layer]
     return Workload(
         n_variants=len(masks),
         n_distinct=len(np.unique(masks, axis=0)),
         n_examples=len(lengths),
         n_tokens=int(lengths.sum()),
-        layer_evaluations=(sum(nodes[0::2]), sum(nodes[1::2])),
-        separate_layer_evaluations=len(masks) * masks.shape[1] // 2,
+        layer_evaluations=(sum(first), sum(last)),
+        separate_layer_evaluations=len(masks) * masks.shape[1] // sites_of_layer,
     )
 
 

@@ -24,13 +24,13 @@ from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 from adapter_probe.data.packing import cut_by_tokens
 from adapter_probe.errors import CheckpointError
 from adapter_probe.progress import progress_bar
-from adapter_probe.spans import SITES_PER_LAYER, Span, VariantSet, in_model
+from adapter_probe.spans import Span, VariantSet, in_model
 
 from .general import general_runners, own_forward
-from .general_model import GeneralModel, added_parameters
+from .general_model import added_parameters
 from .outputs import assemble_results, joined
 from .plan import choose_tokens_per_pass, cut_batches
-from .prune_writing import adapters_of, mask_without, write_own, write_peft
+from .prune_writing import adapted_layers, adapters_of, mask_without, write_own, write_peft
 from .request import AblationRequest
 
 _TIMED_TOKENS, _TIMED_ROUNDS = 1024, 5
@@ -77,7 +77,7 @@ def prune_checkpoint(
     """
     opened, model = request.checkpoint, request.model
     layers = in_model(model.stacks, span, "--span") if span.stack or len(model.stacks) > 1 else span
-    _refuse_unfit(model, span, layers, source)
+    _refuse_unfit(request, span, layers, source)
     refuse_full(out)
     lengths = request.encoded.lengths
     order = np.argsort(np.random.default_rng(0).random(len(lengths)))
@@ -101,16 +101,22 @@ def prune_checkpoint(
     return PruneMeasurement(span, *counts, *seconds, results, request.settings.strength)
 
 
-def _refuse_unfit(model: GeneralModel, span: Span, layers: Span, source: Path) -> None:
+def _refuse_unfit(request: AblationRequest, span: Span, layers: Span, source: Path) -> None:
     """Refuse a span that cannot be removed, given with the numbers of its layers in the whole model."""
+    model = request.model
     n_layers, given = len(model.layers), str(span)
+    if request.settings.sites != "both" and isinstance(request.checkpoint, OpenedPlaced):
+        raise CheckpointError(
+            f"checkpoint {source} is not in PEFT's format, in which alone --sites {request.settings.sites} "
+            "can be removed; omit --sites"
+        )
     if span.first == span.last:
         given = given.removesuffix(f"-{span.last}")
     if layers.last >= n_layers:
         raise CheckpointError(
             f"--span {given} exceeds checkpoint {source}, whose layers are 0 to {n_layers - 1}"
         )
-    adapted = np.flatnonzero(model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)).tolist()
+    adapted = np.flatnonzero(adapted_layers(request)).tolist()
     begin = layers.first - span.first
     there = next(one.n_layers for one in model.stacks if one.name == span.stack)
     adapted = [layer - begin for layer in adapted if begin <= layer < begin + there]
@@ -119,7 +125,7 @@ def _refuse_unfit(model: GeneralModel, span: Span, layers: Span, source: Path) -
             f"checkpoint {source} has no adapters in layer {' and '.join(bare)}, where --span {given} "
             f"starts or ends; the layers with adapters are {', '.join(map(str, adapted))}"
         )
-    if not adapters_of(model, layers).isdisjoint(adapters_of(model, layers, outside=True)):
+    if not adapters_of(request, layers).isdisjoint(adapters_of(request, layers, outside=True)):
         raise CheckpointError(
             f"checkpoint {source} shares the adapters of layers {span} with other layers; they cannot be "
             "removed alone"
@@ -128,7 +134,7 @@ def _refuse_unfit(model: GeneralModel, span: Span, layers: Span, source: Path) -
 
 def _results(request: AblationRequest, span: Span, step: Callable[[int], None]) -> AblationResults:
     """The intact model and the one without the span, on all examples."""
-    mask = mask_without(request.model, span)
+    mask = mask_without(request, span)
     masks = np.stack([np.ones_like(mask), mask])
     items = np.argsort(request.encoded.lengths, kind="stable")
     tokens = choose_tokens_per_pass(request.tokens_per_pass, request.device.type, request.model.inner_size)

@@ -5,19 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from torch import nn
 
-from adapter_probe.checkpoints.native import save_checkpoint
-from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
+from adapter_probe.checkpoints.base_config import silent_transformers
+from adapter_probe.checkpoints.description import write_description
+from adapter_probe.checkpoints.files import DELTA, DESCRIPTION
+from adapter_probe.checkpoints.native import library_versions, save_checkpoint
+from adapter_probe.checkpoints.opened_peft import OpenedFinetuned, OpenedPeft, OpenedPlaced
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Adapters
-from adapter_probe.spans import SITES_PER_LAYER, Span
+from adapter_probe.replay.two_states import finished
+from adapter_probe.results.atomic import make_folder
+from adapter_probe.results.fingerprints import sha256_of
+from adapter_probe.spans import Span, choose_sites
 
 from .general import own_forward
-from .general_model import GeneralModel
 from .request import AblationRequest
 
 
@@ -40,8 +46,11 @@ def write_own(
     Raises:
         CheckpointError: the adapters cannot be scaled in their weights, or nothing would be left.
     """
+    if isinstance(opened, OpenedFinetuned):
+        _write_finetuned(request, opened, span, out, scores)
+        return
     description, layers = opened.description, range(span.first, span.last + 1)
-    method, adapters = description.method, adapters_of(request.model, span)
+    method, adapters = description.method, adapters_of(request, span)
     assert isinstance(method, Adapters | ImportedMethod), "nothing else has adapters"
     tensors = dict(opened.tensors)
     chosen = {name for name in tensors if opened.is_inside(name, span)}
@@ -59,6 +68,41 @@ def write_own(
     method, tensors = opened.without(span)
     training = {**training, "pruned_layers": gone}
     save_checkpoint(out, tensors, replace(description, method=method, training=training, scores=scores))
+
+
+def _write_finetuned(
+    request: AblationRequest, opened: OpenedFinetuned, span: Span, out: Path, scores: dict[str, float | None]
+) -> None:
+    """Write a fine-tuned model with the base's tensors in some layers, or with what lies between the two.
+
+    Raises:
+        CheckpointError: no layer would differ from the base.
+    """
+    model, strength, about = request.model, request.settings.strength, opened.description
+    gone, kept = adapters_of(request, span), adapters_of(request, span, outside=True)
+    if not strength and not kept:
+        raise CheckpointError(
+            f"checkpoint {opened.folder} would differ from its base in no layer; use the base model instead"
+        )
+    with model.switched_off(mask_without(request, span), strength):
+        plain = finished(opened.model)
+    done: list[Any] = [[span.first, span.last, *[strength] * bool(strength)]]
+    key = "scaled_layers" if strength else "layers_of_base"
+    training = {**about.training, key: [*about.training.get(key, ()), *done]}
+    written = replace(about, training=training, scores=scores)
+    if (opened.folder / DELTA).is_file():
+        state = plain.state_dict(keep_vars=True)
+        back = set() if strength else {id(t) for module in gone for t in module.other().values()}  # type: ignore[operator]
+        tensors = {name: state[name] for name in opened.tensors if id(state[name]) not in back}
+        save_checkpoint(out, tensors, written)
+        return
+    make_folder(out)
+    with silent_transformers():
+        plain.save_pretrained(out)  # type: ignore[operator]
+        opened.tokenizer.save_pretrained(out)
+    if (opened.folder / DESCRIPTION).is_file():
+        digest = sha256_of(out / "model.safetensors")
+        write_description(out, replace(written, delta_sha256=digest, versions=library_versions()))
 
 
 def write_peft(
@@ -85,7 +129,7 @@ def write_peft(
     from adapter_probe.checkpoints.scaling import write_scaled
     from adapter_probe.replay.checking import coarsest, compare
 
-    model, gone, strength = request.model, adapters_of(request.model, span), request.settings.strength
+    model, gone, strength = request.model, adapters_of(request, span), request.settings.strength
 
     def write(place: Path) -> None:
         if strength:
@@ -97,7 +141,7 @@ def write_peft(
         try:
             write(Path(trial))
             smaller = load_without(opened, Path(trial))
-            with model.switched_off(mask_without(model, span), strength):
+            with model.switched_off(mask_without(request, span), strength):
                 own = own_forward(request, model.module, items)()
             compare(own_forward(request, smaller, items)(), own, coarsest(smaller))
         except (CheckpointError, ModelError) as error:
@@ -109,17 +153,25 @@ def write_peft(
     return smaller
 
 
-def adapters_of(model: GeneralModel, span: Span, outside: bool = False) -> set[nn.Module]:
-    """The modules of a span's adapters, or of those outside it."""
+def adapters_of(request: AblationRequest, span: Span, outside: bool = False) -> set[nn.Module]:
+    """The modules of a span's adapters at the settings' sites, or all other ones."""
     found: set[nn.Module] = set()
-    for site, modules in enumerate(model.site_modules):
-        if (span.first <= site // SITES_PER_LAYER <= span.last) != outside:
+    for modules, on in zip(request.model.site_modules, mask_without(request, span)):
+        if on == outside:
             found.update(modules)
     return found
 
 
-def mask_without(model: GeneralModel, span: Span) -> np.ndarray:
-    """Bool ``[sites]`` with the span off."""
-    mask = np.ones(SITES_PER_LAYER * len(model.layers), dtype=bool)
-    mask[SITES_PER_LAYER * span.first : SITES_PER_LAYER * (span.last + 1)] = False
-    return mask
+def adapted_layers(request: AblationRequest) -> np.ndarray:
+    """Bool ``[layers]``: which layers have adapters at the settings' sites."""
+    model = request.model
+    has_adapter = model.has_adapter.reshape(len(model.layers), len(model.sites))
+    return np.asarray(has_adapter[:, choose_sites(request.settings.sites, model.sites)].any(axis=1))
+
+
+def mask_without(request: AblationRequest, span: Span) -> np.ndarray:
+    """Bool ``[sites]`` with the span off, at the settings' sites."""
+    model = request.model
+    mask = np.ones((len(model.layers), len(model.sites)), dtype=bool)
+    mask[span.first : span.last + 1, choose_sites(request.settings.sites, model.sites)] = False
+    return mask.reshape(-1)

@@ -12,6 +12,7 @@ import torch
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.any_base import start_of
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
+from adapter_probe.checkpoints.finetuned import with_outside_of_base
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.custom_metric import CustomMetric
@@ -29,7 +30,7 @@ from adapter_probe.data.tagged import refuse_unscorable
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
 from adapter_probe.metrics import COMPARISONS, check_metric
 from adapter_probe.replay.switches import Switches
-from adapter_probe.spans import SITES_PER_LAYER, VariantSet, effective_variants
+from adapter_probe.spans import VariantSet, effective_variants
 
 from .arguments import PREDICTIONS_VERSION, AblationArguments
 from .general_model import GeneralModel, model_of
@@ -70,7 +71,7 @@ class AblationRequest:
         Raises:
             ModelError: it has no adapter that can be switched off.
         """
-        return model_of(self.checkpoint, self.encoded)
+        return model_of(self.checkpoint, self.encoded, self.settings.names_modules)
 
     @property
     def remarks(self) -> list[str]:
@@ -101,7 +102,7 @@ class AblationRequest:
     def variants(self) -> VariantSet:
         """The variants of the study, the intact model first; every span switches off other adapters."""
         model = self.model
-        return effective_variants(self.settings.variants(model.stacks), model.has_adapter)
+        return effective_variants(self.settings.variants(model.stacks, model.sites), model.has_adapter)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -147,6 +148,8 @@ def prepare_ablation(
             "--precision mixed is not possible with a quantised base, which has one precision; give "
             "float32 or bfloat16"
         )
+    if settings.outside == "base":
+        opened = with_outside_of_base(opened)
     if isinstance(opened, OpenedPlaced) and not Switches().inside(opened.model):
         raise _without_adapters(arguments.checkpoint, np.zeros((1, 2), dtype=bool), opened, settings)
     named = data_name(arguments.data) if examples is None else GIVEN_BATCHES
@@ -179,11 +182,12 @@ def _refuse_unfit(model: GeneralModel, opened: OpenedPeft, arguments: AblationAr
     """
     settings = arguments.settings
     model.check_norms(settings.layernorm)
+    model.check_rank(settings.rank)
     has_adapter = model.has_adapter  # [sites]
-    never_off = settings.variants(model.stacks).masks.all(axis=0)  # [sites]
+    never_off = settings.variants(model.stacks, model.sites).masks.all(axis=0)  # [sites]
     if not (has_adapter & ~never_off).any():
         raise _without_adapters(
-            arguments.checkpoint, has_adapter.reshape(-1, SITES_PER_LAYER), opened, settings
+            arguments.checkpoint, has_adapter.reshape(-1, len(model.sites)), opened, settings
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ class OpenModel:
         self._prepared: GeneralRunner | None = None
         if opened.quantised is None:
             opened.model.to(device)
-        own = opened.model
+        own: Any = opened.model
         self.base = own.get_base_model() if hasattr(own, "get_base_model") else own
         self.model = model_of(opened, self._encoded(("a",), None))
 

@@ -51,7 +51,7 @@ class Observed:
     def __init__(self, layer: Layer, one: Call, two: Call):
         self.layer, self.module = layer, layer.module
         self.names = {module: name for name, module in self.module.named_modules() if name}
-        self.site = {self.names[m]: site for site, part in enumerate(layer.parts) for m in part}
+        self.site = {self.names.get(m, ""): site for site, part in enumerate(layer.parts) for m in part}
         self._one, self._two = self._runs(one), self._runs(two)
 
     def _runs(self, call: Call) -> Runs:

@@ -10,6 +10,7 @@ from itertools import groupby
 from torch import nn
 
 from adapter_probe.errors import ModelError
+from adapter_probe.spans import SITES, Site
 
 from .switches import Application, Switches
 
@@ -26,11 +27,13 @@ class Layer:
     Attributes:
         name: its name in the model.
         module: the module.
-        parts: what can be switched in its attention and in its feed-forward network.
+        parts: the modules that each site switches.
         unclear: the name of an adapter that belongs to neither by its name; everything is in the first part
             then. Empty if there is none.
         number: of its calls in a forward, the one that this is; the parts are those that act in it.
         applications: what says to adapters of single calls which call is running.
+        sites: the sites, the same in all layers of a model: its attention and its feed-forward network, or
+            one for each kind of tuned module.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Layer:
     unclear: str = ""
     number: int = 0
     applications: tuple[Application, ...] = ()
+    sites: tuple[Site, ...] = SITES
 
     def begin(self) -> None:
         """Let the next call of the module be this one."""
@@ -66,8 +70,13 @@ def in_calls(layers: Sequence[Layer], order: Sequence[int]) -> list[Layer]:
     return found
 
 
-def find_layers(model: nn.Module, switches: Switches) -> list[Layer]:
+def find_layers(model: nn.Module, switches: Switches, by_module: bool = False) -> list[Layer]:
     """The layers of all outermost lists of modules that hold an adapter, in the order of the modules.
+
+    Args:
+        model: the model.
+        switches: what can be switched.
+        by_module: whether every kind of tuned module is a site of its own.
 
     Raises:
         ModelError: there is none, or an adapter in them cannot be switched.
@@ -77,7 +86,58 @@ def find_layers(model: nn.Module, switches: Switches) -> list[Layer]:
         layers += [_layer(f"{name}.{number}", module, switches) for number, module in enumerate(modules)]
     if not layers:
         raise ModelError("no layer of the model holds an adapter that can be switched off")
-    return layers
+    return _in_modules(layers) if by_module else layers
+
+
+def _in_modules(layers: Sequence[Layer]) -> list[Layer]:
+    """The same layers with a site for each kind of tuned module that any of them holds.
+
+    A kind is a name inside the layer. The numbers of experts are left out of it, and those of sublayers where
+    a layer's modules have different names without them.
+    """
+    found = [{m: _path(layer.module, m) for part in layer.parts for m in part} for layer in layers]
+    without = [{m: ".".join(n for n in path.split(".") if not n.isdecimal()) for m, path in own.items()}
+               for own in found]  # fmt: skip
+    merged = {
+        short
+        for own, shorter in zip(found, without)
+        for short in shorter.values()
+        if len({own[m] for m in own if shorter[m] == short}) > 1
+    }
+    kinds = [
+        {m: path if shorter[m] in merged else shorter[m] for m, path in own.items()}
+        for own, shorter in zip(found, without)
+    ]
+    paths = list(dict.fromkeys(path for own in kinds for path in own.values()))
+    sublayers = [None if part is None else SITES[part].name for part in map(part_of, paths)]
+    sites = tuple(map(Site, _shortest(paths), paths, (name or "" for name in sublayers)))
+    return [
+        replace(layer, parts=tuple(tuple(m for m in own if own[m] == path) for path in paths), unclear="",
+                sites=sites)
+        for layer, own in zip(layers, kinds)
+    ]  # fmt: skip
+
+
+def _path(layer: nn.Module, module: nn.Module) -> str:
+    """The name of a tuned module in its layer, without the numbers of experts and what PEFT adds to it."""
+    if (part := getattr(module, "part", None)) is not None:
+        return SITES[part].name
+    name = next(name for name, own in layer.named_modules() if own is module)
+    names, kept = name.split("."), []
+    for depth, one in enumerate(names):
+        above = layer.get_submodule(".".join(names[:depth]))
+        experts = isinstance(above, nn.ModuleList) and len({type(own) for own in above}) == 1 < len(above)
+        if one != "base_layer" and not (one.isdecimal() and experts):
+            kept.append(one)
+    parameter = getattr(module, "parameter_name", None)  # of PEFT's modules for one of several parameters
+    return ".".join([*kept, parameter] if isinstance(parameter, str) else kept)
+
+
+def _shortest(paths: Sequence[str]) -> list[str]:
+    """The shortest end of each path that is the end of no other one."""
+    ends = [[path.split(".")[n:] for n in reversed(range(path.count(".") + 1))] for path in paths]
+    counts = Counter(tuple(end) for own in ends for end in own)
+    return [".".join(next((end for end in own if counts[tuple(end)] == 1), own[-1])) for own in ends]
 
 
 def stacks_of(layers: Sequence[Layer], config: object) -> list[tuple[str, int]]:
@@ -107,7 +167,7 @@ def stacks_of(layers: Sequence[Layer], config: object) -> list[tuple[str, int]]:
 def _lists(module: nn.Module, switches: Switches, prefix: str = "") -> Iterator[tuple[str, list[nn.Module]]]:
     for name, child in module.named_children():
         is_list = isinstance(child, nn.ModuleList) and not any(isinstance(x, nn.ModuleList) for x in child)
-        if is_list and any(map(switches.holds, child)):
+        if is_list and any(switches.holds(one) and len(switches.inside(one)) == 1 for one in child):
             continue  # single maps, and no layers: they stay on, like all that is outside the layers
         if is_list and switches.inside(child):
             yield prefix + name, list(child)

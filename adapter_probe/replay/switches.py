@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 
 from adapter_probe.errors import ModelError
 
+from .directions import truncate
 from .two_weights import TwoWeights, is_plain_lora, peft_is_loaded
 
 _SCALING, _FORWARD = "_own_scaling", "_own_forward"
@@ -52,10 +53,13 @@ class Switchable(nn.Module):
         part: the sublayer that it belongs to; None if its name says it.
         application: of a layer that is called several times; None of others.
         number: the call in which it acts.
+        in_tensors: whether it exchanges its own tensors, so that a strength scales it apart from what is
+            inside it.
     """
 
     disable_adapters = False
     strength = 1.0
+    in_tensors = False
     part: int | None = None
     application: Application | None = None
     number = 0
@@ -84,10 +88,11 @@ class Switches:
 
     Args:
         strength: what the adapters' change is multiplied by where a module is switched off.
+        rank: how many of its largest directions are kept there; 0 for none. What has none stays on.
     """
 
-    def __init__(self, strength: float = 0.0):
-        self.strength = strength
+    def __init__(self, strength: float = 0.0, rank: int = 0):
+        self.strength, self.rank = strength, rank
 
     def holds(self, module: nn.Module) -> bool:
         """Whether the module can be switched."""
@@ -101,9 +106,13 @@ class Switches:
         return isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper))
 
     def set(self, module: nn.Module, on: bool) -> None:
-        """Switch one module on or, as far as the strength says, off."""
-        self.switch(module, on or bool(self.strength))
-        if self.strength:
+        """Switch one module on or, as far as strength or rank say, off."""
+        self.switch(module, on or bool(self.strength or self.rank))
+        if self.rank and isinstance(module, TwoWeights):
+            module.choose(on)
+        elif self.rank:
+            truncate(module, None if on else self.rank)
+        elif self.strength:
             scale(module, 1.0 if on else self.strength)
 
     def switch(self, module: nn.Module, on: bool) -> None:
@@ -115,7 +124,7 @@ class Switches:
         """Why a module's switch would not give the base model; empty if it does."""
         if getattr(module, "merged", False):
             return "its adapters are merged into the weights"
-        if self.strength and not is_plain_lora(module):
+        if self.strength and not is_plain_lora(module) and not getattr(module, "in_tensors", False):
             inner = next((name for name, found in self.inside(module).items() if found is not module), None)
             if inner is not None:
                 return f"its outputs have no single change to scale, because it holds {inner} (--strength)"
@@ -136,7 +145,7 @@ def scale(module: Any, strength: float) -> None:
     if isinstance(module, Switchable):
         module.strength = strength
     elif isinstance(module, TwoWeights):
-        module.scale(strength)
+        module.choose(strength == 1)
     elif is_plain_lora(module):
         own = vars(module).setdefault(_SCALING, module.scaling)
         module.scaling = {name: strength * value for name, value in own.items()}

@@ -27,7 +27,8 @@ SCHEMA = 1
 _ARRAYS = {"masks": "masks", "spans": "spans", "logits": "outputs", "labels": "scored_with"}
 """Array of the file to attribute of the results."""
 _OPTIONAL = (
-    "answers", "counts", "groups", "greedy", "differences", "right", "stacks", "tags", "true_tags",
+    "answers", "counts", "groups", "greedy", "differences", "right", "stacks", "modules", "tags",
+    "true_tags",
 )  # fmt: skip
 _TEXTS = ("row_names", "metric", "kind", "label_names", "identity", "settings")
 

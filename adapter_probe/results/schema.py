@@ -53,12 +53,16 @@ STRENGTHS_CSV = "strengths.csv"
 RACE = "race.json"
 """The main results of a race, whose table is `SPANS_CSV` with decisions."""
 
+RANKS_CSV, SPECTRA_CSV = "ranks.csv", "spectra.csv"
+"""The tables of a study of ranks."""
+
 PARAMETERS_CSV = "parameters.csv"
 """Table of a suite: the parameters of its checkpoints."""
 
 ABLATION_FILES = (SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV, GROUPS_CSV, PREDICTIONS, SUMMARY)
 STRENGTH_FILES = (STRENGTHS_CSV, SUMMARY)
 RACE_FILES = (SPANS_CSV, RACE)
+RANK_FILES = (RANKS_CSV, SPECTRA_CSV, SUMMARY)
 SWEEP_TABLES = (SWEEP_CSV, TRADEOFF_CSV, AGGREGATE_CSV, SIZES_CSV, TRIALS_CSV)
 
 ColumnKind = str
@@ -97,7 +101,11 @@ SPANS_COLUMNS = {
 }  # fmt: skip
 STACK_COLUMN = {"stack": "text"}
 """The first column of an ablation's tables if the model has several stacks of layers."""
-OPTIONAL_SPANS_COLUMNS = {"significant": "flag", "non_monotone": "flag", "decision": "text", **STACK_COLUMN}
+MODULE_COLUMN = {"module": "text"}
+"""The column of a map of layers and modules after it: the module that is switched, or ``all``."""
+OPTIONAL_SPANS_COLUMNS = {
+    "significant": "flag", "non_monotone": "flag", "decision": "text", **STACK_COLUMN, **MODULE_COLUMN,
+}  # fmt: skip
 MOST_LAYERS = 1000
 """More than any Transformer has; tables are laid out as matrices of that many layers."""
 LAYERS_COLUMNS = {"layer": "count", "delta_points": "number", "share_points": "number"}
@@ -116,14 +124,22 @@ STRENGTHS_COLUMNS = {
     "n_examples": "count",
 }  # fmt: skip
 
+RANKS_COLUMNS = {
+    "rank": "count", **{name: kind for name, kind in STRENGTHS_COLUMNS.items() if name != "strength"},
+    "energy": "number",
+}  # fmt: skip
+SPECTRA_COLUMNS = {
+    "layer": "count", "module": "text", "expert": "count", "direction": "count", "value": "number",
+}  # fmt: skip
+
 _LARGEST_COUNT = 2**53  # beyond, floats skip whole numbers
 _WHOLE = r"-?\d{1,15}"
 _FLAGS = {"true": True, "false": False}
 
 
 def span_columns(frame: pd.DataFrame) -> list[str]:
-    """The columns that name a span: first and last layer and their number, in several stacks after these."""
-    return [name for name in (*STACK_COLUMN, "first", "last", "n_layers") if name in frame]
+    """The columns that name a span: first and last layer and their number, after its stack and its module."""
+    return [name for name in (*STACK_COLUMN, *MODULE_COLUMN, "first", "last", "n_layers") if name in frame]
 
 
 def read_table(
@@ -242,7 +258,7 @@ def find_results(folders: Iterable[str | Path]) -> list[Path]:
             raise ResultsError(f"{folder}: no such folder; give results folders")
         here = [folder] if holds_results(folder) else sorted(filter(holds_results, folder.iterdir()))
         if not here:
-            names = ", ".join((SPANS_CSV, STRENGTHS_CSV, *SWEEP_TABLES))
+            names = ", ".join((SPANS_CSV, STRENGTHS_CSV, RANKS_CSV, *SWEEP_TABLES))
             raise ResultsError(f"{folder} contains no results: none of {names} is in it or in a subfolder")
         for path in here:
             found.setdefault(path.resolve(), path)
@@ -251,7 +267,7 @@ def find_results(folders: Iterable[str | Path]) -> list[Path]:
 
 def holds_results(folder: Path) -> bool:
     """Whether the folder itself contains results."""
-    return any((folder / name).is_file() for name in (SPANS_CSV, STRENGTHS_CSV, *SWEEP_TABLES))
+    return any((folder / name).is_file() for name in (SPANS_CSV, STRENGTHS_CSV, RANKS_CSV, *SWEEP_TABLES))
 
 
 def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:

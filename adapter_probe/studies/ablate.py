@@ -77,7 +77,7 @@ def planned(
         use_threads(call.threads)
         request = prepare_ablation(opening, choose_device(call.device), *(opened or ()))
         requests = [(replace(request, settings=one.settings), where) for one, where in parts]
-        name = "ablate" if usual == USUAL else "strength"
+        name = {USUAL: "ablate", "strengths": "strength"}.get(usual, usual)
         with activity(f"{name}: measuring the speed on a small batch", call.progress):
             return plan_ablation(requests, folder, time.perf_counter() - began)
 
@@ -152,7 +152,7 @@ def computed(
                 request = on_other_data(request, parts[0][0])
         studies: list[Ablation] = []
         for one, folder in parts:
-            title = name if name == "ablate" else f"{name} {one.settings.strength:g}"
+            title = name if name == "ablate" else f"{name} {one.settings.rank or one.settings.strength:g}"
             asked = replace(request, settings=one.settings)
             said = () if found else request.checkpoint.notes
             remarks = () if studies else (*said, *request.remarks)

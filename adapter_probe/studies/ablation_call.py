@@ -119,6 +119,8 @@ def _on_disk(call: Called) -> Called:
         CheckpointError: there is no such checkpoint, or a folder is given with a revision.
     """
     name = str(call.checkpoint)
+    if call.base is not None and not isinstance(call.base, (str, Path)):
+        raise DataError(f"base= is a model in memory, and {name} is on disk; give the folder of its base")
     if is_hub_name(name):
         with activity(f"ablate: looking for {name}", call.progress):
             place = fetch_checkpoint(name, call.revision, call.adapter)

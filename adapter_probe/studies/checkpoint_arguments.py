@@ -28,6 +28,7 @@ from adapter_probe.settings import (
     OnBase,
     OnDevice,
     OneOfSeveral,
+    OutsideChoice,
     Settings,
     fixed,
     required,
@@ -80,11 +81,18 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
     checkpoint: str | Path | Module | Trainer = field(
         kw_only=False,
         metadata=required(
-            "checkpoint folder, written by this project, `adapters`, PEFT or the paper's code; or a name on "
+            "checkpoint folder, written by this project, `adapters`, PEFT or the paper's code, or a whole "
+            "fine-tuned model, with its base; or a name on "
             "the Hugging Face Hub. In Python also a model in memory with PEFT's tuners, such as a "
             "`PeftModel` after training, with data and tokenizer.",
             metavar="CHECKPOINT", argument=True, place="checkpoint or name", shell=Path,
         )
+    )  # fmt: skip
+    rank: int = fixed(0)
+    base: str | Path | Module | None = setting(  # type: ignore[assignment]
+        None, "base model, if it differs from the recorded one: a folder or a Hugging Face Hub name. Of a "
+        "whole fine-tuned model, the one that it was trained from: its layers are switched between the two. "
+        "In Python also a model in memory, for one in memory.", panel="Data", metavar="BASE", shell=str,
     )  # fmt: skip
     data: ExampleSource = setting(
         (), "file of labelled examples to use instead of the checkpoint's own task (the metrics kl and "
@@ -145,6 +153,30 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
         "logits", "with batches, the output of the model that is scored: its name, or a function from all "
         "outputs to ``[examples, outputs]``, or of tags to ``[examples, positions, tags]``.", shell=NoneType,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunRanks(Ablate):
+    """The arguments of `adapter_probe.ranks`."""
+
+    ranks: Sequence[int] = setting(
+        (), "numbers of directions to keep; by default 1, 2, 4, ... below the rank of the adapters. All of "
+        "them, the adapter as it was trained, are always among them.", panel="Spans", least=1,
+    )  # fmt: skip
+    spans: str = setting(
+        "whole", "spans that are truncated one at a time besides all layers together: none (whole), single "
+        "layers (single), or as for ablate.", panel="Spans", metavar="SET", slug="{}", note="spans {}",
+    )  # fmt: skip
+    within: float = setting(
+        1.0, "percentage points that the needed directions may cost.", panel="Spans", metavar="POINTS"
+    )
+    strength: float = fixed(0.0)
+    outside: OutsideChoice = fixed("finetuned")
+    complement: bool = fixed(False)
+    against: ExampleSource = fixed(())
+    cluster: SlurmOptions | None = fixed(None)
+    lm_eval_json: str | Path | None = fixed(None)
+    lm_eval_samples: str | Path | None = fixed(None)
 
 
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
@@ -215,6 +247,10 @@ class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
         None, "multiply what the adapters in the layers change by this number, in the weights that are "
         "written.", panel="Output", metavar="S",
     )  # fmt: skip
+    rank: int | None = setting(
+        None, "of a fine-tuned model, for ``peft`` and ``mlx``: the largest rank of the LoRA that its "
+        "difference to the base is written as.", least=1, panel="Output",
+    )  # fmt: skip
     lossy: bool = setting(False, "drop what the output format cannot represent.", panel="Output")
 
     def __post_init__(self) -> None:
@@ -247,6 +283,10 @@ class Prune(Shown, RaceOptions, OnDevice, Encoded, Prompting, Labelled, Dequanti
     race: bool = setting(
         False, "with within, find the span by a race instead of an ablation, without all examples for all: "
         "as adapter-probe ablate --race longest.", panel="Race",
+    )  # fmt: skip
+    sites: str = setting(
+        "both", "which adapters of the span to remove: both, or of a checkpoint of PEFT attention, ffn, or "
+        "names of tuned modules, as for ablate.", metavar="NAMES",
     )  # fmt: skip
     strength: float = setting(
         0.0, "multiply what the span's adapters change by this number instead of removing them.", metavar="S"

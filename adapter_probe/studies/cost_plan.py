@@ -244,7 +244,9 @@ def plan_ablation(
     total = sum(run.tokens_total for run in runs)
     seconds = per_token * (total - sum(run.tokens_done for run in runs))
     done, n_parts = (sum(numbers) for numbers in zip(*(run.parts_done() for run in runs)))
-    work = count_work(request.variants.masks, request.encoded.lengths, request.model.forks_early)
+    work = count_work(
+        request.variants.masks, request.encoded.lengths, request.model.forks_early, len(request.model.sites)
+    )
     per_pass = per_token * total / sum(work.layer_evaluations)
     return AblationPlan(
         **asdict(work),
@@ -290,11 +292,12 @@ def _other_choices(request: AblationRequest, seconds_per_pass: float) -> list[di
         if (spans, group) == (settings.spans, settings.group):
             continue
         try:
-            variants = replace(settings, spans=spans, group=group).variants(model.stacks)
+            variants = replace(settings, spans=spans, group=group).variants(model.stacks, model.sites)
         except ResultsError:  # the model has fewer layers, or no such span is left
             continue
         variants = effective_variants(variants, model.has_adapter)
-        passes = count_work(variants.masks, request.encoded.lengths, model.forks_early).layer_evaluations
+        work = count_work(variants.masks, request.encoded.lengths, model.forks_early, len(model.sites))
+        passes = work.layer_evaluations
         n_spans = sum(span is not None for span in variants.spans)
         seconds = seconds_per_pass * sum(passes)
         found.append({"spans": spans, "group": group, "n_spans": n_spans, "layer_evaluations": passes,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from .ablation_study import Ablation
     from .race_study import Race
+    from .rank_study import Ranks
     from .strength_study import Strengths
     from .suite import Suite
     from .sweep_trials import Sweep
@@ -77,6 +78,16 @@ def race_report(study: Race) -> dict[str, Any]:
     """Draw a finished race into its folder; its summary with the paths of all files."""
     files = {"spans": str(study.folder / schema.SPANS_CSV), "race": str(study.folder / schema.RACE)}
     return {**to_record(study.summary), "files": {**files, **draw_into_folder(study)}}
+
+
+def rank_report(study: Ranks) -> dict[str, Any]:
+    """Draw a finished study of ranks into its folder; its summary and points with the paths of files."""
+    files = {name: str(study.folder / f"{name}.csv") for name in ("ranks", "spectra")}
+    said = study.summary
+    return {
+        **to_record(said), "verdict": said.verdict, "points": schema.plain_rows(study.table),
+        "files": {**files, **draw_into_folder(study)},
+    }  # fmt: skip
 
 
 def sweep_report(study: Sweep, paper: bool = False) -> dict[str, Any]:

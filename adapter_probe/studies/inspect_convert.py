@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -10,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe import wording
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import AdapterProbeError, CheckpointError
 from adapter_probe.models.peft_method import PeftMethod
 
 from .checkpoint_arguments import Convert, Inspect
 
 if TYPE_CHECKING:
-    from adapter_probe.checkpoints.headers import Contents
-    from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
+    from adapter_probe.checkpoints.opened_peft import OpenedPeft
 
 
 @taking(Inspect)
@@ -35,28 +33,18 @@ def inspect(call: Inspect) -> dict[str, Any]:
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
     """
-    from adapter_probe.checkpoints.headers import read_contents
-    from adapter_probe.checkpoints.mlx import as_peft
-    from adapter_probe.checkpoints.peft_headers import read_peft_contents
+    from adapter_probe.checkpoints.contents import contents_of
+    from adapter_probe.checkpoints.opening import open_any
+    from adapter_probe.checkpoints.shared import BaseWithoutWeights
 
     place = None if call.base is None else str(call.base)
-    translated = as_peft(choose_adapter(Path(call.checkpoint), call.adapter), place)
-    folder = translated.folder
-    contents = read_contents(folder, place) or read_peft_contents(folder, place)
-    if contents is None:
-        from adapter_probe.checkpoints.opened_peft import OpenedPlaced
-        from adapter_probe.checkpoints.opening import open_any
-
-        opened = open_any(folder, place)
-        if isinstance(opened, OpenedPlaced):
-            contents = contents_of(opened)
-        else:
-            contents = read_peft_contents(opened.folder, opened.description.base.name, opened=True)
-            if contents is not None:
-                described = replace(contents.description, task=opened.description.task)
-                contents = replace(contents, description=described, notes=opened.notes)
-    if contents is None:
-        raise CheckpointError(f"checkpoint {folder} opens, but the files of its base cannot be listed")
+    folder = choose_adapter(Path(call.checkpoint), call.adapter)
+    try:
+        contents = contents_of(open_any(folder, place, shared=BaseWithoutWeights()))
+    except AdapterProbeError:
+        raise
+    except Exception:  # code of a tuner or a family that needs the numbers
+        contents = contents_of(open_any(folder, place))
     description, counts = contents.description, contents.counts
     return {
         "base": description.base.name,
@@ -76,28 +64,8 @@ def inspect(call: Inspect) -> dict[str, Any]:
         "trained_parameters_without_head": contents.trained_body,
         "percent_of_base": 100 * contents.trained_body / contents.pretrained,
         "adapters_percent_of_base": 100 * counts["adapters"] / contents.pretrained,
-        "notes": [*translated.notes, *contents.notes],
+        "notes": list(contents.notes),
     }
-
-
-def contents_of(opened: OpenedPlaced) -> Contents:
-    """The contents of an open checkpoint, as `read_contents` reads them from files."""
-    from adapter_probe.checkpoints.headers import Contents, count_parameters
-    from adapter_probe.replay.stacks import find_layers
-    from adapter_probe.replay.switches import Switches
-
-    model, about = opened.model, opened.description
-    parts = {layer.name: layer.parts for layer in find_layers(model, Switches())}
-    counts = count_parameters(opened.shapes, opened.trained, opened.missing, f"{model.base_model_prefix}.")
-    return Contents(
-        about,
-        model.config.model_type,
-        len(opened.layer_names),
-        about.base.hidden_size,
-        sum(bool(part) for name in opened.layer_names for part in parts.get(name, ())),
-        *counts,
-        opened.notes,
-    )
 
 
 def _method(method: Any) -> dict[str, Any]:
@@ -118,6 +86,9 @@ def convert(call: Convert) -> list[str]:
 
     With `strength`, what the adapters in the layers change is multiplied by this number in the weights that
     are written, which is what `adapter_probe.strength` scores; heads and other modules stay as they are.
+
+    With `rank`, the difference of a fine-tuned model to its base is written as a LoRA: of every linear map in
+    the layers the largest singular values, and everything else that differs as a whole.
 
     Returns:
         what was dropped, as short texts such as ``the trained LayerNorms``.
@@ -148,19 +119,19 @@ def _write(call: Convert, out: Path) -> list[str]:
 
     source, files = choose_adapter(Path(call.source), call.adapter), as_tuple(call.data)
     opened = open_any(source, None if call.base is None else str(call.base))
-    if call.strength is not None and isinstance(opened, OpenedPlaced):
+    _refuse_rank(opened, call)
+    if call.rank is None and call.strength is not None and isinstance(opened, OpenedPlaced):
         from adapter_probe.checkpoints.scaling import scaled
 
         opened = scaled(opened, call.strength)
     if call.to == "mlx":
         base = opened.description.base
         with TemporaryDirectory() as made:
-            _write_peft(opened, Path(made, "peft"), call.strength, "MLX-LM")
+            lost = _write_peft(opened, Path(made, "peft"), call, "MLX-LM")
             write_mlx(Path(made, "peft"), base.n_layers, base.name, out)
-        return []
+        return lost
     if call.to == "peft":
-        _write_peft(opened, out, call.strength)
-        return []
+        return _write_peft(opened, out, call)
     if not isinstance(opened, OpenedPlaced):
         raise CheckpointError(
             f"checkpoint {call.source} is loaded by PEFT, so it can be written in PEFT's or MLX-LM's format "
@@ -177,22 +148,47 @@ def _write(call: Convert, out: Path) -> list[str]:
     return []
 
 
-def _write_peft(opened: OpenedPeft, out: Path, strength: float | None, library: str = "PEFT") -> None:
+def _refuse_rank(opened: OpenedPeft, call: Convert) -> None:
+    """Refuse a rank of adapters, and a fine-tuned model without one where a LoRA is written.
+
+    Raises:
+        CheckpointError: it is so.
+    """
+    from adapter_probe.checkpoints.opened_peft import OpenedFinetuned
+
+    finetuned, lora = isinstance(opened, OpenedFinetuned), call.to in ("peft", "mlx")
+    if call.rank is not None and not (finetuned and lora):
+        raise CheckpointError(
+            f"--rank {call.rank} applies only to a fine-tuned model that is written with --to peft or mlx"
+        )
+    if finetuned and call.rank is None and (lora or call.strength is not None):
+        raise CheckpointError(
+            f"checkpoint {call.source} is a fine-tuned model, whose difference to its base is written with "
+            "--to peft as a LoRA; give its rank with --rank"
+        )
+
+
+def _write_peft(opened: OpenedPeft, out: Path, call: Convert, library: str = "PEFT") -> list[str]:
     """Write PEFT's format, whatever was opened; adapters of PEFT are scaled by a strength."""
     from adapter_probe.checkpoints.converting import to_peft
-    from adapter_probe.checkpoints.opened_peft import OpenedPlaced
+    from adapter_probe.checkpoints.opened_peft import OpenedFinetuned, OpenedPlaced
 
+    if isinstance(opened, OpenedFinetuned) and call.rank is not None:
+        from adapter_probe.checkpoints.low_rank import to_lora
+
+        return [to_lora(opened, call.rank, out, call.strength)]
     if isinstance(opened, OpenedPlaced):
         to_peft(opened, out, library)
-        return
-    if strength is not None:
+        return []
+    if call.strength is not None:
         from adapter_probe.checkpoints.scaling import in_layers, write_scaled
 
-        write_scaled(opened, in_layers(opened.model), strength, out)
-        return
+        write_scaled(opened, in_layers(opened.model), call.strength, out)
+        return []
     from adapter_probe.checkpoints.peft_pruning import write_without
 
     write_without(opened, (), out)
+    return []
 
 
 def method_text(method: dict[str, Any]) -> str:

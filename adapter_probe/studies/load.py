@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from adapter_probe.analysis.race_tables import RaceSummary
+from adapter_probe.analysis.ranks import RankSummary
 from adapter_probe.analysis.strengths import StrengthSummary
 from adapter_probe.analysis.study_records import (
     AblationRecord,
     RaceRecord,
+    RankRecord,
     StrengthRecord,
     SweepRecord,
     TradeoffRecord,
@@ -33,12 +35,13 @@ from .study_base import DrawnStudy, StoredStudy
 if TYPE_CHECKING:
     from .init_sweep import InitSweep
     from .race_study import Race
+    from .rank_study import Ranks
     from .strength_study import Strengths
     from .tradeoff import Tradeoff
 
 
 @checked
-def load(folder: str | Path) -> Ablation | InitSweep | Tradeoff | Strengths | Race:
+def load(folder: str | Path) -> Ablation | InitSweep | Tradeoff | Strengths | Ranks | Race:
     """Read the study in a results folder, without torch.
 
     Args:
@@ -91,7 +94,7 @@ def ablations_of(given: Sequence[Ablation | str | Path]) -> list[Ablation]:
     return found  # type: ignore[return-value]
 
 
-def _read(folder: Path) -> Ablation | InitSweep | Tradeoff | Strengths | Race:
+def _read(folder: Path) -> Ablation | InitSweep | Tradeoff | Strengths | Ranks | Race:
     check_complete(folder, dispensable=(schema.PREDICTIONS,))
     if (folder / schema.RACE).is_file():
         return _read_race(folder)
@@ -119,6 +122,14 @@ def _read(folder: Path) -> Ablation | InitSweep | Tradeoff | Strengths | Race:
         summary = StrengthSummary.from_dict(schema.read_summary(folder), folder / schema.SUMMARY)
         said = read_json(folder / schema.STUDY) if (folder / schema.STUDY).is_file() else {}
         return Strengths(StrengthRecord(folder, strengths, summary, said))
+    if (path := folder / schema.RANKS_CSV).is_file():
+        from .rank_study import Ranks
+
+        ranks = schema.read_table(path, schema.RANKS_COLUMNS)
+        spectra = schema.read_table(folder / schema.SPECTRA_CSV, schema.SPECTRA_COLUMNS)
+        said = RankSummary.from_dict(schema.read_summary(folder), folder / schema.SUMMARY)
+        about = read_json(folder / schema.STUDY) if (folder / schema.STUDY).is_file() else {}
+        return Ranks(RankRecord(folder, ranks, spectra, said, about))
     names = ", ".join((schema.SPANS_CSV, schema.SWEEP_CSV, schema.TRADEOFF_CSV))
     raise ResultsError(f"{folder} contains nothing to draw: none of {names} is in it")
 

@@ -99,15 +99,19 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     if is_distance(said.metric):
         begin = "The outputs are compared with the intact model's, without labels,"
     part, how = "cell", ": the row is the first layer, the column the last"
-    if span_order(record.in_stacks[0].spans) is not None:
+    unit = "contiguous span of layers"
+    if record.by_module:
+        how = ": the row is the module, the column the layer"
+        unit = "module of one layer, or several together,"
+    elif span_order(record.in_stacks[0].spans) is not None:
         part, how = "point", ""
     done = "are the only ones kept on" if said.study == "kept" else f"are {said.done}"
-    alt = f"Change of the {metric_name(said.metric)} for every span of layers whose adapters {done}"
+    alt = f"Change of the {metric_name(said.metric)} for every {unit} whose adapters {done}"
     lines = [
         f"## Which adapters the model needs: {escape_markdown(study_label(record))}",
         "",
         f"{begin} on {examples_text(said.n_examples, said.metric)}. Each "
-        f"{part} of the figure is one contiguous span of layers whose adapters {done}, without "
+        f"{part} of the figure is one {unit} whose adapters {done}, without "
         f"retraining{how}.",
         "",
         f"![{alt}]({picture})",
@@ -117,7 +121,7 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     ]
     if said.warning:
         lines += [f"> {escape_markdown(said.warning)}", ""]
-    elif record.removable is not None and said.study == "ablated":
+    elif record.removable is not None and not record.by_module and said.study == "ablated":
         lines += [f"### What can be {said.done}" if said.strength else "### What can be removed", ""]
         lines += [
             markdown_text(lay_out_removable(part.removable, part))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Called = TypeVar("Called", bound=Ablate)  # `Ablate`, or the arguments of what extends it
 
 
-_ON_DISK = ("cluster", "base", "revision", "adapter", "dequantise")
+_ON_DISK = ("cluster", "revision", "adapter", "dequantise")
 """Arguments that a model in memory cannot follow."""
 
 
@@ -74,7 +74,7 @@ def opened_call(
         folder = Path(temporary.name) if temporary else make_folder(str(call.out))
         device = str(device_of(model))
         yield (
-            replace(call, checkpoint=str(opened.opened.folder), out=folder, device=device),
+            replace(call, checkpoint=str(opened.opened.folder), base=None, out=folder, device=device),
             opened,
             temporary,
         )
@@ -96,7 +96,7 @@ def _given(call: Ablate, model: Any) -> Given:
     if call.batches is None:
         if call.labels is not None or call.read != "logits":
             raise DataError("labels and read apply only to batches; the labels of texts are in data")
-        return Given(open_given(model, call.tokenizer, call.device))
+        return Given(open_given(model, call.tokenizer, call.device, call.base))
     if isinstance(call.against, (str, Path)) or len(call.against):
         raise ResultsError("against needs texts; omit it with batches")
     if call.precision == "mixed":
@@ -105,13 +105,13 @@ def _given(call: Ablate, model: Any) -> Given:
     from adapter_probe.probe.batches import examples_of
 
     _refuse_other_device(model, call.device)
-    opened = open_without_texts(model)
+    opened = open_without_texts(model, call.base)
     examples, task = examples_of(opened.model, call.batches, call.labels, call.read)
     return Given(opened.with_task(task), examples)
 
 
-def open_given(model: torch.nn.Module, tokenizer: Any, device: str) -> OpenedPeft:
-    """Open a model in memory on the device that it is on.
+def open_given(model: torch.nn.Module, tokenizer: Any, device: str, base: Any = None) -> OpenedPeft:
+    """Open a model in memory on the device that it is on; a fine-tuned one with its base.
 
     Raises:
         ModelError: there is no tokenizer, or the device is another one.
@@ -122,7 +122,7 @@ def open_given(model: torch.nn.Module, tokenizer: Any, device: str) -> OpenedPef
     if tokenizer is None:
         raise ModelError("a model in memory has no tokenizer of its own; give tokenizer=")
     _refuse_other_device(model, device)
-    return open_in_memory(model, tokenizer)
+    return open_in_memory(model, tokenizer, base)
 
 
 def _refuse_other_device(model: torch.nn.Module, device: str) -> None:

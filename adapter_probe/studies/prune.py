@@ -32,13 +32,14 @@ from adapter_probe.device import choose_device, use_threads
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
+from adapter_probe.probe.prune_writing import adapted_layers
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.progress import activity
 from adapter_probe.race_settings import LONGEST, RaceOptions
 from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.schema import MANIFEST
 from adapter_probe.settings import as_points
-from adapter_probe.spans import SITES_PER_LAYER, Span, as_span
+from adapter_probe.spans import Span, as_span
 from adapter_probe.wording import tolerance_text
 
 from .ablation_study import Ablation
@@ -141,7 +142,7 @@ def prune(call: Prune) -> Pruning:
             label_names=as_tuple(call.label_names),
             metric=_metric_of(study),
             **_examples_of(study),
-            settings=AblationSettings(strength=call.strength),
+            settings=AblationSettings(strength=call.strength, sites=call.sites),
             dequantise=call.dequantise,
             **vars(Prompting.of(call)),
         )
@@ -191,7 +192,8 @@ def _chosen_by(call: Prune, checkpoint: Path, data: Sequence[str]) -> Ablation |
     if call.race:
         own = RaceOptions.of(call)
         return race(
-            checkpoint, goal=LONGEST, within=call.within, base=call.base, data=data, strength=call.strength,
+            checkpoint, goal=LONGEST, within=call.within, base=call.base, data=data,
+            strength=call.strength, sites=call.sites,
             label_names=call.label_names, encoding=call.encoding, dequantise=call.dequantise,
             device=call.device, threads=call.threads, progress=call.progress, **vars(own),
             **vars(Prompting.of(call)),
@@ -226,6 +228,11 @@ def _choose(
     if not study.identity:
         raise ResultsError(
             f"{study.folder} contains no {MANIFEST}, so the ablated checkpoint is unknown; give --span"
+        )
+    if section_of(study.identity, "settings").get("by") == "module":
+        raise ResultsError(
+            f"{study.folder} is a map of layers and modules, which does not say which modules can go "
+            "together; give --span FIRST-LAST with --sites NAMES"
         )
     precision = section_of(study.identity, "settings").get("precision")  # which pruning does not choose
     refuse_changes(
@@ -293,9 +300,9 @@ def _choose_by_race(
 
 def _with_adapters(spans: pd.DataFrame, request: AblationRequest) -> pd.DataFrame:
     """The distinct spans without bare layers at their ends, in each stack of layers."""
-    adapted = request.model.has_adapter.reshape(-1, SITES_PER_LAYER).any(axis=1)
+    adapted = adapted_layers(request)
     if "stack" not in spans:
-        return spans_with_adapters(spans, np.asarray(adapted))
+        return spans_with_adapters(spans, adapted)
     ends = np.cumsum([one.n_layers for one in request.model.stacks])[:-1]
     parts = zip(request.model.stacks, np.split(adapted, ends))
     return pd.concat(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from safetensors import safe_open
 
 from adapter_probe.analysis.peft_settings import (
     kept_layers,
@@ -18,8 +19,8 @@ from adapter_probe.analysis.peft_settings import (
     studied_lora,
 )
 from adapter_probe.analysis.removable import longest_removable, spans_with_adapters
+from adapter_probe.checkpoints.adapter_folder import WEIGHTS
 from adapter_probe.checkpoints.files import CONFIG, read_json_file
-from adapter_probe.checkpoints.peft_headers import WEIGHTS, stored_in
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.results.atomic import make_folder, write_json, write_text
 from adapter_probe.settings import as_points
@@ -133,7 +134,8 @@ def _refuse_scaled(study: AblationRecord) -> None:
 def _refuse_numbered(checkpoint: Path) -> None:
     """Refuse modules with a number after the layer's, such as experts: PEFT would take it for the layer."""
     try:
-        names = [name for name, _ in stored_in(checkpoint / WEIGHTS[0])]
+        with safe_open(checkpoint / WEIGHTS[0], "numpy") as file:
+            names = list(file.keys())
     except FileNotFoundError:  # an older checkpoint of torch.save
         return
     numbered = (name for name in names if sum(part.isdecimal() for part in name.split(".")) > 1)

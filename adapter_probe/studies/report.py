@@ -39,6 +39,7 @@ from .comparison import Average, Comparison, average, compare
 from .figure_arguments import Report
 from .load import studies_of
 from .race_study import Race
+from .rank_study import Ranks
 from .strength_study import Strengths
 from .study_base import DrawnStudy
 from .sweep_trials import Sweep
@@ -72,29 +73,36 @@ def report(call: Report) -> ReportPage:
     given, files = [Path(c) for c in as_tuple(call.checkpoints)], [Path(f) for f in as_tuple(call.data)]
     studies: list[DrawnStudy] = studies_of(as_tuple(call.folders))
     for study in studies:
-        if not isinstance(study, (Ablation, Average, Comparison, Sweep, Strengths, Race)):
+        if not isinstance(study, (Ablation, Average, Comparison, Sweep, Strengths, Ranks, Race)):
             raise ResultsError(
-                "a report describes ablations, their averages and comparisons, races, studies of strengths, "
-                f"and sweeps, not {type(study).__name__}"
+                "a report describes ablations, their averages and comparisons, races, studies of strengths "
+                f"and ranks, and sweeps, not {type(study).__name__}"
             )
     ablations = [study for study in studies if isinstance(study, Ablation)]
     _refuse_strangers(given, ablations)
     if call.compare and len(ablations) != 2:
         raise ResultsError(f"--compare needs two ablations, got {len(ablations)}")
+    if (call.average or call.compare) and any(study.record.by_module for study in ablations):
+        raise ResultsError(
+            "a report neither averages nor compares maps of layers and modules; use adapter-probe compare "
+            "or figures --average"
+        )
     parts: list[Reported] = [average(ablations).record] if call.average else []
     parts += [compare(*ablations).record] if call.compare else []
     n_texts = 0
+    maps = [study.record for study in ablations if study.record.by_module]
     for study in studies:
-        if isinstance(study, Ablation):
+        if isinstance(study, Ablation) and not study.record.by_module:
             part = _completed(study, given, files, call.encoding, call.examples)
             parts.append(part)
             n_texts += len(part.texts.texts) if part.texts else 0
         elif isinstance(study, (Average, Comparison)):
             parts.append(study.record)
-    curves = [study.record for study in studies if isinstance(study, (Sweep, Strengths, Race))]
+    of_curves = (study.record for study in studies if isinstance(study, (Sweep, Strengths, Ranks, Race)))
+    curves = [*maps, *of_curves]
     out = Path(call.out or ("report-space" if call.space else "report.html"))
     if call.space:
-        of_checkpoints = [study for study in studies if isinstance(study, (Ablation, Strengths, Race))]
+        of_checkpoints = [study for study in studies if isinstance(study, (Ablation, Strengths, Ranks, Race))]
         _write_space(out, [study.folder.resolve().parent.name for study in of_checkpoints])
         out /= "index.html"
     return ReportPage(write_report(out, parts, curves, tolerance=tolerance), n_texts)

@@ -16,7 +16,8 @@ from adapter_probe.jobs.resources import Resources
 from adapter_probe.records import by_field
 from adapter_probe.results.atomic import make_folder, write_csv
 from adapter_probe.results.schema import PARAMETERS_CSV
-from adapter_probe.spans import Stack
+from adapter_probe.settings import SUBLAYERS
+from adapter_probe.spans import SITES, Stack
 
 from .ablate import ablate
 from .ablation_study import Ablation
@@ -201,8 +202,9 @@ def _read(file: Path) -> tuple[SuiteFile, dict[str, list[TrainingRequest]]]:
     if sweep := about.init_sweep:
         requests[INIT_SWEEP] = of(sweep, "init_sweep", initialised_methods(sweep))
     if one := about.ablation:
-        try:  # before a checkpoint is trained
-            one.variants((Stack("", len(layers_of(base))),))
+        try:  # before a checkpoint is trained, whose modules are not known yet
+            if one.by == "span" and one.sites in ("both", *SUBLAYERS):
+                one.variants((Stack("", len(layers_of(base))),), SITES)
         except ResultsError as error:
             raise ResultsError(f"{file}: [ablation] {by_field(str(error), AblationPart, '')}") from error
         method: Method = Adapters(one.size, one.init_std)
@@ -246,8 +248,8 @@ def _trained(
     """Train what is missing, and count the parameters of the first seed of each task from the files."""
     import torch
 
+    from adapter_probe.checkpoints.adapter_folder import WEIGHTS
     from adapter_probe.checkpoints.files import DELTA
-    from adapter_probe.checkpoints.peft_headers import WEIGHTS
     from adapter_probe.jobs.checkpoint_jobs import train_checkpoints
     from adapter_probe.jobs.trial_run import count_parameters
     from adapter_probe.jobs.trials import numbers_in

@@ -238,27 +238,47 @@ def fixed_budget(
 
 
 def main(out: Path, orders: int = ORDERS) -> None:
-    """All simulations, into ``races.csv``; rows are written as they are there."""
+    """All simulations, into ``races.csv``; what is there already is not simulated again."""
     out.mkdir(parents=True, exist_ok=True)
+    picture(recorded("MNLI, gte-small", STUDIES / RECORDED["MNLI, gte-small"]), out, goal="spans")
+    file, rows = out / "races.csv", []
+    if file.exists():
+        rows = pd.read_csv(file).to_dict("records")
     studies = [cola(STUDIES / "racing" / "cola.csv")]
-    studies += [recorded(name, STUDIES / file) for name, file in RECORDED.items()]
-    rows: list[dict[str, object]] = []
+    studies += [recorded(name, STUDIES / path) for name, path in RECORDED.items()]
+    jobs = [(one, {"goal": goal}, orders) for one in studies for goal in ("longest", "spans")]
+    jobs += [(one, {"goal": "spans", "assume_monotone": True}, orders) for one in studies[:2]]
+    jobs += [(one.singles(), {"goal": f"least:{k}"}, orders // 2) for one in studies[:2] for k in (1, 4)]
+    jobs += [
+        (deep(studies[1], DEEP), {"goal": goal}, min(orders, DEEP_ORDERS)) for goal in ("longest", "spans")
+    ]
+    for study, settings, n in jobs:
+        goal = settings["goal"] + (", monotone" if settings.get("assume_monotone") else "")
+        if any((row["study"], row["goal"]) == (study.name, goal) for row in rows):
+            continue
+        row = raced(study, n, **settings)
+        rows.append(row)
+        if goal in ("longest", "spans") and n == orders:
+            rows.append(fixed_part(study, row))
+        elif goal.startswith("least"):
+            rows += [fixed_budget(study, row, name, plan) for name, plan in METHODS.items()]
+        pd.DataFrame(rows).to_csv(file, index=False, float_format="%.5g", lineterminator="\n")
 
-    def add(*found: dict[str, object]) -> None:
-        rows.extend(found)
-        pd.DataFrame(rows).to_csv(out / "races.csv", index=False, float_format="%.5g", lineterminator="\n")
 
-    for study in studies:
-        for goal in ("longest", "spans"):
-            row = raced(study, orders, goal=goal)
-            add(row, fixed_part(study, row))
-        add(raced(study, orders, goal="spans", assume_monotone=True))
-        for goal in ("least:1", "least:4"):
-            row = raced(study.singles(), orders, goal=goal)
-            add(row, *(fixed_budget(study.singles(), row, name, plan) for name, plan in METHODS.items()))
-    few = min(orders, DEEP_ORDERS)
-    long = deep(next(one for one in studies if one.name.startswith("MNLI, gte")), DEEP)
-    add(raced(long, few, goal="longest"), raced(long, few, goal="spans"))
+def picture(study: Recorded, folder: Path, **settings: object) -> None:
+    """Draw one race on a study, ``race.png``."""
+    from adapter_probe.analysis.race_tables import race_summary, race_table
+    from adapter_probe.analysis.study_records import RaceRecord
+    from adapter_probe.figures.gallery import write_gallery
+    from adapter_probe.figures.venues import PAPER, FigureOptions
+
+    state, n = race_once(study, RaceSettings(**settings)), study.costs.shape[1]
+    scores = (np.arange(n) < (study.costs.max(axis=0) >= 0).sum()).astype(float)[order_of(n, 0)]
+    name, base = study.name.split(", ")
+    about = {"task": name.lower(), "split": "validation", "metric": "accuracy", "n_layers": 12}
+    summary = race_summary(state, scores, math.nan, about, math.nan)
+    record = RaceRecord(folder / base, race_table(state, scores), summary, {"race": settings})
+    write_gallery([record], folder, FigureOptions(PAPER, formats=("png",)))
 
 
 METHODS = {"successive rejects": rejects, "halving": halving}

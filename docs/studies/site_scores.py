@@ -15,18 +15,20 @@ Four scores; higher means that more should be lost without the layer's adapters:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from adapter_probe.checkpoints.placed import PlacedAdapter, PlacedNorm
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples
-from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
 from adapter_probe.errors import ModelError
-from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.layer import Layer, Site
-from adapter_probe.spans import SITES_PER_LAYER
+from adapter_probe.probe.general import alike
+from adapter_probe.probe.general_model import inputs_of
+from adapter_probe.replay.stacks import Layer, find_layers
+from adapter_probe.replay.switches import Switches
 
 _TOKENS_PER_BATCH = 1024  # a backward pass keeps the states of all layers
 
@@ -52,104 +54,137 @@ class SiteScores:
     margins: np.ndarray
 
 
-def site_scores(model: AdaptedModel, examples: Examples) -> SiteScores:
+def site_scores(model: nn.Module, examples: Examples) -> SiteScores:
     """Score every site, from one forward and one backward pass over the examples.
 
     Args:
-        model: in evaluation mode, with adapters; for classification or regression.
+        model: an encoder of Transformers in evaluation mode, with bottlenecks, for classification or
+            regression.
         examples: labelled texts.
 
     Raises:
-        ModelError: the model is for question answering or language modelling.
+        ModelError: the model has other adapters, or one whose output no LayerNorm follows.
     """
-    if model.reads_all_positions:
-        raise ModelError(
-            f"adapters can be ranked for classification and regression only, not for {model.head_kind} models"
-        )
     encoded, labels = examples.encoded, examples.labels
     assert isinstance(encoded, Encoded), "of classification and regression"
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in trained:
-        parameter.requires_grad_(False)
-    model.eval()
-    n, n_sites = len(encoded.lengths), len(model.sites)
-    effects, margins = np.zeros((n, n_sites)), np.zeros(n)
-    sums, rows = np.zeros((2, n_sites)), np.zeros(n_sites)
-    order = np.argsort(encoded.lengths, kind="stable")
-    for items in cut_by_tokens(encoded.lengths, order, _TOKENS_PER_BATCH):
-        batch = pack(encoded, items).to(model.device)
-        pass_ = _Pass(model, batch)
-        margin = _margins(pass_.logits, torch.from_numpy(labels[batch.index]).to(model.device))
-        effects[batch.index] = pass_.effects(margin)
-        margins[batch.index] = margin.detach().float().cpu().numpy()
+    layers = find_layers(model, Switches())
+    sites = [_only(part) for layer in layers for part in layer.parts]
+    model.requires_grad_(False)
+    model.get_input_embeddings().weight.requires_grad_(True)  # so that the states have gradients
+    n = len(encoded.lengths)
+    effects, margins = np.zeros((n, len(sites))), np.zeros(n)
+    sums, rows = np.zeros((2, len(sites))), np.zeros(len(sites))
+    for items in alike(encoded.lengths, np.arange(n), _TOKENS_PER_BATCH):
+        inputs = inputs_of(model, encoded, items, next(model.parameters()).device)
+        pass_ = _Pass(model, layers, sites, inputs)
+        margin = _margins(pass_.logits, torch.from_numpy(labels[items]).to(pass_.logits.device))
+        effects[items] = pass_.effects(margin)
+        margins[items] = margin.detach().float().cpu().numpy()
         sums += pass_.sums
         rows += pass_.rows
-    for parameter in trained:
-        parameter.requires_grad_(True)
+    model.requires_grad_(False)
     change, turn = sums / rows
-    norms = np.array([_weight_norm(site) for site in model.sites])
-    return SiteScores(change, norms, turn[1::2], effects, margins)
+    return SiteScores(change, np.array(list(map(_weight_norm, sites))), turn[1::2], effects, margins)
+
+
+def _only(part: tuple[nn.Module, ...]) -> PlacedAdapter | None:
+    """The bottleneck of a site, if it has one.
+
+    Raises:
+        ModelError: it has another adapter, or no LayerNorm follows it.
+    """
+    if not part:
+        return None
+    if len(part) > 1 or not isinstance(part[0], PlacedAdapter) or isinstance(norm_of(part[0]), PlacedNorm):
+        raise ModelError("only bottlenecks whose change is added before the LayerNorm can be ranked")
+    return part[0]
+
+
+def norm_of(adapter: PlacedAdapter) -> nn.Module | None:
+    """The LayerNorm after an adapter and the residual sum; None if LayerNorms precede the sublayers."""
+    assert adapter._place is not None, "it is attached"
+    layer, place = adapter._place
+    return None if place.norm is None else layer.get_submodule(place.norm)
 
 
 class _Pass:
     """One forward pass that remembers what every site gives, and would give without its adapter.
 
     Attributes:
-        logits: ``[examples, labels]``, in packed order.
+        logits: ``[examples, labels]``.
         sums: ``[2, sites]``: the relative changes and, at a layer's second site, the layer's turns, summed
-            over rows.
+            over rows; in the last layer, only the first position's.
         rows: ``[sites]``, how many rows that were.
     """
 
-    def __init__(self, model: AdaptedModel, batch: PackedBatch):
-        self._batch, self._states, self._differences = batch, [], []
-        n_sites = len(model.sites)
-        self.sums, self.rows = np.zeros((2, n_sites)), np.zeros(n_sites)
-        hidden = model.embed(batch).detach().requires_grad_()
-        for index, layer in enumerate(model.layers):
-            entering, wanted = hidden.detach(), model.wanted_positions(index, batch)
-            for kind in range(SITES_PER_LAYER):
-                number = SITES_PER_LAYER * index + kind
-                hidden = self._advance(layer, kind, hidden, wanted, number)
-            before = entering if wanted is None else entering[:, wanted]
-            self.sums[1, number] = float((1 - torch.cosine_similarity(before, hidden.detach(), dim=-1)).sum())
-        self.logits = model.head(model.read(hidden, batch)[0])
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: list[Layer],
+        sites: list[PlacedAdapter | None],
+        inputs: dict[str, Tensor],
+    ):
+        self._states: dict[int, Tensor] = {}
+        self._differences: dict[int, Tensor] = {}
+        self.sums, self.rows = np.zeros((2, len(sites))), np.zeros(len(sites))
+        hooks = []
+        for number, site in enumerate(sites):
+            last = number >= len(sites) - 2
+            if site is not None:
+                hooks += self._follow(number, site, last)
+            if number % 2:
+                hooks.append(layers[number // 2].module.register_forward_hook(self._turned(number, last)))
+        try:
+            self.logits = model(**inputs).logits
+        finally:
+            for hook in hooks:
+                hook.remove()
 
-    def _advance(self, layer: Layer, kind: int, hidden: Tensor, wanted: Tensor | None, number: int) -> Tensor:
-        site, groups = layer.sites[kind], self._batch.groups
+    def _follow(self, number: int, site: PlacedAdapter, last: bool) -> list[Any]:
+        """Hooks that remember the states after a site, and how its adapter changes them."""
+        norm = norm_of(site)
+        before: list[Tensor] = []
 
-        def sublayer(states: Tensor) -> tuple[Tensor, Tensor]:
-            return layer.ffn(states) if kind else layer.attention(states, groups, wanted)
-
-        x, residual = sublayer(hidden)
-        states = site.finish(x, residual, groups)
-        self.rows[number] = states.shape[1]
-        with torch.no_grad():
-            if site.modules:
-                with site.switched(False):
-                    without = site.finish(x, residual, groups)
-                changed = (site.adapt(x, residual) - x).norm(dim=-1) / x.norm(dim=-1).clamp_min(1e-30)
-                self.sums[0, number] = float(changed.sum())
-                self._differences.append(states.detach() - without)
+        def adapted(_module: nn.Module, given: tuple, out: Tensor) -> None:
+            x, residual = given[0].detach(), given[1].detach()
+            shown = slice(0, 1 if last else None)
+            changed = (out.detach() - x)[:, shown].norm(dim=-1) / x[:, shown].norm(dim=-1).clamp_min(1e-30)
+            self.sums[0, number] = float(changed.sum())
+            if norm is None:
+                self._states[number], self._differences[number] = out, out.detach() - x
             else:
-                self._differences.append(None)
-        self._states.append(states)
-        return states
+                before[:] = [x + residual]
+
+        def normalised(_module: nn.Module, _given: tuple, out: Tensor) -> None:
+            if before:
+                without = nn.functional.layer_norm(
+                    before.pop(), norm.normalized_shape, norm.weight, norm.bias, norm.eps
+                )
+                self._states[number], self._differences[number] = out, out.detach() - without
+
+        hooks = [site.register_forward_hook(adapted)]
+        return hooks if norm is None else [*hooks, norm.register_forward_hook(normalised)]
+
+    def _turned(self, number: int, last: bool) -> Any:
+        """A hook of a layer that adds up the angles between its inputs and outputs."""
+
+        def hook(_module: nn.Module, given: tuple, out: Any) -> None:
+            shown = slice(0, 1 if last else None)
+            after = (out[0] if isinstance(out, tuple) else out).detach()[:, shown]
+            turns = 1 - torch.cosine_similarity(given[0].detach()[:, shown], after, dim=-1)
+            self.sums[1, number] = float(turns.sum())
+            self.rows[number - 1 : number + 1] = turns.numel()
+
+        return hook
 
     def effects(self, margins: Tensor) -> np.ndarray:
-        """Float ``[examples, sites]`` in packed order, of margins ``[examples]`` that came of `logits`."""
-        gradients = torch.autograd.grad(margins.sum(), self._states)
-        columns = []
-        for gradient, difference in zip(gradients, self._differences):
-            if difference is None:
-                columns.append(np.zeros(len(margins)))
-                continue
-            of_rows = (gradient * difference).sum(-1)[0].double().cpu().numpy()  # [tokens or examples]
-            if len(of_rows) != len(margins):
-                starts = np.cumsum([0, *(g.length for g in self._batch.groups for _ in range(g.n))])[:-1]
-                of_rows = np.add.reduceat(of_rows, starts)
-            columns.append(of_rows)
-        return np.stack(columns, axis=1)
+        """Float ``[examples, sites]`` of margins ``[examples]`` that came of `logits`."""
+        numbers = sorted(self._states)
+        gradients = torch.autograd.grad(margins.sum(), [self._states[number] for number in numbers])
+        found = np.zeros((len(margins), len(self.rows)))
+        for number, gradient in zip(numbers, gradients):
+            found[:, number] = (gradient * self._differences[number]).sum((1, 2)).double().cpu().numpy()
+        return found
 
 
 def _margins(logits: Tensor, labels: Tensor) -> Tensor:
@@ -161,14 +196,13 @@ def _margins(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _weight_norm(site: Site) -> float:
-    """The product's norm of every pair of matrices at a site; of what has no such pair, its parameters'."""
-    squares = 0.0
-    for module in site.modules:
-        down, up = getattr(module, "down", None), getattr(module, "up", None)
-        if down is not None and up is not None:
-            product = up.weight.float() @ down.weight.float() * getattr(module, "_scale", 1.0)
-            squares += float(product.norm() ** 2)
-        else:
-            squares += sum(float(parameter.float().norm() ** 2) for parameter in module.parameters())
-    return squares**0.5
+def _weight_norm(site: PlacedAdapter | None) -> float:
+    """The norm of the product of a bottleneck's matrices; of one without two such, its parameters'."""
+    if site is None:
+        return 0.0
+    adapter = site.bottleneck
+    down, up = getattr(adapter, "down", None), getattr(adapter, "up", None)
+    if down is not None and up is not None:
+        product = up.weight.float() @ down.weight.float() * getattr(adapter, "_scale", 1.0)
+        return float(product.norm())
+    return sum(float(parameter.float().norm() ** 2) for parameter in adapter.parameters()) ** 0.5

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from trainings import short_task  # noqa: F401 (a fixture)
 
 from adapter_probe.checkpoints.base import load_base, load_tokenizer
 from adapter_probe.checkpoints.description import Description

@@ -21,7 +21,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusal_rows import HOULSBY, HUB, LACKS, NATIVE, PEFT, PIPE, POINTER, ROWS
-from refusals import names, naming
+from refusals import names
 from safetensors.torch import load_file, save_file
 
 from adapter_probe import inspect
@@ -399,12 +399,3 @@ def test_the_form_of_the_bases_outputs_changes_no_number(place, option):
         right = open_any(folder, base).model(input_ids=ids).logits
         edit(folder / "base" / "config.json", {option: option != "return_dict"})
         assert torch.equal(open_any(folder, base).model(input_ids=ids).logits, right)
-
-
-def test_contents_are_not_read_from_a_pipe(place):
-    from adapter_probe.checkpoints.headers import read_contents
-
-    folder = place(NATIVE)
-    harm(folder / "base" / "tokenizer.json", PIPE)
-    with pytest.raises(CheckpointError, match=naming("pipe", "regular file")):
-        read_contents(folder, str(folder / "base"))

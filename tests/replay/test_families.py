@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mask_loop import assert_equal_to_loop, brute, read, spans
+import torch
+from mask_loop import assert_equal_to_loop, brute, module_loop, read, spans
 from tiny_families import FLOAT32_INSIDE, OTHERS, ROWS, TARGETS, family, ids, lora
 
 from adapter_probe.errors import ModelError
@@ -27,6 +28,30 @@ def test_every_span_and_random_masks_equal_the_loop(name):
     n = len(replay.layers)
     masks = np.concatenate([spans(n), np.random.default_rng(0).random((4, n)) < 0.5])
     assert_equal_to_loop(replay, x, masks, 1e-6 if name in FLOAT32_INSIDE else 1e-10)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.values[0] not in REFUSED])
+def test_every_module_of_every_layer_equals_the_loop(name):
+    base, x = family(name)
+    replay = Replay(lora(base, target_modules=TARGETS.get(name, "all-linear")), x, read=read, by_module=True)
+    modules = [layer.module for layer in replay.layers]
+    n, k = len(modules), len(replay.layers[0].sites)
+    cells = ~np.eye(n * k, dtype=bool)
+    kinds = np.tile(~np.eye(k, dtype=bool), n)
+    generator = np.random.default_rng(0)
+    masks = np.concatenate(
+        [np.ones((1, n * k), bool), cells[:: -(-n * k // 24)], kinds, generator.random((4, n * k)) < 0.5]
+    )
+    ours = replay.outputs(x, masks, rows=200, read=read)
+    if len(set(modules)) < n:  # one module is several layers: switched when it is called
+        own = torch.stack([replay.own(x, mask, read) for mask in masks])
+    else:
+        own = module_loop(replay, x, masks)
+    finite = own.isfinite()
+    assert torch.equal(finite, ours.isfinite())
+    assert (own[1:] - own[0])[:, finite[0]].abs().nan_to_num(0).flatten(1).max() > 1e-3
+    tolerance = 1e-6 if name in FLOAT32_INSIDE else 1e-10
+    assert (ours - own)[finite].abs().max() < tolerance * max(1, float(own[finite].abs().max()))
 
 
 @pytest.mark.slow

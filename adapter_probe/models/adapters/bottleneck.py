@@ -30,7 +30,8 @@ class TokenBatchNorm(nn.BatchNorm1d):
     training too, without updating them.
 
     Attributes:
-        counted: bool ``[tokens]``, which tokens are no padding, where rows are padded; None for all.
+        counted: bool ``[tokens]``, which tokens are no padding, where rows are padded; None for all. Of fewer
+            tokens, those that the head reads, all count.
     """
 
     counted: Tensor | None = None
@@ -45,11 +46,12 @@ class TokenBatchNorm(nn.BatchNorm1d):
         """``[..., size]`` to ``[..., size]``."""
         rows = x.flatten(0, -2)  # [tokens, size]
         averages, affine = (self.running_mean, self.running_var), (self.weight, self.bias)
-        counted = rows if self.counted is None else rows[self.counted]
+        inside = None if self.counted is None or len(self.counted) > len(rows) else self.counted
+        counted = rows if inside is None else rows[inside]
         by_batch = self.training and len(counted) > 1
         found = F.batch_norm(counted, *averages, *affine, by_batch, self.momentum, self.eps)
-        if self.counted is not None:  # what padding becomes is read nowhere
-            found = torch.zeros_like(rows, dtype=found.dtype).masked_scatter(self.counted[:, None], found)
+        if inside is not None:  # what padding becomes is read nowhere
+            found = torch.zeros_like(rows, dtype=found.dtype).masked_scatter(inside[:, None], found)
         return found.view_as(x)
 
 
