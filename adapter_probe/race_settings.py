@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .errors import AdapterProbeError, ResultsError, must_be
-from .settings import Settings, setting
+from .settings import Settings, flag_of, setting
 
 SPANS, LONGEST, LEAST = "spans", "longest", "least"
 """Goals: a verdict on every span; the longest span within the tolerance; the layers that cost least."""
@@ -69,9 +69,7 @@ class RaceSettings(RaceOptions):
         if self.assume_monotone and self.n_least:
             raise ResultsError(f"--assume-monotone is about spans inside others; --race {self.goal} has none")
         if not self.goal and (given := self.slugs()):
-            flag = {"race_seed": "--race-seed", "assume_monotone": "--assume-monotone"}
-            name = next(iter(given))
-            raise ResultsError(f"{flag.get(name, f'--{name}')} applies only to a race; add --race")
+            raise ResultsError(f"{flag_of(next(iter(given)))} applies only to a race; add --race")
 
     @property
     def n_least(self) -> int:

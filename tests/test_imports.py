@@ -67,6 +67,7 @@ TORCH_FREE = (
     "argument_checks",
     "ablation_settings",
     "figure_settings",
+    "race_settings",
     "spans",
     "formulas",
     "custom_metric",

@@ -94,7 +94,14 @@ class Round:
     stop: int
 
 
-def _refuse_no_choice(spans: np.ndarray, settings: RaceSettings) -> None:
+def refuse_no_choice(spans: np.ndarray, settings: RaceSettings) -> None:
+    """Refuse `least:K` among spans that overlap, or of so few that there is nothing to choose.
+
+    Raises:
+        ResultsError: it is so.
+    """
+    if not settings.n_least:
+        return
     first, last = spans[np.argsort(spans[:, 0], kind="stable")].T
     if (first[1:] <= last[:-1]).any():
         raise ResultsError(f"--race {settings.goal} chooses among layers or groups; add --spans single")
@@ -124,8 +131,7 @@ class RaceState:
     ):
         self.spans, self.settings, self._n, self._ends = spans, settings, n_examples, list(ends)
         n = len(spans)
-        if settings.n_least:
-            _refuse_no_choice(spans, settings)
+        refuse_no_choice(spans, settings)
         self.decisions = np.full(n, OPEN, dtype=object)
         self.n_read = np.zeros(n, dtype=np.int64)
         self.costs = np.full((n, n_examples), np.nan, dtype=np.float32)

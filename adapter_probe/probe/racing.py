@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.analysis.racing import RaceState, example_scores, order_of, refuse_unraced, round_ends
+from adapter_probe.analysis.racing import (
+    RaceState,
+    example_scores,
+    order_of,
+    refuse_no_choice,
+    refuse_unraced,
+    round_ends,
+)
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ResultsError
 from adapter_probe.race_settings import RaceSettings
@@ -45,6 +52,8 @@ class RaceRun(RunDirectory):
         self._request, self._settings, self._n = request, settings, len(request.examples)
         rows = [row for row, span in enumerate(request.variants.spans) if span is not None]
         self.variants = request.variants.rows([0, *rows])
+        self._spans = np.array([(span.first, span.last) for span in self.variants.spans if span is not None])
+        refuse_no_choice(self._spans, settings)
         super().__init__(out, {**request.identity, "race": asked}, {"round_ends": round_ends(self._n)})
         self._engine = Engine(request, self.path)
         self.intact = np.full(self._n, np.nan, dtype=np.float32)
@@ -65,9 +74,8 @@ class RaceRun(RunDirectory):
             CheckpointError: an output of the intact model is NaN or infinite.
             ResultsError: a part cannot be written.
         """
-        spans = np.array([(span.first, span.last) for span in self.variants.spans if span is not None])
         whole = self._request.metric != "squad_f1"
-        race = RaceState(spans, self._n, self._settings, self.plan["round_ends"], whole)
+        race = RaceState(self._spans, self._n, self._settings, self.plan["round_ends"], whole)
         order = order_of(self._n, self._settings.race_seed)
         early, reported = self._request.model.forks_early, 0
         every = sum(nodes_by_site(self.variants.masks, early))
@@ -100,7 +108,7 @@ class RaceRun(RunDirectory):
     def chance_score(self) -> float:
         """The score of guessing, see `AblationResults.chance_score`."""
         items = np.arange(1)
-        found = next(self._engine.outputs([items], lambda _: None, self.variants.masks[:1]))
+        (found,) = self._engine.outputs([items], lambda _: None, self.variants.masks[:1])
         return assemble_results(
             self._request, self.variants.rows([0]), self._among_all(items, found)
         ).chance_score
@@ -119,7 +127,7 @@ class RaceRun(RunDirectory):
     def _computed(self, rows: np.ndarray, examples: np.ndarray) -> np.ndarray:
         request = self._request
         items, variants = _items_of(request, examples), self.variants.rows(rows.tolist())
-        found = next(self._engine.outputs([items], lambda _: None, variants.masks))
+        (found,) = self._engine.outputs([items], lambda _: None, variants.masks)
         return example_scores(assemble_results(request, variants, self._among_all(items, found)))[:, examples]
 
     def _among_all(self, items: np.ndarray, found: Arrays) -> Arrays:

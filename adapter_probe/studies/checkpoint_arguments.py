@@ -31,6 +31,7 @@ from adapter_probe.settings import (
     OutsideChoice,
     Settings,
     fixed,
+    flag_of,
     required,
     setting,
 )
@@ -314,6 +315,8 @@ class Prune(Shown, RaceOptions, OnDevice, Encoded, Prompting, Labelled, Dequanti
                 "--race decides by its own bounds about --within; add --within POINTS, and omit --span, "
                 "--ablation and --basis"
             )
+        if not self.race and (given := RaceOptions.of(self).slugs()):
+            raise ResultsError(f"{flag_of(next(iter(given)))} applies only to a race; add --race")
         if self.within is not None and not self.race and isinstance(given := self.chosen_by, str | Path):
             from adapter_probe.results.schema import holds_results  # which imports pandas
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe.analysis.race_tables import race_summary, race_table
 from adapter_probe.analysis.study_records import RaceRecord, section_of
 from adapter_probe.argument_checks import taking
-from adapter_probe.errors import ResultsError
-from adapter_probe.figure_settings import Tolerance
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.race_settings import RaceSettings
 from adapter_probe.reads import recorded
@@ -19,16 +17,13 @@ from adapter_probe.results.ablation_files import write_spans
 from adapter_probe.results.atomic import write_json
 from adapter_probe.results.fingerprints import to_plain
 from adapter_probe.results.sealing import sealed
-from adapter_probe.settings import fields_of, flag_of
 
 from .ablation_call import asked_of, opened_for, record_reads, refuse_other_settings, reopen
-from .checkpoint_arguments import Ablate, RunRace
+from .checkpoint_arguments import RunRace
 from .race_study import Race
 
 if TYPE_CHECKING:
     from adapter_probe.probe.racing import RaceRun
-
-_FLAGS = {"cluster": "--slurm"}
 
 
 @taking(RunRace)
@@ -67,30 +62,6 @@ def race(call: RunRace) -> Race:
         if opened is None:
             record_reads(arguments, reads, folder)
     return Race(record, temporary)
-
-
-def race_instead(given: Ablate, settings: RaceSettings, tolerance: float, dry_run: bool) -> Race:
-    """The race that the command `ablate` is asked for with ``--race``.
-
-    Raises:
-        ResultsError: an option of the command does not apply to a race; see `race`.
-    """
-    own = {one.name for one in fields_of(RunRace)}
-    for one in fields_of(Ablate):
-        if one.name not in own and getattr(given, one.name) != one.default:
-            raise ResultsError(
-                f"{_FLAGS.get(one.name, flag_of(one.name))} does not apply to a race; omit it or --race"
-            )
-    if tolerance != Tolerance().tolerance:
-        raise ResultsError(
-            f"--tolerance {tolerance:g} does not apply to a race, which is decided at --within"
-        )
-    if dry_run:
-        raise ResultsError(
-            "--dry-run is not possible with --race, whose cost depends on what it finds; without --race it "
-            "says what all spans cost on all examples, which a race does not exceed by much"
-        )
-    return race(**{name: value for name, value in vars(given).items() if name in own}, **vars(settings))
 
 
 def _asked(settings: RaceSettings, metric: str) -> Any:

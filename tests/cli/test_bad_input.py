@@ -166,8 +166,17 @@ def test_a_bad_option_of_a_race(options, named, check, trained, tmp_path):
     assert not (tmp_path / "out").exists() or not any((tmp_path / "out").glob("parts/*"))
 
 
-def test_a_race_to_prune_by_without_a_tolerance(check, trained, tmp_path):
-    check("prune", trained, "--race", "--span", "0", "--out", tmp_path / "p", named=["--race", "--within"])
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("--race --span 0", ["--race", "--within"]),
+        ("--race --within 1 --basis interval", ["--race", "--basis"]),
+        ("--span 0 --risk 0.1", ["--risk", "--race"]),
+        ("--within 0 --race", ["--within", "0.0", "100 points"]),
+    ],
+)
+def test_a_bad_race_to_prune_by(options, named, check, trained, tmp_path):
+    check("prune", trained, "--out", tmp_path / "p", *options.split(), named=named)
 
 
 @pytest.mark.parametrize(
