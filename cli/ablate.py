@@ -25,11 +25,14 @@ def ablate(
 ) -> None:
     """Switch adapters off over every contiguous span of layers, without retraining.
 
+    A whole fine-tuned model is studied with --base: its layers get the tensors of the model that it was
+    trained from.
+
     Deep models have many spans: select some with --spans, --group and --layers, and estimate the cost with
     --dry-run. With --race, spans are decided without all examples.
 
-    Writes spans.csv, predictions.npz and heatmap.pdf, .svg and .png into the results folder. Run the same
-    command again to resume an interrupted run.
+    Writes spans.csv, predictions.npz and heatmap.pdf, .svg and .png into the results folder, and with
+    --generate generations.jsonl. Run the same command again to resume an interrupted run.
 
     Example: adapter-probe ablate my-checkpoint --spans single --data reviews.csv
     """

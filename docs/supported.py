@@ -14,7 +14,7 @@ from adapter_probe.checkpoints import (
     peft_fields,
 )
 from adapter_probe.checkpoints.files import CONFIG, DELTA, DESCRIPTION
-from adapter_probe.models.bases.anatomy import supported_model_types
+from adapter_probe.checkpoints.places import FAMILIES
 from adapter_probe.settings import annotations_of, choices_of
 from adapter_probe.studies.checkpoint_arguments import Convert
 
@@ -73,7 +73,7 @@ def support_sections() -> str:
     for library, files, opened, never in sections:
         lines += [f"### {library}", "", f"- **Files:** {files}", f"- **Opened:** {'; '.join(opened)}"]
         lines += [f"- **Refused, by name:** {never}"] * bool(never) + [""]
-    families = _code(supported_model_types())
+    families = _code(FAMILIES)
     formats = list(choices_of(annotations_of(Convert)["to"]))
     lines += [
         "### For all of them",

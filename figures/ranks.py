@@ -81,13 +81,13 @@ def _draw(record: RankRecord, ax: Axes) -> list[LegendEntry]:
     tidy_axes(ax)
     ax.set_xscale("log", base=2)
     ax.axvline(said.effective, **_effective_props())
-    entries = draw_spans(frame[~frame["whole"]], factor, ax, "truncated")
+    entries = draw_spans(frame[~frame["whole"]], factor, ax, "cut")
     whole = frame[frame["whole"]].sort_values("strength")
     low, high = (factor * end for end in band_of(whole, said.metric, said.largest))
     ax.fill_between(whole["strength"], low, high, color=WHOLE.colour, alpha=BAND, linewidth=0, zorder=1)
     ax.plot(whole["strength"], factor * whole["score"], zorder=3, **line_props(WHOLE))
     _ticks(ax, whole["strength"].to_list(), whole["energy"].to_list())
-    ax.set_xlabel("directions kept in every map, and their share of the energy")
+    ax.set_xlabel("directions kept, and energy")
     ax.set_ylabel(label)
     return [
         (Line2D([], [], **line_props(WHOLE)), "all adapters"),

@@ -169,7 +169,7 @@ def strength_summary(results: AblationResults, variants: pd.DataFrame) -> Streng
     rows = np.append(0, whole["variant"].to_numpy())
     strengths = np.append(1.0, whole["strength"].to_numpy())
     own = row_scores(restrict_to_examples(results, chosen))
-    points = without_noise(metrics.to_points(results.metric, own[rows] - own[0]))
+    points = without_noise(metrics.to_points(results.metric, own[rows]))
     order = np.lexsort((np.abs(strengths - 1), -np.nan_to_num(points, nan=-np.inf)))
     best = int(order[0])
     there = restrict_to_examples(results, judged)

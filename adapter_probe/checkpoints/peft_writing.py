@@ -148,14 +148,14 @@ def _targets(specs: Sequence[InnerSpec], base: PreTrainedModel, layers: Sequence
 
 def _lora_settings(specs: Sequence[InnerSpec], biases: bool) -> dict[str, Any]:
     """Ranks and scales; PEFT's scale is alpha / r, so that alpha is the scale times the rank."""
-    alphas = {spec.module: _whole_number(spec.scale * spec.rank) for spec in specs}
+    alphas = {spec.module: whole_number(spec.scale * spec.rank) for spec in specs}
     rank = Counter(spec.rank for spec in specs).most_common(1)[0][0]
     alpha = Counter(alphas.values()).most_common(1)[0][0]
     return {
         "r": rank,
         "lora_alpha": alpha,
-        "rank_pattern": {_pattern(spec.module): spec.rank for spec in specs if spec.rank != rank},
-        "alpha_pattern": {_pattern(name): value for name, value in alphas.items() if value != alpha},
+        "rank_pattern": {pattern_of(spec.module): spec.rank for spec in specs if spec.rank != rank},
+        "alpha_pattern": {pattern_of(name): value for name, value in alphas.items() if value != alpha},
         "lora_dropout": 0.0,
         "use_rslora": False,
         "bias": "all" if biases else "none",
@@ -164,12 +164,13 @@ def _lora_settings(specs: Sequence[InnerSpec], biases: bool) -> dict[str, Any]:
     }
 
 
-def _whole_number(value: float) -> float:
+def whole_number(value: float) -> float:
     """Undo the rounding of a division, so that alpha equals its original value."""
     return round(value) if abs(value - round(value)) < 1e-9 * max(1.0, abs(value)) else value
 
 
-def _pattern(module: str) -> str:
+def pattern_of(module: str) -> str:
+    """The pattern of PEFT that one module alone matches."""
     return "^" + module.replace(".", r"\.")
 
 

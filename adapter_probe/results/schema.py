@@ -34,6 +34,9 @@ GUARD = "guard.json"
 SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV = "spans.csv", "layers.csv", "removable.csv"
 """The tables of an ablation."""
 
+GENERATIONS = "generations.jsonl"
+"""What every variant writes to every row, where texts are written: one JSON object a line."""
+
 GROUPS_CSV = "groups.csv"
 """Table of an ablation whose examples have groups."""
 
@@ -59,7 +62,7 @@ RANKS_CSV, SPECTRA_CSV = "ranks.csv", "spectra.csv"
 PARAMETERS_CSV = "parameters.csv"
 """Table of a suite: the parameters of its checkpoints."""
 
-ABLATION_FILES = (SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV, GROUPS_CSV, PREDICTIONS, SUMMARY)
+ABLATION_FILES = (SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV, GROUPS_CSV, PREDICTIONS, GENERATIONS, SUMMARY)
 STRENGTH_FILES = (STRENGTHS_CSV, SUMMARY)
 RACE_FILES = (SPANS_CSV, RACE)
 RANK_FILES = (RANKS_CSV, SPECTRA_CSV, SUMMARY)

@@ -23,6 +23,7 @@ from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder_of_base
 from adapter_probe.checkpoints.hub import fetch_checkpoint, name_in_cache
 from adapter_probe.custom_metric import CustomMetric
+from adapter_probe.data.generating import Generation
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.rows import categories_of
 from adapter_probe.errors import AdapterProbeError, CheckpointError, DataError, must_be
@@ -77,7 +78,14 @@ def asked_of(
     folder = _folder_of(arguments, call.out, usual)
     if not others:
         return [(arguments, folder)]
-    other = replace(arguments, data=tuple(others), split="validation", metric=None, **vars(Prompting()))
+    other = replace(
+        arguments,
+        data=tuple(others),
+        split="validation",
+        metric=None,
+        **vars(Prompting()),
+        **vars(Generation()),
+    )
     return [(arguments, folder), (other, folder / f"{AGAINST_PREFIX}{Path(others[0]).stem}")]
 
 
@@ -106,10 +114,26 @@ def opened_for(call: Called) -> Iterator[tuple[Called, Given | None, TemporaryDi
                 raise DataError(
                     f"{one.name}= applies only to a model in memory, and {call.checkpoint} is on disk"
                 )
-        yield _on_disk(call), None, None
+        names = [name.strip() for name in (call.adapter or "").split(",")]
+        on_disk = _on_disk(replace(call, adapter=None) if len(names) > 1 else call)
+        yield on_disk, _several(on_disk, names) if len(names) > 1 else None, None
         return
     with opened_call(call) as opened:
         yield opened
+
+
+def _several(call: Called, names: Sequence[str]) -> Given:
+    """A checkpoint with several of its adapters active.
+
+    Raises:
+        CheckpointError: see `open_several`.
+    """
+    if call.cluster is not None:
+        raise CheckpointError("--slurm takes one adapter of a checkpoint; give one name with --adapter")
+    from adapter_probe.checkpoints.several_adapters import open_several
+
+    base = None if call.base is None else str(call.base)
+    return Given(open_several(Path(str(call.checkpoint)), names, base, call.dequantise))
 
 
 def _on_disk(call: Called) -> Called:
@@ -158,7 +182,7 @@ def _folder_of(arguments: AblationArguments, out: str | Path | None, name: str) 
         said["data"] = f"data-{Path(data[0]).stem}"
     if arguments.metric in COMPARISONS:
         said["metric"] = str(arguments.metric)
-    named = ("split", "data", *vars(Prompting()), "max_examples", "metric")
+    named = ("split", "data", *vars(Prompting()), *vars(Generation()), "max_examples", "metric")
     last = [said[one] for one in named if one in said]
     usual, slugs = _usual_folder(arguments.checkpoint, name), arguments.settings.slugs()
     if name != USUAL and slugs.get("spans") == "whole":  # the default of a study of strengths

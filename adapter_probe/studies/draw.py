@@ -54,6 +54,8 @@ def ablation_report(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
              "predictions": schema.PREDICTIONS}  # fmt: skip
     if study.groups is not None:
         names["groups"] = schema.GROUPS_CSV
+    if (study.folder / schema.GENERATIONS).is_file():
+        names["generations"] = schema.GENERATIONS
     files = {name: str(study.folder / file) for name, file in names.items()}
     files |= draw_into_folder(study, tolerance=tolerance)
     if study.against is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -105,3 +106,20 @@ class Ranks(StoredStudy):
             ("effective rank", f"{said.effective:.1f} of {said.largest}, the mean of the tuned maps"),
             *scores.items(),
         ]
+
+    @checked
+    def recipe(self, out: str | Path, *, checkpoint: str | Path | None = None) -> Path:
+        """Write PEFT's configuration of a next LoRA with the needed directions, and the evidence.
+
+        Every map gets at most as many as `summary.needed`, and keeps its scale.
+
+        Args:
+            out: the folder, which gets ``adapter_config.json`` and ``README.md``.
+            checkpoint: the LoRA of the study; by default the folder above the results.
+
+        Raises:
+            ResultsError: the checkpoint is no LoRA of PEFT, or the folder cannot be written.
+        """
+        from .recipe import write_rank_recipe
+
+        return write_rank_recipe(self.record, out, checkpoint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.bottleneck import TokenBatchNorm
 from adapter_probe.models.methods import ParameterRole
 
-from .partial_forward import output_of, passing_over
+from .partial_forward import computing_first, output_of, passing_over
 from .prepared import Prepared
 from .rows import LanguageRows, PaddedRows, pad_rows, pair_rows, text_rows
 
@@ -55,6 +55,7 @@ class TrainingModel(nn.Module):
         trained = [known[n].layer for n, p in self.base.named_parameters() if p.requires_grad]
         self.lowest_trained_layer = min(trained) if prepared.layers else -1
         self._batch_norms = [m for m in self.base.modules() if isinstance(m, TokenBatchNorm)]
+        self._computes_again = False  # the states inside layers, in the backward pass
         self._beside: tuple | None = None  # what a frozen layer returns beside its states; None for nothing
 
     @property
@@ -146,6 +147,7 @@ class TrainingModel(nn.Module):
         # Its name changed in Transformers 5.
         enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
         enable({"use_reentrant": False})
+        self._computes_again = True
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Outputs in the batch's packed order.
@@ -216,8 +218,10 @@ class TrainingModel(nn.Module):
         for norm in self._batch_norms:
             norm.counted = rows.inside
         self._config.pad_token_id = rows.padding
+        first = () if self._computes_again else self._prepared[0].first_alone
         try:
-            return self.base(**rows.inputs)
+            with computing_first(self.layers, first) if first else nullcontext():
+                return self.base(**rows.inputs)
         finally:
             self._config.pad_token_id = self._pad
 

@@ -30,7 +30,6 @@ from adapter_probe.models.methods import (
     check_shared,
 )
 
-from .partial_forward import keep_first_position
 from .prepared import Known, Prepared
 
 
@@ -130,11 +129,20 @@ def prepare_own(loaded: AnyLoaded, method: Method, kind: str, seed: int) -> Prep
         )
     if places is None:
         return Prepared(model, model, kind, n_layers, known)
-    layers, below = [model.get_submodule(name) for name in names[0]], list(_before(model, names[0][0]))
-    if places.reads_first and kind not in ("extractive", "tokens"):
-        _keep_first(model, layers, places)
-    averages = {name: own[buffer] for name, buffer in model.named_buffers() if buffer in own}
-    return Prepared(model, model, kind, n_layers, known, layers, below, averages, places.reads_first)
+    layers = [model.get_submodule(name) for name in names[0]]
+    one = places.reads_first and kind not in ("extractive", "tokens")
+    return Prepared(
+        model,
+        model,
+        kind,
+        n_layers,
+        known,
+        layers,
+        below=list(_before(model, names[0][0])),
+        averages={name: own[buffer] for name, buffer in model.named_buffers() if buffer in own},
+        reads_first=places.reads_first,
+        first_alone=_after_attention(layers[-1], places) if one else (),
+    )
 
 
 def _put_bottlenecks(model: Any, places: Places, method: Adapters, seed: int) -> dict[Tensor, str]:
@@ -153,12 +161,11 @@ def _put_bottlenecks(model: Any, places: Places, method: Adapters, seed: int) ->
     return names
 
 
-def _keep_first(model: Any, layers: Sequence[nn.Module], places: Places) -> None:
-    """Let the last layer compute, after its attention, the one position that the head reads."""
-    last, after_sum = layers[-1], places.attention.norm or places.ffn.start
-    modules = [last.get_submodule(name) for name in (places.attention.end, after_sum)]
-    modules += [module for module in last.modules() if isinstance(module, PlacedAdapter)]
-    keep_first_position(model.base_model, layers, modules)
+def _after_attention(layer: nn.Module, places: Places) -> list[nn.Module]:
+    """The modules of a layer after its attention that are given states of all positions."""
+    names = (places.attention.end, places.attention.norm or places.ffn.start)
+    adapters = [module for module in layer.modules() if isinstance(module, PlacedAdapter)]
+    return [layer.get_submodule(name) for name in names] + adapters
 
 
 def _describe(

@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from adapter_probe.replay.switches import Application
-
 
 class _Reached(Exception):
     """What a forward was run for is there."""
@@ -50,25 +48,27 @@ def passing_over(layers: Sequence[nn.Module], output: Any) -> Iterator[None]:
         yield
 
 
-def keep_first_position(model: nn.Module, layers: Sequence[nn.Module], modules: Sequence[nn.Module]) -> None:
-    """Let modules of the last layer compute the first position of every row alone from now on.
+@contextmanager
+def computing_first(layers: Sequence[nn.Module], modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Inside one forward, modules of the last layer compute the first position of every row alone.
 
     Residual sums add the one position to all, so that only the first is right.
 
     Args:
-        model: the encoder, whose forward calls the layers.
-        layers: its layers, see `output_of`.
+        layers: the layers, see `output_of`.
         modules: of the last layer, after its attention, which are given states of all positions.
     """
-    calls = None
-    if (number := layers.count(layers[-1])) > 1:
-        calls = Application()
-        calls.attach(model, layers[-1])
+    left = layers.count(layers[-1])
+
+    def count(_module: nn.Module, _inputs: tuple) -> None:
+        nonlocal left
+        left -= 1
 
     def cut(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        if calls is not None and calls.now != number - 1:
-            return None
-        return tuple(given[:, :1] for given in inputs)
+        return None if left else tuple(given[:, :1] for given in inputs)
 
-    for module in modules:
-        module.register_forward_pre_hook(cut)
+    with ExitStack() as stack:
+        stack.callback(layers[-1].register_forward_pre_hook(count).remove)
+        for module in modules:
+            stack.callback(module.register_forward_pre_hook(cut).remove)
+        yield

@@ -40,6 +40,7 @@ class Prepared:
         below: the modules that compute the input of the first layer.
         averages: names of running averages in adapters, by those in `base`.
         reads_first: whether the head reads the first token of each text, not the last.
+        first_alone: modules of the last layer that compute this token alone, see `computing_first`.
     """
 
     base: nn.Module
@@ -51,3 +52,4 @@ class Prepared:
     below: Sequence[nn.Module] = ()
     averages: Mapping[str, str] = field(default_factory=dict)
     reads_first: bool = False
+    first_alone: Sequence[nn.Module] = ()

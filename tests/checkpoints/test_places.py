@@ -1,86 +1,74 @@
+"""The table of families whose layers are known by name."""
+
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
 from refusals import naming
 from transformers import AutoConfig, AutoModelForSequenceClassification, FunnelConfig, T5Config
 
+from adapter_probe.checkpoints.any_base import positions_of
+from adapter_probe.checkpoints.places import DECODERS, ENCODERS, FAMILIES, places_in
 from adapter_probe.errors import ModelError
-from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.bases.anatomy import anatomy_for, length_limit, supported_model_types
 
-FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "data2vec-text", "electra")
+BERTS = ("bert", "roberta", "xlm-roberta", "camembert", "data2vec-text", "electra")
 OTHERS = ("distilbert", "mpnet", "albert", "deberta-v2", "deberta", "modernbert")
+SMALL = {"vocab_size": 35, "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4,
+         "intermediate_size": 64, "pad_token_id": 1, "max_position_embeddings": 42}  # fmt: skip
 
 
-def test_these_families_are_supported():
-    assert sorted(supported_model_types()) == sorted(FAMILIES + OTHERS)
+def test_these_encoders_are_supported():
+    assert sorted(ENCODERS) == sorted(BERTS + OTHERS)
+    assert FAMILIES.keys() == ENCODERS.keys() | DECODERS.keys()
 
 
 @pytest.mark.parametrize("config", [T5Config(), FunnelConfig()])
 def test_another_family_is_refused_and_the_supported_are_named(config: object):
     with pytest.raises(ModelError) as caught:
-        anatomy_for(config)
-    for name in (config.model_type, *FAMILIES, *OTHERS, "adapter_probe/models/bases", "anatomy=..."):
+        places_in(config)
+    for name in (config.model_type, *BERTS, *OTHERS, *DECODERS):
         assert name in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_of_another_family_is_refused():
-    config = FunnelConfig(vocab_size=10, d_model=8, n_head=2, d_head=4, block_sizes=[1], d_inner=8)
-    with pytest.raises(ModelError, match=naming("'funnel'", "bert, roberta")):
-        AdaptedModel(AutoModelForSequenceClassification.from_config(config))
-
-
 @pytest.mark.parametrize("change", [{"is_decoder": True}, {"add_cross_attention": True}])
-def test_a_decoder_is_refused(change: dict):
+def test_an_encoder_configured_as_a_decoder_is_refused(change: dict):
     with pytest.raises(ModelError, match="decoder"):
-        anatomy_for(AutoConfig.for_model("bert", **change))
-
-
-def test_relative_positions_are_refused():
-    with pytest.raises(ModelError, match=naming("'relative_key'", "'absolute'")):
-        anatomy_for(AutoConfig.for_model("bert", position_embedding_type="relative_key"))
+        places_in(AutoConfig.for_model("bert", **change))
 
 
 @pytest.mark.parametrize(
     ("family", "change", "allowed"),
     [
+        ("bert", {"position_embedding_type": "relative_key"}, "'absolute'"),
         ("albert", {"inner_group_num": 2}, "1"),
         ("albert", {"position_embedding_type": "relative_key"}, "'absolute'"),
-        ("deberta-v2", {"conv_kernel_size": 3}, "0"),
-        ("deberta", {"talking_head": True}, "False"),
         ("modernbert", {"classifier_pooling": "mean"}, "'cls'"),
     ],
 )
-def test_what_the_engine_does_not_compute_is_refused(family: str, change: dict, allowed: str):
-    anatomy_for(AutoConfig.for_model(family))
+def test_other_computations_are_refused(family: str, change: dict, allowed: str):
+    places_in(AutoConfig.for_model(family))
     ((name, value),) = change.items()
     with pytest.raises(ModelError, match=naming(name, repr(value), allowed)):
-        anatomy_for(AutoConfig.for_model(family, **change))
+        places_in(AutoConfig.for_model(family, **change))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_length_limit_is_what_the_model_can_read(family: str, tiny_model: Callable):
-    base = tiny_model(family, layers=1)[0].base
-    limit = length_limit(None, base.config, tokenizer_limit=10**30)
-    assert limit == 40
-    assert base(torch.full((1, limit), 7)).logits.isfinite().all()
-    with pytest.raises((IndexError, RuntimeError)):
-        base(torch.full((1, limit + 1), 7))
+@pytest.mark.parametrize("family", [*BERTS, "distilbert", "mpnet", "albert", "deberta-v2"])
+def test_the_length_limit_is_what_the_model_can_read(family: str):
+    config = AutoConfig.for_model(family, **SMALL)
+    base = AutoModelForSequenceClassification.from_config(config).eval()
+    limit = positions_of(base)
+    assert limit in (40, 42)
+    with torch.no_grad():
+        assert base(torch.full((1, limit), 7)).logits.isfinite().all()
+        with pytest.raises((IndexError, RuntimeError)):
+            base(torch.full((1, limit + 1), 7))
 
 
-def test_the_least_of_all_limits_counts():
-    config = AutoConfig.for_model("roberta", max_position_embeddings=514)
-    assert length_limit(None, config, 10**30) == 512
-    assert length_limit(None, config, 300) == 300
-    assert length_limit(128, config, 300) == 128
-    assert length_limit(1000, config, 10**30) == 512
-    assert length_limit(3, config, 512) == 3
-
-
-def test_a_limit_without_room_is_refused():
-    with pytest.raises(ModelError, match=naming("max_length", "3", "2")):
-        length_limit(2, AutoConfig.for_model("bert"), 512)
+@pytest.mark.parametrize(("groups", "modules"), [(1, [0] * 5), (2, [0, 0, 0, 1, 1]), (5, [0, 1, 2, 3, 4])])
+def test_layers_that_share_a_module_have_its_name(groups: int, modules: list[int]):
+    config = SimpleNamespace(num_hidden_layers=5, num_hidden_groups=groups)
+    names = ENCODERS["albert"].layer_names(config)
+    assert names == tuple(f"encoder.albert_layer_groups.{n}.albert_layers.0" for n in modules)

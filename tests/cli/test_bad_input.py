@@ -137,6 +137,10 @@ def test_a_bad_option_of_train(option, value, named, check, train_arguments, tmp
         ("--split", "test", ["'test'", "train, validation"]),
         ("--metric", "bleu", ["'bleu'", "accuracy, mcc"]),
         ("--device", "tpu", ["'tpu'", "auto, cpu"]),
+        ("--sites", "other", ["--sites", "'other'", "attention, ffn"]),
+        ("--strengths-by-layer", "1,0.5", ["--strengths-by-layer", "2", "3 layers"]),
+        ("--strengths-by-layer", "none.json", ["--strengths-by-layer", "none.json"]),
+        ("--adapter", "one,two", ["--adapter", "'one'"]),
         ("--tolerance", "-1", ["tolerance", "-1"]),
         ("--tolerance", "nan", ["tolerance", "nan"]),
     ],
@@ -181,7 +185,7 @@ def test_a_bad_race_to_prune_by(options, named, check, trained, tmp_path):
 
 @pytest.mark.parametrize(
     ("option", "allowed"),
-    [("--sites", "attention"), ("--layernorm", "pretrained"), ("--precision", "bfloat16")],
+    [("--by", "module"), ("--layernorm", "pretrained"), ("--precision", "bfloat16")],
 )
 def test_a_choice_that_there_is_not(option, allowed, program, trained):
     outcome = program("ablate", trained, option, "other", COLUMNS="200")

@@ -1,0 +1,90 @@
+"""Every family's adapters under masks by the general engine, against plain runs with hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from exact import assert_close_in_float64 as close
+from placed_models import Placed, Variants
+from refusals import naming
+
+from adapter_probe.data.encoding import Encoded
+from adapter_probe.errors import ModelError
+from adapter_probe.spans import span_variants
+from adapter_probe.training.model import TrainingModel
+
+LENGTHS = (5, 12, 1, 5)
+MASKS = np.concatenate([span_variants(3).masks, np.eye(6, dtype=bool), ~np.eye(6, dtype=bool)])
+
+
+def variants(model: TrainingModel, encoded: Encoded, norms: str = "trained", **options: object) -> Variants:
+    return Variants(Placed(model.base, None, {}, {}), encoded, norms, **options)
+
+
+@pytest.mark.usefixtures("in_float64")
+def test_every_mask_equals_a_run_of_its_own(
+    family: str, trained_model: Callable, separate: Callable, random_examples: Callable
+):
+    model, encoded = trained_model(family), random_examples(LENGTHS)
+    alone = separate(family, model)
+    expected = torch.stack([alone.run(encoded, mask, padded=True) for mask in MASKS])
+    distances = torch.cdist(expected.flatten(1), expected.flatten(1))
+    same = [(mask == MASKS).all(axis=1).sum() for mask in MASKS]
+    assert ((distances < 1e-3).sum(dim=1).numpy() == same).all()  # no variant can pass for another
+    run = variants(model, encoded)
+    for tokens_per_pass in (1, 80, 10**9):
+        close(run(MASKS, tokens_per_pass), expected)
+    pairs = np.random.default_rng(0).permutation(len(encoded) * len(MASKS))[: 2 * len(MASKS)]
+    rows, places = np.divmod(np.append(pairs, np.arange(len(encoded))), len(encoded))  # every example occurs
+    for tokens_per_pass in (1, 10**9):
+        close(run.pairs(places, MASKS[rows], tokens_per_pass), expected[rows, places])
+
+
+@pytest.mark.usefixtures("in_float64")
+def test_pretrained_norms_follow_the_sites_that_are_off(
+    encoder: str,
+    plain_model: Callable,
+    trained_model: Callable,
+    separate: Callable,
+    random_examples: Callable,
+):
+    model, encoded = trained_model(encoder), random_examples(LENGTHS)
+    alone = separate(encoder, model, plain_model(encoder).state_dict())
+    expected = torch.stack([alone.run(encoded, mask) for mask in MASKS])
+    logits = variants(model, encoded, "pretrained")(MASKS)
+    close(logits, expected)
+    assert (logits - variants(model, encoded)(MASKS)).abs().max() > 0.05
+
+
+def test_norms_before_the_sublayers_cannot_be_put_back(trained_model: Callable, random_examples: Callable):
+    with pytest.raises(ModelError, match=naming("--layernorm pretrained", "--layernorm trained")):
+        variants(trained_model("modernbert"), random_examples([3]), "pretrained")
+
+
+def test_lower_precisions_are_near(family: str, trained_model: Callable, random_examples: Callable):
+    model, encoded = trained_model(family), random_examples(LENGTHS)
+    exact = variants(model, encoded)(MASKS[:3])
+    for dtype, part in ((torch.float32, 1e-4), (torch.bfloat16, 0.3)):
+        low = variants(model, encoded, dtype=dtype)(MASKS[:3]).double()
+        assert 0 < (low - exact).abs().max() < part * exact.std()
+
+
+@pytest.mark.usefixtures("in_float64")
+def test_a_span_head_reads_every_token(span_family: str, trained_model: Callable, random_examples: Callable):
+    model, encoded, rows = trained_model(span_family, spans=True), random_examples(LENGTHS), []
+    with torch.no_grad():
+        for ids in encoded.input_ids:
+            out = model.base(input_ids=torch.from_numpy(ids)[None])
+            rows.append(torch.stack([out.start_logits[0], out.end_logits[0]], dim=1))
+    close(variants(model, encoded)(MASKS[:1], 100)[0], torch.cat(rows))
+
+
+@pytest.mark.usefixtures("in_float64")
+def test_a_tag_head_reads_every_token(tag_family: str, trained_model: Callable, random_examples: Callable):
+    model, encoded = trained_model(tag_family, tags=True), random_examples(LENGTHS)
+    with torch.no_grad():
+        rows = [model.base(torch.from_numpy(ids)[None]).logits[0] for ids in encoded.input_ids]
+    close(variants(model, encoded)(MASKS[:1], 100)[0], torch.cat(rows))
