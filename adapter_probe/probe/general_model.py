@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.directions import refuse_without
@@ -220,7 +221,9 @@ class GeneralModel:
 
 
 def model_of(
-    opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBatches, by_module: bool = False
+    opened: OpenedPeft,
+    encoded: Encoded | EncodedRequests | EncodedBatches | EncodedPrompts,
+    by_module: bool = False,
 ) -> GeneralModel:
     """The model of a checkpoint; `encoded` are the examples that it will read.
 
@@ -236,7 +239,12 @@ def model_of(
         )
     ignore_padding(module)
     device = next(t.device for t in module.parameters() if t.device.type != "meta")
-    if isinstance(encoded, EncodedRequests):
+    if isinstance(encoded, EncodedPrompts):
+        ids = torch.from_numpy(encoded.input_ids[int(np.argmin(encoded.lengths))][None, :])
+        example = {"input_ids": ids.to(device)}
+        if encoded.reads:
+            example |= {"attention_mask": torch.ones_like(ids), "decoder_input_ids": ids[:, :1].to(device)}
+    elif isinstance(encoded, EncodedRequests):
         shortest = encoded.trees[int(np.argmin(encoded.lengths))]
         in_a_row = shortest.parents == np.arange(len(shortest.parents)) - 1
         one_text = int(in_a_row.argmin()) or len(in_a_row)  # all branches in a row may be too long a text

@@ -71,6 +71,17 @@ def in_calls(layers: Sequence[Layer], order: Sequence[int]) -> list[Layer]:
     return found
 
 
+def in_copy(layers: Sequence[Layer], model: nn.Module, copy: nn.Module) -> list[Layer]:
+    """The same layers of a copy of the model, in which other modules may stand in place of some."""
+    names = {module: name for name, module in model.named_modules()}
+    found = []
+    for layer in layers:
+        parts = tuple(tuple(copy.get_submodule(names[m]) for m in part) for part in layer.parts)
+        own = replace(layer, module=copy.get_submodule(names[layer.module]), parts=parts)
+        found.append(own.called(layer.number))
+    return found
+
+
 def find_layers(model: nn.Module, switches: Switches, by_module: bool = False) -> list[Layer]:
     """The layers of all outermost lists of modules that hold an adapter, in the order of the modules.
 

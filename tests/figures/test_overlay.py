@@ -112,7 +112,8 @@ def test_pefts_method_comparison_has_every_cost(tradeoff_trials, tmp_path):
         ("a.json", "[]", ("a.json", "PEFT")),
         ("a.json", "{", ("a.json", "JSON")),
         ("a.json", json.dumps(experiment(status="failed")), ("a.json",)),
-        ("a.json", json.dumps(experiment(file_size="big")), ("a.json", "'big'")),
+        ("a.json", json.dumps(experiment(file_size="big")), ("a.json", "PEFT", "'big'")),
+        ("a.json", json.dumps(experiment(file_size=True)), ("a.json", "PEFT", "True")),
     ],
 )  # fmt: skip
 def test_bad_files(name, text, words, record, tmp_path):
