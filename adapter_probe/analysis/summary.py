@@ -99,7 +99,8 @@ class AblationSummary:
         groups: scores by group of the data, or by label or type of entity, by name.
         stacks: of a model with several stacks of layers, the summary of each studied one, by name; what names
             spans or layers is there alone.
-        strength: what the adapters are multiplied by where they are not intact; None for 0, switched off.
+        strength: what the adapters are multiplied by where they are not intact; None for 0, switched off;
+            ``by layer`` where layers or modules have different strengths.
         rank: how many directions they keep there; None where they keep none.
         modules: of a map of layers and modules, each module in all layers and in the one that it matters
             most in.
@@ -135,7 +136,7 @@ class AblationSummary:
     peft: dict[str, str] | None = None
     groups: dict[str, GroupScores] | None = None
     stacks: dict[str, AblationSummary] | None = None
-    strength: float | None = None
+    strength: float | str | None = None
     rank: int | None = None
     modules: dict[str, ModuleDrop] | None = None
 

@@ -100,7 +100,7 @@ def span_drop_text(span: SpanDrop | None, metric: str = "") -> str:
 
 def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     """The main results of an ablation as (name, value) pairs of text."""
-    from adapter_probe.metrics import RATIOS  # which needs NumPy
+    from adapter_probe.metrics import is_generated, is_ratio  # which needs NumPy
 
     metric, warning = summary.metric, summary.warning
     part = f", {summary.switched} only" if summary.switched else ""
@@ -117,7 +117,7 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         score = score_text(summary.removed_score, metric)
         rows.append((_all_done(summary), f"{score} ({removed}){part}"))
     guesses = summary.majority_score is not None or summary.kind not in ("tokens", "multilabel")
-    if guesses and metric not in RATIOS:
+    if guesses and not is_ratio(metric) and not is_generated(metric):
         rows.append((summary.baseline, score_text(summary.majority_score, metric)))
     if summary.positive_class is not None:
         rows.append(("positive class", summary.positive_class))

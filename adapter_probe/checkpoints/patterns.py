@@ -1,4 +1,4 @@
-"""Regular expressions of other people's checkpoints, matched in bounded time: the only place that runs them.
+"""Regular expressions of other people, matched in bounded time: the only place that runs them.
 
 A pattern may take exponential time, or time that grows with a high power of a name's length. Here a match has
 a time limit; where PEFT itself will match, without one, the pattern is tried beforehand.
@@ -16,7 +16,7 @@ from typing import Any
 
 import regex
 
-from adapter_probe.errors import CheckpointError, one_line
+from adapter_probe.errors import CheckpointError, DataError, one_line, shown
 
 from .files import quote
 
@@ -49,6 +49,42 @@ def match_in_time(pattern: str, text: str) -> Any:
         regex.error: it is no pattern.
     """
     return regex.match(pattern, text, timeout=_MATCH_SECONDS)
+
+
+class Extractor:
+    """What a pattern finds in texts: its first group, or all that matches where it has none.
+
+    Args:
+        pattern: the pattern.
+        flag: the option that gives it.
+
+    Raises:
+        DataError: it is none.
+    """
+
+    def __init__(self, pattern: str, flag: str):
+        self._said = f"{flag} {quote(pattern)}"
+        try:
+            self._pattern = regex.compile(pattern)
+        except (regex.error, OverflowError, RecursionError) as error:
+            raise DataError(f"{self._said} is not a regular expression: {one_line(error)}") from None
+
+    def found_in(self, text: str) -> str | None:
+        """What is found first; None if nothing is.
+
+        Raises:
+            DataError: it takes long.
+        """
+        try:
+            match = self._pattern.search(text, timeout=_MATCH_SECONDS)
+        except TimeoutError:
+            raise DataError(
+                f"{self._said} takes more than {_MATCH_SECONDS} s on the text {shown(text)}; simplify it"
+            ) from None
+        if match is None:
+            return None
+        found: str | None = match.group(1) if self._pattern.groups else match.group(0)
+        return found
 
 
 def refuse_slow_patterns(path: Path, document: Mapping[str, Any], modules: Iterable[str]) -> None:

@@ -9,9 +9,11 @@ import numpy as np
 
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded, encode
+from adapter_probe.data.generating import Generation
 from adapter_probe.data.language_tasks import read_language_split
 from adapter_probe.data.lm_eval_tasks import is_task, load_tasks
 from adapter_probe.data.prompting import Prompting
+from adapter_probe.data.prompts import EncodedPrompts, encode_prompts, prompts_of
 from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests, requests_of
 from adapter_probe.data.requests_encoding import EncodedRequests, Start, encode_requests
@@ -21,6 +23,7 @@ from adapter_probe.data.squad import Windows, WindowSettings, encode_windows
 from adapter_probe.data.tagged import Tagged, Words, encode_words
 from adapter_probe.data.tasks import load_split
 from adapter_probe.data.training_texts import encode_training
+from adapter_probe.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +38,7 @@ class Examples:
     """
 
     rows: Split | Questions | Requests | Tagged
-    encoded: Encoded | EncodedRequests | EncodedBatches
+    encoded: Encoded | EncodedRequests | EncodedBatches | EncodedPrompts
     windows: Windows | None = None
     words: Words | None = None
 
@@ -63,6 +66,7 @@ def load_examples(
     expect_fingerprint: bool = False,
     prompting: Prompting | None = None,
     start: Start | None = None,
+    generation: Generation | None = None,
 ) -> Examples:
     """Read and encode one split.
 
@@ -70,6 +74,7 @@ def load_examples(
         max_examples: keep at most this many rows, see `load_split`.
         expect_fingerprint: whether to refuse rows that differ from those recorded in the task.
         start: of an encoder-decoder, see `encode_requests`.
+        generation: how answers are written, if they are.
 
     Raises:
         DataError: the rows cannot be read as the task describes, have changed, or `max_length` is too small.
@@ -77,9 +82,19 @@ def load_examples(
     if task.kind == "causal":
         if any(map(is_task, task.files.get(split, ()))):
             requests = load_tasks(task.files[split], split, max_examples, tokenizer, prompting)
+            if generation is not None and generation.generate:
+                raise DataError(
+                    "--generate is for rows of files; a task of lm-evaluation-harness says itself whether "
+                    "the model writes, and how"
+                )
         else:
             tables = read_language_split(task, split, expect_fingerprint)
-            requests = requests_of(tokenizer, tables, split, max_examples)
+            if generation is not None and generation.generate:
+                requests = prompts_of(tokenizer, tables, split, generation, max_examples)
+            else:
+                requests = requests_of(tokenizer, tables, split, max_examples)
+        if requests.generation is not None:
+            return Examples(requests, encode_prompts(tokenizer, requests, max_length, start))
         return Examples(requests, encode_requests(tokenizer, requests, max_length, start))
     rows = load_split(task, split, max_examples, expect_fingerprint)
     if isinstance(rows, Tagged):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from adapter_probe.data.answers import decode_windows
 from adapter_probe.data.batches import EncodedBatches, EncodedWritten
 from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.models.adapters.in_place import PackedMap, activated_in_place
 from adapter_probe.models.functional import FasterFunctions
@@ -30,6 +31,7 @@ from .layouts import Layout, choose_layout, encoding_once
 from .likelihoods import WrittenScores, summed_by_continuation
 from .outputs import without_needless
 from .rows import Scorer, rows_of
+from .written import WritingRunner, padded, prepared_runner
 
 if TYPE_CHECKING:
     from .request import AblationRequest
@@ -55,6 +57,8 @@ class GeneralRunner:
         self._most = 1 if getattr(request.checkpoint, "alone", False) else None  # tokens of a batch
         self._passes = 0
         self._width = request.model.inner_size
+
+    note = ""  # what a user should know of how the variants are computed
 
     def on(self, request: AblationRequest) -> GeneralRunner:
         """The same on other examples of the same kind."""
@@ -177,7 +181,9 @@ class GeneralRunner:
         return step
 
 
-def general_runners(request: AblationRequest, dtype: torch.dtype, lanes: int) -> Iterator[GeneralRunner]:
+def general_runners(
+    request: AblationRequest, dtype: torch.dtype, lanes: int
+) -> Iterator[GeneralRunner | WritingRunner]:
     """A runner for every lane, in a precision; the first is compared with the model's own forward.
 
     Raises:
@@ -186,9 +192,10 @@ def general_runners(request: AblationRequest, dtype: torch.dtype, lanes: int) ->
     model = request.model
     fixed, settings = model.fixed or not can_share(model.module), request.settings
     strength, rank = settings.strength, settings.rank
+    third = bool(strength or rank or settings.strengths_by_layer)
 
     def fits(module: nn.Module) -> bool:
-        added = bytes_of_finished(module) * (2 if strength or rank else 1)
+        added = bytes_of_finished(module) * (2 if third else 1)
         return added < _SHARE_OF_FREE * available_memory(request.device)
 
     module = model.module
@@ -199,9 +206,13 @@ def general_runners(request: AblationRequest, dtype: torch.dtype, lanes: int) ->
         module = cast_copy(module, dtype, finished)
         if not ready and fits(module):
             finish_maps(module, strength, rank)
-    replay, layout = _prepared(request, module)
-    pack(replay)
-    first = GeneralRunner(request, replay, layout)
+    first: GeneralRunner | WritingRunner
+    if isinstance(request.encoded, EncodedPrompts):
+        first = prepared_runner(request, module, lanes)
+    else:
+        replay, layout = _prepared(request, module)
+        pack(replay)
+        first = GeneralRunner(request, replay, layout)
     yield first
     if can_share(module):  # else the lanes use one in turn
         for _ in range(lanes - 1):
@@ -282,6 +293,12 @@ def own_forward(request: AblationRequest, module: nn.Module, items: np.ndarray) 
         module.to(request.device)
     ignore_padding(module)
     encoded, (device, dtype) = request.encoded, _place(module)
+    if isinstance(encoded, EncodedPrompts):
+        prompts = [encoded.input_ids[item] for item in items]
+        own = padded(prompts, module, encoded.reads, device)
+        if encoded.reads:
+            own["decoder_input_ids"] = own["input_ids"][:, :1]
+        return lambda: module(**own)["logits"][:, -1].flatten()
     if isinstance(encoded, EncodedRequests):
         batches = [rows.inputs for rows in rows_of(encoded, items, "alone", dtype, device)]
     else:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.ablation_settings import BY_LAYER
 from adapter_probe.checkpoints.converting import settle
 from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.checkpoints.opened_peft import OpenedPlaced
@@ -46,7 +47,7 @@ class PruneMeasurement:
         seconds_before, seconds_after: time of one evaluation of the same examples on this machine, median of
             alternating rounds.
         results: both variants on all examples, the intact one first, as input of the statistics.
-        strength: what the span's adapters were multiplied by; 0 if they were removed.
+        strength: what the span's adapters were multiplied by; 0 if they were removed, or `BY_LAYER`.
     """
 
     span: Span
@@ -55,7 +56,7 @@ class PruneMeasurement:
     seconds_before: float
     seconds_after: float
     results: AblationResults
-    strength: float = 0.0
+    strength: float | str = 0.0
 
 
 def prune_checkpoint(
@@ -105,7 +106,8 @@ def prune_checkpoint(
         forwards = [own_forward(request, one, items) for one in (model.module, module)]
         seconds = _time(forwards, lambda: bar.update(n_tokens))
     counts = (model.adapter_parameters, added_parameters(module))
-    return PruneMeasurement(span or layers, *counts, *seconds, results, request.settings.strength)
+    strength = BY_LAYER if request.settings.strengths_by_layer else request.settings.strength
+    return PruneMeasurement(span or layers, *counts, *seconds, results, strength)
 
 
 def _refuse_unfit(request: AblationRequest, span: Span, layers: Span, source: Path) -> None:

@@ -141,7 +141,7 @@ def _pair(module: Any) -> _Pair | None:
     from peft.tuners.adalora.layer import AdaLoraLayer
     from peft.tuners.lora.layer import LoraLayer
 
-    if not isinstance(module, LoraLayer):
+    if not isinstance(module, LoraLayer) or len(module.active_adapters) != 1:
         return None
     (name,) = module.active_adapters
     if isinstance(module, AdaLoraLayer):
@@ -196,7 +196,8 @@ def refuse_without(modules: Iterable[nn.Module], rank: int) -> None:
     """
     if not (most := max(map(rank_of, modules), default=0)):
         raise ModelError(
-            "these adapters have no ranks: what they change in a layer is no matrix that is added to a map"
+            "these adapters have no ranks: what they change in a layer is no matrix that is added to a map, "
+            "or several of them are active"
         )
     if rank > most:
         raise ModelError(f"rank {rank} is above the largest of these adapters; give a rank from 1 to {most}")

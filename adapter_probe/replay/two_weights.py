@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 
 
 _ON, _OFF, _SCALED = "on", "off", "scaled"
+STRENGTH = "_off_strength"
+"""Attribute of modules with a strength of their own, which their copies have too."""
+
+
+SEVERAL = "_several_adapters"
+"""Attribute of modules with several active adapters, each of which has a switch of its own."""
+
+
+def strength_of(module: nn.Module, strength: float) -> float:
+    """What a module's change is multiplied by where it is off: its own strength, or that of all modules."""
+    return float(vars(module).get(STRENGTH, strength))
 
 
 class TwoWeights(nn.Module):
@@ -26,7 +37,8 @@ class TwoWeights(nn.Module):
 
     Args:
         tuned: a module of PEFT for which `can_finish` is true.
-        strength: what the change is multiplied by in the third weight; 0 for none.
+        strength: what the change is multiplied by in the third weight, unless `tuned` has a strength of its
+            own; 0 for none.
         rank: how many directions of the change the third weight has; 0 for none.
     """
 
@@ -36,7 +48,11 @@ class TwoWeights(nn.Module):
         self.off = base.weight
         self.bias = base.bias
         self.on = _finished(tuned, 1.0)
-        self.scaled = _finished(tuned, strength or 1.0, rank) if strength or rank else None
+        strength = strength_of(tuned, strength)
+        scaled = strength not in (0, 1) or rank
+        self.scaled = _finished(tuned, strength or 1.0, rank) if scaled else None
+        if STRENGTH in vars(tuned):
+            vars(self)[STRENGTH] = strength
         self._in_use = _ON
         self._packed: dict[str, Callable[[Tensor], Tensor]] = {}
 
@@ -117,6 +133,8 @@ def can_finish(module: nn.Module) -> bool:
     if type(module) is not Linear or type(module.get_base_layer()) is not nn.Linear or module.fan_in_fan_out:
         return False
     names, base = _active(module), module.get_base_layer()
+    if SEVERAL in vars(module):
+        return False
     plain = not any(name in module.lora_variant or module.lora_bias.get(name) for name in names)
     return plain and base.weight.device.type != "meta" and not _hooked(module)
 

@@ -17,7 +17,7 @@ from adapter_probe.errors import DataError
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded
 from adapter_probe.results import schema
-from adapter_probe.results.ablation_files import save_predictions, write_spans
+from adapter_probe.results.ablation_files import save_predictions, write_generations, write_spans
 from adapter_probe.results.atomic import write_csv, write_json
 from adapter_probe.results.sealing import sealed
 
@@ -27,7 +27,7 @@ from .ablation_call import (
     opened_for,
     record_reads,
     refuse_other_settings,
-    reopen_ablation,
+    reopen,
 )
 from .ablation_study import Ablation
 from .checkpoint_arguments import Ablate
@@ -123,7 +123,7 @@ def finished(name: str, call: Ablate, groups: Sequence[Parts]) -> list[list[Abla
         return None
     check_threads(call.threads)
     with activity(f"{name}: checking for changes since the last run", call.progress):
-        found = [[reopen_ablation(*one) for one in parts] for parts in groups]
+        found = [[reopen(*one, Ablation) for one in parts] for parts in groups]
     return None if any(None in own for own in found) else found  # type: ignore[return-value]
 
 
@@ -174,6 +174,11 @@ def _for_harness(study: Ablation, request: AblationRequest, call: Ablate) -> Non
     from .lm_eval_files import compare_samples, write_lm_eval
 
     rows, prompting = request.examples.rows, Prompting.of(call)
+    if isinstance(rows, Requests) and rows.generation is not None:
+        raise DataError(
+            "--lm-eval-json and --lm-eval-samples hold log-likelihoods; what the model writes is in "
+            "generations.jsonl"
+        )
     if not isinstance(rows, Requests):
         raise DataError(
             "--lm-eval-json and --lm-eval-samples require the rows of a language model; the task of "
@@ -210,6 +215,8 @@ def _run(
         with _bar(run, request, progress, name) as report:
             run.compute(report)
         results = run.results()
+        for note in run.notes:
+            print_message(note, progress)
         with activity(f"{name}: computing intervals and tests of every span", progress):
             record = ablation_record(results, folder, run.created_with)
             with sealed(folder, schema.ABLATION_FILES):
@@ -222,6 +229,8 @@ def _run(
                     if table is not None:
                         write_csv(folder / file, table)
                 save_predictions(folder, results)
+                if run.texts is not None:
+                    write_generations(folder, results, run.texts)
                 write_json(folder / schema.SUMMARY, record.summary.to_dict())
     return Ablation(record, results)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe import wording
+from adapter_probe.ablation_settings import read_strengths
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.errors import AdapterProbeError, CheckpointError
@@ -120,18 +122,19 @@ def _write(call: Convert, out: Path) -> list[str]:
     source, files = choose_adapter(Path(call.source), call.adapter), as_tuple(call.data)
     opened = open_any(source, None if call.base is None else str(call.base))
     _refuse_rank(opened, call)
-    if call.rank is None and call.strength is not None and isinstance(opened, OpenedPlaced):
+    strengths = _strengths(opened, call)
+    if strengths is not None and isinstance(opened, OpenedPlaced):
         from adapter_probe.checkpoints.scaling import scaled
 
-        opened = scaled(opened, call.strength)
+        opened = scaled(opened, strengths)
     if call.to == "mlx":
         base = opened.description.base
         with TemporaryDirectory() as made:
-            lost = _write_peft(opened, Path(made, "peft"), call, "MLX-LM")
+            lost = _write_peft(opened, Path(made, "peft"), call, strengths, "MLX-LM")
             write_mlx(Path(made, "peft"), base.n_layers, base.name, out)
         return lost
     if call.to == "peft":
-        return _write_peft(opened, out, call)
+        return _write_peft(opened, out, call, strengths)
     if not isinstance(opened, OpenedPlaced):
         raise CheckpointError(
             f"checkpoint {call.source} is loaded by PEFT, so it can be written in PEFT's or MLX-LM's format "
@@ -161,6 +164,11 @@ def _refuse_rank(opened: OpenedPeft, call: Convert) -> None:
         raise CheckpointError(
             f"--rank {call.rank} applies only to a fine-tuned model that is written with --to peft or mlx"
         )
+    if finetuned and call.strengths_by_layer:
+        raise CheckpointError(
+            f"checkpoint {call.source} is a fine-tuned model, whose difference to its base has one strength; "
+            "give --strength"
+        )
     if finetuned and call.rank is None and (lora or call.strength is not None):
         raise CheckpointError(
             f"checkpoint {call.source} is a fine-tuned model, whose difference to its base is written with "
@@ -168,8 +176,20 @@ def _refuse_rank(opened: OpenedPeft, call: Convert) -> None:
         )
 
 
-def _write_peft(opened: OpenedPeft, out: Path, call: Convert, library: str = "PEFT") -> list[str]:
-    """Write PEFT's format, whatever was opened; adapters of PEFT are scaled by a strength."""
+def _strengths(opened: OpenedPeft, call: Convert) -> Mapping[Any, float] | None:
+    """What the adapters in the layers are multiplied by; None if they stay, or of a fine-tuned model."""
+    from adapter_probe.checkpoints.scaling import in_layers
+
+    if call.rank is not None or (call.strength is None and not call.strengths_by_layer):
+        return None
+    by_layer = call.strengths_by_layer and read_strengths(str(call.strengths_by_layer))
+    return in_layers(opened.model, by_layer or call.strength or 0.0)
+
+
+def _write_peft(
+    opened: OpenedPeft, out: Path, call: Convert, strengths: Mapping[Any, float] | None, library: str = "PEFT"
+) -> list[str]:
+    """Write PEFT's format, whatever was opened; modules of PEFT are scaled by strengths."""
     from adapter_probe.checkpoints.converting import to_peft
     from adapter_probe.checkpoints.opened_peft import OpenedFinetuned, OpenedPlaced
 
@@ -180,10 +200,10 @@ def _write_peft(opened: OpenedPeft, out: Path, call: Convert, library: str = "PE
     if isinstance(opened, OpenedPlaced):
         to_peft(opened, out, library)
         return []
-    if call.strength is not None:
-        from adapter_probe.checkpoints.scaling import in_layers, write_scaled
+    if strengths is not None:
+        from adapter_probe.checkpoints.scaling import write_scaled
 
-        write_scaled(opened, in_layers(opened.model), call.strength, out)
+        write_scaled(opened, strengths, out)
         return []
     from adapter_probe.checkpoints.peft_pruning import write_without
 

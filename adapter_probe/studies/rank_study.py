@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
-from adapter_probe import metrics
-from adapter_probe.analysis.deltas import removed_row, row_scores
 from adapter_probe.analysis.ranks import RankSummary, effective_rank
-from adapter_probe.analysis.removable import random_halves, restrict_to_examples
 from adapter_probe.analysis.study_records import RankRecord
 from adapter_probe.analysis.summary_text import plain_text, score_text
 from adapter_probe.argument_checks import checked
-from adapter_probe.errors import ResultsError
 from adapter_probe.settings import Style
-from adapter_probe.wording import examples_text, tolerance_text
+from adapter_probe.wording import examples_text
 
-from .ablation_study import Ablation
 from .study_base import StoredStudy, axes_for
 
 if TYPE_CHECKING:
@@ -130,52 +123,3 @@ class Ranks(StoredStudy):
         from .recipe import write_rank_recipe
 
         return write_rank_recipe(self.record, out, checkpoint)
-
-
-@dataclass(frozen=True, eq=False)
-class ChosenRank:
-    """A rank that was chosen on one half of the examples.
-
-    Attributes:
-        rank: it.
-        study: the ablation with it.
-        n_examples: on how many examples it was chosen.
-        measured: int ``[examples]``, the others.
-    """
-
-    rank: int
-    study: Ablation
-    n_examples: int
-    measured: np.ndarray
-
-
-def chosen_rank(given: Ranks | str | Path, within: float) -> ChosenRank:
-    """The smallest rank of a study that costs at most `within` points on one half of the examples.
-
-    Raises:
-        ResultsError: it is no study of ranks, has too few examples, or none costs so little.
-    """
-    from .load import load
-
-    study = given if isinstance(given, Ranks) else load(given)
-    if not isinstance(study, Ranks):
-        raise ResultsError(f"{given} contains no study of ranks; run `adapter-probe ranks` first")
-    for rank in sorted(set(study.table["rank"])):
-        place = study.folder / f"rank-{rank}"
-        part = load(place) if place.is_dir() else None
-        if not isinstance(part, Ablation):  # of all directions
-            continue
-        chosen, measured = random_halves(part.results)
-        if not len(chosen):
-            raise ResultsError(f"{study.folder} has too few examples to choose a rank on half of them")
-        half = restrict_to_examples(part.results, chosen)
-        before, after = row_scores(half)[[0, removed_row(half)]]
-        points = float(metrics.to_points(half.metric, after - before))
-        if math.isfinite(points) and points >= -within:
-            return ChosenRank(int(rank), part, len(chosen), measured)
-    limit = tolerance_text(within, study.summary.metric)
-    raise ResultsError(
-        f"{study.folder}: of the ranks that were tried, none costs at most {limit} on the half of the "
-        "examples that it is chosen on; give a larger --within, or run `adapter-probe ranks` with more "
-        "--ranks"
-    )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
+from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.analysis.deltas import removed_row, row_scores
 from adapter_probe.analysis.ranks import rank_summary, rank_table, spectra_table
+from adapter_probe.analysis.removable import random_halves, restrict_to_examples
 from adapter_probe.analysis.strengths import joined
 from adapter_probe.analysis.study_records import RankRecord
 from adapter_probe.argument_checks import planned_by, taking
@@ -24,9 +29,11 @@ from adapter_probe.results.atomic import claim_folder, write_csv, write_json
 from adapter_probe.results.fingerprints import refuse_changes, to_plain
 from adapter_probe.results.sealing import read_study, sealed, write_study
 from adapter_probe.settings import as_points
+from adapter_probe.wording import tolerance_text
 
 from .ablate import Parts, computed, finished, planned
 from .ablation_call import asked_of, opened_for
+from .ablation_study import Ablation
 from .checkpoint_arguments import RunRanks
 from .load import load
 from .rank_study import Ranks
@@ -180,3 +187,50 @@ def _write(
         write_csv(folder / schema.SPECTRA_CSV, spectra)
         write_json(folder / schema.SUMMARY, to_record(summary))
     return RankRecord(folder, table, spectra, summary, study)
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenRank:
+    """A rank that was chosen on one half of the examples.
+
+    Attributes:
+        rank: it.
+        study: the ablation with it.
+        n_examples: on how many examples it was chosen.
+        measured: int ``[examples]``, the others.
+    """
+
+    rank: int
+    study: Ablation
+    n_examples: int
+    measured: np.ndarray
+
+
+def chosen_rank(given: Ranks | str | Path, within: float) -> ChosenRank:
+    """The smallest rank of a study that costs at most `within` points on one half of the examples.
+
+    Raises:
+        ResultsError: it is no study of ranks, has too few examples, or none costs so little.
+    """
+    study = given if isinstance(given, Ranks) else load(given)
+    if not isinstance(study, Ranks):
+        raise ResultsError(f"{given} contains no study of ranks; run `adapter-probe ranks` first")
+    for rank in sorted(set(study.table["rank"])):
+        place = study.folder / f"rank-{rank}"
+        part = load(place) if place.is_dir() else None
+        if not isinstance(part, Ablation):  # of all directions
+            continue
+        chosen, measured = random_halves(part.results)
+        if not len(chosen):
+            raise ResultsError(f"{study.folder} has too few examples to choose a rank on half of them")
+        half = restrict_to_examples(part.results, chosen)
+        before, after = row_scores(half)[[0, removed_row(half)]]
+        points = float(metrics.to_points(half.metric, after - before))
+        if math.isfinite(points) and points >= -within:
+            return ChosenRank(int(rank), part, len(chosen), measured)
+    limit = tolerance_text(within, study.summary.metric)
+    raise ResultsError(
+        f"{study.folder}: of the ranks that were tried, none costs at most {limit} on the half of the "
+        "examples that it is chosen on; give a larger --within, or run `adapter-probe ranks` with more "
+        "--ranks"
+    )

@@ -167,3 +167,15 @@ def test_it_is_pruned_on_the_base_that_it_is_measured_on(settings, made, tmp_pat
     assert (tmp_path / "out" / "adapter_config.json").is_file()
     assert pruned.score_after == study.spans["score"].iloc[0]
     assert pruned.strength == settings.get("strength", 0.0)
+
+
+def test_directions_are_truncated_without_a_base_in_full(made, tmp_path):
+    """As PEFT computes with the LoRA that `prune` writes, on the quantised base."""
+    rows = [{"text": f"the cat saw {n * 'a '}dog"} for n in range(6)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {"base": made / "nf4", "data": tmp_path / "rows.jsonl", "progress": False}
+    study = adapter_probe.ranks(made / "lora", ranks=(2,), out=tmp_path / "study", **given)
+    adapter_probe.prune(made / "lora", tmp_path / "out", rank=2, **given)
+    whole = adapter_probe.ablate(tmp_path / "out", spans="whole", out=tmp_path / "cut", **given)
+    assert study.table["score"].iloc[0] == pytest.approx(whole.summary.intact_score, rel=1e-5)
+    assert study.table["score"].iloc[0] != study.table["score"].iloc[1]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -22,6 +24,7 @@ from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.general import general_runners
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 
+FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
 ROUNDING = 2.0**-8  # of bfloat16, relative
 NO_BFLOAT16 = "oneDNN does not multiply bfloat16 on this processor"
 

@@ -120,7 +120,10 @@ FAMILIES: dict[str, Family] = {
     "deberta-v2": _deberta("deberta-v2", relative_attention=True, pos_att_type=["p2c", "c2p"],
                            share_att_key=False, max_relative_positions=9, embedding_size=24),
     "deberta-v2, no distances": _deberta("deberta-v2"),
+    "deberta-v2, convolution": _deberta("deberta-v2", conv_kernel_size=3, relative_attention=True,
+                                        pos_att_type=["p2c", "c2p"], max_relative_positions=9),
     "deberta": _deberta("deberta", max_relative_positions=-1, **_TWO_WAYS),
+    "deberta, talking heads": _deberta("deberta", max_relative_positions=-1, talking_head=True, **_TWO_WAYS),
     "deberta, one way": _deberta("deberta", max_relative_positions=9, relative_attention=True,
                                  pos_att_type=["c2p"]),
     "modernbert": Family(
@@ -207,20 +210,27 @@ def own_logits(base: nn.Module, encoded: Encoded, *, padded: bool) -> torch.Tens
 
 
 class Separate:
-    """A plain transformers model with the weights of a `TrainingModel`, adapters applied by hooks of its own.
+    """A plain transformers model with the weights of another, adapters applied by hooks of its own.
 
     Args:
         name: of the family.
-        model: whose weights are taken; its adapters have the activation tanh.
+        config: of the model.
+        own: its parameters and those of its adapters, by their names in a checkpoint; the adapters have the
+            activation tanh.
         pretrained: a state dict whose LayerNorms serve after sites that are off; None for the model's own.
     """
 
-    def __init__(self, name: str, model: TrainingModel, pretrained: dict | None = None):
+    def __init__(
+        self,
+        name: str,
+        config: PretrainedConfig,
+        own: dict[str, torch.Tensor],
+        pretrained: dict | None = None,
+    ):
         self._family = FAMILIES[name]
-        own = {n: t.detach() for _, n, t in model.named_roles()}
         self.adapters = {n: t.clone() for n, t in own.items() if ".adapter." in n}
         self._pretrained = pretrained
-        self.plain = AutoModelForSequenceClassification.from_config(model.base.config).eval()
+        self.plain = AutoModelForSequenceClassification.from_config(config).eval()
         self.plain.to(next(iter(own.values())).dtype)
         for parameter_name, parameter in self.plain.named_parameters():
             parameter.data.copy_(own[parameter_name])
@@ -346,5 +356,11 @@ def _own_logits() -> Callable[..., torch.Tensor]:
 
 @pytest.fixture(scope="session", name="separate")
 def _separate() -> Callable[..., Separate]:
-    """``separate(name, model, pretrained=None).run(encoded, mask, padded=False) -> logits``."""
-    return Separate
+    """``separate(name, model).run(encoded, mask)``; of a model, or of its configuration and tensors."""
+
+    def make(name: str, model: TrainingModel | PretrainedConfig, *tensors: dict) -> Separate:
+        if isinstance(model, PretrainedConfig):
+            return Separate(name, model, *tensors)
+        return Separate(name, model.base.config, {n: t.detach() for _, n, t in model.named_roles()})
+
+    return make

@@ -10,25 +10,25 @@ import pytest
 import torch
 from exact import assert_close_in_float32
 from refusals import naming
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    PretrainedConfig,
+    PreTrainedTokenizerFast,
+)
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.checkpoints.base import load_base, load_tokenizer
-from adapter_probe.checkpoints.headers import read_contents
-from adapter_probe.checkpoints.opening import open_any, open_checkpoint
-from adapter_probe.checkpoints.placed_opening import open_own
+from adapter_probe.checkpoints.base import load_tokenizer
 from adapter_probe.data.encoding import Encoded, encode
-from adapter_probe.data.packing import pack
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import ModelError
-from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.general import general_runners
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
-from adapter_probe.studies.inspect_convert import contents_of
 from adapter_probe.training.checkpoint import train_checkpoint
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings
@@ -84,52 +84,29 @@ def some(encoded: Encoded, which: Sequence[int]) -> Encoded:
     return Encoded(tuple(encoded.input_ids[i] for i in which), None, "")
 
 
-def test_a_base_is_read_in_float64(
-    family: str, save_base: Callable, random_examples: Callable, own_logits: Callable
-):
-    base = load_base(str(save_base(family)), 3, dtype=torch.float64)
-    model, encoded = AdaptedModel(base.model, base.anatomy).eval(), random_examples((5, 12))
-    batch = pack(encoded, range(2))
-    with torch.no_grad():
-        own = own_logits(model.base, encoded, padded=False)[torch.from_numpy(batch.index)]
-        assert own.dtype == torch.float64
-        assert_close_in_float32(model(batch), own, layers=1)  # rotations and some LayerNorms are in float32
+def weights(base: Path, checkpoint: Path) -> tuple[PretrainedConfig, dict[str, torch.Tensor], dict]:
+    """The configuration, and all weights with and without those of the checkpoint, from the files alone."""
+    plain = AutoModelForSequenceClassification.from_pretrained(base, num_labels=2)
+    before = dict(plain.state_dict())
+    return plain.config, {**before, **load_file(checkpoint / "delta.safetensors")}, before
 
 
 def test_a_checkpoint_is_trained_opened_and_ablated(
-    kind: str, families: dict, save_base: Callable, separate: Callable, tiny_task: Path, tmp_path: Path
+    kind: str, save_base: Callable, separate: Callable, tiny_task: Path, tmp_path: Path
 ):
     base = save_base(kind)
     train(base, tiny_task, tmp_path / "c", Adapters(4, 0.5, activation="tanh"))
-    opened = open_checkpoint(tmp_path / "c")
-    head = {name for group, name, _ in opened.model.named_roles() if group == "head"}
-    assert opened.missing <= head  # the base's own pooler is found
-    assert {name for group, name, _ in opened.model.named_roles() if group != "base"} >= opened.trained
-    run = open_any(tmp_path / "c")
-    listed = contents_of(run)
-    assert listed.engine.name == "packed"
-    assert read_contents(tmp_path / "c") in (None, listed)
-
+    config, tensors, _ = weights(base, tmp_path / "c")
+    alone = separate(kind, config, tensors)
     request = prepare_ablation(AblationArguments(str(tmp_path / "c")), CPU)
     with AblationRun(request, tmp_path / "out") as ablation:
         ablation.compute(lambda _: None)
         results = ablation.results()
     encoded = encode(load_tokenizer(str(base)), load_split(find_task(tiny_task), "validation"), 40)
     which = range(0, len(encoded), 8)
-    alone = separate(kind, opened.model)
     expected = np.stack([alone.run(some(encoded, which), mask).numpy() for mask in results.masks])
     assert np.ptp(expected, axis=0).max() > 0.003
     assert_close_in_float32(results.outputs[:, ::8], expected, layers=3)
-
-    # The same by Transformers' own modules, whose adapters are put in by hooks.
-    placed = prepare_ablation(
-        AblationArguments(str(tmp_path / "c")), CPU, open_own(tmp_path / "c", None, torch.float32, None, "")
-    )
-    assert np.array_equal(placed.model.has_adapter, request.model.has_adapter)
-    assert placed.model.site_parameters == request.model.site_parameters
-    runner = next(general_runners(placed, torch.float32, 1))
-    found = runner.outputs(np.arange(0, len(encoded), 8), results.masks, 256, lambda: None)
-    assert_close_in_float32(found["logits"], expected, layers=3)
 
 
 def test_the_norms_of_the_base_return_with_a_switch(
@@ -137,16 +114,14 @@ def test_the_norms_of_the_base_return_with_a_switch(
 ):
     base = save_base(kind)
     train(base, tiny_task, tmp_path / "c", Adapters(4, 0.5, activation="tanh"))
-    opened = open_checkpoint(tmp_path / "c")
-    settings = AblationSettings(layernorm="pretrained")
-    given = open_own(tmp_path / "c", None, torch.float32, None, "")
-    if opened.model.anatomy.pre_norm:
+    arguments = AblationArguments(str(tmp_path / "c"), AblationSettings(layernorm="pretrained"))
+    if families[kind].pre_norm:
         with pytest.raises(ModelError, match=naming("--layernorm", "pretrained")):
-            prepare_ablation(AblationArguments(str(tmp_path / "c"), settings), CPU, given)
+            prepare_ablation(arguments, CPU)
         return
-    request = prepare_ablation(AblationArguments(str(tmp_path / "c"), settings), CPU, given)
+    request = prepare_ablation(arguments, CPU)
     which = np.arange(0, len(request.encoded), 8)
-    alone = separate(kind, opened.model, load_base(str(base), 2).model.state_dict())
+    alone = separate(kind, *weights(base, tmp_path / "c"))
     masks = np.random.default_rng(0).random((6, 6)) < 0.5
     expected = np.stack([alone.run(some(request.encoded, which), mask).numpy() for mask in masks])
     runner = next(general_runners(request, torch.float32, 1))
