@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from .errors import AdapterProbeError, ResultsError, must_be
 from .settings import SUBLAYERS, NormChoice, OutsideChoice, Precision, Settings, Unit, setting
@@ -77,6 +77,11 @@ class AblationSettings(Settings):
         "norms, heads): its own, or those of its base where the base has them.", slug="{}-outside",
         note="{} outside the layers",
     )  # fmt: skip
+    reference: Literal["rows", "off", "none"] = setting(
+        "rows", "of preferences, whose log-likelihoods are subtracted, as in DPO: those in the columns "
+        "ref_chosen_logps and ref_rejected_logps of the rows, if they are there; those of the model with all "
+        "adapters off; or none.", panel="Data", slug="reference-{}", note="reference: {}",
+    )  # fmt: skip
     precision: Precision = setting(
         "float32",
         "precision of weights and arithmetic; mixed computes in bfloat16 and recomputes near-ties "
@@ -89,6 +94,11 @@ class AblationSettings(Settings):
 
         check_choice(self.spans)
         check_strength(self.strength)
+        if self.reference == "off" and self.strength:
+            raise ResultsError(
+                "--reference off is the model with all adapters off, and --strength scales them; give the "
+                "reference's log-likelihoods in the rows, as ref_chosen_logps and ref_rejected_logps"
+            )
         if self.strength == 1:
             raise ResultsError("--strength 1 is the intact model; give another strength, such as 0.5")
         if self.by == "module" and self.spans not in ("all", "single"):

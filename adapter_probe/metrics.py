@@ -33,7 +33,7 @@ from adapter_probe.formulas import (
     spearman,
 )
 
-Kind = Literal["classification", "regression", "extractive", "causal", "tokens", "multilabel"]
+Kind = Literal["classification", "regression", "extractive", "causal", "tokens", "multilabel", "pairwise"]
 
 
 class LabelMetric(NamedTuple):
@@ -84,6 +84,8 @@ LABEL_METRICS = {
     ),
     "squad_f1": LabelMetric("answer F1", ("extractive",), short="F1", hub="f1"),
     "exact_match": LabelMetric("exact match", ("extractive",), short="EM"),
+    "pairwise_accuracy": LabelMetric("pairwise accuracy", ("pairwise",), hub="accuracy"),
+    "margin": LabelMetric("margin", ("pairwise",), in_percent=False),
 }
 """A new metric of labels is a row here; the first one of a kind is its usual one, except of a regression."""
 
@@ -96,12 +98,14 @@ class LanguageMetric(NamedTuple):
         forms: forms of the rows that it fits, see `adapter_probe.data.requests`.
         divided_by: what of a continuation its log-likelihood is divided by, one of `COUNTED`; else empty.
         loss_unit: unit of a loss, empty for a perplexity; None for a share of right examples.
+        in_percent: whether a score that is no loss is printed as a percentage.
     """
 
     words: str
     forms: tuple[str, ...]
     divided_by: str = ""
     loss_unit: str | None = None
+    in_percent: bool = True
 
 
 _FREE = ("completion", "text")
@@ -109,6 +113,8 @@ LANGUAGE_METRICS = {
     "accuracy": LanguageMetric("accuracy", ("choice",)),
     "acc_norm": LanguageMetric("length-normalised accuracy", ("choice",), "characters"),
     "acc_bytes": LanguageMetric("byte-normalised accuracy", ("choice",), "bytes"),
+    "pairwise_accuracy": LanguageMetric("pairwise accuracy", ("preference",)),
+    "margin": LanguageMetric("margin", ("preference",), in_percent=False),
     "greedy_accuracy": LanguageMetric("accuracy of greedy continuations", ("completion",)),
     "token_accuracy": LanguageMetric("token accuracy", _FREE, "tokens"),
     "nll": LanguageMetric("negative log-likelihood", _FREE, "tokens", "nats"),
@@ -139,8 +145,10 @@ RATIOS = (
     *(n for n in _SHARES if LANGUAGE_METRICS[n].divided_by and "choice" not in LANGUAGE_METRICS[n].forms),
 )
 """Metrics that are a ratio of two sums over examples: of `predictions` and of `labels`, see `score`."""
-PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in RATIOS)
-"""Shares of right examples."""
+OF_PAIRS = METRICS["pairwise"]
+"""Metrics of two scores per example, of which the first should be the larger one; means over examples."""
+PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in (*RATIOS, "margin"))
+"""Shares of right examples; of pairs, two equal scores are half right."""
 FEW_DISCORDANT = 25
 """Of a share, fewer predictions than these change between right and wrong: then its interval is exact."""
 OF_CHOICES = tuple(name for name, one in LANGUAGE_METRICS.items() if one.forms == ("choice",))
@@ -160,7 +168,9 @@ COUNTED = ("tokens", "characters", "bytes", "words")
 
 _OF_ROWS = METRICS["multilabel"] + METRICS["tokens"]
 """Metrics of labels ``[examples, labels]``, of which some are also metrics of classes."""
-IN_PERCENT = (*(name for name, one in LABEL_METRICS.items() if one.in_percent), *_SHARES)
+IN_PERCENT = tuple(
+    name for name, one in (LABEL_METRICS | LANGUAGE_METRICS).items() if one.in_percent and name not in LOSSES
+)
 """Metrics that are printed as percentages; the others are correlations and losses."""
 
 _WORDS = {name: one.words for name, one in (LABEL_METRICS | LANGUAGE_METRICS).items()}
@@ -265,7 +275,8 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
         predictions: ``[..., examples]``: class indices, or those of the most likely choices; numbers for
             the correlations; for squad_f1 and exact_match the score of each question, in [0, 1]; for losses
             the negative log-likelihood of each example, in nats; for kl its summed divergences in nats, for
-            agreement how many of its predictions agree, for token_accuracy how many of its tokens are right.
+            agreement how many of its predictions agree, for token_accuracy how many of its tokens are right;
+            for pairwise_accuracy and margin what `predictions.scores_of_pairs` gives.
             Of several labels or targets ``[..., examples, labels]``, 0 or 1 for each label. For
             entity_f1 and tag_accuracy ``[..., sentences, classes, 2]``: how many of the entities of a type,
             or words of a tag, were predicted rightly, and how many were predicted.
@@ -312,6 +323,8 @@ def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
     if labels.ndim == 2:
         counted = counts_by_example(predictions, labels, metric in METRICS["tokens"])
         return score_counts(metric, counted.over_examples())
+    if metric in OF_PAIRS:
+        return np.asarray(np.ascontiguousarray(predictions, dtype=np.float64).mean(axis=-1))
     if metric in PROPORTIONS:
         metric = "accuracy"
     if metric in RATIOS:

@@ -11,6 +11,7 @@ from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.language_tasks import read_language_split
 from adapter_probe.data.lm_eval_tasks import is_task, load_tasks
+from adapter_probe.data.preferences import encode_preferences
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests, requests_of
@@ -32,12 +33,14 @@ class Examples:
         encoded: token ids, one item per text or request; for questions and long texts, one per window.
         windows: the relation of items to questions or requests; None for labelled texts.
         words: where the tags of words are read; None without tags.
+        pairs: int64 ``[examples, 2]``, the items whose scores are compared, the larger one first; else None.
     """
 
     rows: Split | Questions | Requests | Tagged
     encoded: Encoded | EncodedRequests | EncodedBatches
     windows: Windows | None = None
     words: Words | None = None
+    pairs: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -74,12 +77,15 @@ def load_examples(
     Raises:
         DataError: the rows cannot be read as the task describes, have changed, or `max_length` is too small.
     """
-    if task.kind == "causal":
+    if task.kind in ("causal", "pairwise"):
         if any(map(is_task, task.files.get(split, ()))):
             requests = load_tasks(task.files[split], split, max_examples, tokenizer, prompting)
         else:
             tables = read_language_split(task, split, expect_fingerprint)
             requests = requests_of(tokenizer, tables, split, max_examples)
+        if task.kind == "pairwise":
+            encoded, pairs = encode_preferences(tokenizer, requests, max_length)
+            return Examples(requests, encoded, pairs=pairs)
         return Examples(requests, encode_requests(tokenizer, requests, max_length, start))
     rows = load_split(task, split, max_examples, expect_fingerprint)
     if isinstance(rows, Tagged):

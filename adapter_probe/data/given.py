@@ -11,6 +11,7 @@ from adapter_probe.data.columns import choose_columns, text_columns
 from adapter_probe.data.labels import holds_lists
 from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
 from adapter_probe.data.readers import SPLITS
+from adapter_probe.data.request_rows import are_preferences
 from adapter_probe.data.sources import read_source
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import tag_columns, tag_metric
@@ -69,6 +70,8 @@ def given_task(
         raise records_no_data(checkpoint, task.kind == "causal")
     if task.kind == "causal":  # whose rows determine how they are scored
         return task
+    if task.kind == "regression" and are_preferences(read_source(files[0], (), encoding).names):
+        return replace(task, kind="pairwise", metric=default_metric("pairwise"), encoding=encoding)
     if task.kind in OF_CLASSES:
         rows = read_source(files[0], (), encoding)
         if task.kind == "tokens":

@@ -17,12 +17,13 @@ from adapter_probe.data.requests_encoding import count_texts
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
 from adapter_probe.formulas import NO_CLASS
-from adapter_probe.metrics import COMPARISONS, RATIOS, continuation_sizes
+from adapter_probe.metrics import COMPARISONS, OF_PAIRS, RATIOS, continuation_sizes
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method
 from adapter_probe.spans import VariantSet
 
 from .likelihoods import summed_windows
+from .references import reference_of
 from .request import AblationRequest
 
 Arrays = dict[str, np.ndarray]
@@ -113,9 +114,11 @@ def assemble_results(
     task, rows = request.checkpoint.description.task, request.examples.rows
     labels, answers, counts, groups, greedy = request.examples.labels, None, None, None, None
     differences = right = tags = true_tags = None
-    if request.metric in COMPARISONS:
+    if request.metric in (*COMPARISONS, *OF_PAIRS):
         labels = np.ones(len(rows), dtype=np.int64)
-    if isinstance(rows, Requests):
+    if (pairs := request.examples.pairs) is not None:
+        logits = arrays["logits"][:, pairs, 0]
+    elif isinstance(rows, Requests):
         logits = summed_windows(request.encoded, arrays["logits"])
         counts = count_texts(rows, request.encoded)
         if request.compares_tokens:
@@ -164,6 +167,7 @@ def assemble_results(
         modules=None if variants.modules is None else np.array(variants.modules),
         tags=tags,
         true_tags=true_tags,
+        reference=reference_of(request, variants, logits),
     )
 
 

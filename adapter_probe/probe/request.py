@@ -35,6 +35,7 @@ from adapter_probe.spans import VariantSet, effective_variants
 from .arguments import PREDICTIONS_VERSION, AblationArguments
 from .general_model import GeneralModel, model_of
 from .plan import choose_tokens_per_pass
+from .references import reference_of
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,14 @@ class AblationRequest:
     @property
     def remarks(self) -> list[str]:
         """What a user may have overlooked about the rows, one sentence each."""
-        rows, opened = self.examples.rows, self.checkpoint
-        if not isinstance(rows, Requests) or not isinstance(self.encoded, EncodedRequests):
+        rows, opened, found = self.examples.rows, self.checkpoint, list[str]()
+        if not isinstance(rows, Requests) or isinstance(self.encoded, EncodedBatches):
             return []
-        found = []
+        if rows.form == "preference" and (same := sum(len({*row.choices}) == 1 for row in rows.rows)):
+            found.append(
+                f"{same:,} of {len(rows):,} rows have a chosen text that is equal to the rejected one; it "
+                "counts as half right"
+            )
         if not rows.templated and getattr(opened.tokenizer, "chat_template", None):
             found.append(
                 f"the rows are scored without the chat template of base {opened.description.base.name}; "
@@ -170,6 +175,7 @@ def prepare_ablation(
             )
     request = AblationRequest(opened, examples, metric, settings, device, arguments.tokens_per_pass, named)
     request.model.check_sites(settings.sites)
+    reference_of(request, request.variants)  # refuses one that cannot be had
     _refuse_unfit(request.model, opened, arguments)
     return request
 
@@ -236,7 +242,7 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
         prompting=Prompting.of(arguments), start=_start_of(opened),
     )  # fmt: skip
     refuse_unknown_tokens(examples.encoded, about.base)
-    if isinstance(examples.rows, Requests):
+    if isinstance(examples.rows, Requests) and examples.pairs is None:
         asked = arguments.metric or (None if data else task.metric)
         return task, examples, choose_metric(asked, examples.rows)
     return task, examples, metric

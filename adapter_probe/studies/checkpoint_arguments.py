@@ -168,6 +168,7 @@ class RunStrength(Ablate):
     )  # fmt: skip
     strength: float = fixed(0.0)
     complement: bool = fixed(False)
+    reference: Literal["rows", "off", "none"] = fixed("rows")
     against: ExampleSource = setting(
         (), "file of examples that measure another ability, such as one of the base model, scored at the "
         "same strengths. In Python in any form that data accepts; see `Strengths.against`.",
