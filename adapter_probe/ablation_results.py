@@ -40,7 +40,8 @@ class AblationResults:
             question answering, what each question scores, ``[variants, questions, 2]``: answer F1 and exact
             match, NaN where a logit was not finite. Of a language model, summed log-likelihoods in nats,
             ``[variants, examples, continuations]``, 0 where an example has fewer. Of pairs, the scores of
-            what is chosen and what is rejected, ``[variants, examples, 2]``. Of tags, how many entities
+            what is chosen and what is rejected, ``[variants, examples, 2]``; of rankings what each query
+            scores by every metric of a ranking, ``[variants, queries, 4]``. Of tags, how many entities
             of each type (or words of each tag) of a sentence were found, and how many were predicted,
             ``[variants, sentences, 2 classes]``, NaN where a logit was not finite.
         scored_with: ``[examples]``, what the metric takes besides the predictions: int64 labels, indices into
@@ -51,8 +52,8 @@ class AblationResults:
             ``[examples, labels]``, 0 or 1; of several targets float64 ``[examples, targets]``; of tags int64
             ``[sentences, classes]``, how many entities or words.
         metric: name of the metric.
-        kind: ``classification``, ``regression``, ``extractive``, ``causal``, ``tokens``, ``multilabel`` or
-            ``pairwise``.
+        kind: ``classification``, ``regression``, ``extractive``, ``causal``, ``tokens``, ``multilabel``,
+            ``pairwise`` or ``ranking``.
         label_names: names in the order of the outputs; empty for a regression.
         identity: everything that determines the numbers, as plain JSON.
         settings: settings of the ablation, as plain JSON.
@@ -116,7 +117,7 @@ class AblationResults:
             raise ValueError(f"metric {self.metric!r} does not go with differences {not compares}")
         n_variants, n_examples, n_outputs = (*self.outputs.shape, 0, 0, 0)[:3]
         if self.kind != "causal":
-            n_outputs = {"regression": 1, "extractive": 2, "pairwise": 2}.get(
+            n_outputs = {"regression": 1, "extractive": 2, "pairwise": 2, "ranking": 4}.get(
                 self.kind, len(self.label_names)
             )
         if self.scored_with.ndim == 2:
@@ -242,6 +243,9 @@ class AblationResults:
             return np.where(finite, 1 - self.greedy, NO_CLASS).astype(np.int64)
         if self.right is not None:
             return np.where(np.isfinite(self.outputs[..., 0]), self.right, np.nan)
+        if self.kind == "ranking":
+            scored = self.outputs[..., metrics.METRICS["ranking"].index(self.metric)].astype(np.float64)
+            return np.where(np.isfinite(self.outputs).all(axis=-1), scored, np.nan)
         if self.metric in metrics.OF_PAIRS:
             return scores_of_pairs(self.metric, self.outputs, self.reference)
         if self.counts is not None:

@@ -82,6 +82,11 @@ class AblationSettings(Settings):
         "ref_chosen_logps and ref_rejected_logps of the rows, if they are there; those of the model with all "
         "adapters off; or none.", panel="Data", slug="reference-{}", note="reference: {}",
     )  # fmt: skip
+    pooling: Literal["mean", "cls", "last"] | None = setting(
+        None, "of an adapter for embeddings, how a text's embedding is made of the states of its tokens: "
+        "their mean, or the first or the last one; that of a folder of sentence-transformers is in it.",
+        panel="Data", slug="{}-pooling", note="{} pooling",
+    )  # fmt: skip
     precision: Precision = setting(
         "float32",
         "precision of weights and arithmetic; mixed computes in bfloat16 and recomputes near-ties "

@@ -33,7 +33,11 @@ from adapter_probe.formulas import (
     spearman,
 )
 
-Kind = Literal["classification", "regression", "extractive", "causal", "tokens", "multilabel", "pairwise"]
+Kind = Literal[
+    "classification", "regression", "extractive", "causal", "tokens", "multilabel", "pairwise", "ranking",
+    "embedding",
+]  # fmt: skip
+"""What a task is; that of a model of embeddings is another one as soon as its rows are known."""
 
 
 class LabelMetric(NamedTuple):
@@ -86,6 +90,10 @@ LABEL_METRICS = {
     "exact_match": LabelMetric("exact match", ("extractive",), short="EM"),
     "pairwise_accuracy": LabelMetric("pairwise accuracy", ("pairwise",), hub="accuracy"),
     "margin": LabelMetric("margin", ("pairwise",), in_percent=False),
+    "ndcg@10": LabelMetric("nDCG@10", ("ranking",), hub="ndcg_at_10"),
+    "mrr@10": LabelMetric("MRR@10", ("ranking",), hub="mrr_at_10"),
+    "recall@10": LabelMetric("recall@10", ("ranking",), hub="recall_at_10"),
+    "ordered_pairs": LabelMetric("pairs in order", ("ranking",), hub="accuracy"),
 }
 """A new metric of labels is a row here; the first one of a kind is its usual one, except of a regression."""
 
@@ -135,6 +143,7 @@ COMPARABLE = ("classification", "causal")
 METRICS: dict[str, tuple[str, ...]] = {
     kind: tuple(name for name, one in LABEL_METRICS.items() if kind in one.kinds) for kind in get_args(Kind)
 } | {"causal": tuple(name for name in LANGUAGE_METRICS if name not in COMPARISONS)}
+METRICS["embedding"] = METRICS["regression"] + METRICS["pairwise"] + METRICS["ranking"]
 OF_CLASSES = ("classification", "tokens", "multilabel")
 """Kinds of tasks whose head has an output per class."""
 LOSSES = tuple(name for name, one in LANGUAGE_METRICS.items() if one.loss_unit is not None)
@@ -146,7 +155,9 @@ RATIOS = (
 )
 """Metrics that are a ratio of two sums over examples: of `predictions` and of `labels`, see `score`."""
 OF_PAIRS = METRICS["pairwise"]
-"""Metrics of two scores per example, of which the first should be the larger one; means over examples."""
+"""Metrics of two scores per example, of which the first should be the larger one."""
+MEANS = OF_PAIRS + METRICS["ranking"]
+"""Metrics that are means over examples of what each one scores."""
 PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in (*RATIOS, "margin"))
 """Shares of right examples; of pairs, two equal scores are half right."""
 FEW_DISCORDANT = 25
@@ -192,7 +203,7 @@ def default_metric(kind: str) -> str:
 
     Of a language model it depends on the rows, see `adapter_probe.data.requests`.
     """
-    return "spearman" if kind == "regression" else METRICS[check_kind(kind)][0]
+    return "spearman" if kind in ("regression", "embedding") else METRICS[check_kind(kind)][0]
 
 
 def metric_label(metric: str) -> str:
@@ -276,7 +287,8 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
             the correlations; for squad_f1 and exact_match the score of each question, in [0, 1]; for losses
             the negative log-likelihood of each example, in nats; for kl its summed divergences in nats, for
             agreement how many of its predictions agree, for token_accuracy how many of its tokens are right;
-            for pairwise_accuracy and margin what `predictions.scores_of_pairs` gives.
+            for pairwise_accuracy and margin what `predictions.scores_of_pairs` gives, and for metrics of a
+            ranking what each query scores.
             Of several labels or targets ``[..., examples, labels]``, 0 or 1 for each label. For
             entity_f1 and tag_accuracy ``[..., sentences, classes, 2]``: how many of the entities of a type,
             or words of a tag, were predicted rightly, and how many were predicted.
@@ -323,7 +335,7 @@ def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
     if labels.ndim == 2:
         counted = counts_by_example(predictions, labels, metric in METRICS["tokens"])
         return score_counts(metric, counted.over_examples())
-    if metric in OF_PAIRS:
+    if metric in MEANS:
         return np.asarray(np.ascontiguousarray(predictions, dtype=np.float64).mean(axis=-1))
     if metric in PROPORTIONS:
         metric = "accuracy"

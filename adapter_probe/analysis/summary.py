@@ -72,7 +72,7 @@ class AblationSummary:
         study: whether the spans were ``ablated`` or ``kept`` on.
         metric: metric of the scores.
         kind: kind of the task: ``classification``, ``regression``, ``extractive``, ``causal``, ``tokens``,
-            ``multilabel`` or ``pairwise``.
+            ``multilabel``, ``pairwise`` or ``ranking``.
         n_examples: number of evaluated examples.
         n_layers: number of layers of the model; None in a folder that was made by hand without it.
         intact_score: score with every adapter on.

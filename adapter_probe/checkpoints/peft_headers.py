@@ -108,7 +108,7 @@ def read_peft_contents(folder: Path, base: str | None = None, opened: bool = Fal
     identity = BaseIdentity(str(place), None, "", 0, _width(fields), 0, config_settings(fields))
     head = HEADS.get(document.get("task_type") or "") or _head(document, fields, adapter.whole)
     kinds: dict[str | None, Kind] = {"causal": "causal", "seq2seq": "causal", "extractive": "extractive"}
-    kinds["tokens"] = "tokens"
+    kinds |= {"tokens": "tokens", "features": "embedding"}
     kind, columns = kinds.get(head, "classification"), Columns("", None, "")
     task = TaskSpec(name_of_checkpoint(folder), kind, default_metric(kind), (), columns, {}, {})
     inner = tuple(_spec(name, parts, document) for name, parts in sorted(adapter.modules.items()))

@@ -17,7 +17,7 @@ from adapter_probe.data.requests_encoding import count_texts
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
 from adapter_probe.formulas import NO_CLASS
-from adapter_probe.metrics import COMPARISONS, OF_PAIRS, RATIOS, continuation_sizes
+from adapter_probe.metrics import COMPARISONS, MEANS, RATIOS, continuation_sizes
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method
 from adapter_probe.spans import VariantSet
@@ -114,10 +114,10 @@ def assemble_results(
     task, rows = request.checkpoint.description.task, request.examples.rows
     labels, answers, counts, groups, greedy = request.examples.labels, None, None, None, None
     differences = right = tags = true_tags = None
-    if request.metric in (*COMPARISONS, *OF_PAIRS):
+    if request.metric in (*COMPARISONS, *MEANS):
         labels = np.ones(len(rows), dtype=np.int64)
-    if (pairs := request.examples.pairs) is not None:
-        logits = arrays["logits"][:, pairs, 0]
+    if (combine := request.examples.combine) is not None:
+        logits = combine(arrays["logits"])
     elif isinstance(rows, Requests):
         logits = summed_windows(request.encoded, arrays["logits"])
         counts = count_texts(rows, request.encoded)

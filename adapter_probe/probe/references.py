@@ -30,7 +30,7 @@ def reference_of(
             the rows are no preferences.
     """
     rows, asked = request.examples.rows, request.settings.reference
-    if not isinstance(rows, Requests) or rows.form != "preference" or request.examples.pairs is not None:
+    if not isinstance(rows, Requests) or rows.form != "preference" or request.examples.combine is not None:
         if asked == "off" and sums is None:
             raise DataError("--reference off needs preferences (chosen, rejected) and a language model")
         return None

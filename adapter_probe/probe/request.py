@@ -12,6 +12,7 @@ import torch
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.any_base import start_of
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
+from adapter_probe.checkpoints.embedding import with_embedding
 from adapter_probe.checkpoints.finetuned import with_outside_of_base
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any
@@ -77,9 +78,9 @@ class AblationRequest:
     @property
     def remarks(self) -> list[str]:
         """What a user may have overlooked about the rows, one sentence each."""
-        rows, opened, found = self.examples.rows, self.checkpoint, list[str]()
+        rows, opened, found = self.examples.rows, self.checkpoint, list(self.examples.notes)
         if not isinstance(rows, Requests) or isinstance(self.encoded, EncodedBatches):
-            return []
+            return found
         if rows.form == "preference" and (same := sum(len({*row.choices}) == 1 for row in rows.rows)):
             found.append(
                 f"{same:,} of {len(rows):,} rows have a chosen text that is equal to the rejected one; it "
@@ -153,6 +154,7 @@ def prepare_ablation(
             "--precision mixed is not possible with a quantised base, which has one precision; give "
             "float32 or bfloat16"
         )
+    opened = with_embedding(opened, settings.pooling)
     if settings.outside == "base":
         opened = with_outside_of_base(opened)
     if isinstance(opened, OpenedPlaced) and not Switches().inside(opened.model):
@@ -240,9 +242,11 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
         opened.tokenizer, source, split, about.max_length,
         max_examples=arguments.max_examples, expect_fingerprint=not data,
         prompting=Prompting.of(arguments), start=_start_of(opened),
+        prepared=opened.embedding and opened.embedding.prepared,
+        dot=opened.embedding is not None and opened.embedding.dot,
     )  # fmt: skip
     refuse_unknown_tokens(examples.encoded, about.base)
-    if isinstance(examples.rows, Requests) and examples.pairs is None:
+    if isinstance(examples.rows, Requests) and examples.combine is None:
         asked = arguments.metric or (None if data else task.metric)
         return task, examples, choose_metric(asked, examples.rows)
     return task, examples, metric

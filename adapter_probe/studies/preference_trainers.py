@@ -88,6 +88,7 @@ def examples_of_preferences(opened: OpenedPeft, given: TokenisedPreferences) -> 
     Raises:
         DataError: the model is neither a language model nor a reward model, or an answer has no token.
     """
+    from adapter_probe.data.combining import Numbers
     from adapter_probe.data.examples import Examples
     from adapter_probe.data.preferences import encoded_pairs
     from adapter_probe.data.requests import requests_with_fingerprint
@@ -110,8 +111,8 @@ def examples_of_preferences(opened: OpenedPeft, given: TokenisedPreferences) -> 
     rows = requests_with_fingerprint("preference", requests, "given")
     if given.prompts is None:
         task = replace(task, kind="pairwise", metric=default_metric("pairwise"))
-        encoded, pairs = encoded_pairs([one for both in given.answers for one in both])
-        return opened.with_task(task), Examples(rows, encoded, pairs=pairs)
+        encoded, places = encoded_pairs([one for both in given.answers for one in both])
+        return opened.with_task(task), Examples(rows, encoded, combine=Numbers(places))
     texts = [
         [(one[: max(begin, 1)], one[max(begin, 1) :]) for one in both]  # nothing comes before a first token
         for begin, both in zip(begins, given.answers)

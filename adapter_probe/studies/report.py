@@ -235,7 +235,7 @@ def texts_of(
     """
     # Rows of choices are read without a tokenizer.
     choices = results.kind == "causal" and results.metric in OF_CHOICES
-    if results.are_right is None or (results.kind in ("causal", "pairwise") and not choices):
+    if results.are_right is None or (results.kind in ("causal", "pairwise", "ranking") and not choices):
         return None
     asked = read_note(folder, MADE_FROM).get("asked") or {}
     noted = [Path(str(entry)) for entry in asked.get("data") or () if not is_task(str(entry))]
