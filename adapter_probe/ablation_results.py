@@ -39,10 +39,11 @@ class AblationResults:
         outputs: float32 ``[variants, examples, labels]``: logits, or of a regression one column of values. Of
             question answering, what each question scores, ``[variants, questions, 2]``: answer F1 and exact
             match, NaN where a logit was not finite. Of a language model, summed log-likelihoods in nats,
-            ``[variants, examples, continuations]``, 0 where an example has fewer. Of pairs, the scores of
-            what is chosen and what is rejected, ``[variants, examples, 2]``; of rankings what each query
-            scores by every metric of a ranking, ``[variants, queries, 4]``. Of tags, how many entities
-            of each type (or words of each tag) of a sentence were found, and how many were predicted,
+            ``[variants, examples, continuations]``, 0 where an example has fewer; of texts that it writes
+            their scores, ``[variants, examples, 1]``, NaN where a logit was not finite. Of pairs, the scores
+            of what is chosen and what is rejected, ``[variants, examples, 2]``; of rankings what each query
+            scores by every metric of a ranking, ``[variants, queries, 4]``. Of tags, how many entities of
+            each type (or words of each tag) of a sentence were found, and how many were predicted,
             ``[variants, sentences, 2 classes]``, NaN where a logit was not finite.
         scored_with: ``[examples]``, what the metric takes besides the predictions: int64 labels, indices into
             `label_names`; float64 targets of a regression; int64 numbers of the questions' paragraphs; of a
@@ -185,8 +186,9 @@ class AblationResults:
         if self.stacks is None:
             return {"": self}
         intact, end, found = int(np.argmax(self.masks.all(axis=1))), 0, {}
-        for name, n_layers in self.settings["stacks"]:
-            begin, end = end, end + len(self.sites) * n_layers
+        for name, n_layers, *of_adapter in self.settings["stacks"]:
+            begin = len(self.sites) * of_adapter[0] if of_adapter else end
+            end = begin + len(self.sites) * n_layers
             rows = np.array([intact, *np.flatnonzero(self.stacks == name)])
             if len(rows) == 1:
                 continue
@@ -241,6 +243,13 @@ class AblationResults:
         if self.greedy is not None:
             finite = np.isfinite(self.outputs).all(axis=-1)
             return np.where(finite, 1 - self.greedy, NO_CLASS).astype(np.int64)
+        if metrics.is_generated(self.metric):
+            scores = np.where(np.isfinite(self.outputs[..., 0]), self.outputs[..., 0], np.nan).astype(
+                np.float64
+            )
+            if metrics.is_ratio(self.metric):
+                return scores
+            return np.where(np.isnan(scores), NO_CLASS, 1 - np.nan_to_num(scores)).astype(np.int64)
         if self.right is not None:
             return np.where(np.isfinite(self.outputs[..., 0]), self.right, np.nan)
         if self.kind == "ranking":
@@ -291,6 +300,6 @@ class AblationResults:
             return 0.0 if self.metric == "margin" else 0.5
         if self.counts is None:
             return metrics.majority_score(self.metric, self.scored_with)
-        if self.metric in metrics.RATIOS or self.greedy is not None:
+        if metrics.is_ratio(self.metric) or metrics.is_generated(self.metric) or self.greedy is not None:
             return float("nan")
         return float((1 / (self.counts[..., 0] > 0).sum(axis=1)).mean())

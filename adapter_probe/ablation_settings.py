@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from .errors import AdapterProbeError, ResultsError, must_be
+from .errors import AdapterProbeError, ResultsError, must_be, one_line
 from .settings import SUBLAYERS, NormChoice, OutsideChoice, Precision, Settings, Unit, setting
 
 if TYPE_CHECKING:
     from .spans import Site, Stack, VariantSet
 
+BY_LAYER = "by layer"
+"""In place of a strength: every layer, or module, has its own."""
 _LARGEST = 3.4e38  # float32 holds no more
 
 
@@ -72,6 +76,16 @@ class AblationSettings(Settings):
         "method that is not linear, of the outputs of its modules.",
         metavar="S", slug="strength{:g}", note="scaled by {:g}",
     )  # fmt: skip
+    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = setting(
+        "", "instead of one strength: that of every layer, such as 1,1,0.5, or a JSON file of patterns and "
+        'strengths, such as {"*.down_proj": 0.5}; where nothing matches, it is 1.', metavar="LIST|FILE",
+        shell=str, slug="by-strengths", note="scaled by layer",
+    )  # fmt: skip
+    rank: int = setting(
+        0, "keep this many of the largest directions (singular values) of what the chosen adapters "
+        "change, in place of switching them off.", metavar="K", least=0, slug="rank{}",
+        note="{} directions kept",
+    )  # fmt: skip
     outside: OutsideChoice = setting(
         "finetuned", "of a fine-tuned model, whose tensors to use outside the layers (embeddings, last "
         "norms, heads): its own, or those of its base where the base has them.", slug="{}-outside",
@@ -104,8 +118,16 @@ class AblationSettings(Settings):
                 "--reference off is the model with all adapters off, and --strength scales them; give the "
                 "reference's log-likelihoods in the rows, as ref_chosen_logps and ref_rejected_logps"
             )
+        if self.rank and self.strength:
+            raise ResultsError(
+                f"--rank {self.rank} and --strength {self.strength:g} cannot be combined; give one of them"
+            )
         if self.strength == 1:
             raise ResultsError("--strength 1 is the intact model; give another strength, such as 0.5")
+        if self.strengths_by_layer != "":
+            object.__setattr__(self, "strengths_by_layer", strengths_text(self.strengths_by_layer))
+            if self.strength or self.rank:
+                raise ResultsError("give one of --strength, --strengths-by-layer and --rank")
         if self.by == "module" and self.spans not in ("all", "single"):
             raise ResultsError(
                 f"--by module switches modules of single layers and of all; omit --spans {self.spans}"
@@ -128,20 +150,58 @@ class AblationSettings(Settings):
         """
         from adapter_probe.spans import choose_stacks, join_stacks, span_variants
 
-        found = {
-            one.name: span_variants(
-                one.n_layers,
-                self.sites,
-                self.complement,
-                self.spans,
-                self.group,
-                self.layers,
-                by=self.by,
-                of_layer=of_layer,
-            )
-            for one in choose_stacks(stacks, self.stack)
-        }
-        return found[stacks[0].name] if len(stacks) == 1 else join_stacks(stacks, found)
+        adapters = [name for name in dict.fromkeys(site.adapter for site in of_layer) if name]
+        names = (
+            {f"adapter {name}": name for name in adapters} | {"adapters together": ""}
+            if adapters
+            else {"": ""}
+        )
+        found, of = {}, {}
+        for one in choose_stacks(stacks, self.stack):
+            for name, adapter in names.items():
+                part = f"{one.name} {name}".strip()
+                of[part] = one.name
+                found[part] = span_variants(
+                    one.n_layers, self.sites, self.complement, self.spans, self.group, self.layers,
+                    by=self.by, of_layer=of_layer, adapter=adapter,
+                )  # fmt: skip
+        if len(stacks) == 1 and not adapters:
+            return found[stacks[0].name]
+        return join_stacks(stacks, found, of if adapters else None)
+
+
+def strengths_text(given: str | Path | Sequence[float] | Mapping[str, float]) -> str:
+    """Strengths by layer as the text that identifies them: a file by its content.
+
+    Raises:
+        ResultsError: they are neither numbers nor a file of patterns and numbers.
+    """
+    wanted = "numbers such as 1,1,0.5, or a JSON file of patterns and numbers"
+    if isinstance(given, Path) or (isinstance(given, str) and given.endswith(".json")):
+        try:
+            given = json.loads(Path(given).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ResultsError(f"--strengths-by-layer: cannot read {given}: {one_line(error)}") from error
+    if isinstance(given, str) and not given.startswith("{"):
+        given = given.split(",")  # type: ignore[assignment]
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+        named = isinstance(found, Mapping)
+        numbers = [float(one) for one in (found.values() if named else found)]
+    except (TypeError, ValueError):
+        raise ResultsError(must_be("--strengths-by-layer", wanted, given)) from None
+    if not numbers:
+        raise ResultsError(must_be("--strengths-by-layer", wanted, given))
+    for one in numbers:
+        check_strength(one, "--strengths-by-layer")
+    if set(numbers) == {1.0}:
+        raise ResultsError("--strengths-by-layer has no strength but 1, which is the intact model")
+    return json.dumps(dict(zip(found, numbers))) if named else ",".join(f"{one:g}" for one in numbers)
+
+
+def read_strengths(text: str) -> list[float] | dict[str, float]:
+    """The strengths of all layers, or by pattern, from what `strengths_text` gives."""
+    return json.loads(text) if text.startswith("{") else [float(one) for one in text.split(",")]
 
 
 def check_strength(strength: float, name: str = "--strength") -> None:

@@ -104,7 +104,8 @@ class LanguageMetric(NamedTuple):
     Attributes:
         words: its printed name.
         forms: forms of the rows that it fits, see `adapter_probe.data.requests`.
-        divided_by: what of a continuation its log-likelihood is divided by, one of `COUNTED`; else empty.
+        divided_by: what of a continuation its log-likelihood is divided by, one of `COUNTED`, or ``texts`` of
+            a mean over written texts; else empty.
         loss_unit: unit of a loss, empty for a perplexity; None for a share of right examples.
         in_percent: whether a score that is no loss is printed as a percentage.
     """
@@ -116,7 +117,7 @@ class LanguageMetric(NamedTuple):
     in_percent: bool = True
 
 
-_FREE = ("completion", "text")
+_FREE, _WRITTEN = ("completion", "text"), ("generation",)
 LANGUAGE_METRICS = {
     "accuracy": LanguageMetric("accuracy", ("choice",)),
     "acc_norm": LanguageMetric("length-normalised accuracy", ("choice",), "characters"),
@@ -133,6 +134,11 @@ LANGUAGE_METRICS = {
     "continuation_perplexity": LanguageMetric("continuation perplexity", ("completion",), "", ""),
     "kl": LanguageMetric("KL divergence from the intact model", _FREE, "tokens", "nats"),
     "agreement": LanguageMetric("agreement with the intact model", _FREE, "tokens"),
+    "text_match": LanguageMetric("exact match", _WRITTEN),
+    "contains": LanguageMetric("texts that contain the answer", _WRITTEN),
+    "number": LanguageMetric("right last numbers", _WRITTEN),
+    "token_f1": LanguageMetric("token F1", _WRITTEN, "texts"),
+    "rouge_l": LanguageMetric("ROUGE-L", _WRITTEN, "texts"),
 }
 """A new metric of language models is a row here; its formula is in `adapter_probe.formulas.loss`."""
 
@@ -162,6 +168,11 @@ PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in (*RATIOS, 
 """Shares of right examples; of pairs, two equal scores are half right."""
 FEW_DISCORDANT = 25
 """Of a share, fewer predictions than these change between right and wrong: then its interval is exact."""
+GENERATED = tuple(name for name, one in LANGUAGE_METRICS.items() if one.forms == _WRITTEN)
+"""Metrics of texts that a language model writes; the first is the usual one."""
+PER_TEXT = "per text:"
+"""Prefix of the names of further ones, means of a number per text: of a function, or of a task."""
+_ALIASES = {"exact_match": "text_match"}  # exact_match is of questions whose answers are passages
 OF_CHOICES = tuple(name for name, one in LANGUAGE_METRICS.items() if one.forms == ("choice",))
 """Metrics of multiple choice."""
 _TOKENS_ALONE = tuple(
@@ -193,7 +204,8 @@ def continuation_sizes(metric: str, counts: np.ndarray) -> np.ndarray:
     Args:
         counts: int64 ``[examples, continuations, 4]``, of what `COUNTED` says; 0 where there is none.
     """
-    if unit := LANGUAGE_METRICS[metric].divided_by:
+    unit = LANGUAGE_METRICS[metric].divided_by
+    if unit in COUNTED:
         return counts[..., COUNTED.index(unit)]
     return (counts[..., 0] > 0).astype(np.int64)
 
@@ -212,11 +224,29 @@ def metric_label(metric: str) -> str:
     Raises:
         DataError: the metric is unknown.
     """
-    if metric.startswith(CUSTOM):
-        return metric.removeprefix(CUSTOM)
+    for prefix in (CUSTOM, PER_TEXT):
+        if metric.startswith(prefix):
+            return metric.removeprefix(prefix)
     if metric not in _WORDS:
         raise DataError(f"unknown metric {metric!r}; allowed: {', '.join(_WORDS)}")
     return _WORDS[metric]
+
+
+def generated_metric(asked: str | None) -> str | None:
+    """The name here of a metric of written texts that a user asks for; ``exact_match`` is `text_match`."""
+    if isinstance(asked, CustomMetric):
+        return f"{PER_TEXT}{asked.own_name}"
+    return None if asked is None else _ALIASES.get(asked, asked)
+
+
+def is_generated(metric: str) -> bool:
+    """Whether a metric scores texts that a language model writes."""
+    return metric in GENERATED or metric.startswith(PER_TEXT)
+
+
+def is_ratio(metric: str) -> bool:
+    """Whether a metric is a ratio of two sums over examples, see `RATIOS`."""
+    return metric in RATIOS or metric.startswith(PER_TEXT)
 
 
 def sign_of(metric: str) -> int:
@@ -339,7 +369,7 @@ def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
         return np.asarray(np.ascontiguousarray(predictions, dtype=np.float64).mean(axis=-1))
     if metric in PROPORTIONS:
         metric = "accuracy"
-    if metric in RATIOS:
+    if is_ratio(metric):
         return loss(metric, *(terms.sum(axis=-1) for terms in loss_terms(metric, predictions, labels)))
     if metric in METRICS["classification"]:
         return score_counts(metric, class_counts(predictions, labels))

@@ -83,7 +83,8 @@ def _read(hint: Any, value: object, where: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
-        return _read(next(kind for kind in arguments if kind is not type(None)), value, where)
+        first = next(kind for kind in arguments if kind is not type(None))
+        return _read(str if isinstance(value, str) and str in arguments else first, value, where)
     if origin is typing.Literal:
         if value not in arguments:
             raise _unfit(where, value, f"one of {', '.join(map(str, arguments))}")

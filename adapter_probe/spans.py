@@ -33,11 +33,13 @@ class Site(NamedTuple):
         name: its name, in figures and tables.
         path: of a tuned module, its name inside the layer.
         sublayer: ``attention`` or ``ffn``; empty if the name says neither.
+        adapter: of a model with several active adapters, the one that it is of.
     """
 
     name: str
     path: str
     sublayer: str
+    adapter: str = ""
 
 
 SITES = tuple(Site(name, name, name) for name in SUBLAYERS)
@@ -203,6 +205,7 @@ class VariantSet:
         stacks: name of the stack in which alone the row switches; empty for the intact model and where all
             stacks are off. None if the model has one stack.
         begins: by stack, the number of layers before it.
+        parts: what `stacks` names: name, number of layers, and of adapters the number of layers before these.
         modules: in a map of layers and modules, the one that the row switches, or `ALL_MODULES`; empty for
             the reference rows. None in a study of spans.
         sites: the sites of every layer.
@@ -215,6 +218,7 @@ class VariantSet:
     begins: Mapping[str, int] = field(default_factory=lambda: {"": 0})
     modules: tuple[str, ...] | None = None
     sites: tuple[Site, ...] = SITES
+    parts: tuple[tuple[str | int, ...], ...] = ()
 
     def rows(self, kept: Sequence[int]) -> VariantSet:
         """Some of the variants."""
@@ -307,7 +311,9 @@ def choose_stacks(stacks: Sequence[Stack], stack: str = "both") -> tuple[Stack, 
     return chosen
 
 
-def join_stacks(stacks: Sequence[Stack], found: Mapping[str, VariantSet]) -> VariantSet:
+def join_stacks(
+    stacks: Sequence[Stack], found: Mapping[str, VariantSet], of: Mapping[str, str] | None = None
+) -> VariantSet:
     """The variants of several stacks as those of one model, whose other stacks stay on.
 
     Where several stacks are studied, a last row ``none`` has everything off in all of them.
@@ -315,10 +321,16 @@ def join_stacks(stacks: Sequence[Stack], found: Mapping[str, VariantSet]) -> Var
     Args:
         stacks: all stacks of the model, in the order of the sites.
         found: by name, the variants of a stack on its own, the intact model first.
+        of: where the names are of adapters in a stack, its name.
     """
-    begins = dict(
-        zip((one.name for one in stacks), np.cumsum([0, *(one.n_layers for one in stacks)]).tolist())
-    )
+    names_of_stacks = [one.name for one in stacks]
+    begins = dict(zip(names_of_stacks, np.cumsum([0, *(one.n_layers for one in stacks)]).tolist()))
+    parts: list[tuple[str | int, ...]] = [tuple(one) for one in stacks]
+    if of is not None:
+        begins = {name: begins[stack] for name, stack in of.items()}
+        parts = [
+            (name, stacks[names_of_stacks.index(stack)].n_layers, begins[name]) for name, stack in of.items()
+        ]
     sites = next(iter(found.values())).sites
     n_sites = len(sites) * sum(one.n_layers for one in stacks)
     names, spans, owners = ["intact"], [None], [""]  # type: tuple[list[str], list[Span | None], list[str]]
@@ -337,7 +349,7 @@ def join_stacks(stacks: Sequence[Stack], found: Mapping[str, VariantSet]) -> Var
     by_module = any(own.modules for own in found.values())
     return VariantSet(
         tuple(names), tuple(spans), np.concatenate(masks), tuple(owners), begins,
-        tuple(modules) if by_module else None, sites,
+        tuple(modules) if by_module else None, sites, tuple(parts),
     )  # fmt: skip
 
 
@@ -351,6 +363,7 @@ def span_variants(
     *,
     by: Unit = "span",
     of_layer: Sequence[Site] = SITES,
+    adapter: str = "",
 ) -> VariantSet:
     """The intact model, then every chosen span switched off (or, with `complement`, only it left on).
 
@@ -367,12 +380,14 @@ def span_variants(
         by: ``module`` switches every chosen site of every layer, that site in all layers, the chosen sites
             of every layer, and all of them; `spans` is not used then.
         of_layer: the sites of a layer.
+        adapter: switch the sites of this adapter alone; empty for all.
 
     Raises:
         ResultsError: see `choose_spans` and `choose_sites`.
     """
     part, switched = choose_spans(n_layers, "single" if by == "module" else spans, group, layers)
     kinds, n = choose_sites(sites, of_layer), len(of_layer)
+    kinds = [kind for kind in kinds if adapter in ("", of_layer[kind].adapter)]
     pairs: list[tuple[int | None, Span]] = [(None, span) for span in switched]
     if by == "module":
         pairs = [(kind, span) for kind in (*kinds, None) for span in dict.fromkeys([*switched, part])]

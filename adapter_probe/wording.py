@@ -65,23 +65,27 @@ RETRAINED = (
 """What is known of leaving out in the next training what an ablation finds dispensable."""
 
 
-def strength_text(strength: float) -> str:
-    """What adapters are multiplied by: `0.5`, `−1`."""
-    return f"{strength:g}".replace("-", "−")
+def strength_text(strength: float | str) -> str:
+    """What adapters are multiplied by: `0.5`, `−1`, or ``by layer``."""
+    return strength if isinstance(strength, str) else f"{strength:g}".replace("-", "−")
 
 
-def done_text(study: str, strength: float = 0.0) -> str:
-    """What was done to the adapters of a span: `switched off`, `scaled by 0.5`, `kept on`.
+def done_text(study: str, strength: float | str = 0.0, rank: int = 0) -> str:
+    """What was done to the adapters of a span: `switched off`, `scaled by 0.5`, `cut to rank 2`, `kept on`.
 
     Args:
         study: whether the spans were ``ablated`` or ``kept``.
     """
     if study == "kept":
         return "kept on"
+    if rank:
+        return f"cut to rank {rank}"
+    if isinstance(strength, str):
+        return f"scaled {strength}"
     return f"scaled by {strength_text(strength)}" if strength else "switched off"
 
 
-def best_span_text(study: str, strength: float = 0.0) -> str:
+def best_span_text(study: str, strength: float | str = 0.0) -> str:
     """What the longest or shortest span within a tolerance is called; see `done_text`."""
     if study == "kept":
         return "shortest sufficient span"

@@ -26,8 +26,7 @@ from safetensors.torch import load_file
 import adapter_probe as ap
 from adapter_probe import metrics
 from adapter_probe.checkpoints.description import Description, read_description
-from adapter_probe.checkpoints.files import DESCRIPTION
-from adapter_probe.checkpoints.headers import DELTA
+from adapter_probe.checkpoints.files import DELTA, DESCRIPTION
 from adapter_probe.checkpoints.native import OpenedCheckpoint
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.encoding import Encoded

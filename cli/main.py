@@ -21,6 +21,7 @@ from .help import PanelCommand
 from .init_sweep import init_sweep
 from .inspect import inspect
 from .prune import prune
+from .ranks import ranks
 from .report import report
 from .strength import strength
 from .suite import suite
@@ -42,6 +43,7 @@ app = typer.Typer(
 for function, short_help in (  # each fits on a line of 80 characters
     (ablate, "Score the model with adapters off over every span of layers."),
     (strength, "Score the model with its adapters scaled by several strengths."),
+    (ranks, "Score the model with the largest directions of its adapters only."),
     (inspect, "Show a checkpoint's layers, sites, sizes and parameters."),
     (prune, "Remove the adapters of a span of layers from a checkpoint."),
     (convert, "Convert a checkpoint to another format."),

@@ -7,15 +7,14 @@ from pathlib import Path
 
 from adapter_probe.checkpoints import (
     adapter_bert,
+    adapter_folder,
     adapterhub,
     adapterhub_config,
     mlx,
     peft_fields,
-    peft_headers,
 )
-from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
-from adapter_probe.checkpoints.headers import DELTA
-from adapter_probe.models.bases.anatomy import supported_model_types
+from adapter_probe.checkpoints.files import CONFIG, DELTA, DESCRIPTION
+from adapter_probe.checkpoints.places import FAMILIES
 from adapter_probe.settings import annotations_of, choices_of
 from adapter_probe.studies.checkpoint_arguments import Convert
 
@@ -39,7 +38,7 @@ def support_sections() -> str:
         ("adapter-probe", f"`{DESCRIPTION}`, `{DELTA}`", ["all checkpoints"], ""),
         (
             "PEFT",
-            _files(CONFIG, peft_headers.WEIGHTS),
+            _files(CONFIG, adapter_folder.WEIGHTS),
             [
                 "by PEFT's own loader, every type with a switch in the layers, on every text model of "
                 "Transformers"
@@ -74,7 +73,7 @@ def support_sections() -> str:
     for library, files, opened, never in sections:
         lines += [f"### {library}", "", f"- **Files:** {files}", f"- **Opened:** {'; '.join(opened)}"]
         lines += [f"- **Refused, by name:** {never}"] * bool(never) + [""]
-    families = _code(supported_model_types())
+    families = _code(FAMILIES)
     formats = list(choices_of(annotations_of(Convert)["to"]))
     lines += [
         "### For all of them",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -28,6 +28,7 @@ from adapter_probe.wording import (
 
 from .style import escape_mathtext
 
+_IN_PLACE = ("full", "top_layers", "layernorm_only", "bitfit")  # methods that train the base's own tensors
 _MCNEMAR = "an exact two-sided McNemar test of its predictions against the intact model's"
 
 
@@ -37,7 +38,7 @@ def study_label(record: AblationRecord) -> str:
     return f"{name}, {record.stack}" if record.stack else name
 
 
-def done_to_span(study: StudyKind, strength: float = 0.0) -> str:
+def done_to_span(study: StudyKind, strength: float | str = 0.0) -> str:
     """What was done to the adapters of a span, as a clause."""
     if study == "ablated":
         done = wording.done_text(study, strength)
@@ -152,13 +153,24 @@ def checkpoint_sentence(record: AblationRecord) -> str:
     return f"{study_label(replace(record, stack=''))}: one trained checkpoint, {', '.join(said)}."
 
 
-def checkpoint_sentences(records: Iterable[AblationRecord]) -> list[str]:
+def checkpoint_sentences(records: Sequence[AblationRecord]) -> list[str]:
     """A sentence on every checkpoint, and on the stacks where grids are of one of several."""
+    methods = [section_of(one.identity, "checkpoint").get("method") for one in records]
     found = list(dict.fromkeys(map(checkpoint_sentence, records)))
     stacks = list(dict.fromkeys(record.stack for record in records if record.stack))
     if stacks:
+        if any(stack.endswith("adapters together") for stack in stacks):
+            said = (
+                "In each map the other adapters stay on; in the last one, all adapters are switched together."
+            )
+            return [said, *found]
         found.insert(
             0, f"Layers are numbered within {' and '.join(stacks)}, and the layers of the others stay on."
+        )
+    if any(isinstance(one, Mapping) and one.get("name") in _IN_PLACE for one in methods):
+        found.append(
+            "Of a fine-tuned model, the adapters of a layer are the differences of its tensors from those of "
+            "the base."
         )
     return found
 

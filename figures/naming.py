@@ -72,8 +72,9 @@ def alike_ablations(
     for kind, suffix in (("ablated", ""), ("kept", "-kept")):
         alike = [one for one in ablations if one.summary.study == kind]
         strengths = dict.fromkeys(one.summary.strength or 0.0 for one in alike)
-        for strength in sorted(strengths):
-            own = f"-strength{strength:g}" if strength and len(strengths) > 1 else ""
+        for strength in sorted(strengths, key=str):
+            text = "-by-layer" if isinstance(strength, str) else f"{strength:g}"
+            own = f"-strength{text}" if strength and len(strengths) > 1 else ""
             yield f"{suffix}{own}", [one for one in alike if (one.summary.strength or 0.0) == strength]
 
 

@@ -182,7 +182,7 @@ def _caption(records: Sequence[AblationRecord], tolerance: float, paper: bool) -
     )
 
 
-def of_lines(frames: Sequence[pd.DataFrame], study: StudyKind, strength: float = 0.0) -> str:
+def of_lines(frames: Sequence[pd.DataFrame], study: StudyKind, strength: float | str = 0.0) -> str:
     """What was done to the adapters in the spans of curves, as a clause."""
     what = "are the only ones kept on" if study == "kept" else f"are {done_text(study, strength)}"
     return f"the adapters {_which_layers(frames)} {what}, without retraining"

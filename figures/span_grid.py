@@ -72,7 +72,7 @@ class Grid:
     joint_study: StudyKind = "ablated"
     joint_metric: str | None = None
     gains: bool = True
-    joint_strength: float = 0.0
+    joint_strength: float | str = 0.0
 
     @property
     def name(self) -> str:

@@ -40,11 +40,11 @@ from .naming import suffix_of
 from .point_labels import PointLabel, label_points
 from .venues import FigureOptions
 
-_WHOLE = MarkerStyle("#0072b2", "o", "-", 3.4)
-_BAND = 0.2
+WHOLE = MarkerStyle("#0072b2", "o", "-", 3.4)
+BAND = 0.2
 _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 3)))  # spans in the legend
 _MOST_LABELLED = 3  # of more spans, those that are named in the axes
-_COLOURS = ListedColormap(colormaps["viridis_r"](np.linspace(0.12, 1, 256)))  # without the pale yellows
+COLOURS = ListedColormap(colormaps["viridis_r"](np.linspace(0.12, 1, 256)))  # without the pale yellows
 
 
 def strengths(record: StrengthRecord, ax: Axes | None = None) -> Axes:
@@ -75,25 +75,31 @@ def _draw(record: StrengthRecord, ax: Axes) -> list[LegendEntry]:
     factor, label = score_axis(said.metric)
     tidy_axes(ax)
     ax.axvline(1.0, **_trained_props())
-    entries = _draw_spans(frame[~frame["whole"]], factor, ax)
+    entries = draw_spans(frame[~frame["whole"]], factor, ax)
     whole = frame[frame["whole"]]
-    low, high = (factor * end for end in _band(whole, said.metric))
-    ax.fill_between(whole["strength"], low, high, color=_WHOLE.colour, alpha=_BAND, linewidth=0, zorder=1)
-    ax.plot(whole["strength"], factor * whole["score"], zorder=3, **line_props(_WHOLE))
+    low, high = (factor * end for end in band_of(whole, said.metric))
+    ax.fill_between(whole["strength"], low, high, color=WHOLE.colour, alpha=BAND, linewidth=0, zorder=1)
+    ax.plot(whole["strength"], factor * whole["score"], zorder=3, **line_props(WHOLE))
     ax.set_xlabel("strength of the adapters")
     ax.set_ylabel(label)
     lead: list[LegendEntry] = [
-        (Line2D([], [], **line_props(_WHOLE)), "all adapters"),
-        (Patch(facecolor=_WHOLE.colour, alpha=_BAND, linewidth=0), "95% interval against strength 1"),
+        (Line2D([], [], **line_props(WHOLE)), "all adapters"),
+        (Patch(facecolor=WHOLE.colour, alpha=BAND, linewidth=0), "95% interval against strength 1"),
         (Line2D([], [], **_trained_props()), "as trained"),
     ]
     return lead + entries
 
 
-def _draw_spans(frame: pd.DataFrame, factor: float, ax: Axes) -> list[LegendEntry]:
+def draw_spans(frame: pd.DataFrame, factor: float, ax: Axes, done: str = "scaled") -> list[LegendEntry]:
     """A curve for every span alone: a few by their dashes, many by the colours of their layers.
 
-    Of many, those that depart most from strength 1 have their names next to them.
+    Of many, those that depart most from the intact model have their names next to them.
+
+    Args:
+        frame: the rows of spans alone, with what is drawn along the axis as `strength`.
+        factor: of the scores.
+        ax: the axes.
+        done: what is done to a span.
     """
     spans = [(_name(span), own) for span, own in frame.groupby(span_columns(frame))]
     few = len(spans) <= len(_DASHES)
@@ -101,7 +107,7 @@ def _draw_spans(frame: pd.DataFrame, factor: float, ax: Axes) -> list[LegendEntr
     scale = Normalize(min(middles, default=0), max(middles, default=1))
     entries: list[LegendEntry] = []
     for (name, own), middle, dashes in zip(spans, middles, [*_DASHES, *("-",) * len(spans)]):
-        colour = _COLOURS(scale(middle))
+        colour = COLOURS(scale(middle))
         props = {"color": colour, "linewidth": 0.8 * style.scale_factor(), "zorder": 2}
         props["linestyle"] = dashes if few else "-"
         ax.plot(own["strength"], factor * own["score"], **props)
@@ -109,13 +115,13 @@ def _draw_spans(frame: pd.DataFrame, factor: float, ax: Axes) -> list[LegendEntr
             entries.append((Line2D([], [], **props), f"{name} alone"))
     if not few:
         bar = ax.figure.colorbar(
-            ScalarMappable(scale, _COLOURS), ax=ax, shrink=0.8, aspect=25, ticks=MaxNLocator(5, integer=True)
+            ScalarMappable(scale, COLOURS), ax=ax, shrink=0.8, aspect=25, ticks=MaxNLocator(5, integer=True)
         )
         bar.outline.set_linewidth(0.6 * style.scale_factor())
         one = "layer" if (frame["n_layers"] == 1).all() else "span"
-        bar.set_label("layer scaled alone" if one == "layer" else "middle layer of the span scaled alone")
+        bar.set_label(f"{'layer' if one == 'layer' else 'middle layer of the span'} {done} alone")
         label_points(ax, _farthest(spans, factor))
-        entries.append((Line2D([], [], color=_COLOURS(0.6), linewidth=0.8), f"one {one} alone"))
+        entries.append((Line2D([], [], color=COLOURS(0.6), linewidth=0.8), f"one {one} alone"))
     return entries
 
 
@@ -134,9 +140,9 @@ def _farthest(spans: Sequence[tuple[str, pd.DataFrame]], factor: float) -> list[
     return [label for _, label in sorted(found, key=lambda one: -one[0])[:_MOST_LABELLED]]
 
 
-def _band(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of the interval of the difference to strength 1, at the height of the scores."""
-    intact = float(frame.loc[frame["strength"] == 1, "score"].iloc[0])
+def band_of(frame: pd.DataFrame, metric: str, intact_at: float = 1) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of the interval of the difference to the intact model, at the height of the scores."""
+    intact = float(frame.loc[frame["strength"] == intact_at, "score"].iloc[0])
     unit = float(metrics.to_points(metric, np.float64(1.0)))  # of a loss, more is worse
     ends = [intact + frame[name].to_numpy(float) / unit for name in ("ci_low_points", "ci_high_points")]
     return np.minimum(*ends), np.maximum(*ends)

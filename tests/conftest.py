@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from slurm_cluster import cluster, session_cluster  # noqa: F401 (fixtures)
 
 if TYPE_CHECKING:
@@ -27,7 +27,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["PYTORCH_JIT"] = "0"
 
 
-settings.register_profile("quick", max_examples=20)
+# A busy machine is no failure.
+settings.register_profile("whole", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("whole"), max_examples=20)
+settings.load_profile("whole")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -215,57 +218,8 @@ def tiny_task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_model() -> Callable[..., tuple]:
-    """A factory: ``tiny_model(family, ...) -> (model, base_state)``, in memory and new at every call.
-
-    `model` is an `AdaptedModel` in evaluation mode with three labels, adapters installed, and everything that
-    trains moved away from where it started. `base_state` is the state dict of the plain transformers model
-    before, whose LayerNorms are therefore the pretrained ones.
-
-    Arguments, all but the first by name: layers=3, hidden=32, heads=4, size=5 (of the adapters),
-    activation="gelu", dropout=0.1, dtype="float32", seed=0.
-    """
-
-    def make(
-        family: str,
-        *,
-        layers: int = 3,
-        hidden: int = 32,
-        heads: int = 4,
-        size: int = 5,
-        activation: str = "gelu",
-        dropout: float = 0.1,
-        dtype: str = "float32",
-        seed: int = 0,
-    ) -> tuple:
-        import torch
-        from transformers import AutoModelForSequenceClassification
-
-        from adapter_probe.models.adapted import AdaptedModel
-        from adapter_probe.models.methods import Adapters
-
-        config = _tiny_config(family, 35, layers, hidden, heads)
-        config.num_labels = 3
-        config.hidden_dropout_prob = config.attention_probs_dropout_prob = dropout
-        base = AutoModelForSequenceClassification.from_config(config).to(getattr(torch, dtype))
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            _randomise(base, generator)
-        base_state = {name: tensor.clone() for name, tensor in base.state_dict().items()}
-        model = AdaptedModel(base)
-        model.install(Adapters(size=size, activation=activation), generator)
-        with torch.no_grad():
-            for name, parameter in base.named_parameters():
-                if ".adapter." in name or "LayerNorm" in name:
-                    parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
-        return model.to(getattr(torch, dtype)).eval(), base_state
-
-    return make
-
-
-@pytest.fixture(scope="session")
 def tiny_examples() -> Callable[..., Encoded]:
-    """A factory: ``tiny_examples(family, lengths, seed=0)``, random tokens for `tiny_model`.
+    """A factory: ``tiny_examples(family, lengths, seed=0)``, random tokens for a base of `tiny_base`.
 
     Every example begins with the class token; token types are 0 then 1, for bert and electra alone.
     """

@@ -94,7 +94,7 @@ class JointRecord:
         return replace(self, spans=of_stack(self.spans, stack), stack=stack)
 
     @property
-    def strength(self) -> float:
+    def strength(self) -> float | str:
         """What the adapters of all studies were multiplied by where they were off."""
         return next((strength_of(one) for one in self.identity.values() if isinstance(one, Mapping)), 0.0)
 

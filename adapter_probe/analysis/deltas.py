@@ -16,6 +16,7 @@ import pandas as pd
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.ablation_settings import BY_LAYER
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.results.schema import MODULE_COLUMN, SPANS_COLUMNS, STACK_COLUMN, span_columns
@@ -93,9 +94,11 @@ def study_kind(results: AblationResults) -> StudyKind:
     return "ablated" if (inside & ~results.masks).any() else "kept"
 
 
-def strength_of(identity: Mapping[str, Any]) -> float:
+def strength_of(identity: Mapping[str, Any]) -> float | str:
     """What the adapters were multiplied by where a variant has them off, from an ablation's identity."""
     settings = identity.get("settings")
+    if isinstance(settings, Mapping) and settings.get("strengths_by_layer"):
+        return BY_LAYER
     strength = settings.get("strength", 0.0) if isinstance(settings, Mapping) else 0.0
     return float(strength) if isinstance(strength, (int, float)) else 0.0
 
@@ -133,7 +136,7 @@ def span_scores(results: AblationResults) -> pd.DataFrame:
     if results.stacks is not None:
         frame.insert(0, "stack", results.stacks[rows])
         frame["place"] = frame["stack"].map(
-            {name: n for n, (name, _) in enumerate(results.settings["stacks"])}
+            {name: n for n, (name, *_) in enumerate(results.settings["stacks"])}
         )
         order = ["place", *order]
     repeated = frame[frame.duplicated(span_columns(frame))]

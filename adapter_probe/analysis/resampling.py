@@ -18,7 +18,7 @@ from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.formulas import ClassCounts, counts_by_example, is_complete, loss, loss_terms
-from adapter_probe.metrics import MEANS, METRICS, PROPORTIONS, RATIOS
+from adapter_probe.metrics import MEANS, METRICS, PROPORTIONS, is_ratio
 
 N_RESAMPLES = 10_000
 _CHUNK_VALUES = 4_000_000  # numbers in a chunk of counts or of what is counted: some tens of megabytes
@@ -101,7 +101,7 @@ def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
         return _means(predictions)
     if metric in PROPORTIONS:
         return _means((predictions == labels).astype(np.float32))  # whole numbers: exact
-    if metric in RATIOS:
+    if is_ratio(metric):
         return _ratios(metric, predictions, labels)
     if metric in METRICS["extractive"]:
         return _means(predictions.astype(np.float64))

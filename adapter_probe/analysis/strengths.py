@@ -127,8 +127,8 @@ def joined(by_strength: Mapping[float, AblationResults]) -> tuple[AblationResult
     return replace(results[0], row_names=(results[0].row_names[0], *names), **changed), frame
 
 
-def strength_table(results: AblationResults, variants: pd.DataFrame) -> pd.DataFrame:
-    """Scores by strength and span; strength 1 is the intact model.
+def strength_table(results: AblationResults, variants: pd.DataFrame, intact: float = 1.0) -> pd.DataFrame:
+    """Scores by strength and span; `intact`, by default 1, is that of the intact model.
 
     Returns:
         Columns `strength`; `first`, `last`, `n_layers`, `whole`; `score`; `delta_points`, the difference to
@@ -140,7 +140,7 @@ def strength_table(results: AblationResults, variants: pd.DataFrame) -> pd.DataF
     low, high = span_interval(deltas, (results, range(len(scores))))
     points = without_noise(metrics.to_points(results.metric, scores - scores[0]))
     columns = {"score": scores, "delta_points": points, "ci_low_points": low, "ci_high_points": high}
-    spans = variants.drop_duplicates([*span_columns(variants), "whole"]).assign(strength=1.0, variant=0)
+    spans = variants.drop_duplicates([*span_columns(variants), "whole"]).assign(strength=intact, variant=0)
     frame = pd.concat([variants, spans], ignore_index=True)
     rows = frame.pop("variant").to_numpy()
     frame = frame.assign(**{name: values[rows] for name, values in columns.items()})
@@ -169,7 +169,7 @@ def strength_summary(results: AblationResults, variants: pd.DataFrame) -> Streng
     rows = np.append(0, whole["variant"].to_numpy())
     strengths = np.append(1.0, whole["strength"].to_numpy())
     own = row_scores(restrict_to_examples(results, chosen))
-    points = without_noise(metrics.to_points(results.metric, own[rows] - own[0]))
+    points = without_noise(metrics.to_points(results.metric, own[rows]))
     order = np.lexsort((np.abs(strengths - 1), -np.nan_to_num(points, nan=-np.inf)))
     best = int(order[0])
     there = restrict_to_examples(results, judged)

@@ -13,6 +13,8 @@ from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import of_stack
 from adapter_probe.analysis.groups import group_scores
+from adapter_probe.analysis.race_tables import RaceSummary
+from adapter_probe.analysis.ranks import RankSummary
 from adapter_probe.analysis.strengths import StrengthSummary
 from adapter_probe.analysis.summary import AblationSummary, summarise
 
@@ -111,7 +113,45 @@ class StrengthRecord:
     identity: Mapping[str, object]
 
 
-StudyRecord = AblationRecord | SweepRecord | TradeoffRecord | StrengthRecord
+@dataclass(frozen=True, eq=False)
+class RaceRecord:
+    """A folder that `adapter-probe ablate --race` wrote.
+
+    Attributes:
+        folder: results folder.
+        spans: ``spans.csv``, see `adapter_probe.analysis.race_tables.race_table`.
+        summary: ``race.json``.
+        identity: everything that determines the numbers.
+        created_with: library versions, as far as known.
+    """
+
+    folder: Path
+    spans: pd.DataFrame
+    summary: RaceSummary
+    identity: Mapping[str, object]
+    created_with: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class RankRecord:
+    """A folder that `adapter-probe ranks` wrote.
+
+    Attributes:
+        folder: results folder.
+        ranks: ``ranks.csv``, see `adapter_probe.analysis.ranks.rank_table`.
+        spectra: ``spectra.csv``, see `adapter_probe.analysis.ranks.spectra_table`.
+        summary: ``summary.json``.
+        identity: everything that determines the numbers.
+    """
+
+    folder: Path
+    ranks: pd.DataFrame
+    spectra: pd.DataFrame
+    summary: RankSummary
+    identity: Mapping[str, object]
+
+
+StudyRecord = AblationRecord | SweepRecord | TradeoffRecord | StrengthRecord | RankRecord | RaceRecord
 
 
 def ablation_record(

@@ -100,7 +100,9 @@ class AblationSummary:
         groups: scores by group of the data, or by label or type of entity, by name.
         stacks: of a model with several stacks of layers, the summary of each studied one, by name; what names
             spans or layers is there alone.
-        strength: what the adapters are multiplied by where they are not intact; None for 0, switched off.
+        strength: what the adapters are multiplied by where they are not intact; None for 0, switched off;
+            ``by layer`` where layers or modules have different strengths.
+        rank: how many directions they keep there; None where they keep none.
         modules: of a map of layers and modules, each module in all layers and in the one that it matters
             most in.
     """
@@ -135,7 +137,8 @@ class AblationSummary:
     peft: dict[str, str] | None = None
     groups: dict[str, GroupScores] | None = None
     stacks: dict[str, AblationSummary] | None = None
-    strength: float | None = None
+    strength: float | str | None = None
+    rank: int | None = None
     modules: dict[str, ModuleDrop] | None = None
 
     def __post_init__(self) -> None:
@@ -195,7 +198,7 @@ class AblationSummary:
     @property
     def removed(self) -> str:
         """Description of every adapter off, or scaled, that the study switches."""
-        off = done_text("ablated", self.strength or 0.0)
+        off = done_text("ablated", self.strength or 0.0, self.rank or 0)
         if not self.switched:
             return f"all {off}"
         if self.switched.startswith("the "):  # a stack
@@ -206,7 +209,7 @@ class AblationSummary:
     @property
     def done(self) -> str:
         """What the study does to a span's adapters: `switched off`, `scaled by 0.5`, `kept on`."""
-        return done_text(self.study, self.strength or 0.0)
+        return done_text(self.study, self.strength or 0.0, self.rank or 0)
 
 
 def summarise(
@@ -226,7 +229,7 @@ def summarise(
     spans, strength = {} if in_stacks else notable_spans(frame, study), strength_of(results.identity)
     if results.modules is not None:  # single layers and all say nothing of spans
         spans = {name: found for name, found in spans.items() if name in _SINGLE_LAYERS}
-    no_lora = warning or tables is None or in_stacks or strength
+    no_lora = warning or tables is None or in_stacks or strength or settings.get("rank")
     lora = {} if no_lora or tables is None else next_lora(results, tables.layers, spans)
     return AblationSummary(
         task=settings["task"],
@@ -258,6 +261,7 @@ def summarise(
         if in_stacks
         else None,
         strength=strength or None,
+        rank=settings.get("rank") or None,
         modules=modules,
     )
 

@@ -100,7 +100,7 @@ def span_drop_text(span: SpanDrop | None, metric: str = "") -> str:
 
 def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     """The main results of an ablation as (name, value) pairs of text."""
-    from adapter_probe.metrics import RATIOS  # which needs NumPy
+    from adapter_probe.metrics import is_generated, is_ratio  # which needs NumPy
 
     metric, warning = summary.metric, summary.warning
     part = f", {summary.switched} only" if summary.switched else ""
@@ -117,7 +117,7 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         score = score_text(summary.removed_score, metric)
         rows.append((_all_done(summary), f"{score} ({removed}){part}"))
     guesses = summary.majority_score is not None or summary.kind not in ("tokens", "multilabel", "ranking")
-    if guesses and metric not in RATIOS:
+    if guesses and not is_ratio(metric) and not is_generated(metric):
         rows.append((summary.baseline, score_text(summary.majority_score, metric)))
     if summary.positive_class is not None:
         rows.append(("positive class", summary.positive_class))
@@ -304,7 +304,7 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
     scores, frame = record.intact_scores, record.spans
     told = wording.examples_text(record.n_examples, record.metric)
     low, high = (score_text(score, record.metric) for score in (min(scores), max(scores)))
-    removed, apart = statistics.fmean(record.removed_points), statistics.stdev(record.removed_points)
+    removed = statistics.fmean(record.removed_points)
     spread = amount_text(frame["sd_points"].median(), record.metric)
     rows = [
         *([] if record.warning is None else [("note", record.warning)]),
@@ -318,7 +318,7 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
             "undefined"
             if math.isnan(removed)
             else f"{change_text(removed, record.metric)}, standard deviation over studies "
-            f"{amount_text(apart, record.metric)}",
+            f"{amount_text(statistics.stdev(record.removed_points), record.metric)}",  # which takes no NaN
         ),
         ("spread over studies", f"median standard deviation {spread} per {_counted_in(frame)[:-1]}"),
     ]

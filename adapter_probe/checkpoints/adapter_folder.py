@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from .files import CONFIG, DESCRIPTION, first_file, first_of, read_json_file, re
 if TYPE_CHECKING:
     from torch import Tensor
 
+LIBRARY = "peft"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _PREFIX = "base_model.model."
 _DEEPEST = 4  # of the folders below one that holds no adapter itself
@@ -162,6 +164,15 @@ def read_adapter(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
     parts = sorted({part for name in wrapped for part in {*name.split(".")} - {*names[name].split(".")}})
     said = f"Names of tensors are read without {', '.join(parts)}, which a wrapper of the training left."
     return {names[name]: tensor for name, tensor in tensors.items()}, [said]
+
+
+def hash_files(files: Iterable[Path]) -> str:
+    """SHA-256 of the names, sizes and bytes of a checkpoint's files."""
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def plain_name(name: str) -> str:

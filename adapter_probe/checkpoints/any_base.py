@@ -148,8 +148,9 @@ def load_any_base(
     dtype: torch.dtype,
     dequantise: bool = False,
     seed: int = 0,
+    weights: bool = True,
 ) -> AnyLoaded:
-    """Read a base's weights; what it lacks is drawn as in `load_base`.
+    """Read a base's weights; what it lacks is drawn as in `initialise`.
 
     Args:
         found: the base.
@@ -158,13 +159,18 @@ def load_any_base(
         dtype: precision in memory; of a quantised base, of the parameters that are not quantised.
         dequantise: whether the weights of a quantised base are dequantised, by transformers' `dequantize`.
         seed: seed of what is drawn.
+        weights: whether to read the weights; else the model is without memory, as if its base were stored in
+            full, and its identity has no hash.
 
     Raises:
         CheckpointError: damaged files, a quantisation whose package is not installed or that cannot be
             dequantised.
     """
-    refuse_without_package(found.name, found.fields)
     method, config = method_of(found.fields), config_for(cls, found.config)
+    if weights:
+        refuse_without_package(found.name, found.fields)
+    elif method is not None:
+        del config.quantization_config
     if n_outputs is not None:
         config.num_labels = n_outputs
     config.return_dict = True  # the form of outputs only, which everything that runs the model relies on
@@ -180,9 +186,16 @@ def load_any_base(
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # a head for other labels; any other mismatch is refused later
             use_safetensors=True,  # never unpickle
+            **({} if weights else {"device_map": "meta"}),
         )
-    _refuse_unread(found.name, method, model)
     missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
+    if not weights:
+        if method is not None:  # whose tensors are packed under other names and in other shapes
+            inside = f"{model.base_model_prefix}."
+            missing = frozenset(name for name in missing if not name.startswith(inside))
+        identity = _identify(found, model, missing, method, hashed=False)
+        return AnyLoaded(model.requires_grad_(False).eval(), missing, identity, method, positions_of(model))
+    _refuse_unread(found.name, method, model)
     if dequantise:
         with naming_base("quantised weights", found.name), quiet_quantisers():
             model, method = model.dequantize(), None
@@ -213,16 +226,18 @@ def _refuse_unread(name: str, method: str | None, model: nn.Module) -> None:
 
 
 def _identify(
-    found: AnyBase, model: PreTrainedModel, missing: frozenset[str], method: str | None
+    found: AnyBase, model: PreTrainedModel, missing: frozenset[str], method: str | None, hashed: bool = True
 ) -> BaseIdentity:
     config, embeddings = model.config.get_text_config(), model.get_input_embeddings()
-    whole = model.get_output_embeddings() is not None
+    digest = ""
+    if hashed and method is None:
+        digest = weights_sha256(model, missing, whole=model.get_output_embeddings() is not None)
+    elif hashed:
+        digest = hash_stored(model, missing)
     return BaseIdentity(
         name=found.name,
         revision=found.revision,
-        weights_sha256=(
-            weights_sha256(model, missing, whole) if method is None else hash_stored(model, missing)
-        ),
+        weights_sha256=digest,
         n_layers=int(getattr(config, "num_hidden_layers", 0) or 0),
         hidden_size=int(getattr(config, "hidden_size", 0) or embeddings.weight.shape[1]),
         vocab_size=int(embeddings.weight.shape[0]),

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
     AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
@@ -29,47 +23,14 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.data.tasks import TaskSpec
 from adapter_probe.errors import CheckpointError
-from adapter_probe.metrics import OF_CLASSES, Kind
-from adapter_probe.models.bases.family import Anatomy
+from adapter_probe.metrics import OF_CLASSES
 
-from .base_config import FoundBase, find_base, naming_base, resolve_base
+from .base_config import naming_base, resolve_base
 from .files import quote, refuse_unreadable
-from .identity import BaseIdentity, config_settings
+from .identity import BaseIdentity
 
-ARCHITECTURES: dict[str, Any] = {
-    "classification": AutoModelForSequenceClassification,
-    "regression": AutoModelForSequenceClassification,
-    "multilabel": AutoModelForSequenceClassification,
-    "tokens": AutoModelForTokenClassification,
-    "extractive": AutoModelForQuestionAnswering,
-    "causal": AutoModelForCausalLM,
-}
-"""The transformers class of a base with a head, by the kind of task."""
 _TOKEN_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _TOKEN_FIELDS = {"__type", "id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
-
-
-@dataclass(frozen=True)
-class LoadedBase:
-    """A base model in memory.
-
-    Attributes:
-        model: the model, with a head for the task.
-        missing: names of the parameters that the base does not contain (head, perhaps pooler), initialised
-            at random here.
-        identity: identity of the base.
-        anatomy: anatomy of the model.
-        shared: whether other models use the same memory; if so, parameters are copied before they are
-            changed.
-        checked: whether the anatomy has been verified on a model of the same class and weights.
-    """
-
-    model: PreTrainedModel
-    missing: frozenset[str]
-    identity: BaseIdentity
-    anatomy: Anatomy
-    shared: bool = False
-    checked: bool = False
 
 
 def tied_weights(model: PreTrainedModel) -> tuple[str, ...]:
@@ -171,73 +132,18 @@ def n_outputs(task: TaskSpec) -> int | None:
     return len(task.label_names) if task.kind in OF_CLASSES else fixed.get(task.kind)
 
 
-def load_base(
-    base: FoundBase | str,
-    n_outputs: int | None = None,
-    *,
-    kind: Kind = "classification",
-    seed: int = 0,
-    dtype: torch.dtype = torch.float32,
-) -> LoadedBase:
-    """Load a base and add a head.
-
-    Weights that the base lacks (the head, perhaps the pooler) are drawn from N(0, initializer_range^2), with
-    zero biases, by a generator seeded with `seed`; torch's global generators are not used.
+def has_untrained_pooler(model: PreTrainedModel, missing: Collection[str]) -> bool:
+    """Whether the base's pooler is as it was initialised: all its biases are zero, which one step changes.
 
     Args:
-        base: a base that `find_base` found, or its folder or hub id.
-        n_outputs: columns of the logits; None for the base's own number.
-        kind: ``extractive`` or ``tokens`` for a head that reads all positions, else a head that reads one
-            position.
-        seed: seed of the head's initialisation.
-        dtype: precision of the weights in memory, of which there is only one copy; if it is not float32,
-            they are read in the stored precision and cast one by one.
-
-    Raises:
-        CheckpointError: no such base, damaged files, an unsupported family, or encoder weights missing.
+        model: the base.
+        missing: names of the parameters that it lacks.
     """
-    found = base if isinstance(base, FoundBase) else find_base(base)
-    name, config = found.name, copy.deepcopy(found.config)
-    if n_outputs is not None:
-        config.num_labels = n_outputs
-    if kind == "multilabel":
-        config.problem_type = "multi_label_classification"
-    config.return_dict = True  # the form of outputs only, which everything that runs the model relies on
-    if dtype != torch.float32:
-        config.dtype = None  # otherwise "auto" would follow the configuration, not the files
-    with naming_base("weights", name), torch.random.fork_rng(devices=[]):
-        model, report = ARCHITECTURES[kind].from_pretrained(
-            name,
-            config=config,
-            revision=found.revision,
-            dtype=torch.float32 if dtype == torch.float32 else "auto",
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # a head for other labels; any other mismatch is refused below
-            use_safetensors=True,  # never unpickle
-            trust_remote_code=False,  # never ask whether the folder's code may run
-        )
-    missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
-    initialise(model, missing, seed)
-    pooler = f"{model.base_model_prefix}.{found.anatomy.pooler}." if found.anatomy.pooler else None
-    refuse_lost(name, missing, f"{model.base_model_prefix}.", pooler)
-    refuse_not_finite(name, model)
-    identity = _identify(found, model, missing)
-    for parameter in model.parameters():  # one by one, and no buffers: rotary frequencies stay in float32
-        parameter.data = parameter.data.to(dtype)
-    model.config.dtype = dtype
-    return LoadedBase(model, missing, identity, found.anatomy)
-
-
-def has_untrained_pooler(base: LoadedBase) -> bool:
-    """Whether the base's pooler is as it was initialised: all its biases are zero, which one step changes."""
-    prefix = f"{base.model.base_model_prefix}.{base.anatomy.pooler}."
+    prefix = f"{model.base_model_prefix}.pooler."
     biases = [
         parameter
-        for name, parameter in base.model.named_parameters()
-        if base.anatomy.pooler
-        and name.startswith(prefix)
-        and name not in base.missing
-        and parameter.dim() == 1
+        for name, parameter in model.named_parameters()
+        if name.startswith(prefix) and name not in missing and parameter.dim() == 1
     ]
     return bool(biases) and not any(bias.any() for bias in biases)
 
@@ -272,7 +178,10 @@ def refuse_not_finite(name: str, model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def initialise(model: PreTrainedModel, missing: frozenset[str], seed: int) -> None:
-    """Initialise the named parameters in the same way as `load_base` does."""
+    """Draw the named parameters from N(0, initializer_range^2), and set biases to zero.
+
+    Torch's global generators are not used.
+    """
     generator = torch.Generator().manual_seed(seed)
     std = getattr(model.config, "initializer_range", 0.02)
     for name, parameter in sorted(model.named_parameters()):
@@ -301,15 +210,3 @@ def weights_sha256(model: PreTrainedModel, missing: Collection[str], whole: bool
             weights.update(f"{tensor_name} {tuple(parameter.shape)}\n".encode())
             weights.update(parameter.detach().float().contiguous().numpy())
     return weights.hexdigest()
-
-
-def _identify(found: FoundBase, model: PreTrainedModel, missing: frozenset[str]) -> BaseIdentity:
-    return BaseIdentity(
-        name=found.name,
-        revision=found.revision,
-        weights_sha256=weights_sha256(model, missing, whole=False),
-        n_layers=int(model.config.num_hidden_layers),
-        hidden_size=int(model.config.hidden_size),
-        vocab_size=int(model.config.vocab_size),
-        config=config_settings(found.fields),
-    )

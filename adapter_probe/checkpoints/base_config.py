@@ -9,9 +9,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
@@ -21,14 +19,13 @@ from transformers import __version__ as transformers_version
 from transformers import logging as transformers_logging
 
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ModelError, one_line, reason_of
-from adapter_probe.models.bases.anatomy import anatomy_for
-from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.reads import report, report_base, report_unknown
 from adapter_probe.results.fingerprints import describe_changes
 
 from .files import COMMIT, base_files, folder_of_base, quote, read_json_file, refuse_unreadable
 from .hub import ask_hub
 from .identity import config_settings, forward_settings
+from .places import places_in
 from .quantised import twin_of
 
 _MOST_LABELS = 1_000_000  # transformers makes a name for each
@@ -175,47 +172,6 @@ class AnyBase:
     config: PretrainedConfig
 
 
-@dataclass(frozen=True)
-class FoundBase(AnyBase):
-    """A base of a family that is known part by part.
-
-    Attributes:
-        anatomy: anatomy of its family, or the given one.
-    """
-
-    anatomy: Anatomy
-
-    @cached_property  # not before the weights are found to fit: a damaged file can name any number of layers
-    def layer_names(self) -> tuple[str, ...]:
-        """The module of every layer in the encoder, bottom first."""
-        return self.anatomy.layer_names(self.config)
-
-
-def find_base(name: str, revision: str | None = None, anatomy: Anatomy | None = None) -> FoundBase:
-    """Find a base of a supported family, or of one whose `anatomy` is given.
-
-    Raises:
-        CheckpointError: no such base, files that git-LFS never downloaded, a damaged configuration, or an
-            unsupported family.
-        ModelError: the configuration or the anatomy is not supported.
-    """
-    name, revision, fields = read_fields(name, revision)
-    if fields.get("quantization_config"):
-        raise CheckpointError(
-            f"base {name} is quantised (quantization_config in its config.json), which is not supported; "
-            "give the unquantised model with --base"
-        )
-    try:
-        # Checked first, because the message of transformers for an unknown family fills a page.
-        if anatomy is None:
-            anatomy_for(SimpleNamespace(**{"model_type": None, **fields}))
-        with naming_base("configuration", name):
-            config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
-    except ModelError as error:
-        raise CheckpointError(f"base {name}: {error}") from error
-    return FoundBase(name, revision, fields, config, anatomy or anatomy_for(config))
-
-
 def layers_of(name: str) -> tuple[str, ...]:
     """A name for every layer of a base, the same for layers that share their weights.
 
@@ -223,8 +179,8 @@ def layers_of(name: str) -> tuple[str, ...]:
         CheckpointError: see `find_any_base`.
     """
     found = find_any_base(name)
-    with contextlib.suppress(AdapterProbeError):  # a family that is not known part by part
-        return find_base(name).layer_names
+    with contextlib.suppress(ModelError):  # a family whose layers are not known by name
+        return places_in(found.config).layer_names(found.config)
     return tuple(map(str, range(int(getattr(found.config.get_text_config(), "num_hidden_layers", 0)))))
 
 

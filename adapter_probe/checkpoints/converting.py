@@ -14,8 +14,8 @@ from adapter_probe.models.methods import Adapters
 from adapter_probe.results.atomic import make_folder, write_bytes
 
 from .adapterhub import HEAD_CONFIG, HEAD_WEIGHTS, WEIGHTS
+from .contents import role_of
 from .files import CONFIG, DESCRIPTION, refuse_full
-from .headers import role_of
 from .native import save_checkpoint
 from .opened_peft import OWN, OpenedPeft, OpenedPlaced
 from .peft_writing import WRITABLE, writable_specs, write_peft

@@ -122,13 +122,12 @@ class BaseShape:
     shared: bool = False
 
     @classmethod
-    def of(
-        cls, model: PreTrainedModel, places: Places, layer_names: tuple[str, ...], shared: bool = False
-    ) -> BaseShape:
+    def of(cls, model: PreTrainedModel, places: Places) -> BaseShape:
         """The facts about a base in memory."""
         modules = frozenset(name for name, _ in model.named_modules())
         prefix = f"{model.base_model_prefix}."
-        return cls(places, model.config, prefix, modules, layer_names, tied_weights(model), shared)
+        names, shared = places.layer_names(model.config), places.layer_groups is not None
+        return cls(places, model.config, prefix, modules, names, tied_weights(model), shared)
 
     def layers_but(self, left_out: Iterable[int]) -> list[int]:
         """The layers, counted from the bottom, that are not in `left_out`."""

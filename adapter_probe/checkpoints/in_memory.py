@@ -22,10 +22,13 @@ from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.metrics import OF_CLASSES, default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import FullFineTuning
+from adapter_probe.replay.several import split_adapters
 from adapter_probe.replay.sharing import can_share
 from adapter_probe.replay.switches import Switches
+from adapter_probe.replay.two_weights import STRENGTH
 from adapter_probe.results.fingerprints import hash_json
 
+from .adapter_folder import LIBRARY
 from .any_base import hash_stored, limit_length, load_any_base, positions_of
 from .base_config import find_any_base, resolve_base
 from .description import Description
@@ -34,7 +37,6 @@ from .foreign import names_of_outputs
 from .identity import BaseIdentity, config_settings, tokenizer_parts
 from .kinds import head_of_class
 from .opened_peft import OpenedFinetuned, OpenedPeft
-from .peft_headers import LIBRARY
 from .peft_loading import refuse_outside, refuse_unready, tuned_modules
 from .peft_opening import versions_of
 from .quantised import method_of, mixes_examples
@@ -56,7 +58,10 @@ def open_without_texts(model: nn.Module, base_model: Any = None) -> OpenedPeft:
         "classification", frozenset(), frozenset(), Path(name), quantised=method_of(fields),
         alone=mixes_examples(fields),
     )  # fmt: skip
-    return opened if base_model is None else _against(opened, base_model)
+    if base_model is not None:
+        return _against(opened, base_model)
+    split_adapters(used)
+    return opened
 
 
 def _fields(base: nn.Module) -> dict[str, Any]:
@@ -94,7 +99,7 @@ def open_in_memory(model: nn.Module, tokenizer: Any, base_model: Any = None) -> 
         base_model: of a fine-tuned model without tuners, the one that it was trained from, or its folder.
 
     Raises:
-        ModelError: no adapter can be switched off, several are active or none, they are merged or disabled,
+        ModelError: no adapter can be switched off, none is active, they are merged or disabled,
             or the class has no known kind of outputs.
         CheckpointError: the tokenizer is not the model's.
     """
@@ -124,6 +129,7 @@ def open_in_memory(model: nn.Module, tokenizer: Any, base_model: Any = None) -> 
         used, fields, _identity(base, name, fields), task, tokenizer=tokenizer_parts(tokenizer),
         max_length=limit_length(positions_of(base), tokenizer.model_max_length, name),
     )  # fmt: skip
+    split_adapters(used)
     if len(tokenizer) > description.base.vocab_size:
         raise CheckpointError(
             f"the tokenizer has {len(tokenizer):,} tokens and the model's embedding "
@@ -149,7 +155,7 @@ def _refuse_unready(used: nn.Module, model: nn.Module, base_model: Any) -> None:
                 f"the {name} holds no adapter of PEFT, so nothing can be switched off; of a fine-tuned model "
                 "give base=, the model that it was trained from"
             )
-        refuse_unready(used, f"the {name}")
+        refuse_unready(used, f"the {name}", several=used is not model)
         refuse_outside(used, f"the {name}")
     elif tuned:
         raise ModelError(f"the {name} holds adapters of PEFT, which are switched off without base=; omit it")
@@ -271,6 +277,7 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training, forward in modes:
             module.training = training
+            vars(module).pop(STRENGTH, None)
             vars(module).pop("forward", None)
             if forward is not None:
                 module.forward = forward  # type: ignore[method-assign]

@@ -13,6 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import InnerSpec
+from adapter_probe.replay.singular import of_matrix, wide
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_states import TwoStates, finished
 
@@ -50,14 +51,15 @@ def to_lora(opened: OpenedFinetuned, rank: int, out: Path, strength: float | Non
     maps = {name: m for name, m in switched.items() if is_map(m) and "weight" in m.changed()}  # type: ignore[operator]
     biases, specs, tensors, errors = any("bias" in m.changed() for m in maps.values()), [], {}, {}  # type: ignore[operator]
     for name, module in maps.items():
-        delta = {one: _wide(state[f"{name}.{one}"]) - _wide(t) for one, t in module.other().items()}  # type: ignore[operator]
+        delta = {one: wide(state[f"{name}.{one}"]) - wide(t) for one, t in module.other().items()}  # type: ignore[operator]
         weight = delta["weight"].T if isinstance(module, Conv1D) else delta["weight"]
-        a, b, error = factors(weight, rank)
-        tensors |= {f"{name}{OWN}down.weight": a, f"{name}{OWN}up.weight": b}
+        found = of_matrix(weight)
+        b, a = (one.float() for one in found.factors(rank))
+        tensors |= {f"{name}{OWN}down.weight": a[:rank], f"{name}{OWN}up.weight": b[:, :rank]}
         if biases:
             tensors[f"{name}{OWN}up.bias"] = delta.get("bias", weight.new_zeros(len(weight))).float()
-        specs.append(InnerSpec(name, "low_rank", rank=len(a), bias=biases))
-        errors[name] = error, float(weight.norm())
+        specs.append(InnerSpec(name, "low_rank", rank=len(a[:rank]), bias=biases))
+        errors[name] = float(found.values[rank:].norm()), float(weight.norm())
     if not specs:
         raise CheckpointError(f"checkpoint {opened.folder} differs from its base in no linear map of a layer")
     for name in opened.tensors:
@@ -76,26 +78,6 @@ def to_lora(opened: OpenedFinetuned, rank: int, out: Path, strength: float | Non
 def is_map(module: nn.Module) -> bool:
     """Whether PEFT can add a low-rank change to a module that is held with two states."""
     return isinstance(module, TwoStates) and isinstance(module, nn.Linear | Conv1D)
-
-
-def factors(delta: Tensor, rank: int) -> tuple[Tensor, Tensor, float]:
-    """The best factors of a matrix of some rank, and the Frobenius norm of what they leave out.
-
-    Args:
-        delta: float64 ``[outputs, inputs]``.
-        rank: the largest rank.
-
-    Returns:
-        A ``[rank, inputs]`` and B ``[outputs, rank]``, in float32, whose product B A is closest to it.
-    """
-    u, s, v = torch.linalg.svd(delta, full_matrices=False)
-    root = s[:rank].sqrt()
-    a, b = root[:, None] * v[:rank], u[:, :rank] * root
-    return a.float(), b.float(), float(s[rank:].norm())
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", torch.float64)
 
 
 def _plain(opened: OpenedFinetuned, holder: str) -> list[tuple[str, Tensor]]:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -14,10 +15,9 @@ from torch import Tensor
 from adapter_probe.errors import CheckpointError
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
+from .adapter_folder import WEIGHTS as PEFT_WEIGHTS
 from .files import CONFIG, read_json_file, read_tensors
 from .mlx import LAYER, WEIGHTS, layer_of
-from .peft_fits import LoraTargets
-from .peft_headers import WEIGHTS as PEFT_WEIGHTS
 
 _PREFIX = "base_model.model."
 _PARTS = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector")
@@ -46,9 +46,8 @@ def write_mlx(source: Path, n_layers: int, base: str, out: Path) -> None:
             "MLX-LM's format can represent LoRA and DoRA of language models, not "
             f"{document.get('peft_type')} for {document.get('task_type')}; keep it in PEFT's format"
         )
-    config = LoraTargets(document)
     parts = _parts(read_tensors(source / PEFT_WEIGHTS[0], as_stored=True))
-    scales = {module: config.scale_of(module) for module in parts}
+    scales = {module: _scale_of(module, document) for module in parts}
     rank = max(len(own["lora_A"]) for own in parts.values())
     scale = Counter(scales.values()).most_common(1)[0][0]
     tensors: dict[str, Tensor] = {}
@@ -67,9 +66,23 @@ def write_mlx(source: Path, n_layers: int, base: str, out: Path) -> None:
     write_bytes(out / WEIGHTS, safetensors.torch.save(tensors, metadata={"format": "mlx"}))
     write_json(out / CONFIG, {
         "model": document.get("base_model_name_or_path") or base,
-        "fine_tune_type": "dora" if config.dora else "lora", "num_layers": n_layers - min(layers, default=0),
+        "fine_tune_type": "dora" if document.get("use_dora") else "lora",
+        "num_layers": n_layers - min(layers, default=0),
         "lora_parameters": {"rank": rank, "scale": scale, "dropout": 0.0, "keys": keys},
     })  # fmt: skip
+
+
+def _scale_of(module: str, document: Mapping[str, Any]) -> float:
+    """The scale of the change to a module, by patterns as PEFT matches them."""
+    from peft.utils.other import get_pattern_key  # which takes seconds
+
+    rank, alpha = (
+        patterns.get(get_pattern_key(patterns.keys(), module), document[name])
+        for name, patterns in (
+            ("r", document.get("rank_pattern") or {}), ("lora_alpha", document.get("alpha_pattern") or {}),
+        )
+    )  # fmt: skip
+    return float(alpha / rank**0.5 if document.get("use_rslora") else alpha / rank)
 
 
 def _parts(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

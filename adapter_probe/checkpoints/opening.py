@@ -123,7 +123,7 @@ def _with_record(folder: Path, opened: OpenedPeft) -> OpenedPeft:
         raise CheckpointError(
             f"{folder} was changed after it was written: its files do not match the sha256 in {DESCRIPTION}"
         )
-    if said.base.weights_sha256 != found.base.weights_sha256:
+    if found.base.weights_sha256 not in ("", said.base.weights_sha256):
         raise native.other_base(folder, said.base, found.base)
     kept = {name: getattr(said, name) for name in ("task", "max_length", "training", "scores")}
     return replace(opened, description=replace(found, **kept))

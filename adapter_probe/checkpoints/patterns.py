@@ -1,4 +1,4 @@
-"""Regular expressions of other people's checkpoints, matched in bounded time: the only place that runs them.
+"""Regular expressions of other people, matched in bounded time: the only place that runs them.
 
 A pattern may take exponential time, or time that grows with a high power of a name's length. Here a match has
 a time limit; where PEFT itself will match, without one, the pattern is tried beforehand.
@@ -16,7 +16,7 @@ from typing import Any
 
 import regex
 
-from adapter_probe.errors import CheckpointError, one_line
+from adapter_probe.errors import CheckpointError, DataError, one_line, shown
 
 from .files import quote
 
@@ -27,8 +27,18 @@ _PATTERNS = (
     "feedforward_modules",
     "target_parameters",
 )
-_MATCH_SECONDS, _TRIAL_SECONDS = 0.5, 3.0
-_MATCHER = "import json, re, sys; p, names = json.load(sys.stdin); [re.match(p, n) for n in names]"
+_MATCH_SECONDS, _TRIAL_SECONDS = 0.5, 3
+_MATCHER = """
+import json, re, sys
+pattern, names, seconds = json.load(sys.stdin)
+try:
+    from resource import RLIMIT_CPU, setrlimit
+    setrlimit(RLIMIT_CPU, (seconds, seconds))
+except ImportError:
+    pass
+for name in names:
+    re.match(pattern, name)
+"""
 
 
 def match_in_time(pattern: str, text: str) -> Any:
@@ -39,6 +49,42 @@ def match_in_time(pattern: str, text: str) -> Any:
         regex.error: it is no pattern.
     """
     return regex.match(pattern, text, timeout=_MATCH_SECONDS)
+
+
+class Extractor:
+    """What a pattern finds in texts: its first group, or all that matches where it has none.
+
+    Args:
+        pattern: the pattern.
+        flag: the option that gives it.
+
+    Raises:
+        DataError: it is none.
+    """
+
+    def __init__(self, pattern: str, flag: str):
+        self._said = f"{flag} {quote(pattern)}"
+        try:
+            self._pattern = regex.compile(pattern)
+        except (regex.error, OverflowError, RecursionError) as error:
+            raise DataError(f"{self._said} is not a regular expression: {one_line(error)}") from None
+
+    def found_in(self, text: str) -> str | None:
+        """What is found first; None if nothing is.
+
+        Raises:
+            DataError: it takes long.
+        """
+        try:
+            match = self._pattern.search(text, timeout=_MATCH_SECONDS)
+        except TimeoutError:
+            raise DataError(
+                f"{self._said} takes more than {_MATCH_SECONDS} s on the text {shown(text)}; simplify it"
+            ) from None
+        if match is None:
+            return None
+        found: str | None = match.group(1) if self._pattern.groups else match.group(0)
+        return found
 
 
 def refuse_slow_patterns(path: Path, document: Mapping[str, Any], modules: Iterable[str]) -> None:
@@ -71,11 +117,14 @@ def _may_take_long(pattern: str) -> bool:
 
 
 def _takes_long(pattern: str, names: list[str]) -> bool:
+    # The system ends it after so many seconds of processor time: also where the processor is busy with other
+    # things, and where this process was killed meanwhile. Windows can only wait.
+    wait = _TRIAL_SECONDS if sys.platform == "win32" else None
     try:
-        subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-I", "-c", _MATCHER],
-            input=json.dumps([pattern, names]), text=True, timeout=_TRIAL_SECONDS, check=False,
+            input=json.dumps([pattern, names, _TRIAL_SECONDS]), text=True, timeout=wait, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return True
-    return False
+    return done.returncode < 0

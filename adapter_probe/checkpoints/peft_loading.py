@@ -70,7 +70,10 @@ def put_adapter(
                     tensor.fill_(torch.nan)
         placed = _fill(model, tensors, path, saved, loaded.identity.name)
         filled = saved_tensors(model)
-    lacking = sorted(n for n, t in filled.items() if t.is_floating_point() and t.isnan().any())
+    if loaded.model.device.type == "meta":
+        lacking = sorted(filled.keys() - tensors.keys() - set(map(_stored_name, placed)))
+    else:
+        lacking = sorted(n for n, t in filled.items() if t.is_floating_point() and t.isnan().any())
     if lacking := lacking or unsaved_biases(model, tensors.keys()):
         bias = getattr(config, "bias", "none")
         lost = f"; PEFT before 0.21 did not save what bias={bias!r} trains, so it is lost"
@@ -325,12 +328,13 @@ def _spec(name: str, module: BaseTunerLayer) -> InnerSpec:
     )
 
 
-def refuse_unready(model: nn.Module, place: str) -> None:
+def refuse_unready(model: nn.Module, place: str, several: bool = False) -> None:
     """Refuse a model that has not one active, unmerged adapter of PEFT, or is in training mode.
 
     Args:
         model: opened here or given by the user.
         place: what to call it in the message.
+        several: whether several adapters may be active.
 
     Raises:
         ModelError: it is in training mode, merged, or with several adapters active or none.
@@ -346,7 +350,8 @@ def refuse_unready(model: nn.Module, place: str) -> None:
     if off := next((name for name, module in tuners if module.disable_adapters), None):
         raise ModelError(f"{place} has disabled adapters, {off} first; enable them first")
     active = [list(module.active_adapters) for _, module in tuners]
-    if names := next((names for names in active if len(names) != 1), None):
+    names = next((names for names in active if len(names) != 1 and not (several and names)), None)
+    if names is not None:
         raise ModelError(f"{place} has {len(names)} active adapters, {', '.join(names)}; activate one")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +18,14 @@ from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.metrics import OF_CLASSES, default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
 
-from .adapter_folder import note_on_others, read_adapter, refuse_changed_base, weights_in
+from .adapter_folder import (
+    LIBRARY,
+    hash_files,
+    note_on_others,
+    read_adapter,
+    refuse_changed_base,
+    weights_in,
+)
 from .any_base import AnyLoaded, Load, choose_class, head_of_base, is_for, limit_length, load_any_base
 from .base import load_tokenizer
 from .base_config import AnyBase, find_any_base, place_of_base
@@ -34,11 +41,11 @@ from .opened_peft import OpenedPeft
 from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding, with_blanks
 from .patterns import refuse_slow_patterns
 from .peft_fields import headless, note_on_fields, read_fields, refuse_unswitched
-from .peft_headers import LIBRARY, hash_files, notes_on
 from .peft_loading import HEADS as HEAD_MODULES
 from .peft_loading import put_adapter, refuse_outside, refuse_unready, tuned_modules
 from .quantised import method_of, mixes_examples
 
+_MOST_NAMED = 5
 _PARTS = ("lora_", "ia3_", "ln_tuning_", "oft_", "hada_", "lokr_", "vera_")
 
 
@@ -152,6 +159,18 @@ def _without_pooler(loaded: AnyLoaded, modules: set[str]) -> AnyLoaded:
     if own and not any(name.startswith("pooler.") for name in modules):
         loaded.model.pooler = None
     return replace(loaded, missing=loaded.missing - own)
+
+
+def notes_on(outside: Sequence[str], bias: str) -> list[str]:
+    """What to say of modules with an adapter outside the layers, and of trained biases."""
+    notes = []
+    if outside:
+        more = f" and {len(outside) - _MOST_NAMED} more" if len(outside) > _MOST_NAMED else ""
+        names = ", ".join(outside[:_MOST_NAMED])
+        notes.append(f"Changes to {names}{more} are outside the layers and always stay on.")
+    if bias != "none":
+        notes.append("Trained biases of the base always stay on.")
+    return notes
 
 
 def _outputs(tensors: Mapping[str, Tensor]) -> int | None:

@@ -15,10 +15,9 @@ from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
+from .adapter_folder import WEIGHTS
 from .files import CONFIG
 from .kinds import Head
-from .peft_fits import LoraTargets
-from .peft_headers import WEIGHTS
 
 WRITABLE = {"PEFT": "LoRA or (IA)³, one of them at a time", "MLX-LM": "LoRA and DoRA of language models"}
 _TYPES = {"low_rank": "LORA", "scale_input": "IA3", "scale_output": "IA3"}
@@ -127,6 +126,9 @@ def _whole(tensors: Iterable[str], changed: set[str], base: PreTrainedModel) -> 
 
 def _targets(specs: Sequence[InnerSpec], base: PreTrainedModel, layers: Sequence[str]) -> dict[str, Any]:
     """The modules with adapters, by name endings and layers if possible, else by full names."""
+    from peft import LoraConfig  # which takes seconds
+    from peft.tuners.tuners_utils import check_target_module_exists
+
     wanted = {spec.module for spec in specs}
     places = [
         (n, m.removeprefix(f"{layer}."))
@@ -138,22 +140,22 @@ def _targets(specs: Sequence[InnerSpec], base: PreTrainedModel, layers: Sequence
     short: dict[str, Any] = {"target_modules": sorted({end for _, end in places}), "exclude_modules": None}
     if _TYPES[specs[0].kind] == "LORA":
         short["layers_to_transform"] = kept if len(kept) < len(layers) else None
-    chosen = LoraTargets({"r": 1, "lora_alpha": 1, **short})
-    if {name for name, _ in base.named_modules() if chosen.targets(name)} == wanted:
+    chosen = LoraConfig(**short)
+    if {name for name, _ in base.named_modules() if check_target_module_exists(chosen, name)} == wanted:
         return short
     return {"target_modules": sorted(wanted), "exclude_modules": None}
 
 
 def _lora_settings(specs: Sequence[InnerSpec], biases: bool) -> dict[str, Any]:
     """Ranks and scales; PEFT's scale is alpha / r, so that alpha is the scale times the rank."""
-    alphas = {spec.module: _whole_number(spec.scale * spec.rank) for spec in specs}
+    alphas = {spec.module: whole_number(spec.scale * spec.rank) for spec in specs}
     rank = Counter(spec.rank for spec in specs).most_common(1)[0][0]
     alpha = Counter(alphas.values()).most_common(1)[0][0]
     return {
         "r": rank,
         "lora_alpha": alpha,
-        "rank_pattern": {_pattern(spec.module): spec.rank for spec in specs if spec.rank != rank},
-        "alpha_pattern": {_pattern(name): value for name, value in alphas.items() if value != alpha},
+        "rank_pattern": {pattern_of(spec.module): spec.rank for spec in specs if spec.rank != rank},
+        "alpha_pattern": {pattern_of(name): value for name, value in alphas.items() if value != alpha},
         "lora_dropout": 0.0,
         "use_rslora": False,
         "bias": "all" if biases else "none",
@@ -162,12 +164,13 @@ def _lora_settings(specs: Sequence[InnerSpec], biases: bool) -> dict[str, Any]:
     }
 
 
-def _whole_number(value: float) -> float:
+def whole_number(value: float) -> float:
     """Undo the rounding of a division, so that alpha equals its original value."""
     return round(value) if abs(value - round(value)) < 1e-9 * max(1.0, abs(value)) else value
 
 
-def _pattern(module: str) -> str:
+def pattern_of(module: str) -> str:
+    """The pattern of PEFT that one module alone matches."""
     return "^" + module.replace(".", r"\.")
 
 

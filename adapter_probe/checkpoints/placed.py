@@ -9,10 +9,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import IA3Config, LoraConfig, PeftConfig, inject_adapter_in_model
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -20,7 +19,6 @@ from adapter_probe.errors import ModelError, one_line
 from adapter_probe.models.adapters.bottleneck import Bottleneck
 from adapter_probe.models.adapters.configured import ConfiguredBottleneck, FirstToken, StackedHead
 from adapter_probe.models.adapters.imported import SITE_KINDS, HeadSpec, ImportedMethod, InnerSpec
-from adapter_probe.models.bases.family import Anatomy
 from adapter_probe.models.methods import Adapters, Method
 from adapter_probe.replay.switches import Application, Switchable
 
@@ -28,9 +26,12 @@ from .any_base import AnyLoaded
 from .files import refuse_other_shape
 from .foreign import BaseShape
 from .opened_peft import OWN
-from .peft_loading import ADAPTER
 from .places import Place
 
+if TYPE_CHECKING:
+    from peft import PeftConfig
+
+_ADAPTER = "default"
 _PARTS = {
     "down.weight": "lora_A.{}.weight",
     "up.weight": "lora_B.{}.weight",
@@ -179,7 +180,6 @@ def put_method(
     shape: BaseShape,
     method: Method | ImportedMethod,
     dtype: torch.dtype,
-    anatomy: Anatomy | None = None,
 ) -> dict[str, Tensor]:
     """Put a method's adapters and head into a base, to be filled.
 
@@ -188,7 +188,6 @@ def put_method(
         shape: the facts about it.
         method: the method.
         dtype: precision of the adapters.
-        anatomy: of an encoder; None for a decoder.
 
     Returns:
         every tensor that can be filled, by its name in this project's format.
@@ -199,7 +198,7 @@ def put_method(
     model = loaded.model
     targets: dict[str, Tensor] = dict(model.named_parameters())
     if isinstance(method, ImportedMethod) and method.head is not None:
-        _put_head(model, shape, method.head, anatomy)
+        _put_head(model, shape, method.head)
         targets = dict(model.named_parameters())
     inner = method.inner if isinstance(method, ImportedMethod) else ()
     _put_inner(model, inner)
@@ -273,25 +272,24 @@ class _Kept(nn.Module):
         return (states,)
 
 
-def _put_head(model: PreTrainedModel, shape: BaseShape, head: HeadSpec, anatomy: Anatomy | None) -> None:
+def _put_head(model: PreTrainedModel, shape: BaseShape, head: HeadSpec) -> None:
     """Replace a classification head by one of AdapterHub.
 
     Raises:
         ModelError: the head reads a pooler, but the model has none.
     """
-    steps = () if anatomy is None else anatomy.head[:-1]
-    if head.pooled and (anatomy is None or anatomy.pooler is None):
+    steps, sequence = shape.places.before_head, shape.places.reads_sequence
+    if head.pooled and not shape.places.pooler:
         raise ModelError(
             f"a head that reads the pooler is not supported on a {model.config.model_type} base, whose "
             "model for classification has none"
         )
-    sequence = () if anatomy is None else anatomy.reads_sequence
     last = shape.places.head
     stacked = StackedHead(
         int(model.config.hidden_size), int(model.config.num_labels), head, reads_sequence=last in sequence
     )
     model.set_submodule(last, stacked)
-    names = () if head.pooled else [name for name in steps if isinstance(name, str)]
+    names = () if head.pooled else [name for name in steps if name]
     for name in names:
         model.set_submodule(name, FirstToken() if name in sequence else nn.Identity())
     if len(names) < len(steps) and not head.pooled:  # a function between the modules
@@ -304,16 +302,18 @@ def _put_inner(model: nn.Module, specs: Sequence[InnerSpec]) -> None:
     """Put PEFT's modules of the specs' kinds in the place of modules of the base."""
     if not specs:
         return
+    from peft import inject_adapter_in_model  # whose import takes seconds
+
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")  # advice on training
         try:
-            inject_adapter_in_model(_config(specs), model, adapter_name=ADAPTER)
+            inject_adapter_in_model(_config(specs), model, adapter_name=_ADAPTER)
         except (ValueError, TypeError) as error:  # a kind of module that PEFT does not know
             raise ModelError(one_line(error)) from error
     for spec in specs:
         module = model.get_submodule(spec.module)
         if hasattr(module, "scaling"):
-            module.scaling[ADAPTER] = spec.scale
+            module.scaling[_ADAPTER] = spec.scale
 
 
 def _config(specs: Sequence[InnerSpec]) -> PeftConfig:
@@ -322,6 +322,8 @@ def _config(specs: Sequence[InnerSpec]) -> PeftConfig:
     Raises:
         ModelError: no single type of PEFT has all these kinds.
     """
+    from peft import IA3Config, LoraConfig
+
     names, kinds = [spec.module for spec in specs], {spec.kind for spec in specs}
     if kinds == {"low_rank"}:
         ranks = {"^" + spec.module.replace(".", r"\."): spec.rank for spec in specs}
@@ -335,7 +337,9 @@ def _config(specs: Sequence[InnerSpec]) -> PeftConfig:
 def _parts_of(module: nn.Module, spec: InnerSpec) -> dict[str, Tensor]:
     """The tensors of one of PEFT's modules, by their names in this project's format."""
     own = dict(module.named_parameters())
-    found = {part: own[name.format(ADAPTER)] for part, name in _PARTS.items() if name.format(ADAPTER) in own}
+    found = {
+        part: own[name.format(_ADAPTER)] for part, name in _PARTS.items() if name.format(_ADAPTER) in own
+    }
     if "factor" in found:  # [outputs, 1] or [1, inputs]
         found["factor"] = found["factor"].data.view(-1)
     return {f"{spec.module}{OWN}{part}": tensor for part, tensor in found.items()}

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-
-    from adapter_probe.models.bases.family import Anatomy
+from adapter_probe.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -33,11 +30,21 @@ class Places:
     """The places of adapters in a kind of model.
 
     Attributes:
-        layers: pattern of the layers' names in the encoder.
+        layers: pattern of the layers' names in the encoder, in which {} is replaced by the number.
         attention, ffn: the places of the bottlenecks.
         projections: of query, key and value, inside a layer; or the one module of all three.
         head: the classification head, in the whole model.
         span_head: the head of question answering.
+        reads_first: whether the classification head reads the first token, not the last.
+        before_head: the modules between the encoder and the classification head, in the whole model; None is
+            a function.
+        reads_sequence: which of these and of the head take ``[rows, positions, hidden]`` and pick the first
+            position themselves.
+        pooler: whether the encoder has a pooler that classification reads.
+        final_norm: the LayerNorm of an encoder between its last layer and what reads it.
+        layer_groups: name in the configuration of the number of layer modules, if there are fewer modules
+            than layers, each shared by adjacent layers; {} in `layers` is then the number of the module.
+        allowed: fields of the configuration with the values that are supported, if they are few.
     """
 
     layers: str
@@ -46,11 +53,89 @@ class Places:
     projections: tuple[str, ...]
     head: str = "score"
     span_head: str = "qa_outputs"
+    reads_first: bool = False
+    before_head: tuple[str | None, ...] = ()
+    reads_sequence: tuple[str, ...] = ()
+    pooler: bool = False
+    final_norm: str | None = None
+    layer_groups: str | None = None
+    allowed: tuple[tuple[str, tuple[object, ...]], ...] = ()
 
-    def layer_names(self, config: PretrainedConfig) -> tuple[str, ...]:
-        """The module of every layer, bottom first."""
-        return tuple(map(self.layers.format, range(int(config.num_hidden_layers))))
+    def layer_names(self, config: Any) -> tuple[str, ...]:
+        """The module of every layer, bottom first; one that serves several layers repeats."""
+        n_layers = int(config.num_hidden_layers)
+        n_modules = n_layers if self.layer_groups is None else int(getattr(config, self.layer_groups))
+        # As in the code of shared layers, whose groups need not be of equal size.
+        return tuple(self.layers.format(int(i / (n_layers / n_modules))) for i in range(n_layers))
 
+
+def _encoder(
+    projections: tuple[str, ...],
+    attention: Place = Place(
+        "attention.output", "attention.output.dropout", "", "attention.output.LayerNorm"
+    ),
+    ffn: Place = Place("output", "output.dropout", "intermediate.dense", "output.LayerNorm"),
+    layers: str = "encoder.layer.{}",
+    **others: Any,
+) -> Places:
+    """Places in an encoder, by default those of BERT."""
+    return Places(layers, attention, ffn, projections, "classifier", reads_first=True, **others)
+
+
+def _three(pattern: str, *names: str) -> tuple[str, ...]:
+    return tuple(map(pattern.format, names or ("query", "key", "value")))
+
+
+_PLAIN_POSITIONS = ("position_embedding_type", ("absolute", None))
+_NO_DECODER = (("is_decoder", (False, None)), ("add_cross_attention", (False, None)), _PLAIN_POSITIONS)
+_SELF = _three("attention.self.{}")
+_ROBERTA = _encoder(_SELF, reads_sequence=("classifier",), allowed=_NO_DECODER)
+ENCODERS: dict[str, Places] = {
+    "bert": _encoder(
+        _SELF, before_head=("bert.pooler", "dropout"), reads_sequence=("bert.pooler",), pooler=True,
+        allowed=_NO_DECODER,
+    ),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "data2vec-text", "electra"), _ROBERTA),
+    "distilbert": _encoder(
+        _three("attention.{}_lin", "q", "k", "v"),
+        Place("attention", "attention.out_lin", "", "sa_layer_norm"),
+        Place("ffn", "ffn.dropout", "ffn.lin1", "output_layer_norm"),
+        "transformer.layer.{}",
+        before_head=("pre_classifier", None, "dropout"),
+    ),
+    "mpnet": _encoder(
+        _three("attention.attn.{}", "q", "k", "v"),
+        Place("attention", "attention.dropout", "", "attention.LayerNorm"),
+        reads_sequence=("classifier",),
+    ),
+    "albert": _encoder(
+        _three("attention.{}"),
+        Place("attention", "attention.output_dropout", "", "attention.LayerNorm"),
+        Place("", "ffn_output", "ffn", "full_layer_layer_norm"),
+        "encoder.albert_layer_groups.{}.albert_layers.0",
+        before_head=("albert.pooler", "albert.pooler_activation", "dropout"),
+        pooler=True,
+        layer_groups="num_hidden_groups",
+        allowed=(("inner_group_num", (1, None)), _PLAIN_POSITIONS),
+    ),
+    "deberta-v2": _encoder(
+        _three("attention.self.{}_proj"), before_head=("pooler", "dropout"), reads_sequence=("pooler",)
+    ),
+    "deberta": _encoder(
+        ("attention.self.in_proj",), before_head=("pooler", "dropout"), reads_sequence=("pooler",)
+    ),
+    "modernbert": _encoder(
+        ("attn.Wqkv",),
+        Place("attn", "attn.out_drop", "attn_norm"),
+        Place("mlp", "mlp.Wo", "mlp_norm"),
+        "layers.{}",
+        span_head="classifier",
+        before_head=("head", "drop"),
+        final_norm="final_norm",
+        allowed=(("classifier_pooling", ("cls", None)),),
+    ),
+}  # fmt: skip
+"""By the base's model type: encoders of attention and feed-forward sublayers with residual sums."""
 
 _ATTENTION = Place("self_attn", "self_attn", "input_layernorm")
 _QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -87,24 +172,27 @@ DECODERS: dict[str, Places] = {
 """By the base's model type: those of AdapterHub, and those on which this project has trained bottlenecks."""
 
 
-def places_of(anatomy: Anatomy) -> Places:
-    """The places in a family that is known part by part."""
-    names = anatomy.layer
+FAMILIES = {**ENCODERS, **DECODERS}
 
-    def place(kind: str, start: str) -> Place:
-        ends = (getattr(names, f"{kind}_{part}") for part in ("out_dropout", "out"))
-        norm = getattr(names, f"{kind}_norm")
-        return Place(
-            getattr(names, f"{kind}_site"), next(filter(None, ends)),
-            norm if anatomy.pre_norm else start, None if anatomy.pre_norm else norm,
-        )  # fmt: skip
 
-    joint = (names.qkv,) if names.qkv else ()
-    return Places(
-        anatomy.layers,
-        place("attention", ""),
-        place("ffn", names.ffn_in),
-        joint or tuple(str(name) for name in (names.query, names.key, names.value)),
-        str(anatomy.head[-1]),
-        str(anatomy.span_head[-1]),
-    )
+def places_in(config: Any) -> Places:
+    """The places in a model with this configuration.
+
+    Raises:
+        ModelError: the family has no row, or the configuration changes the computation of its layers or head.
+    """
+    family = config.model_type
+    places = FAMILIES.get(family) if isinstance(family, str) else None
+    if places is None:
+        raise ModelError(
+            f"model family {config.model_type!r} is not supported; supported are {', '.join(FAMILIES)}; add "
+            "another as a row in adapter_probe/checkpoints/places.py"
+        )
+    for name, allowed in places.allowed:
+        value = getattr(config, name, None)
+        if value in allowed:
+            continue
+        if name in {"is_decoder", "add_cross_attention"}:
+            raise ModelError(f"{config.model_type} configured as a decoder is not supported")
+        raise ModelError(f"{name} {value!r} is not supported; allowed is {allowed[0]!r}")
+    return places

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.bottleneck import Bottleneck
 from adapter_probe.models.adapters.configured import ConfiguredBottleneck
+from adapter_probe.replay.layer_strengths import layer_strengths
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .adapter_folder import WEIGHTS, read_adapter
 from .files import CONFIG, read_json_file, refuse_full
-from .opened_peft import OWN, OpenedPeft, OpenedPlaced
+from .opened_peft import OpenedPeft, OpenedPlaced
 from .peft_pruning import PREFIX, switched_modules
 
 # The one factor of each tuner's change that is multiplied, by the type in adapter_config.json.
@@ -33,24 +34,23 @@ _FACTORS = {
     "LOKR": ("lokr_w1", "lokr_w1_a"),
     "FOURIERFT": ("fourierft_spectrum",),
 }
-_UP = (f"{OWN}up.weight", f"{OWN}up.bias")
+_UP = ("up.weight", "up.bias")
 
 
 def scaled_bottlenecks(
-    tensors: Mapping[str, Tensor], chosen: Collection[str], modules: Collection[nn.Module], strength: float
+    tensors: Mapping[str, Tensor], strengths: Mapping[nn.Module, float], model: nn.Module
 ) -> dict[str, Tensor]:
     """The tensors of this project's format with some bottlenecks scaled: their last map is multiplied.
 
     Args:
         tensors: all tensors, by name.
-        chosen: names of those that belong to the scaled adapters.
-        modules: the scaled adapters.
-        strength: what their change is multiplied by.
+        strengths: what the change of each scaled adapter is multiplied by.
+        model: the model, in which the adapters have the names of their tensors.
 
     Raises:
         CheckpointError: the change of an adapter is not proportional to its last map.
     """
-    for module in modules:
+    for module, strength in strengths.items():
         own = getattr(module, "bottleneck", module)
         plain = isinstance(own, ConfiguredBottleneck) and own.only_adds and own.ln_after is None
         if not (isinstance(own, Bottleneck) or plain):
@@ -59,28 +59,36 @@ def scaled_bottlenecks(
                 "whose change is added as it is, and adapters in PEFT's format, can be scaled in their "
                 "weights"
             )
-    return {n: strength * t if n in chosen and n.endswith(_UP) else t for n, t in tensors.items()}
+    names = {name: strengths[module] for name, module in model.named_modules() if module in strengths}
+    factors = {f"{name}.{part}": strength for name, strength in names.items() for part in _UP}
+    return {n: factors[n] * tensor if n in factors else tensor for n, tensor in tensors.items()}
 
 
-def in_layers(model: nn.Module) -> set[nn.Module]:
-    """The modules that an ablation switches: those in the layers."""
-    return {m for layer in find_layers(model, Switches()) for part in layer.parts for m in part}
+def in_layers(
+    model: nn.Module, strengths: float | Sequence[float] | Mapping[str, float] = 0.0
+) -> dict[nn.Module, float]:
+    """The modules that an ablation switches, those in the layers, with their strengths.
+
+    Raises:
+        ModelError: see `layer_strengths`.
+    """
+    layers = find_layers(model, Switches())
+    if isinstance(strengths, (int, float)):
+        return {m: float(strengths) for layer in layers for part in layer.parts for m in part}
+    return layer_strengths(strengths, layers)
 
 
-def scaled(opened: OpenedPlaced, strength: float) -> OpenedPlaced:
+def scaled(opened: OpenedPlaced, strengths: Mapping[nn.Module, float]) -> OpenedPlaced:
     """A checkpoint whose bottlenecks are scaled; see `scaled_bottlenecks`."""
-    names = {name for name in opened.tensors if OWN in name}
-    of_layers = in_layers(opened.model)
-    return replace(opened, tensors=scaled_bottlenecks(opened.tensors, names, of_layers, strength))
+    return replace(opened, tensors=scaled_bottlenecks(opened.tensors, strengths, opened.model))
 
 
-def write_scaled(opened: OpenedPeft, modules: Collection[nn.Module], strength: float, out: Path) -> None:
-    """Write a folder that PEFT loads, in which what some modules change is multiplied by a number.
+def write_scaled(opened: OpenedPeft, strengths: Mapping[nn.Module, float], out: Path) -> None:
+    """Write a folder that PEFT loads, in which what some modules change is multiplied by numbers.
 
     Args:
         opened: the checkpoint.
-        modules: modules of PEFT in its model.
-        strength: the number.
+        strengths: modules of PEFT in its model, with their numbers.
         out: the new folder.
 
     Raises:
@@ -97,7 +105,7 @@ def write_scaled(opened: OpenedPeft, modules: Collection[nn.Module], strength: f
         if holders := [name for name in names if key.startswith(name)]:
             own.setdefault(max(holders, key=len), {})[key] = tensor
     for name, found in own.items():
-        if names[name] in modules:
+        if (strength := strengths.get(names[name], 1.0)) != 1:
             tensors |= _scaled(opened.folder, document, names[name], name, found, strength)
     make_folder(out)
     if opened.own_tokenizer:

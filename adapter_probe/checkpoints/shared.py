@@ -6,36 +6,29 @@ import copy
 from dataclasses import replace
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from adapter_probe.errors import CheckpointError, ModelError
+from adapter_probe.errors import CheckpointError
 from adapter_probe.replay.sharing import sharing
 
 from .any_base import AnyLoaded, load_any_base
-from .base import ARCHITECTURES, LoadedBase, initialise, load_base, load_tokenizer
-from .base_config import AnyBase, FoundBase
+from .base import initialise, load_tokenizer
+from .base_config import AnyBase
 
 
 class SharedBase:
     """A base that is read once and used by any number of checkpoints.
 
     Every checkpoint receives a model with separate modules whose parameters are views of the single copy in
-    memory. Parameters are copied before they are changed, see `LoadedBase.shared`, so the base's weights stay
+    memory. Parameters are copied before they are changed, see `AnyLoaded.shared`, so the base's weights stay
     available for the next checkpoint.
 
     Args:
         device: device of the weights.
-
-    Attributes:
-        found: the base; None before it has been read.
     """
 
     def __init__(self, device: torch.device):
         self._device = device
-        self.found: FoundBase | None = None
-        self._pristine: LoadedBase | None = None
-        self._kind = ""
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._any: dict[tuple[object, ...], AnyLoaded] = {}
 
@@ -45,44 +38,15 @@ class SharedBase:
             self._tokenizer = load_tokenizer(name, revision)
         return self._tokenizer
 
-    def load(self, found: FoundBase, n_outputs: int | None, *, kind: str, dtype: torch.dtype) -> LoadedBase:
-        """Like `load_base`, but uses the weights in memory if there are any.
-
-        Raises:
-            ModelError: the task needs a model of another class than the one in memory.
-        """
-        checked = self._pristine is not None
-        if self._pristine is None:
-            loaded = load_base(found, n_outputs, kind=kind, dtype=dtype)
-            loaded.model.to(self._device)
-            self.found, self._pristine, self._kind = found, loaded, kind
-        elif ARCHITECTURES[kind] is not ARCHITECTURES[self._kind]:
-            raise ModelError(
-                f"a checkpoint for {kind} does not fit the model in memory, which is for {self._kind}; "
-                "open it separately"
-            )
-        loaded = self._pristine
-        # A copy of the modules that shares their memory and keeps their ties.
-        memo: dict[int, object] = {
-            id(p): nn.Parameter(p.detach(), requires_grad=False) for p in loaded.model.parameters()
-        }
-        memo |= {id(buffer): buffer for buffer in loaded.model.buffers()}
-        model, missing = copy.deepcopy(loaded.model, memo), loaded.missing
-        if n_outputs is not None and n_outputs != model.config.num_labels:
-            resized = _resize_head(model, n_outputs)
-            initialise(model, resized, seed=0)
-            missing |= resized
-        return replace(loaded, model=model, missing=missing, shared=True, checked=checked)
-
     def load_any(
         self, found: AnyBase, cls: type[PreTrainedModel], n_outputs: int | None, dtype: torch.dtype
     ) -> AnyLoaded:
-        """Like `load_any_base`, but uses the weights in memory if there are any.
+        """Like `load_any_base`, but uses the weights in memory if there are any, also for another head.
 
         Raises:
             CheckpointError: it is another base than the one in memory.
         """
-        key = (found.name, found.revision, cls, n_outputs)
+        key = (found.name, found.revision, cls)
         if key not in self._any:
             loaded = load_any_base(found, cls, n_outputs, dtype)
             first = next(iter(self._any.values()), loaded).identity
@@ -94,7 +58,26 @@ class SharedBase:
             if loaded.quantised is None:
                 loaded.model.to(self._device)
             self._any[key] = loaded
-        return replace(self._any[key], model=sharing(self._any[key].model), shared=True)
+        kept = self._any[key]
+        model, missing = sharing(kept.model), kept.missing
+        if n_outputs is not None and n_outputs != model.config.num_labels:
+            resized = _resize_head(model, n_outputs)
+            initialise(model, resized, seed=0)
+            missing |= resized
+        return replace(kept, model=model.requires_grad_(False), missing=missing, shared=True)
+
+
+class BaseWithoutWeights(SharedBase):
+    """Bases whose weights are not read, for what can be told from names and shapes."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("meta"))
+
+    def load_any(
+        self, found: AnyBase, cls: type[PreTrainedModel], n_outputs: int | None, dtype: torch.dtype
+    ) -> AnyLoaded:
+        """See `load_any_base`."""
+        return load_any_base(found, cls, n_outputs, dtype, weights=False)
 
 
 def _resize_head(model: PreTrainedModel, n_outputs: int) -> frozenset[str]:

@@ -11,10 +11,12 @@ import numpy as np
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.combining import Combine, Numbers
 from adapter_probe.data.encoding import Encoded, encode
+from adapter_probe.data.generating import Generation
 from adapter_probe.data.language_tasks import read_language_split
 from adapter_probe.data.lm_eval_tasks import is_task, load_tasks
 from adapter_probe.data.preferences import encode_preferences
 from adapter_probe.data.prompting import Prompting
+from adapter_probe.data.prompts import EncodedPrompts, encode_prompts, prompts_of
 from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests, requests_of
 from adapter_probe.data.requests_encoding import EncodedRequests, Start, encode_requests
@@ -45,7 +47,7 @@ class Examples:
     """
 
     rows: Split | Questions | Requests | Tagged
-    encoded: Encoded | EncodedRequests | EncodedBatches
+    encoded: Encoded | EncodedRequests | EncodedBatches | EncodedPrompts
     windows: Windows | None = None
     words: Words | None = None
     combine: Combine | None = None
@@ -77,6 +79,7 @@ def load_examples(
     start: Start | None = None,
     prepared: Prepared | None = None,
     dot: bool = False,
+    generation: Generation | None = None,
 ) -> Examples:
     """Read and encode one split.
 
@@ -86,6 +89,7 @@ def load_examples(
         start: of an encoder-decoder, see `encode_requests`.
         prepared: of a model of embeddings, what its tokenizer is given of a text with a role; else None.
         dot: whether embeddings are compared by their dot product.
+        generation: how answers are written, if they are.
 
     Raises:
         DataError: the rows cannot be read as the task describes, have changed, or `max_length` is too small.
@@ -100,9 +104,19 @@ def load_examples(
     if task.kind in ("causal", "pairwise"):
         if any(map(is_task, task.files.get(split, ()))):
             requests = load_tasks(task.files[split], split, max_examples, tokenizer, prompting)
+            if generation is not None and generation.generate:
+                raise DataError(
+                    "--generate is for rows of files; a task of lm-evaluation-harness says itself whether "
+                    "the model writes, and how"
+                )
         else:
             tables = read_language_split(task, split, expect_fingerprint)
-            requests = requests_of(tokenizer, tables, split, max_examples)
+            if generation is not None and generation.generate:
+                requests = prompts_of(tokenizer, tables, split, generation, max_examples)
+            else:
+                requests = requests_of(tokenizer, tables, split, max_examples)
+        if requests.generation is not None:
+            return Examples(requests, encode_prompts(tokenizer, requests, max_length, start))
         if task.kind == "pairwise":
             encoded, places = encode_preferences(tokenizer, requests, max_length)
             return Examples(requests, encoded, combine=Numbers(places))

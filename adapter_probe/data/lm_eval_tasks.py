@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from adapter_probe.data.generating import Generation
+from adapter_probe.data.lm_eval_written import OUTPUT_TYPE, WrittenDocument, read_written
 from adapter_probe.data.prompting import Prompting, chat_writer
 from adapter_probe.data.request_rows import Form, Request
 from adapter_probe.data.requests import Requests, requests_with_fingerprint
@@ -31,6 +33,7 @@ PREFIX = "lm-eval:"
 _FEWSHOT_SEED = 1234  # the library's own default
 _FORMS: dict[str, Form] = {
     "multiple_choice": "choice", "loglikelihood": "completion", "loglikelihood_rolling": "text",
+    OUTPUT_TYPE: "generation",
 }  # fmt: skip
 THEIR_NAMES: dict[Form, dict[str, str]] = {
     "choice": {"acc": "accuracy", "acc_norm": "acc_norm", "acc_bytes": "acc_bytes"},
@@ -87,7 +90,7 @@ def load_tasks(
             if twice := tasks.keys() & found.keys():
                 raise DataError(f"{entry}: lm-eval task {min(twice)!r} is given twice; give every task once")
             tasks |= found
-    read = {task_name: _read(task_name, task, asked) for task_name, task in tasks.items()}
+    read = {task_name: _read(task_name, task, asked, tokenizer) for task_name, task in tasks.items()}
     forms = {form: task_name for task_name, (form, *_) in read.items()}
     if len(forms) > 1:
         raise DataError(
@@ -107,8 +110,26 @@ def load_tasks(
         documents = [documents[number] for number in keep]
     made = requests_with_fingerprint(form, rows, name, max_examples)
     return replace(
-        made, metrics=tuple(metrics), templated=prompting.apply_chat_template, documents=tuple(documents)
-    )
+        made, metrics=tuple(metrics), templated=prompting.apply_chat_template, documents=tuple(documents),
+        generation=_generation_of(documents) if form == "generation" else None,
+    )  # fmt: skip
+
+
+def _generation_of(documents: Sequence[Any]) -> Generation:
+    """How all documents let the model write.
+
+    Raises:
+        DataError: they differ.
+    """
+    found: dict[Generation, str] = {}
+    for document in documents:
+        found.setdefault(document.generation, document.name)
+    if len(found) > 1:
+        one, other = list(found.values())[:2]
+        raise DataError(
+            f"lm-eval tasks {one!r} and {other!r} let the model write differently; give one at a time"
+        )
+    return next(iter(found))
 
 
 def _asked_of_tasks(prompting: Prompting, tokenizer: Any, name: str) -> dict[str, Any]:
@@ -156,18 +177,20 @@ def _open(wanted: str, num_fewshot: int | None = None) -> dict[str, Any]:
 
 
 def _read(
-    name: str, task: Any, asked: Mapping[str, Any]
-) -> tuple[Form, list[Request], list[_Document], list[str]]:
+    name: str, task: Any, asked: Mapping[str, Any], tokenizer: Any
+) -> tuple[Form, list[Request], Sequence[_Document | WrittenDocument], list[str]]:
     """A task's form, its rows and their documents, and the metrics on which this project and it agree."""
     form = _FORMS.get(task.OUTPUT_TYPE)
     if form is None:
         raise DataError(
             f"lm-eval task {name!r} has output type {task.OUTPUT_TYPE!r}, allowed are {', '.join(_FORMS)}"
         )
-    if task.get_config("filter_list"):
+    if task.get_config("filter_list") and form != "generation":
         raise DataError(f"lm-eval task {name!r} filters the model's answers, which is not supported")
     try:
         task.build_all_requests(rank=0, world_size=1, **asked)
+        if form == "generation":
+            return form, *read_written(name, task, tokenizer)
         rows = [
             _Document(name, task, form, number + 1, list(of_doc))
             for number, (_, of_doc) in enumerate(groupby(task.instances, key=lambda one: one.doc_id))

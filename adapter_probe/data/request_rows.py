@@ -10,7 +10,7 @@ from typing import Any, Literal
 from adapter_probe.data.formats import READERS, is_text
 from adapter_probe.errors import DataError, listed, one_line, shown
 
-Form = Literal["choice", "completion", "text", "preference"]
+Form = Literal["choice", "completion", "text", "generation", "preference"]
 REFERENCES = ("ref_chosen_logps", "ref_rejected_logps")
 """Columns of a reference model's log-likelihoods, as TRL names them."""
 _ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -45,17 +45,19 @@ class Request:
 
 
 @dataclass(frozen=True)
-class _Row:
+class RowOf:
     """One row with checked access to its fields."""
 
     place: str
     record: Mapping[str, object]
 
     def error(self, column: str, expected: str) -> DataError:
+        """An error of a column's value."""
         value = shown(self.record[column])
         return DataError(f"{self.place}: column {column!r} contains {value}, expected {expected}")
 
     def text(self, column: str) -> str:
+        """A text."""
         value = self.record[column]
         if not is_text(value):
             raise self.error(column, "a string of complete Unicode characters")
@@ -77,6 +79,7 @@ class _Row:
         return str(value)
 
     def choices(self, column: str) -> tuple[str, ...]:
+        """Two texts or more."""
         value = self.record[column]
         good = isinstance(value, list) and len(value) > 1
         if not good or not all(choice and is_text(choice) for choice in value):
@@ -84,18 +87,19 @@ class _Row:
         return tuple(value)
 
     def index(self, column: str, n: int) -> int:
+        """The number of one of `n` choices."""
         value = self.record[column]
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < n:
             raise self.error(column, f"the number of the right choice, 0 to {n - 1}")
         return value
 
 
-def _asked(row: _Row, tokenizer: Any) -> Request:
+def _asked(row: RowOf, tokenizer: Any) -> Request:
     choices = row.choices("choices")
     return Request(row.text("context"), choices, " ", row.index("gold", len(choices)))
 
 
-def _question(row: _Row, tokenizer: Any) -> Request:
+def _question(row: RowOf, tokenizer: Any) -> Request:
     if row.record.get("context"):
         raise row.error("context", "no text beside a question; write it into the question")
     choices = row.choices("choices")
@@ -103,33 +107,51 @@ def _question(row: _Row, tokenizer: Any) -> Request:
     return Request(context, choices, " ", row.index("answer", len(choices)))
 
 
-def _pair(row: _Row, tokenizer: Any) -> Request:
+def _pair(row: RowOf, tokenizer: Any) -> Request:
     sentences = row.filled("sentence_good"), row.filled("sentence_bad")
     parts = (row.label(name) for name in ("field", "UID") if name in row.record)
     return Request("", sentences, " ", 0, "/".join(part for part in parts if part))
 
 
-def _chat(row: _Row, tokenizer: Any) -> Request:
+def chat_prompt(row: RowOf, tokenizer: Any) -> str:
+    """What the chat template writes of messages whose last turn is a user's, and of the next turn's head.
+
+    Raises:
+        DataError: they are no such messages, or the tokenizer has no template for them.
+    """
+    messages = row.record["messages"]
+    good = isinstance(messages, list) and messages and all(isinstance(m, dict) for m in messages)
+    if not good or messages[-1].get("role") != "user":
+        raise row.error("messages", "messages whose last one is the user's, with what is right in answer")
+    return _templated(row, tokenizer, messages)[0]
+
+
+def _templated(row: RowOf, tokenizer: Any, messages: Any, whole: Any = None) -> tuple[str, str]:
+    """Messages before a turn of the assistant, and other messages, by the chat template."""
+    if not all(is_text(m.get("content")) for m in whole or messages):
+        raise row.error("messages", "messages whose content is a text each")
+    if not getattr(tokenizer, "chat_template", None):
+        raise DataError(f"{row.place}: the base's tokenizer has no chat template for messages")
+    try:
+        before = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return before, tokenizer.apply_chat_template(whole, tokenize=False) if whole else ""
+    except Exception as error:  # templates are programs and may raise anything
+        raise row.error("messages", f"messages for the chat template ({one_line(error)})") from None
+
+
+def _chat(row: RowOf, tokenizer: Any) -> Request:
     """The last turn is the completion of all turns before it, formatted by the tokenizer's template."""
     messages = row.record["messages"]
     good = isinstance(messages, list) and len(messages) > 1 and all(isinstance(m, dict) for m in messages)
     if not good or messages[-1].get("role") != "assistant":
         raise row.error("messages", "two or more messages, the last one of the assistant")
-    if not all(is_text(m.get("content")) for m in messages):
-        raise row.error("messages", "messages whose content is a text each")
-    if not tokenizer.chat_template:
-        raise DataError(f"{row.place}: the base's tokenizer has no chat template for messages")
-    try:
-        before = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
-        whole = tokenizer.apply_chat_template(messages, tokenize=False)
-    except Exception as error:  # templates are programs and may raise anything
-        raise row.error("messages", f"messages for the chat template ({one_line(error)})") from None
+    before, whole = _templated(row, tokenizer, messages[:-1], messages)
     if not whole.startswith(before) or whole == before:
         raise row.error("messages", "turns that the tokenizer's chat template writes in sequence")
     return Request(before, (whole[len(before) :],), framed=False)
 
 
-def _turns(row: _Row, tokenizer: Any) -> tuple[tuple[int, int], ...]:
+def _turns(row: RowOf, tokenizer: Any) -> tuple[tuple[int, int], ...]:
     """Where the turns of the assistant begin and end in a chat that `_chat` has read."""
     messages: Any = row.record["messages"]
     own = [place for place, message in enumerate(messages) if message.get("role") == "assistant"]
@@ -149,7 +171,7 @@ def _turns(row: _Row, tokenizer: Any) -> tuple[tuple[int, int], ...]:
     return tuple((len(before), len(after)) for before, after in parts)
 
 
-def _preference(row: _Row, tokenizer: Any) -> Request:
+def _preference(row: RowOf, tokenizer: Any) -> Request:
     """The chosen answer and the rejected one after their prompt, which may be what they have in common."""
     given = {name: row.record[name] for name in ("chosen", "rejected")}
     prompt, reference = row.record.get("prompt"), _reference(row)
@@ -193,7 +215,7 @@ def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
     return min(common_length(one, other), len(one) - 1, len(other) - 1)
 
 
-def _messages(row: _Row, column: str, last: Sequence[str]) -> list[dict[str, Any]]:
+def _messages(row: RowOf, column: str, last: Sequence[str]) -> list[dict[str, Any]]:
     """Messages of known roles, of which the last one has one of some roles."""
     value: Any = row.record[column]
     good = isinstance(value, list) and value and all(isinstance(m, dict) for m in value)
@@ -204,7 +226,7 @@ def _messages(row: _Row, column: str, last: Sequence[str]) -> list[dict[str, Any
     return value
 
 
-def _reference(row: _Row) -> tuple[float, ...]:
+def _reference(row: RowOf) -> tuple[float, ...]:
     """The reference model's log-likelihoods, if the row has both."""
     found = [name for name in REFERENCES if name in row.record]
     for name in found:
@@ -222,7 +244,7 @@ def _is_finite(value: float | str) -> bool:
         return False
 
 
-_Reader = Callable[[_Row, Any], Request]
+_Reader = Callable[[RowOf, Any], Request]
 FORMS: dict[tuple[str, ...], tuple[Form, _Reader]] = {
     ("context", "choices", "gold"): ("choice", _asked),
     ("question", "choices", "answer"): ("choice", _question),
@@ -313,7 +335,7 @@ def request_of(
         DataError: the row is of no known form, or of several, or damaged; or the template does not write the
             turns of a chat in sequence.
     """
-    row, columns = _Row(place, record), columns_of(place, record)
+    row, columns = RowOf(place, record), columns_of(place, record)
     read = FORMS[columns][1]
     made = read(row, tokenizer)
     return columns, replace(made, turns=_turns(row, tokenizer)) if turns and read is _chat else made

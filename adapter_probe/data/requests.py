@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from adapter_probe.data.formats import Rows
+from adapter_probe.data.generating import Generation
 from adapter_probe.data.readers import read_rows, read_text
 from adapter_probe.data.request_rows import FORMS, Form, Request, columns_of, request_of
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, listed
-from adapter_probe.metrics import LANGUAGE_METRICS
+from adapter_probe.metrics import GENERATED, LANGUAGE_METRICS, PER_TEXT
 
 _DEFAULTS: dict[Form, str] = {
-    "choice": "accuracy", "completion": "nll", "text": "bits_per_byte", "preference": "pairwise_accuracy",
+    "choice": "accuracy", "completion": "nll", "text": "bits_per_byte", "generation": "text_match",
+    "preference": "pairwise_accuracy",
 }  # fmt: skip
 FORM_METRICS = {
     form: tuple(dict.fromkeys((default, *(n for n, one in LANGUAGE_METRICS.items() if form in one.forms))))
@@ -41,6 +43,7 @@ class Requests:
         metrics: metrics that fit the rows, the default first; empty for all metrics of the form.
         templated: whether all rows went through a chat template.
         documents: of tasks of lm-evaluation-harness, the document of each row; else empty.
+        generation: how the answers are written; None of rows whose continuations are scored.
     """
 
     form: Form
@@ -50,6 +53,7 @@ class Requests:
     metrics: tuple[str, ...] = ()
     templated: bool = False
     documents: tuple[Any, ...] = ()
+    generation: Generation | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -146,8 +150,15 @@ def choose_metric(asked: str | None, requests: Requests) -> str:
         DataError: the metric does not fit the rows.
     """
     allowed, form = requests.metrics or FORM_METRICS[requests.form], requests.form
-    if asked not in (None, *allowed):
-        raise DataError(f"metric {asked!r} does not fit rows of form {form!r}; allowed: {', '.join(allowed)}")
+    if form == "generation" and requests.metrics:  # of a task, with or without the name of a filter
+        found = [one for one in allowed if asked in (name := one.removeprefix(PER_TEXT), name.split(",")[0])]
+        asked = found[0] if found else asked
+    own = form == "generation" and str(asked).startswith(PER_TEXT)  # a function of the user's
+    if asked not in (None, *allowed) and not (own and not requests.metrics):
+        hint = " (it scores what the model writes, with --generate)" if asked in GENERATED else ""
+        raise DataError(
+            f"metric {asked!r} does not fit rows of form {form!r}{hint}; allowed: {', '.join(allowed)}"
+        )
     return asked or allowed[0]
 
 

@@ -21,7 +21,6 @@ import torch
 from adapter_probe import metrics
 from adapter_probe.checkpoints.native import library_versions
 from adapter_probe.errors import Diverged, TrainingError
-from adapter_probe.models.evaluation import Saving, Trainable
 from adapter_probe.models.methods import TfidfLinear
 from adapter_probe.results.atomic import read_json, remove_leftovers, write_json
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
@@ -36,6 +35,7 @@ from adapter_probe.results.trial_files import (
 from adapter_probe.training.baseline import baseline_of
 from adapter_probe.training.checkpoint import STATE_FOLDER
 from adapter_probe.training.loop import OnProgress, Paused, Trainer
+from adapter_probe.training.model import TrainingModel
 from adapter_probe.training.request import (
     TrainingInputs,
     TrainingRequest,
@@ -155,7 +155,7 @@ def _fit(
     }
 
 
-def count_parameters(model: Trainable, missing: frozenset[str]) -> ParameterCounts:
+def count_parameters(model: TrainingModel, missing: frozenset[str]) -> ParameterCounts:
     """Count trained parameters and those of the base, from the tensors.
 
     Args:
@@ -171,26 +171,19 @@ def count_parameters(model: Trainable, missing: frozenset[str]) -> ParameterCoun
     return ParameterCounts(trained, without_head, base, model.n_layers)
 
 
-def cost_of_checkpoint(model: Trainable, folder: Path) -> tuple[int, float]:
+def cost_of_checkpoint(model: TrainingModel, folder: Path) -> tuple[int, float]:
     """Size of the file with the trained tensors, as `adapter_probe.train` writes it, and seconds to load it.
 
     Args:
         model: the model, which is given back its own tensors.
         folder: an existing folder for the file, which is removed again.
     """
-    tensors = model.saved() if isinstance(model, Saving) else model.named_delta()
-    cpu = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    cpu = {name: t.detach().cpu().contiguous() for name, t in model.saved().items()}
     with tempfile.TemporaryDirectory(dir=folder) as place:
         file = Path(place) / "tensors.safetensors"
         safetensors.torch.save_file(cpu, file, metadata={"format": "pt"})
         start = time.perf_counter()
-        read = safetensors.torch.load_file(file)
-        if isinstance(model, Saving):
-            model.load(read)
-        else:
-            with torch.no_grad():
-                for name, tensor in model.named_delta().items():
-                    tensor.copy_(read[name])
+        model.load(safetensors.torch.load_file(file))
         return file.stat().st_size, time.perf_counter() - start
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from adapter_probe.checkpoints.base import LoadedBase, has_untrained_pooler
+from adapter_probe.checkpoints.base import has_untrained_pooler
 from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.errors import CheckpointError, TrainingError
@@ -36,6 +36,7 @@ from adapter_probe.results.trial_files import (
 )
 from adapter_probe.training.baseline import n_fits, seconds_of_baseline
 from adapter_probe.training.estimate import seconds_of
+from adapter_probe.training.own_methods import refuse_method
 from adapter_probe.training.request import (
     TrainingInputs,
     TrainingRequest,
@@ -43,7 +44,6 @@ from adapter_probe.training.request import (
     load_inputs,
     warn_of_untrained_pooler,
 )
-from adapter_probe.training.whole import refuse_method
 
 REQUEST = "request.json"
 _FLOAT32 = 4  # bytes
@@ -100,14 +100,14 @@ def identify_trials(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
             refuse_too_large(request)
             inputs = load_inputs(request)
             last = key, inputs
-            untrained = isinstance(inputs.base, LoadedBase) and has_untrained_pooler(inputs.base)
+            untrained = has_untrained_pooler(inputs.base.model, inputs.base.missing)
             known[key] = (inputs.fingerprints, len(inputs.objective.train), inputs.base.identity, untrained)
         fingerprints, n_train, base, untrained = known[key]
         check_depth(request.method, base.n_layers)
         refuse_method(request.method, request.task.kind, str(base.config.get("model_type")))
         case = base.weights_sha256, request.task.kind, request.method
         if isinstance(request.method, PeftMethod) and case not in fit and last and last[0] == key:
-            from adapter_probe.training.tuned import refuse_unfit  # whose import takes seconds
+            from adapter_probe.training.peft_tuners import refuse_unfit  # whose import takes seconds
 
             refuse_unfit(last[1].base, request.method, request.task)
             fit.add(case)

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .adapted import AdaptedModel
 from .adapters.in_place import PackedMap
-from .evaluation import Trainable
-
-
-def can_pack(model: AdaptedModel) -> bool:
-    """Whether the model is in bfloat16 on a CPU that oneDNN supports."""
-    return can_pack_weight(next(model.base.parameters()))
 
 
 def can_pack_weight(weight: Tensor) -> bool:
@@ -26,31 +19,13 @@ def can_pack_weight(weight: Tensor) -> bool:
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def pack_maps(model: AdaptedModel, drop: bool) -> None:
-    """Replace every linear map in the layers, including adapters, by a `PackedMap`; see `can_pack`.
-
-    Args:
-        model: a model that is only used for evaluation afterwards.
-        drop: free the original weights to save memory; afterwards, the model can only be called.
-    """
-    last = model.layers[-1].parts
-    kept = {last.key, last.value}  # whose weights are read directly
-    for layer in model.layers:
-        for linear in layer.parts.whole.modules():
-            if type(linear) is not nn.Linear or linear in kept or "forward" in vars(linear):
-                continue
-            linear.forward = PackedMap(linear)  # type: ignore[method-assign]
-            if drop:
-                linear.weight = nn.Parameter(linear.weight.new_empty(0), requires_grad=False)
-
-
 @contextmanager
-def packed_frozen_maps(model: Trainable) -> Iterator[None]:
-    """Pack the frozen linear maps of a model's layers as long as the context lasts, for training.
+def packed_frozen_maps(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Pack the frozen linear maps of layers as long as the context lasts, for training.
 
-    The results are the same; the packed weights take as much memory as those maps in bfloat16.
+    The results are the same up to rounding; the packed weights take as much memory as those maps in bfloat16.
     """
-    modules = dict.fromkeys(module for layer in model.layers for module in layer.parts.whole.modules())
+    modules = dict.fromkeys(module for layer in layers for module in layer.modules())
     frozen = [module for module in modules if _is_frozen(module)]
     for linear in frozen:
         linear.forward = FrozenMap(linear)  # type: ignore[method-assign]
@@ -63,7 +38,7 @@ def packed_frozen_maps(model: Trainable) -> Iterator[None]:
 
 def _is_frozen(module: nn.Module) -> bool:
     """Whether the module is a plain linear map that does not train, and that oneDNN can pack."""
-    if type(module) is not nn.Linear or any(p.requires_grad for p in module.parameters()):
+    if type(module) is not nn.Linear or any(p.requires_grad for p in module.parameters(recurse=False)):
         return False
     return can_pack_weight(module.weight) and "forward" not in vars(module)
 

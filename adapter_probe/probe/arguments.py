@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe.data.generating import Generation
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.errors import AdapterProbeError, DataError
 from adapter_probe.records import to_record
@@ -18,7 +19,7 @@ PREDICTIONS_VERSION = {"float32": 2, "float64": 2, "bfloat16": 4, "mixed": 5}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation(Sampled, Labelled, Encoded, Dequantised, OnBase, Prompting):
+class Evaluation(Sampled, Labelled, Encoded, Dequantised, OnBase, Prompting, Generation):
     """What an ablation is evaluated on, and how much memory it may take."""
 
     panel = "Data"

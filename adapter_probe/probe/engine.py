@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from adapter_probe.data.packing import cut_by_tokens
+from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import AdapterProbeError, CheckpointError
 from adapter_probe.results.atomic import read_json, write_json
@@ -39,6 +40,7 @@ from .plan import (
     typical_tokens,
 )
 from .request import AblationRequest
+from .written import WritingRunner
 
 ProgressCallback = Callable[[int], None]
 ERROR = "error"
@@ -71,10 +73,15 @@ class Engine:
         }
         self.tokens_per_pass = self._tokens[self._precisions[0]]
         self._lanes = Lanes(device)
-        self._runners: dict[str, SimpleQueue[GeneralRunner]] = {}  # by precision, one per lane
+        self._runners: dict[
+            str, SimpleQueue[GeneralRunner | WritingRunner]
+        ] = {}  # by precision, one per lane
         self._sampled: np.ndarray | None = None
+        self._notes: list[str] = []
 
-    def outputs(self, parts: Sequence[np.ndarray], report: ProgressCallback) -> Generator[Arrays, None, None]:
+    def outputs(
+        self, parts: Sequence[np.ndarray], report: ProgressCallback, masks: np.ndarray | None = None
+    ) -> Generator[Arrays, None, None]:
         """Yield the outputs of every variant for the items of each part; see `GeneralRunner.outputs`.
 
         In mixed precision they include ``error`` ``[variants, items]``: the error of the fast pass for pairs
@@ -83,17 +90,22 @@ class Engine:
         Args:
             parts: int ``[items]`` for each part.
             report: called with the number of new tokens after every batch.
+            masks: bool ``[variants, sites]``, other variants than those of the request, the intact model
+                first; not in mixed precision.
 
         Raises:
             CheckpointError: an output of the intact model is NaN or infinite.
         """
         lengths = self._request.encoded.lengths
-        compute = partial(self._tree, self._precisions[0])
+        compute = partial(self._tree, self._precisions[0], masks=masks)
         if self._mixed:
             compute = partial(self._mixed_outputs, self._first_band())
         n_tokens = int(lengths.sum())  # of finished parts too, so that a resumed run has the same batches
         cutting = cut_batches if isinstance(self._request.encoded, EncodedRequests) else cut_by_length
-        cut = [cutting(lengths, p, self.tokens_per_pass, self._lanes.n, n_tokens) for p in parts]
+        if isinstance(self._request.encoded, EncodedPrompts):  # a part is what is written together
+            cut = [[part] for part in parts]
+        else:
+            cut = [cutting(lengths, p, self.tokens_per_pass, self._lanes.n, n_tokens) for p in parts]
         with closing(self._side_by_side(compute, chain.from_iterable(cut))) as computed:
             for batches in cut:
                 done = []
@@ -132,9 +144,10 @@ class Engine:
                 runners = self._runners[precision] = SimpleQueue()
                 for runner in general_runners(self._request, getattr(torch, precision), self._lanes.n):
                     runners.put(runner)
+                    self._notes.append(runner.note)
 
     @contextmanager
-    def _runner(self, precision: str) -> Iterator[GeneralRunner]:
+    def _runner(self, precision: str) -> Iterator[GeneralRunner | WritingRunner]:
         """A runner for the exclusive use of one lane."""
         runner = self._runners[precision].get()
         try:
@@ -289,6 +302,11 @@ class Engine:
     def _passes(self, masks: np.ndarray) -> int:
         """Number of sublayer passes per batch; see `nodes_by_site`."""
         return sum(nodes_by_site(masks, self._request.model.forks_early))
+
+    @property
+    def note(self) -> str:
+        """What a user should know of how the variants were computed; empty for nothing."""
+        return next((note for note in self._notes if note), "")
 
     def peak_memory(self) -> int | None:
         """Peak memory of the process, or of the accelerator, in bytes; None if it is not known."""

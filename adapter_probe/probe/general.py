@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from adapter_probe.data.answers import decode_windows
 from adapter_probe.data.batches import EncodedBatches, EncodedWritten
 from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.models.adapters.in_place import PackedMap, activated_in_place
-from adapter_probe.models.faster_attention import FasterAttention
+from adapter_probe.models.functional import FasterFunctions
 from adapter_probe.models.packed import can_pack_weight
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
@@ -30,6 +31,7 @@ from .layouts import Layout, choose_layout, encoding_once
 from .likelihoods import WrittenScores, summed_by_continuation
 from .outputs import without_needless
 from .rows import Scorer, rows_of
+from .written import WritingRunner, padded, prepared_runner
 
 if TYPE_CHECKING:
     from .request import AblationRequest
@@ -55,6 +57,8 @@ class GeneralRunner:
         self._most = 1 if getattr(request.checkpoint, "alone", False) else None  # tokens of a batch
         self._passes = 0
         self._width = request.model.inner_size
+
+    note = ""  # what a user should know of how the variants are computed
 
     def on(self, request: AblationRequest) -> GeneralRunner:
         """The same on other examples of the same kind."""
@@ -162,7 +166,7 @@ class GeneralRunner:
     def _faster(self) -> AbstractContextManager[object]:
         """What makes attention faster in bfloat16 on a CPU."""
         half = self._dtype == torch.bfloat16 and self._device.type == "cpu"
-        return FasterAttention() if half else nullcontext()
+        return FasterFunctions() if half else nullcontext()
 
     def _step(self, tokens_per_pass: int, each_pass: Callable[[], None]) -> Callable[[], None]:
         """What happens before every pass."""
@@ -177,30 +181,38 @@ class GeneralRunner:
         return step
 
 
-def general_runners(request: AblationRequest, dtype: torch.dtype, lanes: int) -> Iterator[GeneralRunner]:
+def general_runners(
+    request: AblationRequest, dtype: torch.dtype, lanes: int
+) -> Iterator[GeneralRunner | WritingRunner]:
     """A runner for every lane, in a precision; the first is compared with the model's own forward.
 
     Raises:
         ModelError: the model cannot be run, or not exactly; see `Replay`.
     """
     model = request.model
-    fixed, strength = model.fixed or not can_share(model.module), request.settings.strength
+    fixed, settings = model.fixed or not can_share(model.module), request.settings
+    strength, rank = settings.strength, settings.rank
+    third = bool(strength or rank or settings.strengths_by_layer)
 
     def fits(module: nn.Module) -> bool:
-        added = bytes_of_finished(module) * (2 if strength else 1)
+        added = bytes_of_finished(module) * (2 if third else 1)
         return added < _SHARE_OF_FREE * available_memory(request.device)
 
     module = model.module
     if not fixed:
         module.to(request.device)
         ready = all(p.dtype == dtype for p in module.parameters() if p.is_floating_point())
-        finished = finished_maps(module, strength) if ready and fits(module) else {}
+        finished = finished_maps(module, strength, rank) if ready and fits(module) else {}
         module = cast_copy(module, dtype, finished)
         if not ready and fits(module):
-            finish_maps(module, strength)
-    replay, layout = _prepared(request, module)
-    pack(replay)
-    first = GeneralRunner(request, replay, layout)
+            finish_maps(module, strength, rank)
+    first: GeneralRunner | WritingRunner
+    if isinstance(request.encoded, EncodedPrompts):
+        first = prepared_runner(request, module, lanes)
+    else:
+        replay, layout = _prepared(request, module)
+        pack(replay)
+        first = GeneralRunner(request, replay, layout)
     yield first
     if can_share(module):  # else the lanes use one in turn
         for _ in range(lanes - 1):
@@ -211,7 +223,7 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
     """A model prepared on short examples, and the layout of a language model's rows."""
     encoded, alone = request.encoded, getattr(request.checkpoint, "alone", False)
     device, dtype = _place(module)
-    switches = Switches(request.settings.strength)
+    switches = Switches(request.settings.strength, request.settings.rank)
     if not isinstance(encoded, EncodedRequests):
         items = example_of(encoded)[: 1 if alone else None]
         inputs = inputs_of(module, encoded, items, device)
@@ -282,6 +294,12 @@ def own_forward(request: AblationRequest, module: nn.Module, items: np.ndarray) 
         module.to(request.device)
     ignore_padding(module)
     encoded, (device, dtype) = request.encoded, _place(module)
+    if isinstance(encoded, EncodedPrompts):
+        prompts = [encoded.input_ids[item] for item in items]
+        own = padded(prompts, module, encoded.reads, device)
+        if encoded.reads:
+            own["decoder_input_ids"] = own["input_ids"][:, :1]
+        return lambda: module(**own)["logits"][:, -1].flatten()
     if isinstance(encoded, EncodedRequests):
         batches = [rows.inputs for rows in rows_of(encoded, items, "alone", dtype, device)]
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,13 +13,17 @@ from torch import Tensor, nn
 
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ModelError
+from adapter_probe.replay.directions import refuse_without
+from adapter_probe.replay.layer_strengths import layer_strengths
 from adapter_probe.replay.recording import Inputs
 from adapter_probe.replay.replay import layers_in_order
 from adapter_probe.replay.stacks import Layer, stacks_of
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_states import TwoStates
+from adapter_probe.replay.two_weights import STRENGTH, strength_of
 from adapter_probe.spans import NormChoice, Site, Stack
 
 from .rows import arguments_of
@@ -65,14 +69,24 @@ class GeneralModel:
         return self.layers[0].sites
 
     @property
+    def adapters(self) -> list[str]:
+        """The names of the active adapters, if there are several."""
+        return [name for name in dict.fromkeys(site.adapter for site in self.sites) if name]
+
+    @property
     def has_adapter(self) -> np.ndarray:
-        """Bool ``[sites]``: which sites hold an adapter that can be switched off."""
-        return np.array(list(map(bool, self.site_modules)))
+        """Bool ``[sites]``: which sites hold an adapter that can be switched off, or scaled."""
+        return np.array([any(strength_of(m, 0.0) != 1 for m in own) for own in self.site_modules])
 
     @property
     def site_modules(self) -> list[tuple[nn.Module, ...]]:
         """The modules that each site switches; a layer that is called again has the same ones again."""
         return [part for layer in self.layers for part in layer.parts]
+
+    def set_strengths(self, strengths: Sequence[float] | Mapping[str, float]) -> None:
+        """Give every tuned module the strength that it has where it is off, see `layer_strengths`."""
+        for module, strength in layer_strengths(strengths, self.layers).items():
+            vars(module)[STRENGTH] = strength
 
     @property
     def adapter_parameters(self) -> int:
@@ -80,12 +94,13 @@ class GeneralModel:
         return added_parameters(self.module)
 
     @contextmanager
-    def switched_off(self, mask: np.ndarray, strength: float = 0.0) -> Iterator[None]:
+    def switched_off(self, mask: np.ndarray, strength: float = 0.0, rank: int = 0) -> Iterator[None]:
         """Inside, the adapters of some sites are off: those where the mask, bool ``[sites]``, is false.
 
         Args:
             mask: see above.
             strength: what their change is multiplied by.
+            rank: how many of their directions are kept.
 
         Raises:
             ModelError: a layer that is called several times would be on in one call and off in another.
@@ -100,7 +115,7 @@ class GeneralModel:
                 "of these layers"
             )
         needed = [(parameter, parameter.requires_grad) for parameter in self.module.parameters()]
-        was, switches = [(module, module.disable_adapters) for module in off], Switches(strength)
+        was, switches = [(module, module.disable_adapters) for module in off], Switches(strength, rank)
         try:
             for module in off:
                 switches.set(module, False)
@@ -182,6 +197,15 @@ class GeneralModel:
         for adapter in placed:
             adapter.restore_norm()
 
+    def check_rank(self, rank: int) -> None:
+        """Refuse a rank of adapters that have no directions, or fewer.
+
+        Raises:
+            ModelError: it is so.
+        """
+        if rank:
+            refuse_without((module for part in self.site_modules for module in part), rank)
+
     def check_sites(self, sites: str) -> None:
         """Refuse one sublayer of layers in which the sublayers cannot be told apart.
 
@@ -197,7 +221,9 @@ class GeneralModel:
 
 
 def model_of(
-    opened: OpenedPeft, encoded: Encoded | EncodedRequests | EncodedBatches, by_module: bool = False
+    opened: OpenedPeft,
+    encoded: Encoded | EncodedRequests | EncodedBatches | EncodedPrompts,
+    by_module: bool = False,
 ) -> GeneralModel:
     """The model of a checkpoint; `encoded` are the examples that it will read.
 
@@ -213,7 +239,12 @@ def model_of(
         )
     ignore_padding(module)
     device = next(t.device for t in module.parameters() if t.device.type != "meta")
-    if isinstance(encoded, EncodedRequests):
+    if isinstance(encoded, EncodedPrompts):
+        ids = torch.from_numpy(encoded.input_ids[int(np.argmin(encoded.lengths))][None, :])
+        example = {"input_ids": ids.to(device)}
+        if encoded.reads:
+            example |= {"attention_mask": torch.ones_like(ids), "decoder_input_ids": ids[:, :1].to(device)}
+    elif isinstance(encoded, EncodedRequests):
         shortest = encoded.trees[int(np.argmin(encoded.lengths))]
         in_a_row = shortest.parents == np.arange(len(shortest.parents)) - 1
         one_text = int(in_a_row.argmin()) or len(in_a_row)  # all branches in a row may be too long a text

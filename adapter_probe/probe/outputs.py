@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.checkpoints.peft_headers import LIBRARY
+from adapter_probe.checkpoints.adapter_folder import LIBRARY
 from adapter_probe.data.answers import Answers, choose_windows, score_answers
 from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests
@@ -17,14 +17,16 @@ from adapter_probe.data.requests_encoding import count_texts
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
 from adapter_probe.formulas import NO_CLASS
-from adapter_probe.metrics import COMPARISONS, MEANS, RATIOS, continuation_sizes
+from adapter_probe.metrics import COMPARISONS, COUNTED, MEANS, continuation_sizes, is_ratio
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method
-from adapter_probe.spans import VariantSet
+from adapter_probe.replay.decoding import NOT_FINITE
+from adapter_probe.spans import SITES, VariantSet
 
 from .likelihoods import summed_windows
 from .references import reference_of
 from .request import AblationRequest
+from .written import score_texts, texts_of
 
 Arrays = dict[str, np.ndarray]
 """By name, ``[variants, items, ...]``: an item is a text, or a question's window.
@@ -41,6 +43,8 @@ def without_needless(request: AblationRequest, found: Arrays) -> Arrays:
 
 def nonfinite(arrays: Arrays) -> np.ndarray:
     """Bool ``[variants, items]``: where an output is NaN or infinite."""
+    if "written" in arrays:
+        return (arrays["written"] == NOT_FINITE).any(axis=-1)
     if "logits" in arrays:
         finite = np.isfinite(arrays["logits"]).all(axis=-1)
         if "differences" in arrays:
@@ -79,7 +83,11 @@ def _lora_rank(method: Method | ImportedMethod) -> int:
 
 
 def assemble_results(
-    request: AblationRequest, variants: VariantSet, arrays: Arrays, guard: dict[str, Any] | None = None
+    request: AblationRequest,
+    variants: VariantSet,
+    arrays: Arrays,
+    guard: dict[str, Any] | None = None,
+    scores: np.ndarray | None = None,
 ) -> AblationResults:
     """The results of a study from the outputs of all items, in the dataset's order.
 
@@ -88,6 +96,7 @@ def assemble_results(
         variants: the variants, one per row of the outputs.
         arrays: the outputs.
         guard: statistics of the errors in mixed precision, which are recorded in the settings.
+        scores: of written texts, see `score_texts`; by default they are computed.
 
     Raises:
         CheckpointError: an output of the intact model is NaN or infinite.
@@ -97,7 +106,7 @@ def assemble_results(
         "task": request.checkpoint.description.task.name,
         "site_parameters": request.model.site_parameters,
     }
-    if request.settings.names_modules:
+    if len(request.model.sites) != len(SITES) or request.settings.names_modules:
         settings["site_names"] = [site.name for site in request.model.sites]
     rank = _lora_rank(request.checkpoint.description.method)
     if rank and request.model.numbers_layers_as_peft:
@@ -118,19 +127,22 @@ def assemble_results(
         labels = np.ones(len(rows), dtype=np.int64)
     if (combine := request.examples.combine) is not None:
         logits = combine(arrays["logits"])
+    elif isinstance(rows, Requests) and rows.generation is not None:
+        settings["generation"] = rows.generation.to_json() | rows.generation.identity
+        logits = score_texts(request, texts_of(request, arrays["written"]))[0] if scores is None else scores
+        counts = np.zeros((len(rows), 1, len(COUNTED)), dtype=np.int64)
+        labels = np.full(len(rows), int(is_ratio(request.metric)), dtype=np.int64)
     elif isinstance(rows, Requests):
         logits = summed_windows(request.encoded, arrays["logits"])
         counts = count_texts(rows, request.encoded)
         if request.compares_tokens:
             differences = _differences(request, arrays["differences"], variants)
-        if request.metric in RATIOS:
+        if is_ratio(request.metric):
             labels = continuation_sizes(request.metric, counts)[:, 0]
         if request.metric == "greedy_accuracy":  # of completions, which are one item each
             greedy = arrays["greedy"][..., 0]
         if request.metric == "token_accuracy":
             right = request.encoded.n_tokens[:, 0] - summed_windows(request.encoded, arrays["wrong"])[..., 0]
-        if any(row.group for row in rows.rows):
-            groups = np.array([row.group for row in rows.rows])
     elif isinstance(rows, Questions):
         chosen = choose_windows(request.examples.windows, Answers(**arrays))
         exact, f1 = score_answers(rows, chosen)
@@ -142,9 +154,11 @@ def assemble_results(
         tags, true_tags = words.by_word(arrays["tags"]), words.true_by_word
     else:
         logits = arrays["logits"]
+    if isinstance(rows, Requests) and any(row.group for row in rows.rows):
+        groups = np.array([row.group for row in rows.rows])
     stacks = None
     if variants.stacks is not None:
-        settings["stacks"], stacks = [list(one) for one in request.model.stacks], np.array(variants.stacks)
+        settings["stacks"], stacks = [list(one) for one in variants.parts], np.array(variants.stacks)
     spans = [(-1, -1) if span is None else (span.first, span.last) for span in variants.spans]
     return AblationResults(
         masks=variants.masks,

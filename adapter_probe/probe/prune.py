@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.ablation_settings import BY_LAYER
 from adapter_probe.checkpoints.converting import settle
 from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.checkpoints.opened_peft import OpenedPlaced
@@ -46,7 +47,7 @@ class PruneMeasurement:
         seconds_before, seconds_after: time of one evaluation of the same examples on this machine, median of
             alternating rounds.
         results: both variants on all examples, the intact one first, as input of the statistics.
-        strength: what the span's adapters were multiplied by; 0 if they were removed.
+        strength: what the span's adapters were multiplied by; 0 if they were removed, or `BY_LAYER`.
     """
 
     span: Span
@@ -55,18 +56,18 @@ class PruneMeasurement:
     seconds_before: float
     seconds_after: float
     results: AblationResults
-    strength: float = 0.0
+    strength: float | str = 0.0
 
 
 def prune_checkpoint(
-    request: AblationRequest, source: Path, span: Span, out: Path, progress: bool = False
+    request: AblationRequest, source: Path, span: Span | None, out: Path, progress: bool = False
 ) -> PruneMeasurement:
     """Write a checkpoint without the span's adapters or, if the request's settings say so, with them scaled.
 
     Args:
         request: the opened checkpoint with examples to measure the cost on; its precision is ignored.
         source: the checkpoint's folder.
-        span: layers, which must have adapters.
+        span: layers, which must have adapters; None for all.
         out: the new checkpoint's folder.
         progress: show a progress bar on stderr.
 
@@ -76,8 +77,15 @@ def prune_checkpoint(
         ResultsError: `out` cannot be written.
     """
     opened, model = request.checkpoint, request.model
-    layers = in_model(model.stacks, span, "--span") if span.stack or len(model.stacks) > 1 else span
-    _refuse_unfit(request, span, layers, source)
+    layers = span or Span(0, len(model.layers) - 1)
+    if span is not None:
+        layers = in_model(model.stacks, span, "--span") if span.stack or len(model.stacks) > 1 else span
+        _refuse_unfit(request, span, layers, source)
+    if request.settings.rank and isinstance(opened, OpenedPlaced):
+        raise CheckpointError(
+            f"checkpoint {source} is not in PEFT's format, in which alone a rank of {request.settings.rank} "
+            "can be written; convert it with --to peft"
+        )
     refuse_full(out)
     lengths = request.encoded.lengths
     order = np.argsort(np.random.default_rng(0).random(len(lengths)))
@@ -98,7 +106,8 @@ def prune_checkpoint(
         forwards = [own_forward(request, one, items) for one in (model.module, module)]
         seconds = _time(forwards, lambda: bar.update(n_tokens))
     counts = (model.adapter_parameters, added_parameters(module))
-    return PruneMeasurement(span, *counts, *seconds, results, request.settings.strength)
+    strength = BY_LAYER if request.settings.strengths_by_layer else request.settings.strength
+    return PruneMeasurement(span or layers, *counts, *seconds, results, strength)
 
 
 def _refuse_unfit(request: AblationRequest, span: Span, layers: Span, source: Path) -> None:

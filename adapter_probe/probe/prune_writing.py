@@ -19,6 +19,7 @@ from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Adapters
 from adapter_probe.replay.two_states import finished
+from adapter_probe.replay.two_weights import strength_of
 from adapter_probe.results.atomic import make_folder
 from adapter_probe.results.fingerprints import sha256_of
 from adapter_probe.spans import Span, choose_sites
@@ -50,16 +51,16 @@ def write_own(
         _write_finetuned(request, opened, span, out, scores)
         return
     description, layers = opened.description, range(span.first, span.last + 1)
-    method, adapters = description.method, adapters_of(request, span)
+    method = description.method
     assert isinstance(method, Adapters | ImportedMethod), "nothing else has adapters"
     tensors = dict(opened.tensors)
-    chosen = {name for name in tensors if opened.is_inside(name, span)}
     training = description.training
-    if strength := request.settings.strength:
+    if strengths := _strengths_of(request, span):
         from adapter_probe.checkpoints.scaling import scaled_bottlenecks  # which imports PEFT
 
-        tensors = scaled_bottlenecks(tensors, chosen, adapters, strength)
-        done = [*training.get("scaled_layers", ()), [span.first, span.last, strength]]
+        tensors = scaled_bottlenecks(tensors, strengths, opened.model)
+        said = request.settings.strength or str(request.settings.strengths_by_layer)
+        done = [*training.get("scaled_layers", ()), [span.first, span.last, said]]
         described = replace(description, training={**training, "scaled_layers": done}, scores=scores)
         save_checkpoint(out, tensors, described)
         return
@@ -78,13 +79,14 @@ def _write_finetuned(
     Raises:
         CheckpointError: no layer would differ from the base.
     """
-    model, strength, about = request.model, request.settings.strength, opened.description
+    model, about, settings = request.model, opened.description, request.settings
+    strength = settings.strength or str(settings.strengths_by_layer)
     gone, kept = adapters_of(request, span), adapters_of(request, span, outside=True)
     if not strength and not kept:
         raise CheckpointError(
             f"checkpoint {opened.folder} would differ from its base in no layer; use the base model instead"
         )
-    with model.switched_off(mask_without(request, span), strength):
+    with model.switched_off(mask_without(request, span), settings.strength):
         plain = finished(opened.model)
     done: list[Any] = [[span.first, span.last, *[strength] * bool(strength)]]
     key = "scaled_layers" if strength else "layers_of_base"
@@ -126,14 +128,18 @@ def write_peft(
         CheckpointError: PEFT's format cannot express it.
     """
     from adapter_probe.checkpoints.peft_pruning import load_without, write_without
+    from adapter_probe.checkpoints.rank_writing import write_truncated
     from adapter_probe.checkpoints.scaling import write_scaled
     from adapter_probe.replay.checking import coarsest, compare
 
-    model, gone, strength = request.model, adapters_of(request, span), request.settings.strength
+    model, gone, strengths = request.model, adapters_of(request, span), _strengths_of(request, span)
+    rank = request.settings.rank
 
     def write(place: Path) -> None:
-        if strength:
-            write_scaled(opened, gone, strength, place)
+        if rank:
+            write_truncated(opened, gone, rank, place)
+        elif strengths:
+            write_scaled(opened, strengths, place)
         else:
             write_without(opened, gone, place)
 
@@ -141,7 +147,7 @@ def write_peft(
         try:
             write(Path(trial))
             smaller = load_without(opened, Path(trial))
-            with model.switched_off(mask_without(request, span), strength):
+            with model.switched_off(mask_without(request, span), request.settings.strength, rank):
                 own = own_forward(request, model.module, items)()
             compare(own_forward(request, smaller, items)(), own, coarsest(smaller))
         except (CheckpointError, ModelError) as error:
@@ -151,6 +157,14 @@ def write_peft(
             ) from error
     write(out)
     return smaller
+
+
+def _strengths_of(request: AblationRequest, span: Span) -> dict[nn.Module, float]:
+    """What the change of each of a span's adapters is multiplied by; empty where they are removed."""
+    settings = request.settings
+    if not (settings.strength or settings.strengths_by_layer):
+        return {}
+    return {module: strength_of(module, settings.strength) for module in adapters_of(request, span)}
 
 
 def adapters_of(request: AblationRequest, span: Span, outside: bool = False) -> set[nn.Module]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe.ablation_settings import AblationSettings, read_strengths
 from adapter_probe.checkpoints.any_base import start_of
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
 from adapter_probe.checkpoints.embedding import with_embedding
@@ -20,16 +21,20 @@ from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
+from adapter_probe.data.generating import Generation
 from adapter_probe.data.given import GIVEN_BATCHES, data_name, given_task
 from adapter_probe.data.lm_eval_tasks import is_task, with_absolute_paths
+from adapter_probe.data.lm_eval_written import scorer_of
 from adapter_probe.data.prompting import Prompting
+from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import Requests, choose_metric
 from adapter_probe.data.requests_encoding import EncodedRequests, Start, start_token
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import refuse_unscorable
+from adapter_probe.data.text_scores import scores_by
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
-from adapter_probe.metrics import COMPARISONS, check_metric
+from adapter_probe.metrics import COMPARISONS, PER_TEXT, check_metric, generated_metric
 from adapter_probe.replay.switches import Switches
 from adapter_probe.spans import VariantSet, effective_variants
 
@@ -51,6 +56,7 @@ class AblationRequest:
         device: device to run on.
         tokens_per_pass: bounds memory without changing predictions; None for the device's default.
         data: name of the examples where they are not a split of the checkpoint's own task; else empty.
+        score_texts: what scores written texts ``[variants, rows]``, where that is not the metric by its name.
     """
 
     checkpoint: OpenedPeft
@@ -60,9 +66,10 @@ class AblationRequest:
     device: torch.device
     tokens_per_pass: int | None = None
     data: str = ""
+    score_texts: Callable[[Sequence[Sequence[str | None]]], np.ndarray] | None = None
 
     @property
-    def encoded(self) -> Encoded | EncodedRequests | EncodedBatches:
+    def encoded(self) -> Encoded | EncodedRequests | EncodedBatches | EncodedPrompts:
         """Token ids of every item: an example, or a window of one."""
         return self.examples.encoded
 
@@ -73,7 +80,10 @@ class AblationRequest:
         Raises:
             ModelError: it has no adapter that can be switched off.
         """
-        return model_of(self.checkpoint, self.encoded, self.settings.names_modules)
+        model = model_of(self.checkpoint, self.encoded, self.settings.names_modules)
+        if self.settings.strengths_by_layer:
+            model.set_strengths(read_strengths(str(self.settings.strengths_by_layer)))
+        return model
 
     @property
     def remarks(self) -> list[str]:
@@ -100,6 +110,12 @@ class AblationRequest:
         return found
 
     @property
+    def generation(self) -> Generation | None:
+        """How texts are written; None of all other examples."""
+        rows = self.examples.rows
+        return rows.generation if isinstance(rows, Requests) else None
+
+    @property
     def compares_tokens(self) -> bool:
         """Whether every predicted token is compared with the intact model's prediction."""
         return self.metric in COMPARISONS and isinstance(self.examples.rows, Requests)
@@ -120,7 +136,9 @@ class AblationRequest:
             "tokens": {"fingerprint": self.examples.encoded.fingerprint},
             "settings": self.settings.to_json(),
             **({"compared": "intact"} if self.compares_tokens else {}),
+            **({"generation": self.generation.identity} if self.generation is not None else {}),
             **({"stacks": [list(one) for one in self.model.stacks]} if len(self.model.stacks) > 1 else {}),
+            **({"adapters": adapters} if (adapters := self.model.adapters) else {}),
         }
 
 
@@ -163,6 +181,8 @@ def prepare_ablation(
     if examples is None:
         task, examples, metric = _scored_examples(opened, arguments)
         opened = opened.with_task(task)
+    elif arguments.generate:
+        raise DataError("generate=True takes data= with prompt and answer; batches= are not continued")
     else:
         task = opened.description.task
         metric = arguments.metric or task.metric
@@ -175,7 +195,10 @@ def prepare_ablation(
                 f"{examples.labels.shape[1]} targets per example have no score of their own; give metric=, a "
                 "function of labels and predictions, [examples, targets] each"
             )
-    request = AblationRequest(opened, examples, metric, settings, device, arguments.tokens_per_pass, named)
+    request = AblationRequest(
+        opened, examples, metric, settings, device, arguments.tokens_per_pass, named,
+        _scorer_of(arguments, metric, examples.rows),
+    )  # fmt: skip
     request.model.check_sites(settings.sites)
     reference_of(request, request.variants)  # refuses one that cannot be had
     _refuse_unfit(request.model, opened, arguments)
@@ -190,6 +213,7 @@ def _refuse_unfit(model: GeneralModel, opened: OpenedPeft, arguments: AblationAr
     """
     settings = arguments.settings
     model.check_norms(settings.layernorm)
+    model.check_rank(settings.rank)
     has_adapter = model.has_adapter  # [sites]
     never_off = settings.variants(model.stacks, model.sites).masks.all(axis=0)  # [sites]
     if not (has_adapter & ~never_off).any():
@@ -205,7 +229,27 @@ def on_other_data(request: AblationRequest, arguments: AblationArguments) -> Abl
         DataError: the examples cannot be read or do not fit the task.
     """
     _, examples, metric = _scored_examples(request.checkpoint, arguments)
-    return replace(request, examples=examples, metric=metric, data=data_name(arguments.data))
+    return replace(
+        request, examples=examples, metric=metric, data=data_name(arguments.data),
+        score_texts=_scorer_of(arguments, metric, examples.rows),
+    )  # fmt: skip
+
+
+def _scorer_of(
+    arguments: AblationArguments, metric: str, rows: object
+) -> Callable[[Sequence[Sequence[str | None]]], np.ndarray] | None:
+    """What scores written texts, where it is a function of the user's or a task's."""
+    if not isinstance(rows, Requests) or rows.generation is None:
+        return None
+    if rows.documents:
+        return scorer_of(rows.documents, metric)
+    given = arguments.metric
+    if not isinstance(given, CustomMetric):
+        if metric.startswith(PER_TEXT):
+            raise DataError(f"only the name of metric {metric!r} is known; pass its function again")
+        return None
+    answers = [row.choices for row in rows.rows]
+    return lambda texts: scores_by(given.function, given.own_name, texts, answers)
 
 
 def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[TaskSpec, Examples, str]:
@@ -219,8 +263,17 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
         about.task, data, split, arguments.checkpoint, arguments.encoding, arguments.label_names,
         arguments.categories, unlabelled=compares,
     )  # fmt: skip
-    metric = arguments.metric or task.metric
-    check_metric(metric, task.kind, len(task.label_names) or None, compared=True)
+    generation, asked = Generation.of(arguments), arguments.metric
+    if generation.generate:
+        if task.kind != "causal":
+            raise DataError(
+                f"--generate needs a language model, which writes; the task of checkpoint "
+                f"{arguments.checkpoint} is {task.kind}"
+            )
+        asked = generated_metric(asked)
+    metric = asked or task.metric
+    if not generation.generate and not any(map(is_task, data)):
+        check_metric(metric, task.kind, len(task.label_names) or None, compared=True)
     if arguments.settings.precision == "mixed" and task.kind != "classification":
         raise ResultsError(
             f"--precision mixed is not possible for task {task.name!r} of kind {task.kind}: only predicted "
@@ -243,12 +296,12 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
         max_examples=arguments.max_examples, expect_fingerprint=not data,
         prompting=Prompting.of(arguments), start=_start_of(opened),
         prepared=opened.embedding and opened.embedding.prepared,
-        dot=opened.embedding is not None and opened.embedding.dot,
+        dot=opened.embedding is not None and opened.embedding.dot, generation=generation,
     )  # fmt: skip
     refuse_unknown_tokens(examples.encoded, about.base)
     if isinstance(examples.rows, Requests) and examples.combine is None:
-        asked = arguments.metric or (None if data else task.metric)
-        return task, examples, choose_metric(asked, examples.rows)
+        own = None if data or examples.rows.generation is not None else task.metric
+        return task, examples, choose_metric(asked or own, examples.rows)
     return task, examples, metric
 
 

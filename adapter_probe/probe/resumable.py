@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.results.rundir import RunDirectory
 
 from .engine import Engine, ProgressCallback
 from .outputs import Arrays, assemble_results
 from .plan import TOKENS_PER_PART, cut_parts
 from .request import AblationRequest
+from .written import Texts, score_texts, texts_of, tokens_per_part
 
 
 class AblationRun(RunDirectory):
@@ -36,9 +38,14 @@ class AblationRun(RunDirectory):
         plan: Mapping[str, object] | None = None,
         device_type: str | None = None,
     ):
-        per_part = TOKENS_PER_PART.get(device_type or request.device.type, TOKENS_PER_PART["cpu"])
+        place = device_type or request.device.type
+        per_part = TOKENS_PER_PART.get(place, TOKENS_PER_PART["cpu"])
+        if isinstance(request.encoded, EncodedPrompts):
+            per_part = tokens_per_part(request.encoded, len(request.variants.masks), place)
         super().__init__(out, request.identity, {"tokens_per_part": per_part} if plan is None else plan)
         self._request, self._engine = request, Engine(request, self.path)
+        self._texts: Texts | None = None
+        self._note = ""
 
     @cached_property
     def _parts(self) -> list[np.ndarray]:
@@ -93,5 +100,18 @@ class AblationRun(RunDirectory):
         arrays: Arrays = {
             name: np.concatenate([part[name] for part in parts], axis=1)[:, order] for name in parts[0]
         }
-        guard = self._engine.repeat_doubtful_pairs(arrays)
-        return assemble_results(self._request, self._request.variants, arrays, guard)
+        guard, scores = self._engine.repeat_doubtful_pairs(arrays), None
+        if self._request.generation is not None:
+            self._texts = texts_of(self._request, arrays["written"])
+            scores, self._note = score_texts(self._request, self._texts)
+        return assemble_results(self._request, self._request.variants, arrays, guard, scores)
+
+    @property
+    def texts(self) -> Texts | None:
+        """What every variant writes to every row, once there are `results`; None if nothing is written."""
+        return self._texts
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know of how the results came about, one sentence each."""
+        return [note for note in (self._engine.note, self._note) if note]

@@ -58,9 +58,7 @@ class Runner:
 
     def __init__(self, model: nn.Module, layers: Sequence[nn.Module]):
         self.model, self.layers = model, list(layers)
-        configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
-        configs |= {id(c): c for top in list(configs.values()) for c in _nested(top)}
-        self._configs = [c for c in configs.values() if not isinstance(c, dict)]
+        self._configs = configurations(model)
 
     def forward(self, inputs: Inputs, handle: Handle, copies: int = 1) -> Any:
         """The model's output for several copies of the inputs."""
@@ -69,15 +67,29 @@ class Runner:
             for k, x in inputs.items()
         }
         instead = {layer: _in_place_of(n, layer.forward, handle) for n, layer in enumerate(self.layers)}
-        flags = [(c, flag) for c in self._configs for flag in _RECORDS if getattr(c, flag, False) is True]
-        try:
-            for config, flag in flags:
-                setattr(config, flag, False)
-            with changed(instead):
-                return self.model(**inputs)
-        finally:
-            for config, flag in flags:
-                setattr(config, flag, True)
+        with without_records(self._configs), changed(instead):
+            return self.model(**inputs)
+
+
+def configurations(model: nn.Module) -> list[Any]:
+    """All configurations of a model's modules, and of the parts of a model of several parts."""
+    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    configs |= {id(c): c for top in list(configs.values()) for c in _nested(top)}
+    return [c for c in configs.values() if not isinstance(c, dict)]
+
+
+@contextmanager
+def without_records(configs: Sequence[Any], cache: bool = False) -> Iterator[None]:
+    """Inside, configurations ask for nothing that a model would only keep or return; for a cache if so."""
+    names = [name for name in _RECORDS if not (cache and name == "use_cache")]
+    flags = [(c, flag) for c in configs for flag in names if getattr(c, flag, False) is True]
+    try:
+        for config, flag in flags:
+            setattr(config, flag, False)
+        yield
+    finally:
+        for config, flag in flags:
+            setattr(config, flag, True)
 
 
 def _in_place_of(number: int, forward: Callable[..., Any], handle: Handle) -> Callable[..., Any]:

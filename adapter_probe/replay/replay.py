@@ -92,7 +92,7 @@ class Replay:
         self._axes: dict[Any, list[list[int | None]]] = {}
         self._seen: set[tuple[int, ...]] = set()
         self._batches = 0
-        with self._kept(), refused(preparing=True):
+        with self.kept(), refused(preparing=True):
             found = describe(self._runner, inputs, read, self._all_on, self._off_from)
             self._structure = found.structure
             refuse_unknown(found.calls, [layer.name for layer in self._found])
@@ -105,7 +105,7 @@ class Replay:
                 for layer, call in zip(self.layers, found.calls):
                     faster = {m: forward for m in layer.module.modules() if (forward := instead(m))}
                     keep_exact(layer, call, faster)
-            self._plans = list(self._find_plans(found))
+            self.plans = list(self._find_plans(found))
             self._check_prepared(inputs, read, found.one)
 
     def _find_plans(self, found: Described) -> Iterator[Plan]:
@@ -138,7 +138,7 @@ class Replay:
 
     def _forget_plans(self) -> None:
         """Call whole layers for each kind of variants."""
-        self._plans = [whole_of(layer) for layer in self.layers]
+        self.plans = [whole_of(layer) for layer in self.layers]
 
     def _forget_forms(self) -> None:
         """Run the layers to see what they are given."""
@@ -159,7 +159,7 @@ class Replay:
         other._by_module = self._by_module
         other._found = find_layers(other.model, other._switches, self._by_module)
         other._runner = Runner(other.model, [layer.module for layer in other._found])
-        other._alone, other._last, other._plans = self._alone, self._last, self._plans
+        other._alone, other._last, other.plans = self._alone, self._last, self.plans
         other._axes, other._seen, other._batches = self._axes, self._seen, 0
         other.has_adapter = self.has_adapter
         other.layers = in_calls(other._found, self._structure.layers)
@@ -196,7 +196,7 @@ class Replay:
     def own(self, inputs: Inputs, mask: np.ndarray, read: Reader = logits) -> Tensor:
         """The output under one mask, by the model's own forward."""
         mask = mask | ~self.has_adapter
-        with self._kept(), refused():
+        with self.kept(), refused():
             return record(self._runner, inputs, read, lambda k, _: self._switch(k, mask[self.sites(k)]))[1][0]
 
     def outputs(
@@ -226,7 +226,7 @@ class Replay:
         rows, masks = 1 if self._alone else rows, masks | ~self.has_adapter
 
         def found() -> Tensor:
-            with self._kept(), refused():
+            with self.kept(), refused():
                 recorded, intact = self._recorded(inputs, read)
                 walk = Walk(self, self._runner, self._structure, inputs, recorded, read, rows, each_pass)
                 values = walk.outputs(masks)
@@ -262,7 +262,7 @@ class Replay:
         n = next(len(x) for x in inputs.values() if isinstance(x, Tensor))
 
         def found() -> Tensor:
-            with self._kept(), refused():
+            with self.kept(), refused():
                 recorded, intact = self._recorded(inputs, logits)
                 walk = Walk(self, self._runner, self._structure, inputs, recorded, logits, rows, each_pass, n)
                 values = walk.outputs_of_pairs(examples, masks)
@@ -304,7 +304,7 @@ class Replay:
 
     def plan(self, call: int) -> Plan:
         """How the variants of a call are computed."""
-        found = self._plans[call]
+        found = self.plans[call]
         if self._last is None or call < len(self.layers) - 1:
             return found
         return replace(found, parts=tuple(part.moved(self._last[1]) for part in found.parts))
@@ -340,7 +340,7 @@ class Replay:
         return due
 
     @contextmanager
-    def _kept(self) -> Iterator[None]:
+    def kept(self) -> Iterator[None]:
         """No gradients inside; afterwards everything is on, and the same parameters need gradients."""
         needed = [(p, p.requires_grad) for p in self.model.parameters()]
         try:

@@ -12,6 +12,7 @@ from torch import nn
 from adapter_probe.errors import ModelError
 from adapter_probe.spans import SITES, Site
 
+from .several import OneAdapter
 from .switches import Application, Switches
 
 ATTENTION, FFN = 0, 1
@@ -70,6 +71,17 @@ def in_calls(layers: Sequence[Layer], order: Sequence[int]) -> list[Layer]:
     return found
 
 
+def in_copy(layers: Sequence[Layer], model: nn.Module, copy: nn.Module) -> list[Layer]:
+    """The same layers of a copy of the model, in which other modules may stand in place of some."""
+    names = {module: name for name, module in model.named_modules()}
+    found = []
+    for layer in layers:
+        parts = tuple(tuple(copy.get_submodule(names[m]) for m in part) for part in layer.parts)
+        own = replace(layer, module=copy.get_submodule(names[layer.module]), parts=parts)
+        found.append(own.called(layer.number))
+    return found
+
+
 def find_layers(model: nn.Module, switches: Switches, by_module: bool = False) -> list[Layer]:
     """The layers of all outermost lists of modules that hold an adapter, in the order of the modules.
 
@@ -86,7 +98,22 @@ def find_layers(model: nn.Module, switches: Switches, by_module: bool = False) -
         layers += [_layer(f"{name}.{number}", module, switches) for number, module in enumerate(modules)]
     if not layers:
         raise ModelError("no layer of the model holds an adapter that can be switched off")
-    return _in_modules(layers) if by_module else layers
+    return _in_modules(layers) if by_module else _by_adapter(layers)
+
+
+def _by_adapter(layers: Sequence[Layer]) -> list[Layer]:
+    """The same layers, of a model with several active adapters with two sites for each of them."""
+    every = (module for layer in layers for part in layer.parts for module in part)
+    names = list(dict.fromkeys(module.name for module in every if isinstance(module, OneAdapter)))
+    if not names:
+        return list(layers)
+    sites = tuple(site._replace(name=f"{name} {site.name}", adapter=name) for name in names for site in SITES)
+    divided = []
+    for layer in layers:
+        of = ((name, part) for name in names for part in layer.parts)
+        parts = tuple(tuple(m for m in part if getattr(m, "name", None) == name) for name, part in of)
+        divided.append(replace(layer, sites=sites, parts=parts))
+    return divided
 
 
 def _in_modules(layers: Sequence[Layer]) -> list[Layer]:
@@ -123,6 +150,9 @@ def _path(layer: nn.Module, module: nn.Module) -> str:
     if (part := getattr(module, "part", None)) is not None:
         return SITES[part].name
     name = next(name for name, own in layer.named_modules() if own is module)
+    if isinstance(module, OneAdapter):
+        name = name.rpartition(".")[0]
+        module = layer.get_submodule(name)
     names, kept = name.split("."), []
     for depth, one in enumerate(names):
         above = layer.get_submodule(".".join(names[:depth]))

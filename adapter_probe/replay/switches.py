@@ -11,7 +11,8 @@ from torch.utils._pytree import tree_map
 
 from adapter_probe.errors import ModelError
 
-from .two_weights import TwoWeights, is_plain_lora, peft_is_loaded
+from .directions import truncate
+from .two_weights import SEVERAL, TwoWeights, is_plain_lora, peft_is_loaded, strength_of
 
 _SCALING, _FORWARD = "_own_scaling", "_own_forward"
 
@@ -87,10 +88,11 @@ class Switches:
 
     Args:
         strength: what the adapters' change is multiplied by where a module is switched off.
+        rank: how many of its largest directions are kept there; 0 for none. What has none stays on.
     """
 
-    def __init__(self, strength: float = 0.0):
-        self.strength = strength
+    def __init__(self, strength: float = 0.0, rank: int = 0):
+        self.strength, self.rank = strength, rank
 
     def holds(self, module: nn.Module) -> bool:
         """Whether the module can be switched."""
@@ -101,13 +103,19 @@ class Switches:
         from peft.tuners.tuners_utils import BaseTunerLayer
         from peft.utils.other import AuxiliaryTrainingWrapper
 
-        return isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper))
+        tuned = isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper))
+        return tuned and SEVERAL not in vars(module)
 
     def set(self, module: nn.Module, on: bool) -> None:
-        """Switch one module on or, as far as the strength says, off."""
-        self.switch(module, on or bool(self.strength))
-        if self.strength:
-            scale(module, 1.0 if on else self.strength)
+        """Switch one module on or, as far as strength or rank say, off."""
+        strength = strength_of(module, self.strength)
+        self.switch(module, on or bool(strength or self.rank))
+        if self.rank and isinstance(module, TwoWeights):
+            module.choose(on)
+        elif self.rank:
+            truncate(module, None if on else self.rank)
+        elif strength:
+            scale(module, 1.0 if on else strength)
 
     def switch(self, module: nn.Module, on: bool) -> None:
         """Switch one module on or off, whatever the strength; where it is scaled, this changes nothing."""
@@ -118,7 +126,8 @@ class Switches:
         """Why a module's switch would not give the base model; empty if it does."""
         if getattr(module, "merged", False):
             return "its adapters are merged into the weights"
-        if self.strength and not is_plain_lora(module) and not getattr(module, "in_tensors", False):
+        scales = strength_of(module, self.strength) not in (0, 1)
+        if scales and not is_plain_lora(module) and not getattr(module, "in_tensors", False):
             inner = next((name for name, found in self.inside(module).items() if found is not module), None)
             if inner is not None:
                 return f"its outputs have no single change to scale, because it holds {inner} (--strength)"
@@ -139,7 +148,7 @@ def scale(module: Any, strength: float) -> None:
     if isinstance(module, Switchable):
         module.strength = strength
     elif isinstance(module, TwoWeights):
-        module.scale(strength)
+        module.choose(strength == 1)
     elif is_plain_lora(module):
         own = vars(module).setdefault(_SCALING, module.scaling)
         module.scaling = {name: strength * value for name, value in own.items()}

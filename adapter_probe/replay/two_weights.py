@@ -10,30 +10,49 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .singular import of_product
+
 if TYPE_CHECKING:
     from peft.tuners.lora.layer import Linear
 
 
 _ON, _OFF, _SCALED = "on", "off", "scaled"
+STRENGTH = "_off_strength"
+"""Attribute of modules with a strength of their own, which their copies have too."""
+
+
+SEVERAL = "_several_adapters"
+"""Attribute of modules with several active adapters, each of which has a switch of its own."""
+
+
+def strength_of(module: nn.Module, strength: float) -> float:
+    """What a module's change is multiplied by where it is off: its own strength, or that of all modules."""
+    return float(vars(module).get(STRENGTH, strength))
 
 
 class TwoWeights(nn.Module):
-    """A linear map, the same map with its low-rank change added, and that with the change scaled.
+    """A linear map, the same with its low-rank change added, and that with the change scaled or truncated.
 
     The change is added in at least float32 and rounded once; PEFT rounds the map and the change separately.
 
     Args:
         tuned: a module of PEFT for which `can_finish` is true.
-        strength: what the change is multiplied by in the third weight; 0 for none.
+        strength: what the change is multiplied by in the third weight, unless `tuned` has a strength of its
+            own; 0 for none.
+        rank: how many directions of the change the third weight has; 0 for none.
     """
 
-    def __init__(self, tuned: Linear, strength: float = 0.0):
+    def __init__(self, tuned: Linear, strength: float = 0.0, rank: int = 0):
         super().__init__()
         base = tuned.get_base_layer()
         self.off = base.weight
         self.bias = base.bias
         self.on = _finished(tuned, 1.0)
-        self.scaled = _finished(tuned, strength) if strength else None
+        strength = strength_of(tuned, strength)
+        scaled = strength not in (0, 1) or rank
+        self.scaled = _finished(tuned, strength or 1.0, rank) if scaled else None
+        if STRENGTH in vars(tuned):
+            vars(self)[STRENGTH] = strength
         self._in_use = _ON
         self._packed: dict[str, Callable[[Tensor], Tensor]] = {}
 
@@ -63,10 +82,10 @@ class TwoWeights(nn.Module):
         """Choose the weight with or without the change."""
         self._in_use = _ON if on else _OFF
 
-    def scale(self, strength: float) -> None:
-        """Choose the weight with the change or, unless `strength` is 1, with the scaled change."""
-        assert strength == 1 or self.scaled is not None, "it was made with a strength"
-        self._in_use = _ON if strength == 1 else _SCALED
+    def choose(self, on: bool) -> None:
+        """Choose the weight with the change, or the third one."""
+        assert on or self.scaled is not None, "it was made with a strength or a rank"
+        self._in_use = _ON if on else _SCALED
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., inputs]`` to ``[..., outputs]``."""
@@ -75,12 +94,15 @@ class TwoWeights(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
-def _finished(tuned: Linear, strength: float) -> nn.Parameter:
+def _finished(tuned: Linear, strength: float, rank: int = 0) -> nn.Parameter:
     base = tuned.get_base_layer()
     wide = torch.promote_types(base.weight.dtype, torch.float32)
     weight = base.weight.detach().to(wide)
     for name in _active(tuned):
-        a, b = (of[name].weight.detach().to(wide) for of in (tuned.lora_A, tuned.lora_B))
+        a, b = (of[name].weight.detach() for of in (tuned.lora_A, tuned.lora_B))
+        if 0 < rank < len(a):
+            b, a = of_product(b, a).factors(rank)
+        a, b = a.to(weight), b.to(weight)
         factor = torch.tensor(strength * tuned.scaling[name], dtype=wide)  # infinite where it overflows
         weight = weight.addmm(b, a, alpha=float(factor))
     return nn.Parameter(weight.to(base.weight.dtype), requires_grad=False)
@@ -111,21 +133,23 @@ def can_finish(module: nn.Module) -> bool:
     if type(module) is not Linear or type(module.get_base_layer()) is not nn.Linear or module.fan_in_fan_out:
         return False
     names, base = _active(module), module.get_base_layer()
+    if SEVERAL in vars(module):
+        return False
     plain = not any(name in module.lora_variant or module.lora_bias.get(name) for name in names)
     return plain and base.weight.device.type != "meta" and not _hooked(module)
 
 
-def finished_maps(model: nn.Module, strength: float = 0.0) -> dict[nn.Module, nn.Module]:
+def finished_maps(model: nn.Module, strength: float = 0.0, rank: int = 0) -> dict[nn.Module, nn.Module]:
     """Every map that can be finished, with what may stand in its place."""
-    return {module: TwoWeights(module, strength) for module in model.modules() if can_finish(module)}
+    return {module: TwoWeights(module, strength, rank) for module in model.modules() if can_finish(module)}
 
 
-def finish_maps(model: nn.Module, strength: float = 0.0) -> int:
+def finish_maps(model: nn.Module, strength: float = 0.0, rank: int = 0) -> int:
     """Replace, in place, every map that can be finished; returns the bytes of the added weights."""
     added = 0
     for parent, name, module in list(_children(model)):
         if can_finish(module):
-            finished = TwoWeights(module, strength)
+            finished = TwoWeights(module, strength, rank)
             setattr(parent, name, finished)
             added += sum(w.nbytes for w in (finished.on, finished.scaled) if w is not None)
     return added

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.errors import ResultsError, one_line
-from adapter_probe.results.atomic import read_arrays, write_arrays, write_csv
+from adapter_probe.results.atomic import read_arrays, write_arrays, write_csv, write_text
 from adapter_probe.results.fingerprints import canonical_json
 from adapter_probe.results.schema import (
+    GENERATIONS,
     MOST_LAYERS,
     OPTIONAL_SPANS_COLUMNS,
     PREDICTIONS,
@@ -66,6 +68,37 @@ def load_ablation(folder: str | Path) -> AblationResults:
         return AblationResults(**kept, **texts, **{name: arrays.get(name) for name in _OPTIONAL})
     except (KeyError, TypeError, ValueError) as error:
         raise ResultsError(f"{path} does not contain an ablation: {one_line(error)}") from error
+
+
+def write_generations(
+    folder: str | Path, results: AblationResults, texts: Sequence[Sequence[str | None]]
+) -> None:
+    """Writes ``generations.jsonl``: `variant`, `row` from 1, `text` (null for NaN) and `score`."""
+    lines = [
+        {"variant": name, "row": row + 1, "text": text, "score": float(score)}
+        for name, own, scores in zip(results.row_names, texts, results.outputs[..., 0])
+        for row, (text, score) in enumerate(zip(own, np.nan_to_num(scores)))
+    ]
+    made = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
+    write_text(Path(folder) / GENERATIONS, made)
+
+
+def read_generations(folder: str | Path) -> pd.DataFrame | None:
+    """The table that `write_generations` stored; None if there is none.
+
+    Raises:
+        ResultsError: it is damaged, or another run's.
+    """
+    path = Path(folder) / GENERATIONS
+    if not path.is_file():
+        return None
+    check_sealed(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        frame = pd.DataFrame([json.loads(line) for line in lines])
+        return frame[["variant", "row", "text", "score"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ResultsError(f"{path} does not contain written texts: {one_line(error)}") from error
 
 
 def write_spans(folder: str | Path, frame: pd.DataFrame) -> None:

@@ -34,6 +34,9 @@ GUARD = "guard.json"
 SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV = "spans.csv", "layers.csv", "removable.csv"
 """The tables of an ablation."""
 
+GENERATIONS = "generations.jsonl"
+"""What every variant writes to every row, where texts are written: one JSON object a line."""
+
 GROUPS_CSV = "groups.csv"
 """Table of an ablation whose examples have groups."""
 
@@ -50,11 +53,19 @@ HALVING_CSV, CUT, REACHED = "halving.csv", "cut.json", "reached.json"
 STRENGTHS_CSV = "strengths.csv"
 """The table of a study of strengths."""
 
+RACE = "race.json"
+"""The main results of a race, whose table is `SPANS_CSV` with decisions."""
+
+RANKS_CSV, SPECTRA_CSV = "ranks.csv", "spectra.csv"
+"""The tables of a study of ranks."""
+
 PARAMETERS_CSV = "parameters.csv"
 """Table of a suite: the parameters of its checkpoints."""
 
-ABLATION_FILES = (SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV, GROUPS_CSV, PREDICTIONS, SUMMARY)
+ABLATION_FILES = (SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV, GROUPS_CSV, PREDICTIONS, GENERATIONS, SUMMARY)
 STRENGTH_FILES = (STRENGTHS_CSV, SUMMARY)
+RACE_FILES = (SPANS_CSV, RACE)
+RANK_FILES = (RANKS_CSV, SPECTRA_CSV, SUMMARY)
 SWEEP_TABLES = (SWEEP_CSV, TRADEOFF_CSV, AGGREGATE_CSV, SIZES_CSV, TRIALS_CSV)
 
 ColumnKind = str
@@ -95,7 +106,9 @@ STACK_COLUMN = {"stack": "text"}
 """The first column of an ablation's tables if the model has several stacks of layers."""
 MODULE_COLUMN = {"module": "text"}
 """The column of a map of layers and modules after it: the module that is switched, or ``all``."""
-OPTIONAL_SPANS_COLUMNS = {"significant": "flag", "non_monotone": "flag", **STACK_COLUMN, **MODULE_COLUMN}
+OPTIONAL_SPANS_COLUMNS = {
+    "significant": "flag", "non_monotone": "flag", "decision": "text", **STACK_COLUMN, **MODULE_COLUMN,
+}  # fmt: skip
 MOST_LAYERS = 1000
 """More than any Transformer has; tables are laid out as matrices of that many layers."""
 LAYERS_COLUMNS = {"layer": "count", "delta_points": "number", "share_points": "number"}
@@ -112,6 +125,14 @@ STRENGTHS_COLUMNS = {
     "strength": "number", "first": "count", "last": "count", "n_layers": "count", "whole": "flag",
     "score": "number", "delta_points": "number", "ci_low_points": "number", "ci_high_points": "number",
     "n_examples": "count",
+}  # fmt: skip
+
+RANKS_COLUMNS = {
+    "rank": "count", **{name: kind for name, kind in STRENGTHS_COLUMNS.items() if name != "strength"},
+    "energy": "number",
+}  # fmt: skip
+SPECTRA_COLUMNS = {
+    "layer": "count", "module": "text", "expert": "count", "direction": "count", "value": "number",
 }  # fmt: skip
 
 _LARGEST_COUNT = 2**53  # beyond, floats skip whole numbers
@@ -240,7 +261,7 @@ def find_results(folders: Iterable[str | Path]) -> list[Path]:
             raise ResultsError(f"{folder}: no such folder; give results folders")
         here = [folder] if holds_results(folder) else sorted(filter(holds_results, folder.iterdir()))
         if not here:
-            names = ", ".join((SPANS_CSV, STRENGTHS_CSV, *SWEEP_TABLES))
+            names = ", ".join((SPANS_CSV, STRENGTHS_CSV, RANKS_CSV, *SWEEP_TABLES))
             raise ResultsError(f"{folder} contains no results: none of {names} is in it or in a subfolder")
         for path in here:
             found.setdefault(path.resolve(), path)
@@ -249,7 +270,7 @@ def find_results(folders: Iterable[str | Path]) -> list[Path]:
 
 def holds_results(folder: Path) -> bool:
     """Whether the folder itself contains results."""
-    return any((folder / name).is_file() for name in (SPANS_CSV, STRENGTHS_CSV, *SWEEP_TABLES))
+    return any((folder / name).is_file() for name in (SPANS_CSV, STRENGTHS_CSV, RANKS_CSV, *SWEEP_TABLES))
 
 
 def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from adapter_probe.errors import DataError
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded
 from adapter_probe.results import schema
-from adapter_probe.results.ablation_files import save_predictions, write_spans
+from adapter_probe.results.ablation_files import save_predictions, write_generations, write_spans
 from adapter_probe.results.atomic import write_csv, write_json
 from adapter_probe.results.sealing import sealed
 
@@ -27,7 +27,7 @@ from .ablation_call import (
     opened_for,
     record_reads,
     refuse_other_settings,
-    reopen_ablation,
+    reopen,
 )
 from .ablation_study import Ablation
 from .checkpoint_arguments import Ablate
@@ -77,7 +77,7 @@ def planned(
         use_threads(call.threads)
         request = prepare_ablation(opening, choose_device(call.device), *(opened or ()))
         requests = [(replace(request, settings=one.settings), where) for one, where in parts]
-        name = "ablate" if usual == USUAL else "strength"
+        name = {USUAL: "ablate", "strengths": "strength"}.get(usual, usual)
         with activity(f"{name}: measuring the speed on a small batch", call.progress):
             return plan_ablation(requests, folder, time.perf_counter() - began)
 
@@ -123,7 +123,7 @@ def finished(name: str, call: Ablate, groups: Sequence[Parts]) -> list[list[Abla
         return None
     check_threads(call.threads)
     with activity(f"{name}: checking for changes since the last run", call.progress):
-        found = [[reopen_ablation(*one) for one in parts] for parts in groups]
+        found = [[reopen(*one, Ablation) for one in parts] for parts in groups]
     return None if any(None in own for own in found) else found  # type: ignore[return-value]
 
 
@@ -152,7 +152,7 @@ def computed(
                 request = on_other_data(request, parts[0][0])
         studies: list[Ablation] = []
         for one, folder in parts:
-            title = name if name == "ablate" else f"{name} {one.settings.strength:g}"
+            title = name if name == "ablate" else f"{name} {one.settings.rank or one.settings.strength:g}"
             asked = replace(request, settings=one.settings)
             said = () if found else request.checkpoint.notes
             remarks = () if studies else (*said, *request.remarks)
@@ -174,6 +174,11 @@ def _for_harness(study: Ablation, request: AblationRequest, call: Ablate) -> Non
     from .lm_eval_files import compare_samples, write_lm_eval
 
     rows, prompting = request.examples.rows, Prompting.of(call)
+    if isinstance(rows, Requests) and rows.generation is not None:
+        raise DataError(
+            "--lm-eval-json and --lm-eval-samples hold log-likelihoods; what the model writes is in "
+            "generations.jsonl"
+        )
     if not isinstance(rows, Requests):
         raise DataError(
             "--lm-eval-json and --lm-eval-samples require the rows of a language model; the task of "
@@ -210,6 +215,8 @@ def _run(
         with _bar(run, request, progress, name) as report:
             run.compute(report)
         results = run.results()
+        for note in run.notes:
+            print_message(note, progress)
         with activity(f"{name}: computing intervals and tests of every span", progress):
             record = ablation_record(results, folder, run.created_with)
             with sealed(folder, schema.ABLATION_FILES):
@@ -222,6 +229,8 @@ def _run(
                     if table is not None:
                         write_csv(folder / file, table)
                 save_predictions(folder, results)
+                if run.texts is not None:
+                    write_generations(folder, results, run.texts)
                 write_json(folder / schema.SUMMARY, record.summary.to_dict())
     return Ablation(record, results)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.study_records import section_of
@@ -23,6 +23,7 @@ from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder_of_base
 from adapter_probe.checkpoints.hub import fetch_checkpoint, name_in_cache
 from adapter_probe.custom_metric import CustomMetric
+from adapter_probe.data.generating import Generation
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.rows import categories_of
 from adapter_probe.errors import AdapterProbeError, CheckpointError, DataError, must_be
@@ -37,12 +38,13 @@ from adapter_probe.results.fingerprints import code_identity, hash_files, hash_j
 from adapter_probe.results.rundir import PARTS, read_manifest
 from adapter_probe.results.sealing import MADE_FROM, add_note, read_note, sealed_tables
 
-from .ablation_study import Ablation
 from .checkpoint_arguments import Ablate
 from .example_files import as_files, check_files, with_collections
 from .load import load
 from .model_in_memory import Called, Given, opened_call
+from .study_base import StoredStudy
 
+StudyT = TypeVar("StudyT", bound=StoredStudy)
 USUAL = "ablation"
 """The results folder of an ablation with defaults, inside the checkpoint."""
 AGAINST_PREFIX = "against-"
@@ -76,7 +78,14 @@ def asked_of(
     folder = _folder_of(arguments, call.out, usual)
     if not others:
         return [(arguments, folder)]
-    other = replace(arguments, data=tuple(others), split="validation", metric=None, **vars(Prompting()))
+    other = replace(
+        arguments,
+        data=tuple(others),
+        split="validation",
+        metric=None,
+        **vars(Prompting()),
+        **vars(Generation()),
+    )
     return [(arguments, folder), (other, folder / f"{AGAINST_PREFIX}{Path(others[0]).stem}")]
 
 
@@ -105,10 +114,26 @@ def opened_for(call: Called) -> Iterator[tuple[Called, Given | None, TemporaryDi
                 raise DataError(
                     f"{one.name}= applies only to a model in memory, and {call.checkpoint} is on disk"
                 )
-        yield _on_disk(call), None, None
+        names = [name.strip() for name in (call.adapter or "").split(",")]
+        on_disk = _on_disk(replace(call, adapter=None) if len(names) > 1 else call)
+        yield on_disk, _several(on_disk, names) if len(names) > 1 else None, None
         return
     with opened_call(call) as opened:
         yield opened
+
+
+def _several(call: Called, names: Sequence[str]) -> Given:
+    """A checkpoint with several of its adapters active.
+
+    Raises:
+        CheckpointError: see `open_several`.
+    """
+    if call.cluster is not None:
+        raise CheckpointError("--slurm takes one adapter of a checkpoint; give one name with --adapter")
+    from adapter_probe.checkpoints.several_adapters import open_several
+
+    base = None if call.base is None else str(call.base)
+    return Given(open_several(Path(str(call.checkpoint)), names, base, call.dequantise))
 
 
 def _on_disk(call: Called) -> Called:
@@ -157,7 +182,7 @@ def _folder_of(arguments: AblationArguments, out: str | Path | None, name: str) 
         said["data"] = f"data-{Path(data[0]).stem}"
     if arguments.metric in COMPARISONS:
         said["metric"] = str(arguments.metric)
-    named = ("split", "data", *vars(Prompting()), "max_examples", "metric")
+    named = ("split", "data", *vars(Prompting()), *vars(Generation()), "max_examples", "metric")
     last = [said[one] for one in named if one in said]
     usual, slugs = _usual_folder(arguments.checkpoint, name), arguments.settings.slugs()
     if name != USUAL and slugs.get("spans") == "whole":  # the default of a study of strengths
@@ -171,11 +196,11 @@ def _usual_folder(checkpoint: str, usual: str) -> Path:
     return Path(checkpoint) / usual if name is None else Path.cwd() / f"{name}-{usual}"
 
 
-def reopen_ablation(arguments: AblationArguments, folder: Path) -> Ablation | None:
-    """A finished ablation, if no byte of it or of its inputs has changed.
+def reopen(arguments: AblationArguments, folder: Path, kind: type[StudyT]) -> StudyT | None:
+    """A finished study of this kind, if no byte of it or of its inputs has changed.
 
     Returns:
-        None if the ablation is not finished, if anything has changed or cannot be determined, or if a writer
+        None if the study is not finished, if anything has changed or cannot be determined, or if a writer
         was killed in the folder, so that the run, which claims the folder, removes its leftovers.
     """
     said, asked = read_note(folder, MADE_FROM), _recorded_arguments(arguments)
@@ -197,7 +222,7 @@ def reopen_ablation(arguments: AblationArguments, folder: Path) -> Ablation | No
             return None
         read_manifest(folder / schema.MANIFEST)
         study = load(folder) if sealed_tables(folder) else None
-        return study if isinstance(study, Ablation) else None
+        return study if isinstance(study, kind) else None
     except (AdapterProbeError, OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
         return None  # resuming the run repairs or reports it
 

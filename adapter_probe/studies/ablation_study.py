@@ -19,6 +19,7 @@ from adapter_probe.analysis.summary import AblationSummary
 from adapter_probe.analysis.summary_text import ablation_rows, both_scores
 from adapter_probe.argument_checks import checked
 from adapter_probe.errors import ResultsError
+from adapter_probe.results.ablation_files import read_generations
 from adapter_probe.results.atomic import make_folder
 from adapter_probe.results.schema import PREDICTIONS
 from adapter_probe.settings import Style, as_points
@@ -121,6 +122,14 @@ class Ablation(StoredStudy):
         if self._results is None:
             raise ResultsError(f"{self.folder} contains no predictions: there is no {PREDICTIONS} in it")
         return self._results() if callable(self._results) else self._results
+
+    @cached_property
+    def texts(self) -> pd.DataFrame | None:
+        """What every variant writes, ``generations.jsonl``; None where nothing is written.
+
+        One row per variant and example: `variant`, `row` (from 1), `text`, and its `score`.
+        """
+        return read_generations(self.folder)
 
     @property
     def predictions(self) -> np.ndarray:

@@ -6,19 +6,21 @@ them from here. Nobody compares or prints them, and without the methods for it t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from adapter_probe.ablation_settings import AblationSettings, check_strength
+from adapter_probe.ablation_settings import AblationSettings, check_strength, strengths_text
 from adapter_probe.checkpoints.files import refuse_full
+from adapter_probe.data.generating import Generation
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError
 from adapter_probe.jobs.resources import Machine
 from adapter_probe.jobs.slurm_options import SlurmOptions
 from adapter_probe.probe.arguments import Evaluation
+from adapter_probe.race_settings import GOAL, SPANS, RaceOptions, RaceSettings
 from adapter_probe.settings import (
     Basis,
     Dequantised,
@@ -27,8 +29,11 @@ from adapter_probe.settings import (
     OnBase,
     OnDevice,
     OneOfSeveral,
+    OutsideChoice,
     Settings,
+    Unit,
     fixed,
+    flag_of,
     required,
     setting,
 )
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
 
     from .ablation_study import Ablation
     from .example_files import ExampleSource
+    from .race_study import Race
+    from .rank_study import Ranks
 
 
 @runtime_checkable
@@ -85,6 +92,7 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
             metavar="CHECKPOINT", argument=True, place="checkpoint or name", shell=Path,
         )
     )  # fmt: skip
+    rank: int = fixed(0)
     base: str | Path | Module | None = setting(  # type: ignore[assignment]
         None, "base model, if it differs from the recorded one: a folder or a Hugging Face Hub name. Of a "
         "whole fine-tuned model, the one that it was trained from: its layers are switched between the two. "
@@ -108,7 +116,8 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
         None, "evaluation metric; by default that of the task. Without labels: kl, the divergence of the "
         "predictions from the intact model's, or agreement with them. In Python also a function from labels "
         "and predictions (class indices or regression values, ``[examples]`` each) to a score of which more "
-        "is better; the bootstrap calls it 10,000 times per variant.",
+        "is better; the bootstrap calls it 10,000 times per variant. With generate, a function from the "
+        "accepted answers (a list per text) and the texts to a number per text.",
         panel="Data",
     )  # fmt: skip
     against: ExampleSource = setting(
@@ -151,6 +160,30 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
     )  # fmt: skip
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunRanks(Ablate):
+    """The arguments of `adapter_probe.ranks`."""
+
+    ranks: Sequence[int] = setting(
+        (), "numbers of directions to keep; by default 1, 2, 4, ... below the rank of the adapters. All of "
+        "them, the adapter as it was trained, are always among them.", panel="Spans", least=1,
+    )  # fmt: skip
+    spans: str = setting(
+        "whole", "spans that are truncated one at a time besides all layers together: none (whole), single "
+        "layers (single), or as for ablate.", panel="Spans", metavar="SET", slug="{}", note="spans {}",
+    )  # fmt: skip
+    within: float = setting(
+        1.0, "percentage points that the needed directions may cost.", panel="Spans", metavar="POINTS"
+    )
+    strength: float = fixed(0.0)
+    outside: OutsideChoice = fixed("finetuned")
+    complement: bool = fixed(False)
+    against: ExampleSource = fixed(())
+    cluster: SlurmOptions | None = fixed(None)
+    lm_eval_json: str | Path | None = fixed(None)
+    lm_eval_samples: str | Path | None = fixed(None)
+
+
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 
 
@@ -167,6 +200,8 @@ class RunStrength(Ablate):
         "layers (single), or as for ablate.", panel="Spans", metavar="SET", slug="{}", note="spans {}",
     )  # fmt: skip
     strength: float = fixed(0.0)
+    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = fixed("")
+    by: Unit = fixed("span")
     complement: bool = fixed(False)
     reference: Literal["rows", "off", "none"] = fixed("rows")
     against: ExampleSource = setting(
@@ -174,6 +209,18 @@ class RunStrength(Ablate):
         "same strengths. In Python in any form that data accepts; see `Strengths.against`.",
         panel="Data", shell=list[Path],
     )  # fmt: skip
+    cluster: SlurmOptions | None = fixed(None)
+    lm_eval_json: str | Path | None = fixed(None)
+    lm_eval_samples: str | Path | None = fixed(None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunRace(RaceSettings, Ablate):
+    """The arguments of `adapter_probe.race`."""
+
+    goal: str = setting(SPANS, GOAL, metavar="GOAL", slug="{}")
+    complement: bool = fixed(False)
+    against: ExampleSource = fixed(())
     cluster: SlurmOptions | None = fixed(None)
     lm_eval_json: str | Path | None = fixed(None)
     lm_eval_samples: str | Path | None = fixed(None)
@@ -208,6 +255,10 @@ class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
         None, "multiply what the adapters in the layers change by this number, in the weights that are "
         "written.", panel="Output", metavar="S",
     )  # fmt: skip
+    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = setting(
+        "", "the same for every layer, such as 1,1,0.5, or for modules: a JSON file of patterns, such as "
+        '{"*.down_proj": 0.5}, and strengths.', panel="Output", metavar="LIST|FILE", shell=str,
+    )  # fmt: skip
     rank: int | None = setting(
         None, "of a fine-tuned model, for ``peft`` and ``mlx``: the largest rank of the LoRA that its "
         "difference to the base is written as.", least=1, panel="Output",
@@ -218,11 +269,17 @@ class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
         super().__post_init__()
         if self.strength is not None:
             check_strength(self.strength)
+        if self.strengths_by_layer != "":
+            if self.strength is not None:
+                raise CheckpointError("give either --strength or --strengths-by-layer, not both")
+            object.__setattr__(self, "strengths_by_layer", strengths_text(self.strengths_by_layer))
         refuse_full(Path(self.out))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSeveral, OnBase):
+class Prune(
+    Shown, RaceOptions, OnDevice, Encoded, Prompting, Generation, Labelled, Dequantised, OneOfSeveral, OnBase
+):
     """The arguments of `adapter_probe.prune`."""
 
     panel = "Spans"
@@ -241,6 +298,10 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
         None, "remove the longest span whose drop is at most this many percentage points in an ablation.",
         metavar="POINTS",
     )  # fmt: skip
+    race: bool = setting(
+        False, "with within, find the span by a race instead of an ablation, without all examples for all: "
+        "as adapter-probe ablate --race longest.", panel="Race",
+    )  # fmt: skip
     sites: str = setting(
         "both", "which adapters of the span to remove: both, or of a checkpoint of PEFT attention, ffn, or "
         "names of tuned modules, as for ablate.", metavar="NAMES",
@@ -248,13 +309,28 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
     strength: float = setting(
         0.0, "multiply what the span's adapters change by this number instead of removing them.", metavar="S"
     )
+    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = setting(
+        "", "instead of removing a span, multiply what the adapters change by a number for every layer, such "
+        'as 1,1,0.5, or by those of a JSON file of patterns, such as {"*.down_proj": 0.5}.',
+        metavar="LIST|FILE", shell=str,
+    )  # fmt: skip
+    rank: int | None = setting(
+        None, "keep this many of the largest directions of the span's adapters, by default of those of all "
+        "layers, instead of removing them.", metavar="K", least=1,
+    )  # fmt: skip
+    ranks: Ranks | str | Path | None = setting(
+        None, "results folder of a study of ranks: instead of a span, keep the fewest directions in all "
+        "layers that cost at most --within points in it. In Python also the study.", metavar="FOLDER",
+        shell=Path, place="results",
+    )  # fmt: skip
     basis: Basis = setting(
         "estimate",
         "whether the measured drop or the lower bound of its 95% interval is held against the tolerance.",
     )
-    ablation: Ablation | str | Path | None = setting(
+    ablation: Ablation | Race | str | Path | None = setting(
         None, "results folder of the ablation whose drops are held against the tolerance; by default the one "
-        "inside the checkpoint. In Python also the ablation.", metavar="FOLDER", shell=Path, place="ablation",
+        "inside the checkpoint. A finished race will do, too. In Python also the study.", metavar="FOLDER",
+        shell=Path, place="ablation",
     )  # fmt: skip
     data: str | Path | Sequence[str | Path] = setting(
         (), "file of labelled examples to use instead of the checkpoint's own task; required for checkpoints "
@@ -263,9 +339,37 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
 
     def __post_init__(self) -> None:  # what costs nothing is checked before anything is loaded
         super().__post_init__()
-        if (self.span is None) == (self.within is None):
-            raise ResultsError("give either --span FIRST-LAST or --within POINTS")
-        if self.within is not None and isinstance(given := self.chosen_by, str | Path):
+        if self.race and (self.within is None or self.ablation is not None or self.basis != "estimate"):
+            raise ResultsError(
+                "--race decides by its own bounds about --within; add --within POINTS, and omit --span, "
+                "--ablation and --basis"
+            )
+        if self.race and self.ranks is not None:
+            raise ResultsError("--race is about spans, and --ranks about directions; omit one of them")
+        if not self.race and (given := RaceOptions.of(self).slugs()):
+            raise ResultsError(f"{flag_of(next(iter(given)))} applies only to a race; add --race")
+        if self.strengths_by_layer != "":
+            others = (self.span, self.within, self.rank, self.ranks, self.strength or None)
+            if any(one is not None for one in others):
+                raise ResultsError(
+                    "--strengths-by-layer says what becomes of every layer; give it without --span, "
+                    "--within, --strength and ranks"
+                )
+            refuse_full(Path(self.out))
+            return
+        if self.rank is not None and (self.strength or self.within is not None):
+            raise ResultsError(
+                f"--rank {self.rank} says what is kept, so it is given without --strength and --within; "
+                "--ranks FOLDER --within POINTS chooses one"
+            )
+        if self.ranks is not None and (self.span, self.rank, self.strength) != (None, None, 0.0):
+            raise ResultsError("--ranks chooses the rank of all layers; give it with --within POINTS only")
+        if self.ranks is not None and self.within is None:
+            raise ResultsError("--ranks needs --within POINTS, which the directions may cost")
+        if self.rank is None and (self.span is None) == (self.within is None):
+            raise ResultsError("give one of --span FIRST-LAST, --within POINTS and --strengths-by-layer")
+        by_study = self.ranks is None and self.within is not None and not self.race
+        if by_study and isinstance(given := self.chosen_by, str | Path):
             from adapter_probe.results.schema import holds_results  # which imports pandas
 
             if not holds_results(Path(given)):
@@ -276,7 +380,7 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Labelled, Dequantised, OneOfSev
         refuse_full(Path(self.out))
 
     @property
-    def chosen_by(self) -> Ablation | str | Path:
+    def chosen_by(self) -> Ablation | Race | str | Path:
         """The ablation that the span is chosen by: the given one, or the one inside the checkpoint."""
         files = [self.data] if isinstance(self.data, str | Path) else list(self.data)
         own = f"ablation-data-{Path(files[0]).stem}" if files else "ablation"

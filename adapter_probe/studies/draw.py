@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from adapter_probe.figures.gallery import GalleryItem
 
     from .ablation_study import Ablation
+    from .race_study import Race
+    from .rank_study import Ranks
     from .strength_study import Strengths
     from .suite import Suite
     from .sweep_trials import Sweep
@@ -52,6 +54,8 @@ def ablation_report(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
              "predictions": schema.PREDICTIONS}  # fmt: skip
     if study.groups is not None:
         names["groups"] = schema.GROUPS_CSV
+    if (study.folder / schema.GENERATIONS).is_file():
+        names["generations"] = schema.GENERATIONS
     files = {name: str(study.folder / file) for name, file in names.items()}
     files |= draw_into_folder(study, tolerance=tolerance)
     if study.against is None:
@@ -68,6 +72,22 @@ def strength_report(study: Strengths) -> dict[str, Any]:
     against = {} if study.against is None else {"against": strength_report(study.against)}
     return {
         **to_record(said), "verdict": said.verdict, "points": schema.plain_rows(study.table), **against,
+        "files": {**files, **draw_into_folder(study)},
+    }  # fmt: skip
+
+
+def race_report(study: Race) -> dict[str, Any]:
+    """Draw a finished race into its folder; its summary with the paths of all files."""
+    files = {"spans": str(study.folder / schema.SPANS_CSV), "race": str(study.folder / schema.RACE)}
+    return {**to_record(study.summary), "files": {**files, **draw_into_folder(study)}}
+
+
+def rank_report(study: Ranks) -> dict[str, Any]:
+    """Draw a finished study of ranks into its folder; its summary and points with the paths of files."""
+    files = {name: str(study.folder / f"{name}.csv") for name in ("ranks", "spectra")}
+    said = study.summary
+    return {
+        **to_record(said), "verdict": said.verdict, "points": schema.plain_rows(study.table),
         "files": {**files, **draw_into_folder(study)},
     }  # fmt: skip
 

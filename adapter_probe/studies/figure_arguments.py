@@ -42,7 +42,7 @@ class Report(Encoded):
     folders: DrawnStudy | str | Path | Sequence[DrawnStudy | str | Path] = field(
         metadata=required(
             "results folders, or checkpoints that contain ablations. In Python also ablations, their "
-            "averages and comparisons, studies of strengths, and sweeps.",
+            "averages and comparisons, studies of strengths and ranks, and sweeps.",
             metavar="FOLDER...", shell=list[Path], argument=True, place="results",
         )
     )  # fmt: skip

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe import wording
+from adapter_probe.ablation_settings import read_strengths
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import AdapterProbeError, CheckpointError
 from adapter_probe.models.peft_method import PeftMethod
 
 from .checkpoint_arguments import Convert, Inspect
 
 if TYPE_CHECKING:
-    from adapter_probe.checkpoints.headers import Contents
-    from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
+    from adapter_probe.checkpoints.opened_peft import OpenedPeft
 
 
 @taking(Inspect)
@@ -35,28 +35,18 @@ def inspect(call: Inspect) -> dict[str, Any]:
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
     """
-    from adapter_probe.checkpoints.headers import read_contents
-    from adapter_probe.checkpoints.mlx import as_peft
-    from adapter_probe.checkpoints.peft_headers import read_peft_contents
+    from adapter_probe.checkpoints.contents import contents_of
+    from adapter_probe.checkpoints.opening import open_any
+    from adapter_probe.checkpoints.shared import BaseWithoutWeights
 
     place = None if call.base is None else str(call.base)
-    translated = as_peft(choose_adapter(Path(call.checkpoint), call.adapter), place)
-    folder = translated.folder
-    contents = read_contents(folder, place) or read_peft_contents(folder, place)
-    if contents is None:
-        from adapter_probe.checkpoints.opened_peft import OpenedPlaced
-        from adapter_probe.checkpoints.opening import open_any
-
-        opened = open_any(folder, place)
-        if isinstance(opened, OpenedPlaced):
-            contents = contents_of(opened)
-        else:
-            contents = read_peft_contents(opened.folder, opened.description.base.name, opened=True)
-            if contents is not None:
-                described = replace(contents.description, task=opened.description.task)
-                contents = replace(contents, description=described, notes=opened.notes)
-    if contents is None:
-        raise CheckpointError(f"checkpoint {folder} opens, but the files of its base cannot be listed")
+    folder = choose_adapter(Path(call.checkpoint), call.adapter)
+    try:
+        contents = contents_of(open_any(folder, place, shared=BaseWithoutWeights()))
+    except AdapterProbeError:
+        raise
+    except Exception:  # code of a tuner or a family that needs the numbers
+        contents = contents_of(open_any(folder, place))
     description, counts = contents.description, contents.counts
     return {
         "base": description.base.name,
@@ -76,29 +66,8 @@ def inspect(call: Inspect) -> dict[str, Any]:
         "trained_parameters_without_head": contents.trained_body,
         "percent_of_base": 100 * contents.trained_body / contents.pretrained,
         "adapters_percent_of_base": 100 * counts["adapters"] / contents.pretrained,
-        "notes": [*translated.notes, *contents.notes],
+        "notes": list(contents.notes),
     }
-
-
-def contents_of(opened: OpenedPlaced) -> Contents:
-    """The contents of an open checkpoint, as `read_contents` reads them from files."""
-    from adapter_probe.checkpoints.headers import Contents, count_parameters
-    from adapter_probe.replay.stacks import find_layers
-    from adapter_probe.replay.switches import Switches
-
-    model, about = opened.model, opened.description
-    layers = find_layers(model, Switches()) if Switches().inside(model) else []
-    parts = {layer.name: layer.parts for layer in layers}
-    counts = count_parameters(opened.shapes, opened.trained, opened.missing, f"{model.base_model_prefix}.")
-    return Contents(
-        about,
-        model.config.model_type,
-        len(opened.layer_names),
-        about.base.hidden_size,
-        sum(bool(part) for name in opened.layer_names for part in parts.get(name, ())),
-        *counts,
-        opened.notes,
-    )
 
 
 def _method(method: Any) -> dict[str, Any]:
@@ -153,18 +122,19 @@ def _write(call: Convert, out: Path) -> list[str]:
     source, files = choose_adapter(Path(call.source), call.adapter), as_tuple(call.data)
     opened = open_any(source, None if call.base is None else str(call.base))
     _refuse_rank(opened, call)
-    if call.rank is None and call.strength is not None and isinstance(opened, OpenedPlaced):
+    strengths = _strengths(opened, call)
+    if strengths is not None and isinstance(opened, OpenedPlaced):
         from adapter_probe.checkpoints.scaling import scaled
 
-        opened = scaled(opened, call.strength)
+        opened = scaled(opened, strengths)
     if call.to == "mlx":
         base = opened.description.base
         with TemporaryDirectory() as made:
-            lost = _write_peft(opened, Path(made, "peft"), call, "MLX-LM")
+            lost = _write_peft(opened, Path(made, "peft"), call, strengths, "MLX-LM")
             write_mlx(Path(made, "peft"), base.n_layers, base.name, out)
         return lost
     if call.to == "peft":
-        return _write_peft(opened, out, call)
+        return _write_peft(opened, out, call, strengths)
     if not isinstance(opened, OpenedPlaced):
         raise CheckpointError(
             f"checkpoint {call.source} is loaded by PEFT, so it can be written in PEFT's or MLX-LM's format "
@@ -194,6 +164,11 @@ def _refuse_rank(opened: OpenedPeft, call: Convert) -> None:
         raise CheckpointError(
             f"--rank {call.rank} applies only to a fine-tuned model that is written with --to peft or mlx"
         )
+    if finetuned and call.strengths_by_layer:
+        raise CheckpointError(
+            f"checkpoint {call.source} is a fine-tuned model, whose difference to its base has one strength; "
+            "give --strength"
+        )
     if finetuned and call.rank is None and (lora or call.strength is not None):
         raise CheckpointError(
             f"checkpoint {call.source} is a fine-tuned model, whose difference to its base is written with "
@@ -201,8 +176,20 @@ def _refuse_rank(opened: OpenedPeft, call: Convert) -> None:
         )
 
 
-def _write_peft(opened: OpenedPeft, out: Path, call: Convert, library: str = "PEFT") -> list[str]:
-    """Write PEFT's format, whatever was opened; adapters of PEFT are scaled by a strength."""
+def _strengths(opened: OpenedPeft, call: Convert) -> Mapping[Any, float] | None:
+    """What the adapters in the layers are multiplied by; None if they stay, or of a fine-tuned model."""
+    from adapter_probe.checkpoints.scaling import in_layers
+
+    if call.rank is not None or (call.strength is None and not call.strengths_by_layer):
+        return None
+    by_layer = call.strengths_by_layer and read_strengths(str(call.strengths_by_layer))
+    return in_layers(opened.model, by_layer or call.strength or 0.0)
+
+
+def _write_peft(
+    opened: OpenedPeft, out: Path, call: Convert, strengths: Mapping[Any, float] | None, library: str = "PEFT"
+) -> list[str]:
+    """Write PEFT's format, whatever was opened; modules of PEFT are scaled by strengths."""
     from adapter_probe.checkpoints.converting import to_peft
     from adapter_probe.checkpoints.opened_peft import OpenedFinetuned, OpenedPlaced
 
@@ -213,10 +200,10 @@ def _write_peft(opened: OpenedPeft, out: Path, call: Convert, library: str = "PE
     if isinstance(opened, OpenedPlaced):
         to_peft(opened, out, library)
         return []
-    if call.strength is not None:
-        from adapter_probe.checkpoints.scaling import in_layers, write_scaled
+    if strengths is not None:
+        from adapter_probe.checkpoints.scaling import write_scaled
 
-        write_scaled(opened, in_layers(opened.model), call.strength, out)
+        write_scaled(opened, strengths, out)
         return []
     from adapter_probe.checkpoints.peft_pruning import write_without
 

@@ -19,7 +19,7 @@ from adapter_probe.data.rows import is_column
 from adapter_probe.device import choose_device
 from adapter_probe.errors import DataError, ModelError, must_be, shown
 from adapter_probe.probe.texts import OpenModel
-from adapter_probe.spans import SITES, Span, as_span, in_model
+from adapter_probe.spans import Span, as_span, in_model
 
 from .checkpoint_arguments import Tokenizer
 from .model_in_memory import device_of, open_given
@@ -201,7 +201,7 @@ class Model:
                 )
             if span.stack:
                 span = in_model(self._running.model.stacks, span)
-            mask[len(SITES) * span.first : len(SITES) * (span.last + 1)] = False
+            mask.reshape(-1, len(self._running.model.sites))[span.first : span.last + 1] = False
             return mask
         return self._checked(given[None])[0]
 

@@ -25,6 +25,7 @@ from adapter_probe.analysis.study_records import section_of
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.mlx import as_peft
+from adapter_probe.data.generating import Generation
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.device import choose_device, use_threads
@@ -43,9 +44,12 @@ from adapter_probe.wording import tolerance_text
 from .ablation_study import Ablation
 from .checkpoint_arguments import Prune
 from .example_files import check_files
-from .load import ablations_of
+from .load import ablations_of, load
+from .race_choice import chosen_in_race, race_for
+from .race_study import Race
+from .ranks import chosen_rank
 
-ChosenOn = Literal["half", "all"]
+ChosenOn = Literal["half", "all", "race"]
 
 
 @dataclass(frozen=True)
@@ -55,8 +59,9 @@ class Pruning:
     Attributes:
         span: the layers whose adapters were removed.
         chosen_on: None if the span was given; ``half`` if it was chosen on one half of the examples, and
-            scores and interval were measured on the other half; ``all`` if it was chosen on the same examples
-            as scores and interval, which makes them optimistic.
+            scores and interval were measured on the other half; ``race`` if a race decided about it, and they
+            were measured on the examples that its verdict did not need; ``all`` if it was chosen on the same
+            examples as scores and interval, which makes them optimistic.
         n_examples_chosen_on: number of examples that the span was chosen on; None if the span was given.
         n_examples: number of examples that the scores and the interval were measured on.
         metric: metric of the scores: the ablation's, or the task's if the span was given.
@@ -67,7 +72,9 @@ class Pruning:
         adapter_parameters_before, adapter_parameters_after: numbers of adapter parameters.
         seconds_before, seconds_after: time of one evaluation of a few examples on this machine.
         checkpoint: folder of the new checkpoint.
-        strength: what the span's adapters were multiplied by; 0 if they were removed.
+        strength: what the span's adapters were multiplied by; 0 if they were removed, ``by layer`` if every
+            layer or module has its own strength.
+        rank: how many directions they keep; None where they were not truncated.
         warning: why the ablation that the span was chosen by is not informative, such as a model that is no
             better than guessing; None if it is informative.
     """
@@ -88,7 +95,8 @@ class Pruning:
     seconds_after: float
     checkpoint: Path
     warning: str | None = None
-    strength: float = 0.0
+    strength: float | str = 0.0
+    rank: int | None = None
 
 
 _MAY_DIFFER = frozenset(f"settings.{name}" for name in (*AblationSettings.choice_of_spans, "precision"))
@@ -99,7 +107,7 @@ _MAY_DIFFER = frozenset(f"settings.{name}" for name in (*AblationSettings.choice
 class _Choice:
     """A span, what it was chosen on, and the examples (int ``[examples]``) held out to measure it on."""
 
-    span: Span
+    span: Span | None
     chosen_on: ChosenOn | None = None
     n_examples: int | None = None
     measured: np.ndarray | None = None
@@ -111,8 +119,12 @@ def prune(call: Prune) -> Pruning:
     """Remove the adapters of a span of layers and write the smaller checkpoint.
 
     Give either `span` or `within`. With `within`, the span is chosen on a fixed random half of the examples
-    of an ablation, and scores and interval are measured on the other half. A PEFT checkpoint stays in PEFT's
-    format. With `strength` the adapters are not removed: the new checkpoint has them scaled.
+    of an ablation, and scores and interval are measured on the other half; or by a race, and they are
+    measured on the examples that the span's verdict did not need. A PEFT checkpoint stays in PEFT's
+    format. With `strength` the adapters are not removed: the new checkpoint has them scaled, with
+    `strengths_by_layer` every layer or module by a number of its own. With `rank` they keep so many of their
+    largest directions; with `ranks` and `within` the fewest that cost at most this in a study of ranks,
+    chosen and measured on halves in the same way.
 
     Raises:
         CheckpointError, ModelError, DataError: the checkpoint, its base or its data cannot be opened, or the
@@ -122,10 +134,16 @@ def prune(call: Prune) -> Pruning:
     use_threads(call.threads)
     checkpoint, out = choose_adapter(Path(call.checkpoint), call.adapter), Path(call.out)
     within = None if call.within is None else as_points("--within", call.within)
-    choice = None if call.span is None else _Choice(_as_span(call.span))
+    choice = _Choice(_as_span(call.span)) if call.span is not None else None
+    by_rank = None if call.ranks is None or within is None else chosen_rank(call.ranks, within)
+    if by_rank is not None or call.rank is not None:
+        choice = choice or _Choice(None)
+    rank = by_rank.rank if by_rank is not None else call.rank or 0
     files = tuple(map(str, as_tuple(call.data)))
     check_files(checkpoint, call.encoding, *files)
-    study = None if within is None else ablations_of([call.chosen_by])[0]
+    study: Ablation | Race | None = by_rank.study if by_rank is not None else None
+    if within is not None and study is None:
+        study = _chosen_by(call, checkpoint, files)
     with activity(f"prune: opening {checkpoint}", call.progress):
         arguments = AblationArguments(
             str(checkpoint),
@@ -135,20 +153,32 @@ def prune(call: Prune) -> Pruning:
             label_names=as_tuple(call.label_names),
             metric=_metric_of(study),
             **_examples_of(study),
-            settings=AblationSettings(strength=call.strength, sites=call.sites),
+            settings=AblationSettings(
+                strength=call.strength,
+                strengths_by_layer=call.strengths_by_layer,
+                sites=call.sites,
+                rank=rank,
+            ),
             dequantise=call.dequantise,
             **vars(Prompting.of(call)),
+            **vars(_generation_of(call, study)),
         )
         request = _remembering(prepare_ablation(arguments, choose_device(call.device)), files)
+    if call.strengths_by_layer:
+        choice = _Choice(None)
     if choice is None:
         assert study is not None
         assert within is not None
         with activity("prune: choosing the span", call.progress):
-            choice = _choose(request, study, checkpoint, within, call.basis)
+            choose = _choose_by_race if isinstance(study, Race) else _choose
+            choice = choose(request, study, checkpoint, within, call.basis)
+    if by_rank is not None:
+        _refuse_other(request, by_rank.study, checkpoint)
+        choice = _Choice(None, "half", by_rank.n_examples, by_rank.measured)
     source = as_peft(checkpoint, None if call.base is None else str(call.base)).folder
     pruned = prune_checkpoint(request, source, choice.span, out, call.progress)
     with activity("prune: computing intervals and tests", call.progress):
-        return _measured(pruned, choice, out)
+        return _measured(pruned, choice, out, rank)
 
 
 def _as_span(span: Span | tuple[int, int] | int | str) -> Span:
@@ -175,14 +205,36 @@ def _remembering(request: AblationRequest, data: Sequence[str]) -> AblationReque
     return replace(request, checkpoint=replace(opened, description=description))
 
 
-def _metric_of(study: Ablation | None) -> str | None:
-    """The metric that the ablation has chosen by; None for that of the task."""
-    if study is None:
-        return None
+def _chosen_by(call: Prune, checkpoint: Path, data: Sequence[str]) -> Ablation | Race:
+    """The study that the span is chosen by: an ablation or a race that is finished, or a race that runs now.
+
+    Raises:
+        ResultsError: the folder holds another study; see `race`.
+    """
+    if call.race:
+        return race_for(call, checkpoint, data)
+    given = call.chosen_by
+    study = given if isinstance(given, Ablation | Race) else load(given)
+    return study if isinstance(study, Race) else ablations_of([study])[0]
+
+
+def _metric_of(study: Ablation | Race | None) -> str | None:
+    """The metric that the span was chosen by; None for that of the task."""
+    if study is None or isinstance(study, Race):
+        return study and study.summary.metric
     return study.results.metric if study.has_predictions else study.summary.metric
 
 
-def _examples_of(study: Ablation | None) -> dict[str, Any]:
+def _generation_of(call: Prune, study: Ablation | Race | None) -> Generation:
+    """How texts are written: as the user says, or as in the ablation."""
+    asked = Generation.of(call)
+    if asked.generate or study is None or isinstance(study, Race) or not study.has_predictions:
+        return asked
+    said = study.results.settings.get("generation")
+    return asked if said is None else Generation(**{**said, "until": tuple(said.get("until", ()))})
+
+
+def _examples_of(study: Ablation | Race | None) -> dict[str, Any]:
     """The split and the number of examples of the ablation, so that its span is measured on the same."""
     if study is None:
         return {}
@@ -197,24 +249,12 @@ def _choose(
     Raises:
         ResultsError: the ablation is of another checkpoint, has no intervals, or no span is within.
     """
-    if not study.identity:
-        raise ResultsError(
-            f"{study.folder} contains no {MANIFEST}, so the ablated checkpoint is unknown; give --span"
-        )
     if section_of(study.identity, "settings").get("by") == "module":
         raise ResultsError(
             f"{study.folder} is a map of layers and modules, which does not say which modules can go "
             "together; give --span FIRST-LAST with --sites NAMES"
         )
-    precision = section_of(study.identity, "settings").get("precision")  # which pruning does not choose
-    refuse_changes(
-        study.identity,
-        {**request.identity, "code_schema": PREDICTIONS_VERSION.get(str(precision))},
-        f"{study.folder} is not an ablation of {checkpoint} as it is now",
-        f"; run `adapter-probe ablate {checkpoint} --out FOLDER` and give that folder with --ablation, or "
-        "give --span",
-        apart=_MAY_DIFFER,
-    )
+    _refuse_other(request, study, checkpoint)
     if study.has_predictions:
         chosen, measured = random_halves(study.results)
         if not len(chosen):
@@ -236,6 +276,37 @@ def _choose(
     span = Span(int(found["first"]), int(found["last"]), str(found.get("stack", "")))
     warning = (study.summary.stacks or {}).get(span.stack, study.summary).warning
     return _Choice(span, "half" if study.has_predictions else "all", n_examples, measured, warning)
+
+
+def _choose_by_race(
+    request: AblationRequest, study: Race, checkpoint: Path, within: float, basis: Basis
+) -> _Choice:
+    """The longest span within the tolerance by a race; see `chosen_in_race`."""
+    _refuse_other(request, study, checkpoint)
+    span, n, rest = chosen_in_race(study, within)
+    return _Choice(span, "all" if rest is None else "race", n, rest, study.summary.warning)
+
+
+def _refuse_other(request: AblationRequest, study: Ablation | Race, checkpoint: Path) -> None:
+    """Refuse an ablation of another checkpoint, base, data or settings.
+
+    Raises:
+        ResultsError: it is one.
+    """
+    if not study.identity:
+        raise ResultsError(
+            f"{study.folder} contains no {MANIFEST}, so the ablated checkpoint is unknown; give --span"
+        )
+    precision = section_of(study.identity, "settings").get("precision")  # which pruning does not choose
+    what = "a race" if isinstance(study, Race) else "an ablation"
+    refuse_changes(
+        {name: own for name, own in study.identity.items() if name != "race"},
+        {**request.identity, "code_schema": PREDICTIONS_VERSION.get(str(precision))},
+        f"{study.folder} is not {what} of {checkpoint} as it is now",
+        f"; run `adapter-probe ablate {checkpoint} --out FOLDER` and give that folder with --ablation, or "
+        "give --span",
+        apart=_MAY_DIFFER,
+    )
 
 
 def _with_adapters(spans: pd.DataFrame, request: AblationRequest) -> pd.DataFrame:
@@ -261,7 +332,7 @@ def _table(study: Ablation, checkpoint: Path, basis: Basis) -> pd.DataFrame:
     return study.spans.assign(ci_low_points=np.nan)
 
 
-def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path) -> Pruning:
+def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path, rank: int) -> Pruning:
     results = (
         pruned.results if choice.measured is None else restrict_to_examples(pruned.results, choice.measured)
     )
@@ -285,4 +356,5 @@ def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path) -> Pruning:
         checkpoint=out,
         warning=choice.warning,
         strength=pruned.strength,
+        rank=rank or None,
     )

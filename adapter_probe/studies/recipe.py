@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from safetensors import safe_open
 
 from adapter_probe.analysis.peft_settings import (
     kept_layers,
@@ -18,8 +19,8 @@ from adapter_probe.analysis.peft_settings import (
     studied_lora,
 )
 from adapter_probe.analysis.removable import longest_removable, spans_with_adapters
+from adapter_probe.checkpoints.adapter_folder import WEIGHTS
 from adapter_probe.checkpoints.files import CONFIG, read_json_file
-from adapter_probe.checkpoints.peft_headers import WEIGHTS, stored_in
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.results.atomic import make_folder, write_json, write_text
 from adapter_probe.settings import as_points
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from adapter_probe.ablation_results import AblationResults
-    from adapter_probe.analysis.study_records import AblationRecord
+    from adapter_probe.analysis.study_records import AblationRecord, RankRecord
 
 CARD = "README.md"
 _UNTRAINED = (
@@ -121,6 +122,55 @@ def write_recipe(
     return recipe
 
 
+def write_rank_recipe(study: RankRecord, out: str | Path, checkpoint: str | Path | None) -> Path:
+    """Write the recipe of a study of ranks; see `Ranks.recipe`."""
+    said, found = study.summary, Path(study.folder.resolve().parent if checkpoint is None else checkpoint)
+    if not (found / CONFIG).is_file():
+        raise ResultsError(f"{found} contains no {CONFIG}; give the checkpoint of the study with checkpoint=")
+    config = read_json_file(found / CONFIG)
+    if config.get("peft_type") != "LORA":
+        raise ResultsError(f"{found}: a recipe of ranks needs a LoRA of PEFT, not {config.get('peft_type')}")
+    ranks, alphas = (dict(config.get(name) or {}) for name in ("rank_pattern", "alpha_pattern"))
+    r, alpha = config.get("r", 8), config.get("lora_alpha", 8)
+
+    def scaled(old_alpha: float, old: int) -> float:
+        share = min(old, said.needed) / old
+        found = round(old_alpha * (math.sqrt(share) if config.get("use_rslora") else share), 9)
+        return int(found) if found == int(found) else found
+
+    changed = {
+        **config, "inference_mode": False, "r": min(r, said.needed), "lora_alpha": scaled(alpha, r),
+        "rank_pattern": {
+            name: min(one, said.needed)
+            for name, one in ranks.items()
+            if min(one, said.needed) != min(r, said.needed)
+        },
+        "alpha_pattern": {
+            name: scaled(alphas.get(name, alpha), ranks.get(name, r)) for name in {**ranks, **alphas}
+        },
+    }  # fmt: skip
+    folder = make_folder(Path(out))
+    if folder.resolve() == found.resolve():
+        raise ResultsError(f"{out} is the checkpoint itself; give another folder for the recipe")
+    write_json(folder / CONFIG, changed)
+    rows = study.ranks[study.ranks["whole"]].sort_values("rank")
+    lines = [
+        f"| {row.rank} | {drop_text(-row.delta_points, said.metric)} | {100 * row.energy:.0f}% |"
+        for row in rows.itertuples(index=False)
+    ]
+    card = [
+        f"# A LoRA of rank {said.needed} in place of {said.largest}", "",
+        f"{metric_name(said.metric)} on {said.data}, {examples_text(said.n_examples, said.metric)}. "
+        f"Directions needed: {said.verdict}.", "",
+        "| directions kept | against all | share of the energy |", "| --- | --- | --- |", *lines, "",
+        "Nothing has been trained with this configuration. The study cuts down a LoRA that was trained with "
+        "more directions. Whether one that is trained with so few does as well is not known before it is "
+        "trained and evaluated.",
+    ]  # fmt: skip
+    write_text(folder / CARD, "\n".join(card) + "\n")
+    return folder
+
+
 def _refuse_scaled(study: AblationRecord) -> None:
     """Refuse an ablation whose adapters were scaled: it does not say what is missed without them."""
     if study.summary.strength:
@@ -133,7 +183,8 @@ def _refuse_scaled(study: AblationRecord) -> None:
 def _refuse_numbered(checkpoint: Path) -> None:
     """Refuse modules with a number after the layer's, such as experts: PEFT would take it for the layer."""
     try:
-        names = [name for name, _ in stored_in(checkpoint / WEIGHTS[0])]
+        with safe_open(checkpoint / WEIGHTS[0], "numpy") as file:
+            names = list(file.keys())
     except FileNotFoundError:  # an older checkpoint of torch.save
         return
     numbered = (name for name in names if sum(part.isdecimal() for part in name.split(".")) > 1)

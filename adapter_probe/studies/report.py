@@ -16,9 +16,11 @@ from adapter_probe.analysis.study_records import section_of
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.checkpoints.identity import checkpoint_identity
+from adapter_probe.data.generating import Generation
 from adapter_probe.data.given import given_task
 from adapter_probe.data.lm_eval_tasks import is_task
-from adapter_probe.data.requests import load_requests
+from adapter_probe.data.prompts import prompts_of
+from adapter_probe.data.requests import load_requests, read_tables
 from adapter_probe.data.sources import read_split, subset
 from adapter_probe.data.tagged import Tagged
 from adapter_probe.data.tasks import Columns, Split, TaskSpec, load_split
@@ -26,10 +28,11 @@ from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.figures.report.ablation_section import ReportedAblation
 from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.figures.report.page import Reported, write_report
-from adapter_probe.metrics import OF_CHOICES, check_kind, default_metric
+from adapter_probe.metrics import OF_CHOICES, check_kind, default_metric, is_generated
+from adapter_probe.results.ablation_files import read_generations
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 from adapter_probe.results.fingerprints import refuse_changes
-from adapter_probe.results.schema import PREDICTIONS
+from adapter_probe.results.schema import GENERATIONS, PREDICTIONS
 from adapter_probe.results.sealing import MADE_FROM, read_note
 from adapter_probe.settings import as_points
 from adapter_probe.version import __version__
@@ -38,6 +41,8 @@ from .ablation_study import Ablation
 from .comparison import Average, Comparison, average, compare
 from .figure_arguments import Report
 from .load import studies_of
+from .race_study import Race
+from .rank_study import Ranks
 from .strength_study import Strengths
 from .study_base import DrawnStudy
 from .sweep_trials import Sweep
@@ -71,10 +76,10 @@ def report(call: Report) -> ReportPage:
     given, files = [Path(c) for c in as_tuple(call.checkpoints)], [Path(f) for f in as_tuple(call.data)]
     studies: list[DrawnStudy] = studies_of(as_tuple(call.folders))
     for study in studies:
-        if not isinstance(study, (Ablation, Average, Comparison, Sweep, Strengths)):
+        if not isinstance(study, (Ablation, Average, Comparison, Sweep, Strengths, Ranks, Race)):
             raise ResultsError(
-                "a report describes ablations, their averages and comparisons, studies of strengths, and "
-                f"sweeps, not {type(study).__name__}"
+                "a report describes ablations, their averages and comparisons, races, studies of strengths "
+                f"and ranks, and sweeps, not {type(study).__name__}"
             )
     ablations = [study for study in studies if isinstance(study, Ablation)]
     _refuse_strangers(given, ablations)
@@ -96,10 +101,11 @@ def report(call: Report) -> ReportPage:
             n_texts += len(part.texts.texts) if part.texts else 0
         elif isinstance(study, (Average, Comparison)):
             parts.append(study.record)
-    curves = [*maps, *(study.record for study in studies if isinstance(study, (Sweep, Strengths)))]
+    of_curves = (study.record for study in studies if isinstance(study, (Sweep, Strengths, Ranks, Race)))
+    curves = [*maps, *of_curves]
     out = Path(call.out or ("report-space" if call.space else "report.html"))
     if call.space:
-        of_checkpoints = [study for study in studies if isinstance(study, (Ablation, Strengths))]
+        of_checkpoints = [study for study in studies if isinstance(study, (Ablation, Strengths, Ranks, Race))]
         _write_space(out, [study.folder.resolve().parent.name for study in of_checkpoints])
         out /= "index.html"
     return ReportPage(write_report(out, parts, curves, tolerance=tolerance), n_texts)
@@ -235,7 +241,9 @@ def texts_of(
     """
     # Rows of choices are read without a tokenizer.
     choices = results.kind == "causal" and results.metric in OF_CHOICES
-    if results.are_right is None or (results.kind in ("causal", "pairwise", "ranking") and not choices):
+    writes = is_generated(results.metric)
+    unlisted = results.kind in ("causal", "pairwise", "ranking") and not choices and not writes
+    if results.are_right is None or unlisted:
         return None
     asked = read_note(folder, MADE_FROM).get("asked") or {}
     noted = [Path(str(entry)) for entry in asked.get("data") or () if not is_task(str(entry))]
@@ -247,7 +255,7 @@ def texts_of(
     for found in _candidates(results, files, given, task, str((checkpoint or folder) / DESCRIPTION), choices):
         tried = True
         if found[0] == wanted:
-            return found[1]
+            return replace(found[1], written=_written(folder, results)) if writes else found[1]
     if tried:
         name = results.settings.get("task", "")
         raise DataError(
@@ -257,6 +265,21 @@ def texts_of(
     raise ResultsError(
         f"--examples: {folder} does not say where its examples are; give their file with --data"
     )
+
+
+def _written(folder: Path, results: AblationResults) -> tuple[tuple[str, ...], ...]:
+    """What every variant writes, in the order of the results.
+
+    Raises:
+        ResultsError: the folder has no such table, or a damaged one.
+    """
+    table = read_generations(folder)
+    by_name = (
+        {} if table is None else {name: own["text"].fillna("") for name, own in table.groupby("variant")}
+    )
+    if any(len(by_name.get(name, ())) != results.n_examples for name in results.row_names):
+        raise ResultsError(f"--examples: {folder / GENERATIONS} does not have the texts of every variant")
+    return tuple(tuple(by_name[name]) for name in results.row_names)
 
 
 def _split(results: AblationResults) -> str:
@@ -269,6 +292,14 @@ def _candidates(
     """Fingerprint and texts of the given or recorded files, then of the checkpoint's own task."""
     split, n_examples = _split(results), results.n_examples
     paths = tuple(str(path.resolve()) for path in files)
+    if is_generated(results.metric):
+        if paths:
+            rows = prompts_of(
+                None, read_tables(paths, encoding), split, Generation(generate=True), n_examples
+            )
+            truths = tuple(" / ".join(row.choices) for row in rows.rows)
+            yield rows.fingerprint, ExampleTexts(tuple(row.context for row in rows.rows), truths=truths)
+        return
     if choices:
         if paths:
             asked = load_requests(None, paths, split, n_examples, encoding)

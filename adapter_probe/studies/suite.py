@@ -248,8 +248,8 @@ def _trained(
     """Train what is missing, and count the parameters of the first seed of each task from the files."""
     import torch
 
+    from adapter_probe.checkpoints.adapter_folder import WEIGHTS
     from adapter_probe.checkpoints.files import DELTA
-    from adapter_probe.checkpoints.peft_headers import WEIGHTS
     from adapter_probe.jobs.checkpoint_jobs import train_checkpoints
     from adapter_probe.jobs.trial_run import count_parameters
     from adapter_probe.jobs.trials import numbers_in

@@ -11,23 +11,22 @@ from typing import Any
 
 import torch
 
-from adapter_probe.checkpoints.base import LoadedBase, has_untrained_pooler, load_tokenizer
+from adapter_probe.checkpoints.adapter_folder import WEIGHTS
+from adapter_probe.checkpoints.base import has_untrained_pooler, load_tokenizer
 from adapter_probe.checkpoints.base_config import silent_transformers
 from adapter_probe.checkpoints.description import Description, read_description, write_description
 from adapter_probe.checkpoints.files import DESCRIPTION, Unsupported
 from adapter_probe.checkpoints.native import library_versions, save_checkpoint
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.peft_headers import WEIGHTS
 from adapter_probe.errors import ResultsError, one_line
 from adapter_probe.metrics import sign_of
-from adapter_probe.models.evaluation import Saving
 from adapter_probe.results.atomic import remove_leftovers
 from adapter_probe.results.fingerprints import refuse_changes, sha256_of
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory, read_manifest
 
 from .loop import OnProgress, Trainer
+from .model import TrainingModel
 from .request import TrainingRequest, build_model, identity_of, load_inputs, warn_of_untrained_pooler
-from .whole import WholeModel
 
 STATE_FOLDER = "training"
 _WHOLE = "model.safetensors"
@@ -56,7 +55,7 @@ def train_checkpoint(
         if (out / DESCRIPTION).exists():
             shutil.rmtree(run.path / PARTS, ignore_errors=True)
             return read_description(out)
-        if isinstance(inputs.base, LoadedBase) and has_untrained_pooler(inputs.base):
+        if has_untrained_pooler(inputs.base.model, inputs.base.missing):
             warn_of_untrained_pooler(request, inputs.base.identity.n_layers)
         model = build_model(request, inputs.base, device)
         best, scores = Trainer(model, inputs.objective, settings=settings, run=run, report=report).train()
@@ -75,10 +74,9 @@ def train_checkpoint(
             },
             scores={task.metric: best_score(scores, task.metric)},
         )
-        if isinstance(model, Saving):
+        if model.is_tuned:
             save_tuned(out, model, best, description)
         elif task.kind == "causal":
-            assert isinstance(model, WholeModel), "a language model has no adapters of this project"
             save_model(out, model, best, description)
         else:
             save_checkpoint(out, best, description)
@@ -86,17 +84,21 @@ def train_checkpoint(
         return read_description(out)
 
 
-def save_tuned(out: Path, model: Any, best: Mapping[str, torch.Tensor], description: Description) -> None:
+def save_tuned(
+    out: Path, model: TrainingModel, best: Mapping[str, torch.Tensor], description: Description
+) -> None:
     """Write a folder of PEFT with the tensors of the best epoch, and beside it the record of its training.
 
     The record names the adapters as they are opened. A type that has no switch in the layers is recorded as
     it was trained, and the error of opening it says what it is.
     """
+    from .peft_tuners import save_tuner  # whose import takes seconds
+
     (out / DESCRIPTION).unlink(missing_ok=True)
     with torch.no_grad():
         for name, tensor in model.named_delta().items():
             tensor.copy_(best[name])
-    model.save(out, description.base)
+    save_tuner(model.base, out, description.base)
     training = {**description.training, "method": description.method.to_json()}
     try:
         opened = open_any(out, description.base.name).description
@@ -110,7 +112,7 @@ def save_tuned(out: Path, model: Any, best: Mapping[str, torch.Tensor], descript
 
 
 def save_model(
-    out: Path, model: WholeModel, best: Mapping[str, torch.Tensor], description: Description
+    out: Path, model: TrainingModel, best: Mapping[str, torch.Tensor], description: Description
 ) -> None:
     """Write a folder of Transformers with the tensors of the best epoch, and the record of its training."""
     (out / DESCRIPTION).unlink(missing_ok=True)

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from adapter_probe.data.packing import pack
-from adapter_probe.models.evaluation import Trainable
 from adapter_probe.models.packed import packed_frozen_maps
 
 from .features import FrozenFeatures
 from .loop import precision_of
+from .model import TrainingModel
 from .objectives import Objective
 from .request import TrainingInputs, TrainingRequest, build_model
 
@@ -38,7 +38,7 @@ def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.d
     kept = model.lowest_trained_layer > 0
     batch = pack(objective.train, middle).to(device)
     precision = precision_of(settings, device)
-    with torch.random.fork_rng(devices=[]), precision, packed_frozen_maps(model):
+    with torch.random.fork_rng(devices=[]), precision, packed_frozen_maps(model.layers):
         stored = model.frozen_features(batch) if kept else None
         model.train()
         for step in range(_STEPS):
@@ -53,7 +53,7 @@ def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.d
     return training + frozen + settings.epochs * float(objective.validation.lengths.sum()) * forward
 
 
-def _seconds_forward(model: Trainable, objective: Objective, device: torch.device) -> float:
+def _seconds_forward(model: TrainingModel, objective: Objective, device: torch.device) -> float:
     """Seconds per token of a pass without gradients."""
     model.eval()
     lengths = objective.validation.lengths

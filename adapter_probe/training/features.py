@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -10,9 +11,11 @@ from torch import Tensor
 
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
-from adapter_probe.models.evaluation import TOKENS_PER_BATCH, Trainable
+
+from .model import TrainingModel
 
 MAX_BYTES = 4 << 30
+TOKENS_PER_BATCH = 4096  # in evaluation
 _SHARE = 4  # fraction of the memory for the features of all parallel trainings
 
 
@@ -46,7 +49,7 @@ class FrozenFeatures:
         max_bytes: memory limit; features that need more are recomputed in each batch.
     """
 
-    def __init__(self, model: Trainable, encoded: Encoded, max_bytes: int = MAX_BYTES):
+    def __init__(self, model: TrainingModel, encoded: Encoded, max_bytes: int = MAX_BYTES):
         self._model, self._states = model, None
         frozen = model.lowest_trained_layer
         if frozen < 1:
@@ -75,7 +78,37 @@ class FrozenFeatures:
         return torch.from_numpy(np.concatenate(rows))
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """The model's outputs for a batch, see `AdaptedModel.forward`."""
+        """The model's outputs for a batch, see `TrainingModel.forward`."""
         if self._states is None:
             return self._model(batch)
         return self._model.forward_from(self._states[self._rows(batch)].to(self._model.device), batch)
+
+
+def evaluate(
+    model: TrainingModel, encoded: Encoded, forward: Callable[[PackedBatch], Tensor] | None = None
+) -> np.ndarray:
+    """Logits of a dataset, in its order; leaves the model in evaluation mode.
+
+    Args:
+        model: to evaluate.
+        encoded: the dataset.
+        forward: function that computes a batch's outputs; by default the model.
+
+    Returns:
+        float32 ``[examples, labels]``; where the head reads all positions ``[tokens, 2]``, one example's
+        tokens after the other's.
+    """
+    model.eval()
+    each = encoded.lengths if model.reads_all_positions else np.ones_like(encoded.lengths)
+    start = np.concatenate([[0], np.cumsum(each)])  # [examples + 1], rows of the logits
+    order = np.argsort(encoded.lengths, kind="stable")
+    logits: np.ndarray | None = None
+    with torch.inference_mode():
+        for run in cut_by_tokens(encoded.lengths, order, TOKENS_PER_BATCH):
+            batch = pack(encoded, run).to(model.device)
+            out = (forward or model)(batch).float().cpu().numpy()
+            if logits is None:
+                logits = np.empty((start[-1], out.shape[1]), np.float32)
+            logits[np.concatenate([np.arange(start[i], start[i + 1]) for i in batch.index])] = out
+    assert logits is not None, "a dataset has at least one example"
+    return logits

@@ -14,10 +14,10 @@ from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import EncodedRequests, count_texts
 from adapter_probe.data.training_texts import texts_of
-from adapter_probe.models.evaluation import Trainable
 from adapter_probe.predictions import predictions_from_likelihoods
 
 from .features import FrozenFeatures
+from .model import TrainingModel
 
 _TOKENS = 1024  # of a batch that is scored: the logits of all of them may be needed
 
@@ -49,7 +49,7 @@ class LanguageObjective:
         """See `Objective.loss`."""
         return F.cross_entropy(outputs, _targets(self.train, batch))
 
-    def score(self, model: Trainable, features: FrozenFeatures) -> float:
+    def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
         """See `Objective.score`."""
         sums, right = self._likelihoods(model)
         counts = count_texts(self._rows, self._requests)
@@ -64,7 +64,7 @@ class LanguageObjective:
         labels = sizes[:, 0] if self._metric in metrics.RATIOS else self._labels
         return float(metrics.score(self._metric, predictions, labels))
 
-    def _likelihoods(self, model: Trainable) -> tuple[np.ndarray, np.ndarray]:
+    def _likelihoods(self, model: TrainingModel) -> tuple[np.ndarray, np.ndarray]:
         """Summed log-likelihoods ``[examples, continuations]``, and how many tokens are the likeliest."""
         model.eval()
         encoded = self.validation

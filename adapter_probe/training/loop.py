@@ -18,14 +18,13 @@ from torch import Tensor
 
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import Diverged
-from adapter_probe.models.bases.functional import faster_functional
-from adapter_probe.models.evaluation import Trainable
+from adapter_probe.models.functional import FasterFunctions
 from adapter_probe.models.packed import packed_frozen_maps
 from adapter_probe.results.rundir import RunDirectory
 
 from .features import FrozenFeatures, feature_bytes
+from .model import TrainingModel
 from .objectives import Objective
-from .padded import PaddedModel
 from .settings import TrainingSettings
 
 STATE_PART = 0
@@ -91,7 +90,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: Trainable,
+        model: TrainingModel,
         objective: Objective,
         *,
         settings: TrainingSettings,
@@ -139,7 +138,7 @@ class Trainer:
             precision = precision_of(self._settings, model.device)
             # Dropout draws from torch's global generators, which are restored afterwards.
             own = torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else [])
-            with own, precision, packed_frozen_maps(model):
+            with own, precision, packed_frozen_maps(model.layers):
                 self._join_examples()
                 self._features = FrozenFeatures(self._model, self._objective.train, self._feature_bytes)
                 left = self._feature_bytes - self._features.n_bytes
@@ -167,7 +166,7 @@ class Trainer:
 
     def _join_examples(self) -> None:
         """Let examples share rows, if asked for, once it is seen on the longest ones that they can."""
-        if self._settings.packing and isinstance(self._model, PaddedModel):
+        if self._settings.packing:
             longest = np.argsort(self._objective.train.lengths, kind="stable")[-_TRIED:]
             batch = pack(self._objective.train, longest).to(self._model.device)
             self._model.join_examples(batch, _APART[self._settings.dtype])
@@ -270,5 +269,5 @@ def precision_of(settings: TrainingSettings, device: torch.device) -> Iterator[N
         yield
         return
     # The autocast cache would keep the first step's rounding of trained matrices for the whole training.
-    with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False), faster_functional():
+    with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False), FasterFunctions():
         yield

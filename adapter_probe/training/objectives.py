@@ -18,10 +18,10 @@ from adapter_probe.data.examples import Examples
 from adapter_probe.data.packing import PackedBatch
 from adapter_probe.data.questions import Questions
 from adapter_probe.data.tagged import count_tags
-from adapter_probe.models.evaluation import Trainable, evaluate
 from adapter_probe.predictions import labels_from_logits, predictions_from_logits
 
-from .features import FrozenFeatures
+from .features import FrozenFeatures, evaluate
+from .model import TrainingModel
 
 
 class Objective(Protocol):
@@ -44,7 +44,7 @@ class Objective(Protocol):
     def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
         """The mean loss of a batch from the model's outputs, a scalar."""
 
-    def score(self, model: Trainable, features: FrozenFeatures) -> float:
+    def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
         """The validation score, a fraction; NaN where undefined."""
 
 
@@ -76,7 +76,7 @@ class LabelObjective:
             return F.binary_cross_entropy_with_logits(outputs, targets.float())
         return F.mse_loss(outputs[:, 0], targets.float())
 
-    def score(self, model: Trainable, features: FrozenFeatures) -> float:
+    def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
         """See `Objective.score`."""
         logits = evaluate(model, self.validation, forward=features.forward)
         several = self._kind == "multilabel"
@@ -112,7 +112,7 @@ class TagObjective:
         read, targets = (torch.from_numpy(one).to(outputs.device) for one in (places, tags))
         return F.cross_entropy(outputs[read], targets)
 
-    def score(self, model: Trainable, features: FrozenFeatures) -> float:
+    def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
         """See `Objective.score`."""
         logits = evaluate(model, self.validation, forward=features.forward)
         examples = np.split(logits, np.cumsum(self.validation.lengths)[:-1])
@@ -153,7 +153,7 @@ class AnswerObjective:
                                             reduction="sum")  # fmt: skip
         return total / (2 * len(batch.index))
 
-    def score(self, model: Trainable, features: FrozenFeatures) -> float:
+    def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
         """See `Objective.score`."""
         logits = evaluate(model, self.validation, forward=features.forward)
         if not np.isfinite(logits).all():

@@ -14,17 +14,10 @@ from torch import nn
 
 from adapter_probe import metrics
 from adapter_probe.checkpoints.any_base import AnyLoaded, limit_length, start_of
-from adapter_probe.checkpoints.base import (
-    LoadedBase,
-    load_base,
-    load_tokenizer,
-    n_outputs,
-    refuse_unknown_tokens,
-)
-from adapter_probe.checkpoints.base_config import find_any_base, find_base
+from adapter_probe.checkpoints.base import load_tokenizer, refuse_unknown_tokens
+from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.checkpoints.identity import tokenizer_parts, training_identity
 from adapter_probe.checkpoints.own_tokenizer import with_blanks
-from adapter_probe.checkpoints.places import DECODERS
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples, load_training_texts
 from adapter_probe.data.requests import Requests
@@ -36,26 +29,25 @@ from adapter_probe.errors import (
     AdapterProbeWarning,
     ModelError,
     ResultsError,
+    must_be,
 )
-from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.bases.anatomy import length_limit, refuse_short, supported_model_types
-from adapter_probe.models.evaluation import Trainable
-from adapter_probe.models.methods import Biases, Method, PeftMethod, TfidfLinear, method_from_json
+from adapter_probe.models.methods import Method, PeftMethod, TfidfLinear, method_from_json
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json
 
 from .language import LanguageObjective
+from .model import TrainingModel
 from .objectives import AnswerObjective, LabelObjective, Objective, TagObjective
-from .padded import PaddedModel
+from .own_methods import is_norm, load_base, prepare_own
+from .prepared import Prepared
 from .settings import TrainingSettings
-from .whole import WholeModel, is_norm, load_whole_base
 
 # Increased when a code change changes the result of the same settings. In bfloat16 the first version
 # kept the trained matrices of the first step in matrix products. Fused Adam rounds its updates differently.
-# Decoders are one version ahead, which compute by the forward of Transformers since then.
-# The fourth version in bfloat16 draws other dropout masks on a processor, and rounds attention differently;
-# since the sixth, bases that compute by the forward of Transformers do so, too.
-TRAINING_VERSION = {"float32": 2, "bfloat16": 6}
+# Classifiers under methods that are not PEFT's are one version ahead, which compute by the forward of
+# Transformers since then. The fourth version in bfloat16 draws other dropout masks on a processor, and rounds
+# attention differently; since the sixth, tuners of PEFT and language models do so, too.
+TRAINING_VERSION = {"float32": 2, "bfloat16": 7}
 
 
 @dataclass(frozen=True)
@@ -126,7 +118,7 @@ class TrainingInputs:
         fingerprints: identities of base and data, as plain JSON.
     """
 
-    base: LoadedBase | AnyLoaded
+    base: AnyLoaded
     splits: Mapping[str, Examples]
     objective: Objective
     max_length: int
@@ -149,13 +141,8 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         CheckpointError, ModelError, DataError: the base or the data cannot be used.
     """
     task = request.task
-    base: LoadedBase | AnyLoaded
     found = find_any_base(request.base, request.revision)
-    seed = request.settings.seed
-    if task.kind == "causal" or found.config.model_type not in supported_model_types():
-        base = load_whole_base(found, task, request.method, seed)
-    else:
-        base = load_base(find_base(found.name, found.revision), n_outputs(task), kind=task.kind, seed=seed)
+    base = load_base(found, task, request.method, request.settings.seed)
     tokenizer = load_tokenizer(base.identity.name, base.identity.revision)
     if task.kind == "tokens":
         tokenizer = with_blanks((), base.model.config, tokenizer) or tokenizer
@@ -186,11 +173,10 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
     return TrainingInputs(base, splits, _objective(task, splits), limit, fingerprints)
 
 
-def _limit(asked: int | None, base: LoadedBase | AnyLoaded, tokenizer_limit: int) -> int:
-    """Maximum number of tokens per example; see `length_limit`."""
-    if isinstance(base, LoadedBase):
-        return length_limit(asked, base.model.config, tokenizer_limit)
-    refuse_short(asked)
+def _limit(asked: int | None, base: AnyLoaded, tokenizer_limit: int) -> int:
+    """Maximum number of tokens per example."""
+    if asked is not None and asked < 3:  # no room for a token between the two special ones
+        raise ModelError(must_be("max_length", "at least 3", asked))
     return limit_length(base.max_length, min(asked or tokenizer_limit, tokenizer_limit), base.identity.name)
 
 
@@ -235,9 +221,8 @@ def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> di
     """
     task = request.task
     own = task.kind != "causal" and not isinstance(request.method, PeftMethod)
-    whole = own and fingerprints["base"]["config"].get("model_type") in DECODERS
     return {
-        "code_schema": TRAINING_VERSION[request.settings.dtype] + whole,
+        "code_schema": TRAINING_VERSION[request.settings.dtype] + own,
         **fingerprints,
         "method": request.method.to_json(),
         "settings": request.settings.to_json(),
@@ -245,27 +230,36 @@ def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> di
     }
 
 
-def build_model(request: TrainingRequest, base: LoadedBase | AnyLoaded, device: torch.device) -> Trainable:
+def build_model(request: TrainingRequest, base: AnyLoaded, device: torch.device) -> TrainingModel:
     """The base with the request's method on its device, with trainable parameters chosen.
 
     Raises:
         ModelError: the method does not fit the base.
     """
-    model = _with_method(request, base)
-    model.to(device)
+    model = TrainingModel(_with_method(request, base)).to(device)
     dtype = getattr(torch, request.settings.dtype)
     kept = _partly_trained_norms(model.base)
     for parameter in model.base.parameters():
         if not parameter.requires_grad and parameter not in kept:  # trained parameters stay in float32
             parameter.data = parameter.data.to(dtype)
+    if request.settings.dtype != "float32":
+        _refuse_mixed(model.base, request.method)
     if request.settings.checkpointing:
-        if isinstance(model, AdaptedModel):
-            raise ModelError(
-                "--checkpointing is for methods of PEFT, for decoders and for language models, not for "
-                f"{request.method.name} on an encoder"
-            )
         model.save_memory()
     return model
+
+
+def _refuse_mixed(base: nn.Module, method: Method) -> None:
+    """Refuse a precision that Transformers' code of a family does not compute in.
+
+    Raises:
+        ModelError: it does not.
+    """
+    if any(name.endswith("attention.self.q_bias") and p.requires_grad for name, p in base.named_parameters()):
+        raise ModelError(
+            f"--dtype bfloat16 is not possible with {method.name} on a DeBERTa of the first version, whose "
+            "attention fails in Transformers if its biases train in float32; leave it out"
+        )
 
 
 def _partly_trained_norms(base: nn.Module) -> set[nn.Parameter]:
@@ -274,25 +268,16 @@ def _partly_trained_norms(base: nn.Module) -> set[nn.Parameter]:
     return {p for parameters in norms if any(p.requires_grad for p in parameters) for p in parameters}
 
 
-def _with_method(request: TrainingRequest, base: LoadedBase | AnyLoaded) -> PaddedModel | AdaptedModel:
-    method, seed = request.method, request.settings.seed
-    if request.settings.packing and request.task.kind != "causal":
-        raise ModelError(f"--packing is for language models; task {request.task.name} is {request.task.kind}")
+def _with_method(request: TrainingRequest, base: AnyLoaded) -> Prepared:
+    method, task, seed = request.method, request.task, request.settings.seed
+    if request.settings.packing and task.kind != "causal":
+        raise ModelError(f"--packing is for language models; task {task.name} is {task.kind}")
     if request.settings.packing and base.model.config.is_encoder_decoder:
         raise ModelError(
             f"--packing is for language models of one stack; base {base.identity.name} is an encoder-decoder"
         )
     if isinstance(method, PeftMethod):
-        from .tuned import TunedModel  # whose import takes seconds
+        from .peft_tuners import prepare_tuner  # whose import takes seconds
 
-        return TunedModel(base, method, request.task, seed)
-    if isinstance(base, AnyLoaded):
-        return WholeModel(base, method, request.task.kind, seed)
-    model = AdaptedModel(base.model)
-    model.install(method, torch.Generator().manual_seed(seed))
-    trained = model.choose_trained(base.missing)
-    if isinstance(method, Biases) and not any(
-        name.endswith("bias") for name in trained.keys() - base.missing
-    ):
-        raise ModelError(f"base {base.identity.name} has no biases, so there is nothing to train")
-    return model
+        return prepare_tuner(base, method, task, seed)
+    return prepare_own(base, method, task.kind, seed)

@@ -8,7 +8,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from adapter_probe.analysis.study_records import StrengthRecord, StudyRecord, SweepRecord, TradeoffRecord
+from adapter_probe.analysis.study_records import (
+    RankRecord,
+    StrengthRecord,
+    StudyRecord,
+    SweepRecord,
+    TradeoffRecord,
+)
 from adapter_probe.analysis.sweeps import SWEEP_POINT, TRADEOFF_POINT, chosen_trials, with_inits
 from adapter_probe.figures import gallery
 from adapter_probe.figures.curves import FOOT, METHODS, SERIES, marks_of
@@ -279,37 +285,43 @@ def cell_text(name: str, value: object, metric: str | None) -> str:
     return f"{number:,.0f}" if number.is_integer() or name in _WHOLE else f"{100 * number:.1f}"
 
 
-def strength_section(record: StrengthRecord, number: int, heading: str) -> Html:
-    """The section; nothing in it moves."""
-    said = record.summary
+def degree_section(record: StrengthRecord | RankRecord, number: int, heading: str) -> Html:
+    """The section of a study of strengths or ranks; nothing in it moves."""
+    said, asked = record.summary, "Too strong or too weak?"
+    if isinstance(record, RankRecord):
+        asked = "How many directions are needed?"
     on = f"{metric_name(said.metric)} on {said.data}, {examples_text(said.n_examples, said.metric)}"
     about = record.identity.get("identity")
     return tag(
         "section", {"class": "study", "aria-labelledby": f"sweep-{number}"},
         tag("header", None, tag("h2", {"id": f"sweep-{number}"}, heading),
             tag("p", {"class": "note"}, f"{short_name(record.folder)}: {on}")),
-        tag("p", None, f"Too strong or too weak? {sentence(said.verdict)}."),
+        tag("p", None, f"{asked} {sentence(said.verdict)}."),
         drawn(record, f"s{number}"), _table(record),
         settings(about if isinstance(about, Mapping) else {}),
     )  # fmt: skip
 
 
-def strength_title(record: StrengthRecord) -> str:
+def degree_title(record: StrengthRecord | RankRecord) -> str:
     """Heading, and name in the contents."""
     said = record.summary
-    return f"{task_label(said.task)}: {metric_name(said.metric)} by strength of the adapters"
+    by = "kept directions" if isinstance(record, RankRecord) else "strength"
+    return f"{task_label(said.task)}: {metric_name(said.metric)} by {by} of the adapters"
 
 
-def _table(record: StrengthRecord) -> Html:
-    frame, metric = record.strengths, record.summary.metric
+def _table(record: StrengthRecord | RankRecord) -> Html:
+    ranked = isinstance(record, RankRecord)
+    frame = record.ranks if isinstance(record, RankRecord) else record.strengths
+    metric = record.summary.metric
     rows = []
     for row in frame.to_dict("records"):
         where = "all" if row["whole"] else layers_text(row["first"], row["last"])
         stack = f" of the {row['stack']}" if row.get("stack") and not row["whole"] else ""
         ends = [-row[name] for name in ("delta_points", "ci_high_points", "ci_low_points")]
         amounts = [NONE if end != end else amount_text(end, metric) for end in ends]
-        own = [f"{where}{stack}", strength_text(row["strength"]), score_text(row["score"], metric)]
+        degree = str(row["rank"]) if ranked else strength_text(row["strength"])
+        own = [f"{where}{stack}", degree, score_text(row["score"], metric)]
         rows.append([*own, *amounts])
-    change = f"{drop_name(metric)} against strength 1"
-    heads = ["adapters", "strength", "score", change, "from", "to (95%)"]
+    change = f"{drop_name(metric)} against {'all directions' if ranked else 'strength 1'}"
+    heads = ["adapters", "rank" if ranked else "strength", "score", change, "from", "to (95%)"]
     return table(f"{len(rows)} scores as a table", heads, rows)

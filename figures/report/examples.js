@@ -8,14 +8,31 @@ function longText(text) {
   return el("details", { class: "second" }, el("summary", {}, `${text.slice(0, 60)}\u2026`), text);
 }
 
+/** Words of a text, those that are not in another one (in the order of a longest common subsequence) marked. */
+function differing(before, after) {
+  const [a, b] = [before, after].map((text) => text.split(/(?<=\s)(?=\S)/));
+  const longest = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
+  for (let i = a.length - 1; i >= 0; i -= 1)
+    for (let j = b.length - 1; j >= 0; j -= 1)
+      longest[i][j] = a[i].trim() === b[j].trim() ? 1 + longest[i + 1][j + 1] : Math.max(longest[i + 1][j], longest[i][j + 1]);
+  const found = [];
+  for (let i = 0, j = 0; j < b.length; ) {
+    if (i < a.length && a[i].trim() === b[j].trim()) [i, j] = (found.push(b[j]), [i + 1, j + 1]);
+    else if (i < a.length && longest[i + 1][j] >= longest[i][j + 1]) i += 1;
+    else found.push(el("mark", {}, b[j++]));
+  }
+  return found;
+}
+
 function exampleItem(found, i, now, chosen, choose) {
   const option = (row, of) => (found.own ? found.options[i][of.said[i]] : found.options[of.said[i]]) || "\u2014";
   const margin = (of) => of.margins && ` (${found.words[parseInt(of.margins.slice(2 * i, 2 * i + 2), 36)]})`;
   const said = (of) => [option(i, of), margin(of)].filter(Boolean).join("");
-  const facts = [found.truth[i], said(found.intact), now && said(now), found.flips[i]];
+  const spans = now && (found.compares ? differing(said(found.intact), said(now)) : said(now));
+  const facts = [found.truth[i], said(found.intact), spans, found.flips[i]];
   const number = el("button", { type: "button", "aria-pressed": String(chosen) }, `#${found.numbers[i]}`);
   number.addEventListener("click", () => choose(i));
-  const line = (text, at) => known(text) && text !== null && el("div", {}, el("dt", {}, found.heads[at]), el("dd", {}, text));
+  const line = (text, at) => known(text) && text !== null && el("div", {}, el("dt", {}, found.heads[at]), el("dd", {}, ...[].concat(text)));
   const kind = now && found.intact.right[i] !== now.right[i] ? (Number(now.right[i]) ? "right" : "wrong") : "same";
   const second = found.second && longText(found.second[i]);
   return el("li", { class: kind }, number, el("blockquote", {}, found.texts[i], second || null), el("dl", {}, ...facts.map(line).filter(Boolean)));

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ class ExampleTexts:
         truths: the correct answers of every question, as text; None if the examples have labels.
         choices: the choices of every example; None if the examples have labels or answers.
         words: the words of every sentence; None if they have no tags.
+        written: what every variant writes to every example ``[variants][examples]``; None if nothing is.
         metadata: further columns of the data, by name, as text.
     """
 
@@ -41,6 +42,7 @@ class ExampleTexts:
     truths: tuple[str, ...] | None = None
     choices: tuple[tuple[str, ...], ...] | None = None
     words: tuple[tuple[str, ...], ...] | None = None
+    written: tuple[tuple[str, ...], ...] | None = None
     metadata: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -167,7 +169,7 @@ def examples_content(
         "numbers": (kept + 1).tolist(), "texts": [texts.texts[i] for i in kept],
         "second": None if texts.texts_b is None else [texts.texts_b[i] for i in kept],
         "truth": truth, "columns": {name: _places(column) for name, column in columns.items()},
-        "own": results.kind != "classification", "options": options,
+        "own": results.kind != "classification", "options": options, "compares": texts.written is not None,
         "intact": told(intact), "rows": [told(row) for row in rows],
         "words": None if margins is None else [signed(n / 100, 2) for n in range(-100, 101)],
         "heads": ["true", "intact model", "this span", "changed by"], "changes": changed.tolist(),
@@ -184,6 +186,10 @@ def _predicted(
         return said, options, [(texts.truths or texts.texts)[i] for i in kept]
     if results.kind in ("tokens", "multilabel"):
         return _several(results, texts, kept)
+    if texts.written is not None:
+        return *_distinct([[own[i] for own in texts.written] for i in kept]), [
+            (texts.truths or ())[i] for i in kept
+        ]
     said, names = results.predictions[:, kept], results.label_names
     if results.kind == "classification":
         return said, list(names), [names[i] for i in results.scored_with[kept]]
@@ -197,15 +203,18 @@ def _answers(
 ) -> tuple[np.ndarray, list[list[str]]]:
     """Answers under all variants: places in the options ``[variants, kept]``; the options per question."""
     assert results.answers is not None, "checked by the caller"
-    said = np.zeros((len(results.masks), len(kept)), dtype=np.int64)
-    options = []
-    for place, example in enumerate(kept):
-        context = texts.texts_b[example] if texts.texts_b else ""
-        found: dict[str, int] = {}
-        for variant, (start, end) in enumerate(results.answers[:, example].tolist()):
-            said[variant, place] = found.setdefault(context[start:end] if start >= 0 else "", len(found))
-        options.append(list(found))
-    return said, options
+    contexts = texts.texts_b or ("",) * results.n_examples
+    return _distinct([
+        [contexts[i][start:end] if start >= 0 else "" for start, end in results.answers[:, i].tolist()]
+        for i in kept
+    ])  # fmt: skip
+
+
+def _distinct(found: Sequence[Sequence[str]]) -> tuple[np.ndarray, list[list[str]]]:
+    """Texts ``[kept][variants]`` as places ``[variants, kept]`` in the options of each example."""
+    options = [list(dict.fromkeys(own)) for own in found]
+    said = [[known.index(text) for text in own] for known, own in zip(options, found)]
+    return np.array(said, dtype=np.int64).reshape(len(found), -1).T, options
 
 
 def _several(

@@ -44,7 +44,7 @@ class Words:
 
     metric: str | None
     study: str = "ablated"
-    strength: float = 0.0
+    strength: float | str = 0.0
 
     @property
     def done(self) -> str:

@@ -95,10 +95,12 @@ def test_shares_are_those_of_every_draw_written_out():
     assert table.loc["full fine-tuning", "ci_low"] == pytest.approx(0.81)  # its seeds are equal
 
 
-def test_a_single_trial_has_no_interval():
-    table = pareto_table(record_of(("a",), seeds=1), "parameters")
-    assert table[["ci_low", "ci_high"]].isna().all(axis=None)
-    assert set(table["frontier_share"]) <= {0.0, 1.0}
+@pytest.mark.parametrize(("tasks", "seeds", "known"), [(1, 1, False), (1, 2, True), (2, 1, True)])
+def test_a_single_trial_has_no_interval(tasks, seeds, known):
+    table = pareto_table(record_of(("a", "b")[:tasks], seeds=seeds), "parameters")
+    assert table[["ci_low", "ci_high"]].notna().all(axis=None) == known
+    assert known or set(table["frontier_share"]) <= {0.0, 1.0}
+    assert table.index.tolist() == [0, 1, 2, 3]
 
 
 def test_costs_that_nobody_recorded_are_refused():

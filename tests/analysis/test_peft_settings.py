@@ -57,7 +57,7 @@ def test_peft_matches_the_patterns():
 
 def studied(settings: dict, switched: np.ndarray) -> SimpleNamespace:
     """What is asked of the results of an ablation: its settings, and the sites that a variant switches."""
-    return SimpleNamespace(settings=settings, masks=np.stack([np.ones_like(switched), ~switched]))
+    return SimpleNamespace(settings=settings, switched=switched.reshape(-1, 2), modules=None)
 
 
 def test_only_what_was_studied_is_changed():

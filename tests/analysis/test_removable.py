@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,8 +15,11 @@ from adapter_probe.analysis.notable_spans import notable_spans
 from adapter_probe.analysis.removable import (
     longest_removable,
     non_monotone,
+    random_halves,
     removable_table,
+    restrict_to_examples,
     spans_with_adapters,
+    tolerance_steps,
 )
 from adapter_probe.spans import contiguous_spans
 
@@ -78,6 +82,34 @@ def test_layers_without_adapters_are_no_ends_of_a_span_and_do_not_count(adapted)
     assert sorted(zip(found["first"], found["last"], found["n_layers"])) == pairs
 
 
+def test_steps_of_the_tolerance():
+    """A tenth of a point up to 2, a quarter up to 5, a half up to 10, one up to 20, and five beyond."""
+    steps = tolerance_steps(np.array([31.2, math.nan, -4.0]), 1.37)
+    known = [n / 10 for n in range(20)] + [n / 4 for n in range(8, 20)] + [n / 2 for n in range(10, 20)]
+    assert steps == sorted([*known, *range(10, 20), 20, 25, 30, 32, 1.37])
+    assert tolerance_steps(np.array([math.nan]), 0.5) == [n / 10 for n in range(11)]
+    assert tolerance_steps(np.array([200.0]), 0.0)[-3:] == [95, 100, 200]
+    assert tolerance_steps(np.array([2.5]), 0.0)[-3:] == [2, 2.25, 3]
+
+
+@pytest.mark.parametrize("n_examples", [40, 41])
+def test_halves_have_no_example_in_common(make_results, n_examples):
+    results = make_results(2, n_examples=n_examples)
+    chosen, judged = random_halves(results)
+    assert (len(chosen), sorted([*chosen, *judged])) == (n_examples // 2, list(range(n_examples)))
+    assert chosen.tolist() == sorted(chosen) != list(range(len(chosen)))
+    half = restrict_to_examples(results, judged)
+    np.testing.assert_array_equal(half.predictions, results.predictions[:, judged])
+    np.testing.assert_array_equal(half.scored_with, results.scored_with[judged])
+    paragraphs = np.arange(n_examples) // 3  # of three questions each
+    outputs = np.zeros((len(results.masks), n_examples, 2), np.float32)
+    questions = replace(
+        results, kind="extractive", metric="squad_f1", label_names=(), scored_with=paragraphs, outputs=outputs
+    )
+    chosen, judged = (set(paragraphs[half]) for half in random_halves(questions))
+    assert (len(chosen), chosen & judged) == ((n_examples + 2) // 3 // 2, set())
+
+
 def drops_of(right: np.ndarray, reference: np.ndarray, generator: np.random.Generator) -> tuple:
     """Drops in points and resampled ones, from bool ``[examples, spans]`` and ``[examples]``."""
     lost = 100.0 * (reference[:, None].astype(float) - right)
@@ -112,6 +144,26 @@ def test_a_span_that_mends_what_a_part_of_it_breaks_is_flagged():
     flagged = non_monotone(SPANS, *drops_of(right, base, generator))
     containing = (SPANS[:, 0] <= 2) & (SPANS[:, 1] >= 3) & (np.arange(len(SPANS)) != row[2, 3])
     assert flagged.tolist() == containing.tolist()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_flags_by_their_definition(seed):
+    """The greatest studentised difference to a span inside, against the 95th percentile of its noise."""
+    generator = np.random.default_rng(seed)
+    drops = generator.normal(size=len(SPANS))
+    noise = generator.normal(size=(200, len(SPANS))) * generator.choice([0.1, 1.0, 3.0], len(SPANS))
+    noise *= generator.random((200, 1)) < generator.choice([0.03, 1.0])  # in few resamples, or in all
+    noise[:, 3], drops[3] = noise[:, 0], drops[0]  # a difference that does not vary
+    expected = []
+    for outer, (first, last) in enumerate(SPANS.tolist()):
+        inside = [i for i, (a, b) in enumerate(SPANS.tolist()) if first <= a and b <= last and i != outer]
+        apart = noise[:, inside] - noise[:, [outer]]
+        spread = apart.std(axis=0)
+        varies = spread > 1e-9
+        greatest = (apart[:, varies] / spread[varies]).max(axis=1, initial=0)
+        found = ((drops[inside] - drops[outer])[varies] / spread[varies]).max(initial=-1)
+        expected.append(found > 0 and found > np.quantile(greatest, 0.95))
+    assert non_monotone(SPANS, drops, drops + noise).tolist() == expected
 
 
 @pytest.mark.filterwarnings("error")

@@ -14,10 +14,10 @@ from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.resampling import bootstrap_scores, draw_counts, weighted_scorer
 
 
-def results_of(metric: str, n_examples: int = 90, n_labels: int = 2) -> AblationResults:
+def results_of(metric: str, n_examples: int = 90, n_labels: int = 2, kind: str = "") -> AblationResults:
     """Random outputs of an intact model and five spans; the later ones are worse."""
     generator = np.random.default_rng(1)
-    kind = next(kind for kind, names in metrics.METRICS.items() if metric in names)
+    kind = kind or next(kind for kind, names in metrics.METRICS.items() if metric in names)
     if kind == "classification":
         labels = generator.integers(0, n_labels, n_examples)
         logits = generator.normal(size=(6, n_examples, n_labels))
@@ -25,6 +25,15 @@ def results_of(metric: str, n_examples: int = 90, n_labels: int = 2) -> Ablation
     elif kind == "regression":
         labels = np.round(generator.normal(size=n_examples), 1)  # with ties
         logits = np.round(labels + generator.normal(size=(6, n_examples)), 1)[..., None]
+    elif kind == "multilabel":
+        labels = generator.integers(0, 2, (n_examples, n_labels))
+        logits = generator.normal(size=(6, *labels.shape))
+    elif kind == "tokens":  # numbers of entities of each type, found ones that are right, and found ones
+        labels = generator.integers(0, 4, (n_examples, n_labels))
+        hits = generator.integers(0, labels + 1, (6, *labels.shape))
+        logits = np.stack([hits, hits + generator.integers(0, 3, hits.shape)], axis=-1).reshape(
+            6, n_examples, -1
+        )
     else:
         labels = np.sort(generator.integers(0, 20, n_examples))
         logits = generator.random((6, n_examples, 2))
@@ -32,18 +41,20 @@ def results_of(metric: str, n_examples: int = 90, n_labels: int = 2) -> Ablation
     masks = np.ones((6, 6), dtype=bool)
     for row, (first, last) in enumerate(spans.tolist()):
         masks[row, 2 * first : 2 * last + 2] = first < 0
-    names = tuple(map(str, range(n_labels))) if kind == "classification" else ()
+    names = tuple(map(str, range(n_labels))) if kind in ("classification", "multilabel") else ()
     return AblationResults(masks, spans, tuple("abcdef"), logits.astype(np.float32), labels, metric, kind,
                            names, {}, {})  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("metric", "n_labels"),
-    [("accuracy", 2), ("accuracy", 4), ("mcc", 2), ("mcc", 3), ("f1", 2), ("macro_f1", 2), ("macro_f1", 4),
-     ("pearson", 2), ("spearman", 2), ("squad_f1", 2), ("exact_match", 2)],
+    ("metric", "n_labels", "kind"),
+    [("accuracy", 2, ""), ("accuracy", 4, ""), ("mcc", 2, ""), ("mcc", 3, ""), ("f1", 2, ""),
+     ("macro_f1", 2, ""), ("macro_f1", 4, ""), ("pearson", 2, ""), ("spearman", 2, ""), ("squad_f1", 2, ""),
+     ("exact_match", 2, ""), ("micro_f1", 4, "multilabel"), ("macro_f1", 3, "multilabel"),
+     ("entity_f1", 3, "tokens"), ("tag_accuracy", 2, "tokens")],
 )  # fmt: skip
-def test_each_resample_is_scored_as_if_written_out(metric, n_labels):
-    results = results_of(metric, n_labels=n_labels)
+def test_each_resample_is_scored_as_if_written_out(metric, n_labels, kind):
+    results = results_of(metric, n_labels=n_labels, kind=kind)
     clusters = results.scored_with if results.kind == "extractive" else None
     scores = bootstrap_scores(results, 40, seed=3)
     [counts] = draw_counts(90, 40, seed=3, clusters=clusters)

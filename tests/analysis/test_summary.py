@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from refusals import value_of
 
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.notable_spans import LayerDrop, SpanDrop, notable_spans
@@ -17,6 +18,7 @@ from adapter_probe.analysis.published import (
     published_tradeoff,
 )
 from adapter_probe.analysis.summary import summarise
+from adapter_probe.analysis.summary_text import ablation_rows
 from adapter_probe.spans import contiguous_spans
 
 
@@ -137,6 +139,27 @@ def test_spans_say_nothing_only_where_none_differs_from_the_intact_model(make_re
     assert same.removed_score == single.removed_score == 1.0
     assert same.warning
     assert single.warning is None
+
+
+def test_of_kept_spans_all_layers_count(make_results):
+    """Also those without adapters between others; `test_ablation_tables.py` has the spans switched off."""
+    results = make_results(3, n_labels=2, complement=True)
+    masks = results.masks.copy()
+    masks[:, 2:4] = True  # layer 1 has no adapters
+    outputs = np.broadcast_to(results.outputs[:1], results.outputs.shape).copy()
+    outputs[[results.row_names.index(name) for name in ("0-0", "0-1", "1-1", "1-2", "2-2")]] *= -1
+    said = summarise(dataclasses.replace(results, masks=masks, outputs=outputs))
+    assert said.shortest_sufficient == dict.fromkeys(("0.5", "1", "2"), span(0, 2, 0.0))
+
+
+@pytest.mark.parametrize("n", [5, 6])
+def test_of_variants_without_a_score_five_are_named(make_results, n):
+    results = make_results(3)
+    results.outputs[1 : n + 1, 3, 0] = np.nan
+    told = value_of(ablation_rows(summarise(results)), "undefined")
+    assert told.startswith(f"{n} variants")
+    assert [name for name in results.row_names if f"{name} (1)" in told] == [*results.row_names[1:6]]
+    assert ("..." in told) == (n > 5)
 
 
 def test_undefined_scores_are_null_in_json(make_results):

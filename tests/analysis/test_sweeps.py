@@ -176,6 +176,16 @@ def test_the_interval_of_the_aggregate_covers_the_spread_of_seeds():
     assert row.equals(again)
 
 
+def test_a_single_resample_is_both_ends_of_the_interval():
+    scores = {"full": [0.8, 0.9], "adapters": [0.5, 0.7]}
+    trials = [trial(method=m, score=s, seed=i) for m, own in scores.items() for i, s in enumerate(own)]
+    row = aggregate_table(frame(*trials), n_resamples=1).set_index("label").loc["adapters 1"]
+    assert row["iqm_points"] == pytest.approx(-25)
+    drawn = {100 * (a - f) for a in (0.5, 0.6, 0.7) for f in (0.8, 0.85, 0.9)}
+    assert row["iqm_low_points"] == row["iqm_high_points"]
+    assert any(row["iqm_low_points"] == pytest.approx(one) for one in drawn)
+
+
 def test_full_fine_tuning_does_not_differ_from_itself():
     trials = [
         trial(task=t, method="full", score=s, seed=i) for t in "ab" for i, s in enumerate([0.8, 0.83, 0.9])

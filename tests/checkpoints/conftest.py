@@ -6,38 +6,32 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
+from training_models import load_plain, moved, with_method
 from trainings import short_task  # noqa: F401 (a fixture)
 
-from adapter_probe.checkpoints.base import load_base, load_tokenizer
+from adapter_probe.checkpoints.base import load_tokenizer
 from adapter_probe.checkpoints.description import Description
 from adapter_probe.checkpoints.identity import tokenizer_parts
 from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.data.tasks import find_task
-from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters, Method
+from adapter_probe.training.model import TrainingModel
 
 
 @pytest.fixture(scope="session")
-def write_checkpoint(tiny_task: Path) -> Callable[..., AdaptedModel]:
+def write_checkpoint(tiny_task: Path) -> Callable[..., TrainingModel]:
     """``write_checkpoint(base, folder, train_pooler=False, method=None) -> the model that was saved``."""
     task = find_task(tiny_task)
 
     def write(
         base: Path, folder: Path, train_pooler: bool = False, method: Method | None = None
-    ) -> AdaptedModel:
-        loaded = load_base(str(base), 2)
+    ) -> TrainingModel:
+        loaded = load_plain(base)
         method = method or Adapters(size=4, init_std=0.3, activation="tanh", train_pooler=train_pooler)
-        model = AdaptedModel(loaded.model).eval()
-        model.install(method, torch.Generator().manual_seed(3))
-        trained = model.choose_trained(loaded.missing)
-        generator = torch.Generator().manual_seed(4)
-        with torch.no_grad():
-            for parameter in trained.values():
-                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+        model = moved(with_method(loaded, method, seed=3), seed=4)
         tokenizer = tokenizer_parts(load_tokenizer(str(base)))
         description = Description(method, loaded.identity, task, 40, "", tokenizer=tokenizer)
-        save_checkpoint(folder, trained, description)
+        save_checkpoint(folder, model.named_delta(), description)
         return model
 
     return write
@@ -46,7 +40,7 @@ def write_checkpoint(tiny_task: Path) -> Callable[..., AdaptedModel]:
 @pytest.fixture(scope="session")
 def bert_checkpoint(
     tiny_base: Callable[..., Path],
-    write_checkpoint: Callable[..., AdaptedModel],
+    write_checkpoint: Callable[..., TrainingModel],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """A checkpoint on `tiny_base("bert")`; copy it before changing it."""

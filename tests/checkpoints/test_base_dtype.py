@@ -14,7 +14,7 @@ from adapter_probe.checkpoints.any_base import AnyLoaded, choose_class, load_any
 from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.methods import FullFineTuning
-from adapter_probe.training.whole import load_whole_base
+from adapter_probe.training.own_methods import load_base
 
 
 def saved(
@@ -70,6 +70,6 @@ def test_a_base_without_its_output_embedding_is_no_language_model(tmp_path: Path
     task = SimpleNamespace(kind="causal", label_names=())
     folder = saved(tmp_path, tied=False, kind=LlamaModel)
     with pytest.raises(CheckpointError, match=naming("1", "lm_head.weight")):
-        load_whole_base(find_any_base(folder), task, FullFineTuning(), 0)
+        load_base(find_any_base(folder), task, FullFineTuning(), 0)
     tied = find_any_base(saved(tmp_path / "tied", kind=LlamaModel))
-    assert load_whole_base(tied, task, FullFineTuning(), 0).missing == frozenset()
+    assert load_base(tied, task, FullFineTuning(), 0).missing == frozenset()

@@ -11,8 +11,8 @@ import pytest
 import torch
 from exact import Float64, assert_close_in_float64, to_float64
 from refusals import names, naming
+from training_models import load_plain
 
-from adapter_probe.checkpoints.base import load_base
 from adapter_probe.checkpoints.converting import to_adapterhub, to_native
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
@@ -104,7 +104,7 @@ def test_adapterhub_and_back(tiny_base: Callable[..., Path], bert_checkpoint: Pa
     assert names(lost, "LayerNorms")
     back = open_any(tmp_path / "hub")
     # What was lost, lost on the one side too: the base's own LayerNorms.
-    base = dict(load_base(str(tiny_base("bert")), 2).model.named_parameters())
+    base = dict(load_plain(tiny_base("bert")).model.named_parameters())
     with torch.no_grad():
         for name, parameter in opened.model.named_parameters():
             if "LayerNorm" in name:

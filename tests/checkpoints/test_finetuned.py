@@ -105,6 +105,9 @@ def test_a_language_model_and_an_encoder_decoder_are_studied(llama, tmp_path):
         tuned, base=base, data=tuned.parent / "rows.jsonl", metric="kl", spans="single", progress=False
     )
     assert len(study.spans) == 3
+    study.save(tmp_path / "figures", formats="svg")
+    caption = (tmp_path / "figures" / "curve.txt").read_text()
+    assert says(caption, "fine-tuned model", "base")
     assert (study.spans["delta_points"] < 0).all()
     written(tmp_path, PROMPTS)
     tuned, base = saved(tmp_path, AutoModelForSeq2SeqLM, "t5", T5)

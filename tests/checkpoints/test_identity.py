@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from refusals import naming
+from training_models import load_plain
 
-from adapter_probe.checkpoints.base import load_base, load_tokenizer
+from adapter_probe.checkpoints.base import load_tokenizer
 from adapter_probe.checkpoints.identity import config_settings, forward_settings, tokenizer_parts
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task
@@ -196,6 +197,6 @@ def test_every_setting_of_a_config_counts_unless_it_is_known_not_to():
 def test_the_identity_of_a_base_holds_what_its_file_says(tiny_base):
     folder = tiny_base("bert")
     said = json.loads((folder / "config.json").read_text())
-    config = load_base(str(folder), 2).identity.config
+    config = load_plain(folder).identity.config
     assert config["hidden_act"] == said["hidden_act"]
     assert config.items() <= said.items()

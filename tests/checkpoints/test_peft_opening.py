@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from adapter_probe.checkpoints import peft_loading, quantised
+from adapter_probe.checkpoints import patterns, peft_loading, quantised
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.peft_opening import open_with_peft
@@ -179,8 +181,18 @@ def test_tensors_that_do_not_fit(copied, change, words):
         ({"init_lora_weights": "olora"}, '"olora"'),
     ],
 )
-def test_configurations_that_do_not_fit(copied, changes, words):
+def test_configurations_that_do_not_fit(copied, changes, words, monkeypatch):
+    monkeypatch.setattr(patterns, "_TRIAL_SECONDS", 1)
     assert names(refusal(edit(copied("lora"), **changes)), words)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of processor time")
+def test_a_pattern_that_takes_long_ends_without_whoever_tries_it():
+    """By its own processor time, on a busy machine too, and where the process that waits was killed."""
+    for pattern, slow in ((7 * "(.*)" + "x", True), ("(a+)+q", False)):
+        given = json.dumps([pattern, [60 * "ab"], 1])
+        done = subprocess.run([sys.executable, "-I", "-c", patterns._MATCHER], input=given, text=True)
+        assert (done.returncode < 0) == slow
 
 
 def test_a_setting_that_is_off_may_be_unknown(copied):

@@ -14,9 +14,10 @@ from refusals import names, naming
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaForCausalLM
 
 import adapter_probe
+from adapter_probe.checkpoints.contents import contents_of
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.peft_headers import read_peft_contents
+from adapter_probe.checkpoints.shared import BaseWithoutWeights
 from adapter_probe.errors import CheckpointError, ModelError
 
 pytestmark = pytest.mark.slow  # the import of bitsandbytes alone takes seconds
@@ -128,9 +129,8 @@ def test_the_precision_of_what_is_not_quantised(made):
 
 
 @pytest.mark.parametrize("name", ["nf4", "nf4, double", "fp4", "int8"])
-def test_headers_count_what_is_packed(name, made):
-    found = read_peft_contents(made / "lora", str(made / name))
-    assert found is not None
+def test_what_is_packed_is_counted_as_in_full(name, made):
+    found = contents_of(open_any(made / "lora", str(made / name), shared=BaseWithoutWeights()))
     full = AutoModelForCausalLM.from_pretrained(made / "full")
     assert found.pretrained == sum(parameter.numel() for parameter in full.parameters())
     assert found.quantised == "bitsandbytes"
@@ -167,3 +167,15 @@ def test_it_is_pruned_on_the_base_that_it_is_measured_on(settings, made, tmp_pat
     assert (tmp_path / "out" / "adapter_config.json").is_file()
     assert pruned.score_after == study.spans["score"].iloc[0]
     assert pruned.strength == settings.get("strength", 0.0)
+
+
+def test_directions_are_truncated_without_a_base_in_full(made, tmp_path):
+    """As PEFT computes with the LoRA that `prune` writes, on the quantised base."""
+    rows = [{"text": f"the cat saw {n * 'a '}dog"} for n in range(6)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {"base": made / "nf4", "data": tmp_path / "rows.jsonl", "progress": False}
+    study = adapter_probe.ranks(made / "lora", ranks=(2,), out=tmp_path / "study", **given)
+    adapter_probe.prune(made / "lora", tmp_path / "out", rank=2, **given)
+    whole = adapter_probe.ablate(tmp_path / "out", spans="whole", out=tmp_path / "cut", **given)
+    assert study.table["score"].iloc[0] == pytest.approx(whole.summary.intact_score, rel=1e-5)
+    assert study.table["score"].iloc[0] != study.table["score"].iloc[1]

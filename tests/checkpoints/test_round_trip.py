@@ -12,14 +12,13 @@ import pytest
 import torch
 from refusals import naming
 from safetensors.numpy import load_file, save_file
+from training_models import load_plain
 from transformers import AutoModelForSequenceClassification
 
-from adapter_probe.checkpoints.base import load_base
 from adapter_probe.checkpoints.description import read_description
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError
-from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters
 from adapter_probe.training.checkpoint import train_checkpoint
 from adapter_probe.training.request import TrainingRequest
@@ -29,7 +28,7 @@ IDS = torch.tensor([[2, 9, 14, 21, 7, 3], [2, 30, 11, 8, 26, 3]])
 FAMILIES = ("bert", "roberta", "electra")
 
 
-def logits(model: AdaptedModel) -> torch.Tensor:
+def logits(model: torch.nn.Module) -> torch.Tensor:
     """By the transformers model's own forward."""
     with torch.no_grad():
         return getattr(model, "base", model)(input_ids=IDS).logits
@@ -46,7 +45,7 @@ def test_logits_survive_the_round_trip_bit_for_bit(family, tiny_base, write_chec
     opened = open_any(tmp_path / "c")
     assert not opened.model.training
     assert logits(opened.model).equal(logits(saved))
-    fresh = AdaptedModel(load_base(str(tiny_base(family)), 2).model.eval())
+    fresh = load_plain(tiny_base(family)).model
     assert (logits(opened.model) - logits(fresh)).abs().max() > 0.1  # the delta matters
 
 
@@ -157,9 +156,9 @@ def test_one_changed_weight_makes_another_base(bert_checkpoint, tiny_base, tmp_p
 
 def test_the_identity_is_of_the_weights_not_of_the_place(tiny_base, tmp_path):
     folder = tiny_base("bert")
-    first = load_base(str(folder), 2).identity
-    copied = load_base(str(shutil.copytree(folder, tmp_path / "copy")), 3, seed=9).identity
-    other = load_base(str(tiny_base("bert", seed=1)), 2).identity
+    first = load_plain(folder).identity
+    copied = load_plain(shutil.copytree(folder, tmp_path / "copy"), 3, seed=9).identity
+    other = load_plain(tiny_base("bert", seed=1)).identity
     assert first.weights_sha256 == copied.weights_sha256 != other.weights_sha256
     assert first.config == copied.config == other.config
     assert (first.name, first.revision) == (str(folder.resolve()), None)
@@ -169,7 +168,7 @@ def test_the_identity_is_of_the_weights_not_of_the_place(tiny_base, tmp_path):
 def test_the_description_remembers_how_it_came_about(bert_checkpoint, tiny_base, tiny_task):
     description = read_description(bert_checkpoint)
     assert description.method == Adapters(size=4, init_std=0.3, activation="tanh")
-    assert description.base == load_base(str(tiny_base("bert")), 2).identity
+    assert description.base == load_plain(tiny_base("bert")).identity
     assert description.task == find_task(tiny_task)
     assert {"adapter_probe", "torch", "transformers"} <= description.versions.keys()
 

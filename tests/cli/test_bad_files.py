@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 FIXTURES = Path(__file__).resolve().parents[1] / "checkpoints" / "fixtures"
 # A gigabyte more than the libraries take; what asks for more is a failure, not a refusal.
@@ -277,11 +276,3 @@ def test_what_converting_can_write_is_said(program):
     outcome = program("convert", "x", "y", "--to", "future")
     assert outcome.code == 2
     assert "adapterhub" in outcome.stderr
-
-
-def test_a_module_that_is_no_model_of_transformers():
-    from adapter_probe.errors import ModelError
-    from adapter_probe.models.adapted import AdaptedModel
-
-    with pytest.raises(ModelError):
-        AdaptedModel(torch.nn.Linear(3, 3))

@@ -66,6 +66,7 @@ def hollow(ax: plt.Axes) -> set[tuple[str, float, float]]:
 def test_a_table_lies_over_the_panels_of_its_tasks(record, tmp_path):
     (tmp_path / "blog.csv").write_text(CSV)
     overlay = read_overlay([tmp_path / "blog.csv"])
+    assert overlay["method"].tolist() == ["lora", "vera", "ia3"]  # as in the file
     lora = overlay[overlay["method"] == "lora"].iloc[0]
     assert (lora["mean"], lora["n"]) == (pytest.approx(0.82), 2)
     assert lora["sem"] == pytest.approx(np.std([0.80, 0.84], ddof=1) / 2**0.5)
@@ -111,7 +112,8 @@ def test_pefts_method_comparison_has_every_cost(tradeoff_trials, tmp_path):
         ("a.json", "[]", ("a.json", "PEFT")),
         ("a.json", "{", ("a.json", "JSON")),
         ("a.json", json.dumps(experiment(status="failed")), ("a.json",)),
-        ("a.json", json.dumps(experiment(file_size="big")), ("a.json", "'big'")),
+        ("a.json", json.dumps(experiment(file_size="big")), ("a.json", "PEFT", "'big'")),
+        ("a.json", json.dumps(experiment(file_size=True)), ("a.json", "PEFT", "True")),
     ],
 )  # fmt: skip
 def test_bad_files(name, text, words, record, tmp_path):

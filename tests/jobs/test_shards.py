@@ -12,16 +12,15 @@ import numpy as np
 import pytest
 import torch
 from refusals import naming
+from training_models import load_plain, with_method
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.checkpoints.base import load_base
 from adapter_probe.checkpoints.description import Description
 from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import ResultsError
 from adapter_probe.jobs.shards import gather_shards, run_shard, write_shards
-from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe import resumable as engine
 from adapter_probe.probe.arguments import AblationArguments
@@ -34,10 +33,8 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def checkpoint(tiny_base: Callable, tiny_task: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base, method = load_base(str(tiny_base("bert")), 2), Adapters(size=3, init_std=0.4)
-    model = AdaptedModel(base.model)
-    model.install(method, torch.Generator().manual_seed(1))
-    trained = model.choose_trained(base.missing)
+    base, method = load_plain(tiny_base("bert")), Adapters(size=3, init_std=0.4)
+    trained = with_method(base, method, seed=1).named_delta()
     description = Description(method, base.identity, find_task(tiny_task), 11, delta_sha256="")
     return save_checkpoint(tmp_path_factory.mktemp("checkpoint"), trained, description)
 

@@ -106,14 +106,14 @@ def test_it_is_near_the_identity_when_its_weights_are_near_zero():
 
 @pytest.mark.parametrize("placement", ["sequential", "parallel"])
 def test_with_autocast_evaluation_keeps_the_precision_of_training(placement: str):
-    """The residual sum of a product in bfloat16 and states in float32 is in float32, in place or not."""
+    """The sum of a product in bfloat16 and states in float32 is in float32, in place or not."""
     adapter = Bottleneck(16, 4, "gelu", placement=placement)
     adapter.initialise(0.3, torch.Generator().manual_seed(0))
     draw = torch.Generator().manual_seed(1)
     x, residual = torch.randn(2, 1, 5, 16, generator=draw)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        trained = adapter.finish(x.bfloat16(), residual, torch.nn.Identity())
+        trained = adapter(x, residual)
         with torch.no_grad():
-            evaluated = adapter.finish(x.bfloat16(), residual, torch.nn.Identity())
+            evaluated = adapter(x, residual)
     assert trained.dtype == evaluated.dtype == torch.float32
     assert torch.equal(trained, evaluated)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from adapter_probe.models.bases.functional import faster_functional
+from adapter_probe.models.functional import FasterFunctions
 
 GENERATOR = torch.Generator().manual_seed(0)
 SEEN = torch.arange(7) < torch.tensor([3, 7, 5])[:, None]  # keys of three examples that are no padding
@@ -40,7 +40,7 @@ def attended(rows, dtype, **given) -> list[torch.Tensor]:
 def test_attention_and_its_gradients_are_those_of_float32(heads, tokens, given):
     rows = [own.bfloat16().float() for own in states(heads, tokens)]
     expected = attended(rows, torch.float32, **given)
-    with faster_functional():
+    with FasterFunctions():
         found = attended(rows, torch.bfloat16, **given)
         traced = F.scaled_dot_product_attention(*(r.bfloat16().requires_grad_() for r in rows), **given)
     assert "ScaledDotProduct" not in str(traced.grad_fn)
@@ -50,7 +50,7 @@ def test_attention_and_its_gradients_are_those_of_float32(heads, tokens, given):
 
 def test_a_query_without_keys_gets_no_nan():
     rows = states((2, 2, 2), (7, 7))
-    with faster_functional():
+    with FasterFunctions():
         found = attended(rows, torch.bfloat16, attn_mask=torch.zeros(7, 7, dtype=torch.bool))
     assert all(own.isfinite().all() for own in found)
 
@@ -58,21 +58,30 @@ def test_a_query_without_keys_gets_no_nan():
 def test_what_is_not_faster_is_pytorchs_to_the_bit():
     rows = states((2, 2, 2), (7, 7))
     expected = attended(rows, torch.float32)
-    with faster_functional():
+    with FasterFunctions():
         assert all(map(torch.equal, attended(rows, torch.float32), expected))
-        with torch.no_grad():
-            quick = [own.bfloat16() for own in rows]
-            inside = F.scaled_dot_product_attention(*quick)
-    assert torch.equal(inside, F.scaled_dot_product_attention(*quick))
-    before = F.scaled_dot_product_attention, F.dropout
-    with pytest.raises(KeyError), faster_functional():
+    quick = [own.bfloat16() for own in rows]
+    with pytest.raises(KeyError), FasterFunctions():
         raise KeyError
-    assert before == (F.scaled_dot_product_attention, F.dropout)
+    with torch.no_grad():
+        again = F.scaled_dot_product_attention(*quick)
+        assert torch.equal(again, F.scaled_dot_product_attention(*quick))
+
+
+@pytest.mark.parametrize("length", [5, 12, 20, 40])
+@pytest.mark.parametrize("masked", [False, True])
+def test_evaluation_is_that_of_float32(length, masked):
+    rows = [torch.randn(8, 12, length, 16, generator=GENERATOR).bfloat16() for _ in range(3)]
+    mask = (torch.arange(length) < torch.arange(1, 9)[:, None] + 1)[:, None, None] if masked else None
+    with torch.no_grad(), FasterFunctions():
+        found = F.scaled_dot_product_attention(*rows, attn_mask=mask).float()
+    expected = F.scaled_dot_product_attention(*(own.float() for own in rows), attn_mask=mask)
+    assert (found - expected).norm() < 0.02 * expected.norm()
 
 
 def test_dropout_of_modules_keeps_the_mean_and_follows_the_seed():
     ones, layer = torch.ones(200, 300, dtype=torch.bfloat16), torch.nn.Dropout(0.25)
-    with faster_functional():
+    with FasterFunctions():
         torch.manual_seed(1)
         dropped = layer(ones)
         torch.manual_seed(1)
@@ -85,7 +94,7 @@ def test_dropout_of_modules_keeps_the_mean_and_follows_the_seed():
 def test_attention_weights_are_dropped():
     torch.manual_seed(0)
     rows = [torch.ones(8, 4, 32, 8, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
-    with faster_functional():
+    with FasterFunctions():
         out = F.scaled_dot_product_attention(*rows, dropout_p=0.5).detach()
     assert out.float().mean() == pytest.approx(1, abs=0.02)
     assert out.float().std() > 0.1  # of equal values, without dropout, the mean is 1 everywhere

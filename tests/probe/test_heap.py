@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import resource
 import subprocess
@@ -20,24 +21,29 @@ WALK = """
 import numpy as np, resource, torch
 from pathlib import Path
 from transformers import BertConfig, BertForSequenceClassification
+from placed_models import place
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.data.encoding import Encoded
-from adapter_probe.data.packing import pack
-from adapter_probe.models.adapted import AdaptedModel
+from adapter_probe.data.examples import Examples
 from adapter_probe.models.methods import Adapters
-from adapter_probe.probe import tree
+from adapter_probe.probe.general import general_runners
+from adapter_probe.probe.request import AblationRequest
 from adapter_probe.spans import span_variants
+from types import SimpleNamespace
 
 torch.set_num_threads(1)
 shape = dict(hidden_size=192, num_hidden_layers=12, num_attention_heads=3, intermediate_size=384)
-model = AdaptedModel(BertForSequenceClassification(BertConfig(**shape, vocab_size=50)))
-model.install(Adapters(size=8), torch.Generator())
+placed = place(BertForSequenceClassification(BertConfig(**shape, vocab_size=50)).eval(), Adapters(size=8))
 texts = np.random.default_rng(0).integers(5, 50, (4, 300))
-batch = pack(Encoded(tuple(texts), tuple(np.zeros_like(texts)), ""), range(4))
+examples = Examples(None, Encoded(tuple(texts), tuple(np.zeros_like(texts)), ""))
+opened, cpu = SimpleNamespace(model=placed.base), torch.device("cpu")
+request = AblationRequest(opened, examples, "accuracy", AblationSettings(), cpu)
+runner = next(general_runners(request, torch.float32, 1))
 in_use = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20
 before, most = in_use(), []
 masks = span_variants(12).masks
 note = lambda: most.append(in_use())
-tree.forward_variants(model.eval(), batch, masks, tokens_per_pass=2400, each_pass=note)
+runner.outputs(np.arange(4), masks, 2400, note)
 print(max(most) - before)
 """
 
@@ -67,5 +73,11 @@ def test_free_memory_goes_back():
 @only_glibc
 def test_a_walk_leaves_no_gaps_behind():
     """Without handing memory back it took 510 MiB."""
-    done = subprocess.run([sys.executable, "-c", WALK], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", WALK],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "fixtures")},
+    )
     assert int(done.stdout) < 150

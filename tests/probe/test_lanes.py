@@ -16,8 +16,8 @@ from exact import assert_close_in_float32
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.probe import lanes
 from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.general import general_runners
 from adapter_probe.probe.lanes import Lanes, Stopped
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
@@ -86,16 +86,16 @@ def test_lanes_change_no_result(case, precision, texts, threads, tmp_path, monke
 
 
 def test_a_twin_has_the_same_weights_and_switches_of_its_own(texts):
-    model = prepare("adapterhub/houlsby", texts).checkpoint.model
-    other = lanes.twin(model)
-    own, shared = model.state_dict(), other.state_dict()
+    request = prepare("adapterhub/houlsby", texts)
+    replay = next(general_runners(request, torch.float32, 1))._replay
+    own, shared = (one.model.state_dict() for one in (replay, replay.twin()))
     assert own.keys() == shared.keys()
     assert all(own[name].data_ptr() == shared[name].data_ptr() for name in own)
-    site = next(i for i, site in enumerate(model.sites) if site.modules)
-    with other.sites[site].switched(False):
-        x = torch.ones(1, 2, model.hidden_size)
-        assert other.sites[site].adapt(x, x) is x
-        assert model.sites[site].adapt(x, x) is not x
+    other, x = replay.twin(), torch.ones(1, 2, request.checkpoint.description.base.hidden_size)
+    (one, *_), (same, *_) = (r.layers[0].parts[0] for r in (replay, other))
+    other.set(same, False)
+    assert same(x, x) is x
+    assert one(x, x) is not x
 
 
 def test_results_come_in_order_and_side_by_side(threads):

@@ -11,7 +11,21 @@ from pathlib import Path
 import pytest
 import torch
 from byte_tokenizer import TEMPLATE
-from lm_eval_cases import CHOICE, LAST, LASTS, MOST, PAGE, PAGES, QUESTIONS, opened, write_lora, write_task
+from lm_eval_cases import (
+    ANSWER,
+    CHOICE,
+    LAST,
+    LASTS,
+    LAYERS,
+    MOST,
+    NUMBERS,
+    PAGE,
+    PAGES,
+    QUESTIONS,
+    opened,
+    write_lora,
+    write_task,
+)
 from refusals import names, naming
 
 import adapter_probe
@@ -130,6 +144,31 @@ def test_prompts_of_a_chat_are_those_of_the_librarys_own_run(prompts, rows, abou
         checkpoint, task=f"lm-eval:{task}", out=tmp_path / "plain", precision="float64", progress=False
     )
     assert plain.results.outputs[0].tolist() != study.results.outputs[0].tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "prompts",
+    [{}, {"num_fewshot": 1}, {"apply_chat_template": True, "num_fewshot": 1}],
+    ids=["plain", "few-shot", "chat"],
+)
+def test_written_answers_are_those_of_the_librarys_own_run(prompts, checkpoint, tmp_path):
+    letters = [{"q": q, "is": one} for q in ("a", "b", "cab") for one in "ab"]  # so that some are right
+    task = write_task(tmp_path / "tasks", "tiny", NUMBERS + letters, {**ANSWER, "fewshot_split": "test"})
+    usual = {"fewshot_as_multiturn": bool(prompts.get("apply_chat_template"))}
+    expected = {
+        off: harness(checkpoint, task, range(*off), **usual | prompts) for off in ((0, 0), (0, LAYERS))
+    }
+    asked = {"task": f"lm-eval:{task}", "out": tmp_path / "out", "progress": False, **prompts}
+    for metric in ("exact_match,first", "exact_match,whole"):
+        study = adapter_probe.ablate(checkpoint, metric=metric, spans="whole", **asked)
+        assert study.summary.metric == f"per text:{metric}"
+        assert study.summary.intact_score == expected[0, 0][metric]
+        assert study.summary.removed_score == expected[0, LAYERS][metric]
+    for variant, off in (("intact", (0, 0)), (study.results.row_names[1], (0, LAYERS))):
+        samples = {one["doc_id"]: one["resps"][0][0] for one in expected[off]["samples"]}
+        written = study.texts[study.texts["variant"] == variant]["text"].tolist()
+        assert written == [samples[number] for number in range(len(written))]
 
 
 @pytest.mark.slow

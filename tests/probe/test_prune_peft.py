@@ -183,6 +183,51 @@ def test_a_converted_adapter_is_scaled_as_a_whole(made: Made, base: Path, tmp_pa
         ap.convert(checkpoint, tmp_path / "no", to="peft", strength=float("inf"))
 
 
+def test_modules_are_removed_by_name(made: Made, base: Path, tmp_path: Path):
+    checkpoint, out = made(TUNERS["lora"]()), tmp_path / "pruned"
+    given = {"data": checkpoint.parent / "rows.jsonl", "progress": False}
+    pruned = ap.prune(checkpoint, out=out, span=(0, 1), sites="o_proj", **given)
+    whole, smaller = by_peft(base, checkpoint), by_peft(base, out)
+    with torch.no_grad():
+        intact = whole(IDS).logits
+        for layer in whole.get_base_model().model.layers[:2]:
+            switched([layer.self_attn.o_proj], False)
+        expected = whole(IDS).logits
+        assert torch.equal(smaller(IDS).logits, expected)
+    assert (intact - expected).abs().max() > 1e-3
+    assert pruned.adapter_parameters_after < pruned.adapter_parameters_before
+    by_module = ap.ablate(checkpoint, data=given["data"], by="module", progress=False)
+    with pytest.raises(ResultsError, match=naming("--span", "--sites")):
+        ap.prune(checkpoint, out=tmp_path / "no", within=1.0, ablation=by_module, **given)
+
+
+@pytest.mark.parametrize("how", ["prune", "convert"])
+def test_every_layer_or_module_is_scaled_by_its_own_strength(
+    how: str, made: Made, base: Path, tmp_path: Path
+):
+    checkpoint, rows = made(TUNERS["lora"]()), tmp_path / "rows.jsonl"
+    n = len(AutoModelForCausalLM.from_pretrained(base).model.layers)
+    by_pattern = tmp_path / "strengths.json"
+    by_pattern.write_text(json.dumps({"*.o_proj": 0.5, "layers.1.self_attn.o_proj": -2}))
+    for number, given in enumerate(([1, 0.25, *[1] * (n - 2)], by_pattern)):
+        out = tmp_path / str(number)
+        if how == "prune":
+            ap.prune(checkpoint, out=out, strengths_by_layer=given, data=rows, progress=False)
+        else:
+            ap.convert(checkpoint, out, to="peft", strengths_by_layer=given)
+        whole, made_smaller = by_peft(base, checkpoint), by_peft(base, out)
+        with torch.no_grad():
+            intact = whole(IDS).logits
+            for place, layer in enumerate(whole.get_base_model().model.layers):
+                if number == 0:
+                    scaled(layer, given[place])
+                else:
+                    scaled(layer.self_attn.o_proj, -2 if place == 1 else 0.5)
+            expected = whole(IDS).logits
+            torch.testing.assert_close(made_smaller(IDS).logits, expected, rtol=0, atol=1e-5)
+        assert (intact - expected).abs().max() > 1e-3
+
+
 @pytest.mark.parametrize(
     "name", ["lora", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ia3", "norms", "dora"))]
 )

@@ -12,6 +12,7 @@ from adapter_probe.errors import ModelError
 from adapter_probe.replay.replay import Replay
 
 QUICK = ["llama", "bert", "t5 (labels)", "mixtral", "mamba", "gpt2"]
+NUMBERED = {"zamba2"}  # whose modules differ only in numbers, which the loop takes for those of experts
 REFUSED = {"xlm": "layer by layer.*EncoderDecoderCache"}
 NAMES = [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in (*ROWS, *OTHERS)]
 
@@ -30,7 +31,7 @@ def test_every_span_and_random_masks_equal_the_loop(name):
     assert_equal_to_loop(replay, x, masks, 1e-6 if name in FLOAT32_INSIDE else 1e-10)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.values[0] not in REFUSED])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.values[0] not in {*REFUSED, *NUMBERED}])
 def test_every_module_of_every_layer_equals_the_loop(name):
     base, x = family(name)
     replay = Replay(lora(base, target_modules=TARGETS.get(name, "all-linear")), x, read=read, by_module=True)

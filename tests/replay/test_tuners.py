@@ -191,7 +191,8 @@ def test_of_packed_maps_the_added_weights_alone_are_freed():
     assert module.off is weight
     assert module.on.numel() == module.scaled.numel() == 0
     for own, choose in zip(
-        wanted, (lambda: module.scale(1), lambda: module.scale(0.5), lambda: module.enable_adapters(False))
+        wanted,
+        (lambda: module.choose(True), lambda: module.choose(False), lambda: module.enable_adapters(False)),
     ):
         choose()
         assert torch.equal(module(x), own)

@@ -18,8 +18,9 @@ from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_states import TwoStates, finished, hold_both, put_back
 
-QUICK = ("llama", "bert", "t5 (labels)", "mixtral", "mamba", "gpt2", "beit", "vit")
-SHARED = ("albert",)  # one module is several layers, so that no state dict has some of them off
+QUICK = ("llama", "bert", "t5 (labels)", "vit")
+SHARED = ("albert", "zamba2")  # whose layers share tensors, so that no state dict has some of them off
+ROUTED = ("switch", "switch(small capacity)")  # in float32
 REFUSED = ("xlm",)
 NAMES = [n for n in (*ROWS, *OTHERS) if n not in REFUSED]
 
@@ -36,10 +37,12 @@ def tuned(base: nn.Module, size: float = 0.1, only: str = "") -> nn.Module:
 
 def mixed(model: nn.Module, base: nn.Module, off: list[str], strength: float, stay: set[str]) -> nn.Module:
     """The model with the base's tensors, or those between, under some names, by its state dict."""
-    plain, others = copy.deepcopy(model), base.state_dict()
+    plain, others, done = copy.deepcopy(model), base.state_dict(), set()
     with torch.no_grad():
         for name, tensor in plain.state_dict().items():
-            if name not in stay and name.startswith(tuple(f"{one}." for one in off)):
+            tied = tensor.data_ptr() in done
+            done.add(tensor.data_ptr())
+            if not tied and name not in stay and name.startswith(tuple(f"{one}." for one in off)):
                 tensor.copy_(others[name] + strength * (tensor - others[name]))
     return plain
 
@@ -62,9 +65,9 @@ def test_every_span_equals_a_state_dict_mixed_by_hand(name):
             off = [one for one, on in zip(names, mask) if not on]
             with torch.no_grad():
                 own = output(mixed(model, base, off, strength, set(difference.outside))(**x))
-            finite, exact = own.isfinite(), 1e-4 if single else 1e-10
+            finite, exact = own.isfinite(), 1e-4 if single else 1e-6 if name in ROUTED else 1e-10
             assert (found - own)[finite].abs().max() < exact * max(1, float(own[finite].abs().max()))
-        assert (ours[-1] - ours[0]).nan_to_num(0, 0, 0).abs().max() > 1e-3
+        assert (ours - ours[0]).nan_to_num(0, 0, 0).abs().max() > 1e-3
 
 
 def test_attention_and_feed_forward_network_are_sites_where_names_say_it():

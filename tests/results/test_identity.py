@@ -69,6 +69,8 @@ def test_hash_json_is_sha256_of_the_canonical_text():
         ("3f2a" * 16, "3f2a3f2a…"),
         ("bfloat16", "bfloat16"),
         ("two\nlines", "two\\nlines"),
+        ("x" * 40, "x" * 40),
+        ("x" * 41, "x" * 20 + "…" + "x" * 20),
         (None, "null"),
         (0.5, "0.5"),
         (["a", "b"], '["a","b"]'),

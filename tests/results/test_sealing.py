@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pandas as pd
@@ -22,7 +23,16 @@ from adapter_probe.results.schema import (
     read_summary,
     read_table,
 )
-from adapter_probe.results.sealing import CHECKSUMS, check_complete, sealed, write_study
+from adapter_probe.results.sealing import (
+    CHECKSUMS,
+    FIGURES,
+    add_note,
+    check_complete,
+    read_note,
+    sealed,
+    sealed_tables,
+    write_study,
+)
 
 LAYERS = {"layer": "count", "delta_points": "number"}
 
@@ -88,6 +98,36 @@ def test_without_a_seal_tables_are_read_as_they_are(tmp_path: Path):
     (folder / CHECKSUMS).unlink()
     (folder / "manifest.json").unlink()
     assert read_spans(folder)["score"].tolist() == [0.9]
+
+
+def test_tables_are_sealed_while_none_of_them_changes(tmp_path: Path):
+    folder, other = make(tmp_path / "one", 0.5), make(tmp_path / "two", 0.75)
+    whole = {name: sha256((folder / name).read_bytes()).hexdigest() for name in (SPANS_CSV, LAYERS_CSV)}
+    assert sealed_tables(folder) == whole
+    assert sealed_tables(tmp_path) is None
+    for harm in (edit, cut, copy_table, copy_table_and_seal, lambda ours, _: (ours / LAYERS_CSV).unlink()):
+        harm(make(folder, 0.5), other)
+        assert sealed_tables(folder) is None
+    with sealed(make(folder, 0.5), ()):
+        pass
+    assert sealed_tables(folder) is None  # nothing was written
+    (make(folder, 0.5) / "manifest.json").unlink()
+    assert sealed_tables(folder) is None  # it is not known of which run
+
+
+def test_notes_stay_while_the_folder_is_written_again(tmp_path: Path):
+    folder = make(tmp_path / "one", 0.5)
+    assert read_note(folder, "inputs") == read_note(tmp_path, "inputs") == {}
+    for name, note in (("inputs", {"a": 1}), (FIGURES, {"b": [2]})):
+        add_note(folder, name, note)
+        add_note(tmp_path, name, note)
+        assert (read_note(folder, name), read_note(tmp_path, name)) == (note, {})
+    assert sealed_tables(folder)
+    make(folder, 0.5)
+    assert (read_note(folder, FIGURES), read_note(folder, "inputs")) == ({"b": [2]}, {})
+    (folder / CHECKSUMS).write_text("{")
+    assert read_note(folder, FIGURES) == {}
+    assert not (tmp_path / CHECKSUMS).exists()
 
 
 def test_a_failed_writing_leaves_no_seal(tmp_path: Path):

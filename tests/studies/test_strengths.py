@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from peft_folders import KV, TOKENIZER, reference, saved
 from refusals import names, naming, says, value_of
 
 import adapter_probe as ap
-from adapter_probe.analysis.strengths import StrengthSummary
 from adapter_probe.analysis.summary_text import ablation_rows
 from adapter_probe.errors import AdapterProbeError
 
@@ -161,22 +159,3 @@ def test_an_ablation_by_degrees_says_so(classifier, tmp_path):
 def test_bad_strengths(settings, facts, classifier):
     with pytest.raises(AdapterProbeError, match=naming(*facts)):
         ap.strength(classifier, data=ROWS, **settings)
-
-
-def test_verdicts():
-    known = {"task": "t", "data": "d", "metric": "accuracy", "n_examples": 10, "intact_score": 0.5}
-    far = StrengthSummary(**known | {"metric": "kl"})
-    assert names(far.verdict, "not known", "kl", "labels", "nll")
-    one = StrengthSummary(**known, best=1.0, n_judged=5, delta_points=0.0, interval_points=(0.0, 0.0))
-    assert re.match("no: .*1.*half", one.verdict)
-    for best, low, lead in (
-        (0.5, 0.1, "yes, too strong"),
-        (2.0, 0.1, "yes, too weak"),
-        (2.0, -1, "no evidence"),
-    ):
-        own = StrengthSummary(
-            **known, best=best, n_judged=5, delta_points=1.0, interval_points=(low, 2.0), chosen_on="all"
-        )
-        assert own.verdict.partition(":")[0] == lead
-        interval = "0.1 to 2.0 points" if low > 0 else "−1.0 to 2.0 points"
-        assert names(own.verdict, f"{best:g}", "5 examples", "same", "gain of 1.0 point", "95%", interval)

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import torch
 from refusals import naming
+from training_models import load_plain, moved, with_method
 
 import adapter_probe as ap
-from adapter_probe.checkpoints import base as bases
 from adapter_probe.checkpoints.description import Description
 from adapter_probe.checkpoints.native import save_checkpoint
 from adapter_probe.data.tasks import find_task
-from adapter_probe.models.adapted import AdaptedModel
 from adapter_probe.models.methods import Adapters, FullFineTuning, LayerNormOnly, Method, TopLayers
 
 TEXTS = ["the cat saw a dog", "fine", "a bird was cruel and the house was big", "the dog met the bad cat"]
@@ -36,14 +35,8 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     def make(base: Path, task_folder: Path, method: Method, seed: int) -> Path:
         task = find_task(task_folder)
-        loaded = bases.load_base(str(base), max(1, len(task.label_names)), kind=task.kind)
-        generator = torch.Generator().manual_seed(seed)
-        model = AdaptedModel(loaded.model)
-        model.install(method, generator)
-        trained = model.choose_trained(loaded.missing)
-        with torch.no_grad():
-            for parameter in trained.values():
-                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+        loaded = load_plain(base, max(1, len(task.label_names)), task.kind)
+        trained = moved(with_method(loaded, method, seed, task.kind), seed).named_delta()
         about = Description(method, loaded.identity, task, 40, delta_sha256="")
         return save_checkpoint(tmp_path_factory.mktemp("checkpoint"), trained, about)
 
@@ -109,7 +102,7 @@ def test_the_base_is_read_once_and_kept_once(write, tiny_base, tiny_task, three_
     other = write(tiny_base("bert"), three_labels, Adapters(4, 0.3), 1)
     model = ap.open(one)
     before = {name: p.data_ptr() for name, p in model.base.named_parameters()}
-    monkeypatch.setattr("adapter_probe.checkpoints.shared.load_base", None)
+    monkeypatch.setattr("adapter_probe.checkpoints.shared.load_any_base", None)
     after = {name: p.data_ptr() for name, p in model.use(other).base.named_parameters()}
     shared = {name for name in before if before[name] == after.get(name)}
     own = {name for name in before if ".adapter." in name or "LayerNorm" in name or "classifier" in name}
@@ -148,8 +141,8 @@ def test_another_base_or_none_leaves_the_model_as_it_was(write, tiny_base, tiny_
     deeper = write(tiny_base("bert", layers=4), tiny_task, Adapters(4, 0.3), 0)
     reseeded = write(tiny_base("bert", seed=5), tiny_task, Adapters(4, 0.3), 0)
     for folder, words in (
-        (deeper, ("4", "layers")),
-        (reseeded, (str(reseeded), "weights", "sha256")),
+        (deeper, ("weights", "in memory", str(tiny_base("bert", layers=4)))),
+        (reseeded, ("weights", "in memory", str(tiny_base("bert", seed=5)))),
         (tmp_path / "none", (str(tmp_path / "none"),)),
     ):
         with pytest.raises(ap.CheckpointError, match=naming(*words)):

@@ -26,8 +26,8 @@ import adapter_probe as ap
 from adapter_probe.data.packing import pack
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import AdapterProbeError
+from adapter_probe.training import rows
 from adapter_probe.training.loop import epoch_batches
-from adapter_probe.training.padded import PaddedModel
 from adapter_probe.training.peft_methods import method_of
 from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
 from adapter_probe.training.settings import TrainingSettings
@@ -283,8 +283,8 @@ def test_a_model_that_does_not_keep_examples_apart_is_refused(bases, tasks, monk
     request = request_of(bases(), tasks("sft"), "lora:r=4")
     inputs = load_inputs(request)
     model = build_model(request, inputs.base, CPU)
-    apart = PaddedModel._apart
-    monkeypatch.setattr(PaddedModel, "_apart", lambda self, of: torch.zeros_like(apart(self, of)))
+    apart = rows._apart
+    monkeypatch.setattr(rows, "_apart", lambda *given: torch.zeros_like(apart(*given)))
     with pytest.raises(AdapterProbeError, match=naming("--packing", "apart")):
         model.join_examples(pack(inputs.objective.train, np.arange(12)), 1e-3)
 

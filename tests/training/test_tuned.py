@@ -20,7 +20,7 @@ from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.methods import Biases, method_from_json
-from adapter_probe.training import tuned
+from adapter_probe.training import peft_tuners
 from adapter_probe.training.peft_methods import INITS, initialised, method_of, peft_method
 from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
 from adapter_probe.training.settings import TrainingSettings
@@ -46,11 +46,11 @@ def batches_of(base: Path, rows: list[dict], n_epochs: int) -> list[dict]:
 def test_a_peft_that_does_not_save_the_biases_does_not_train_them(tiny_base, tiny_task, monkeypatch):
     method = peft_method("lora:r=4,bias=lora_only")
     request = TrainingRequest(str(tiny_base("bert")), find_task(tiny_task), method, TrainingSettings())
-    saves = tuned.saved_tensors
+    saves = peft_tuners.saved_tensors
     inputs = load_inputs(request)
     assert any("base_layer.bias" in name for name in build_model(request, inputs.base, CPU).saved())
     monkeypatch.setattr(
-        tuned, "saved_tensors", lambda model: {n: t for n, t in saves(model).items() if "bias" not in n}
+        peft_tuners, "saved_tensors", lambda model: {n: t for n, t in saves(model).items() if "bias" not in n}
     )
     with pytest.raises(ModelError, match=naming("base_layer.bias", "0.21", "bias=all")):
         build_model(request, load_inputs(request).base, CPU)

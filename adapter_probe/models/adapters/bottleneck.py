@@ -24,13 +24,14 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class TokenBatchNorm(nn.BatchNorm1d):
     """Batch normalisation of hidden states ``[..., tokens, size]``: all tokens are one batch.
 
-    In training its statistics are those of its input tokens: every token of the packed batch, and in the last
-    layer only the positions that the head reads. Evaluation uses the running averages, so that tokens are
-    independent of each other. A single token has no variance: it is normalised by the running averages in
+    In training its statistics are those of its input tokens: every token of the batch, and in the last layer
+    of an encoder only the positions that the head reads. Evaluation uses the running averages, so that tokens
+    are independent of each other. A single token has no variance: it is normalised by the running averages in
     training too, without updating them.
 
     Attributes:
-        counted: bool ``[tokens]``, which tokens are no padding, where rows are padded; None for all.
+        counted: bool ``[tokens]``, which tokens are no padding, where rows are padded; None for all. Of fewer
+            tokens, those that the head reads, all count.
     """
 
     counted: Tensor | None = None
@@ -45,11 +46,12 @@ class TokenBatchNorm(nn.BatchNorm1d):
         """``[..., size]`` to ``[..., size]``."""
         rows = x.flatten(0, -2)  # [tokens, size]
         averages, affine = (self.running_mean, self.running_var), (self.weight, self.bias)
-        counted = rows if self.counted is None else rows[self.counted]
+        inside = None if self.counted is None or len(self.counted) > len(rows) else self.counted
+        counted = rows if inside is None else rows[inside]
         by_batch = self.training and len(counted) > 1
         found = F.batch_norm(counted, *averages, *affine, by_batch, self.momentum, self.eps)
-        if self.counted is not None:  # what padding becomes is read nowhere
-            found = torch.zeros_like(rows, dtype=found.dtype).masked_scatter(self.counted[:, None], found)
+        if inside is not None:  # what padding becomes is read nowhere
+            found = torch.zeros_like(rows, dtype=found.dtype).masked_scatter(inside[:, None], found)
         return found.view_as(x)
 
 
@@ -90,7 +92,7 @@ class Bottleneck(nn.Module):
         self.inner = nn.ModuleList(zero_linear(size, size) for _ in range(hidden_layers - 1))
         self.up = zero_linear(size, hidden)
         self.activation = activation
-        self.parallel = placement == "parallel"
+        self._parallel = placement == "parallel"
         self._multiplies = interaction == "multiply"
 
     @staticmethod
@@ -104,46 +106,31 @@ class Bottleneck(nn.Module):
     only_adds = True
     """Whether the adapter only adds its `change` to the residual sum."""
 
-    def change(self, x: Tensor, residual: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+    def change(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """The term that the adapter adds to the sublayer's output.
 
         Args:
-            x: ``[nodes, tokens, hidden]``, the sublayer's output.
+            x: ``[examples, tokens, hidden]``, the sublayer's output.
             residual: shaped as `x`, the sublayer's input; only a parallel adapter reads it.
-            rows: int64 ``[rows]``, indices of the nodes to compute, repeats allowed; None for all. Only the
-                adapter's inputs are gathered.
 
         Returns:
-            ``[nodes or rows, tokens, hidden]``.
+            ``[examples, tokens, hidden]``.
         """
-        source = residual if self.parallel else x
+        source = residual if self._parallel else x
         assert source is not None, "a parallel adapter reads the sublayer's input"
         activation = _ACTIVATIONS[self.activation]
-        states = activation(self.norm(self.down(source if rows is None else source.index_select(0, rows))))
+        states = activation(self.norm(self.down(source)))
         for linear in self.inner:
             states = activation(linear(states))
         change = self.up(states)
-        if self._multiplies:
-            change = change * (x if rows is None else x.index_select(0, rows))
-        return change
+        return change * x if self._multiplies else change
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """The sublayer's output after the change; shapes as in `change`."""
         return added(self.change(x, residual), x)
 
-    def finish(
-        self,
-        x: Tensor,
-        residual: Tensor,
-        norm: Callable[[Tensor], Tensor],
-        groups: object = None,
-        strength: float = 1.0,
-    ) -> Tensor:
-        """The states after the site, with `norm` after the residual sum; see `adapt`."""
-        return norm(added(self.adapt(x, residual, strength=strength), residual))
-
     def adapt(self, x: Tensor, residual: Tensor, norm: object = None, strength: float = 1.0) -> Tensor:
-        """The sublayer's output that replaces `x`, with `strength` times the change; shapes as there."""
+        """The output that replaces `x`, with `strength` times the change; shapes as in `change`."""
         if strength == 1:
             return self(x, residual)  # as a call, so that forward hooks see it
         return added(strength * self.change(x, residual), x)

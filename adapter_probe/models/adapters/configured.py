@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +14,6 @@ from adapter_probe.errors import ModelError
 from .bottleneck import zero_linear
 from .imported import BottleneckSpec, HeadSpec
 from .in_place import added
-
-if TYPE_CHECKING:
-    from adapter_probe.data.packing import Group
 
 Norm = Callable[[Tensor], Tensor]
 
@@ -59,83 +55,51 @@ class ConfiguredBottleneck(nn.Module):
         self._activation = activation_named(spec.activation)
 
     @property
-    def parallel(self) -> bool:
-        """Whether it reads the sublayer's input."""
-        return self.spec.parallel
-
-    @property
     def only_adds(self) -> bool:
         """Whether it just adds its `change` to the residual sum."""
         spec = self.spec
         whole_sum = spec.parallel or (spec.skip == "output" and not (spec.ln_after and spec.ln_after_skip))
         return spec.norm_after and not spec.norm_before and not spec.gate and whole_sum
 
-    def change(self, x: Tensor, residual: Tensor, rows: Tensor | None = None) -> Tensor:
-        """The term added to the sublayer's output if `only_adds`; see `Bottleneck.change`."""
-        source = residual if self.spec.parallel else x
-        return self._branch(source if rows is None else source.index_select(0, rows), None, None)
+    def change(self, x: Tensor, residual: Tensor) -> Tensor:
+        """The term added to the sublayer's output if `only_adds`."""
+        return self._branch(residual if self.spec.parallel else x, None)
 
-    def finish(
-        self,
-        x: Tensor,
-        residual: Tensor,
-        norm: Norm,
-        groups: Sequence[Group] | None = None,
-        strength: float = 1.0,
-    ) -> Tensor:
+    def finish(self, x: Tensor, residual: Tensor, norm: Norm, strength: float = 1.0) -> Tensor:
         """The states after the site.
 
         Args:
-            x: ``[nodes, tokens, hidden]``, the sublayer's output.
+            x: ``[examples, tokens, hidden]``, the sublayer's output.
             residual: the sublayer's input, of the same shape.
             norm: module after the residual sum.
-            groups: the examples along the token axis; None if they are along axis 0. Used only by gates.
             strength: what the difference that the adapter makes is multiplied by: in the sublayer's output,
                 or without `norm_after` in the states.
 
         Returns:
-            ``[nodes, tokens, hidden]``.
+            ``[examples, tokens, hidden]``.
         """
         if self.spec.norm_after:
-            return norm(added(self.adapt(x, residual, norm, strength, groups), residual))
-        out = self._replaced(x, residual, norm, groups)
+            return norm(added(self.adapt(x, residual, norm, strength), residual))
+        out = self._replaced(x, residual, norm)
         return out if strength == 1 else torch.lerp(norm(x + residual), out, strength)
 
-    def adapt(
-        self,
-        x: Tensor,
-        residual: Tensor,
-        norm: Norm,
-        strength: float = 1.0,
-        groups: Sequence[Group] | None = None,
-    ) -> Tensor:
-        """The sublayer output y for which ``norm(y + residual)`` equals the result of `finish`.
-
-        Raises:
-            ModelError: there is no such output, because the adapter's output is not normalised.
-        """
+    def adapt(self, x: Tensor, residual: Tensor, norm: Norm, strength: float = 1.0) -> Tensor:
+        """With `norm_after`: the output y of which ``norm(y + residual)`` is what `finish` returns."""
         if strength != 1 and self.only_adds:
             return added(strength * self.change(x, residual), x)
-        out = self._replaced(x, residual, norm, groups)
-        if not self.spec.norm_after and isinstance(norm, nn.Identity):
-            out = out - residual
-        if self.spec.norm_after or isinstance(norm, nn.Identity):
-            return out if strength == 1 else x + strength * (out - x)
-        raise ModelError(
-            "the forward of the transformers model always ends a sublayer with its LayerNorm, which this "
-            "adapter omits; call the opened model's own methods, such as logits, instead of its base"
-        )
+        out = self._replaced(x, residual, norm)
+        return out if strength == 1 else x + strength * (out - x)
 
-    def _replaced(self, x: Tensor, residual: Tensor, norm: Norm, groups: Sequence[Group] | None) -> Tensor:
+    def _replaced(self, x: Tensor, residual: Tensor, norm: Norm) -> Tensor:
         """The replacement of the sublayer's output; without `norm_after`, also of the steps after it."""
         spec = self.spec
         if spec.parallel:
-            return added(self._branch(residual, None, groups), x)
+            return added(self._branch(residual, None), x)
         read = norm(x + residual) if spec.norm_before else x
         skip = {"output": x, "normed": read}.get(spec.skip)
-        return self._branch(read, x + residual if skip is None else skip, groups)
+        return self._branch(read, x + residual if skip is None else skip)
 
-    def _branch(self, read: Tensor, skip: Tensor | None, groups: Sequence[Group] | None) -> Tensor:
+    def _branch(self, read: Tensor, skip: Tensor | None) -> Tensor:
         """The change, and `skip` added to it."""
         states = read if self.ln_before is None else self.ln_before(read)
         change = self.up(self._activation(self.down(states)))
@@ -144,7 +108,7 @@ class ConfiguredBottleneck(nn.Module):
         if self.factor is not None:
             change = change * self.factor
         if self.gate is not None:
-            change = change * _example_means(torch.sigmoid(self.gate(read)), groups)
+            change = change * torch.sigmoid(self.gate(read)).mean(dim=1, keepdim=True)
         if skip is None:
             return change if self.ln_after is None else self.ln_after(change)
         if self.ln_after is None:
@@ -152,19 +116,6 @@ class ConfiguredBottleneck(nn.Module):
         if self.spec.ln_after_skip:
             return self.ln_after(added(change, skip))
         return added(self.ln_after(change), skip)
-
-
-def _example_means(values: Tensor, groups: Sequence[Group] | None) -> Tensor:
-    """Token values ``[nodes, tokens, 1]`` replaced by their mean per example."""
-    if groups is None:
-        return values.mean(dim=1, keepdim=True)
-    pieces = []
-    for group in groups:
-        # [nodes, n * length, 1] -> [nodes, n, length, 1]
-        own = values[:, group.start : group.stop].unflatten(1, (group.n, group.length))
-        pieces.append(own.mean(dim=2, keepdim=True).expand_as(own).flatten(1, 2))
-    pieces.append(values[:, groups[-1].stop :])  # rows that belong to no example
-    return torch.cat(pieces, dim=1)
 
 
 class StackedHead(nn.Sequential):

@@ -1,0 +1,216 @@
+"""Scores against the directions that adapters keep, beside what their singular values say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from adapter_probe import metrics, wording
+from adapter_probe.ablation_results import AblationResults
+from adapter_probe.analysis.deltas import finite_or_none, row_scores, without_noise
+from adapter_probe.analysis.removable import random_halves, restrict_to_examples
+from adapter_probe.analysis.resampling import bootstrap_scores
+from adapter_probe.analysis.significance import span_interval
+from adapter_probe.analysis.strengths import strength_table
+from adapter_probe.errors import DataError, ResultsError
+from adapter_probe.records import RecordError, from_record
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSummary:
+    """How many directions are needed, ``summary.json``.
+
+    Attributes:
+        task: name of the task as given by the user.
+        data: name of the evaluated data, or the split.
+        metric: metric of the scores.
+        n_examples: number of evaluated examples.
+        intact_score: score with all directions; None if undefined.
+        largest: the largest rank of a tuned map, so that as many directions are all.
+        effective: the mean effective rank of the tuned maps, see `effective_rank`.
+        within_points: what the needed directions may cost, in points.
+        needed: the fewest directions in every map that cost at most this on the examples that they are
+            chosen on.
+        energy: the share of the change's energy that these directions have.
+        chosen_on: ``half`` if they were chosen on one half of the examples and judged on the other; ``all``
+            if there were too few.
+        n_judged: number of examples that they were judged on.
+        delta_points: score with them minus that with all, in points, a loss negative; None if undefined.
+        interval_points: its 95% interval, see `span_interval`.
+    """
+
+    task: str
+    data: str
+    metric: str
+    n_examples: int
+    intact_score: float | None
+    largest: int
+    effective: float
+    within_points: float
+    needed: int
+    energy: float
+    chosen_on: Literal["half", "all"] = "half"
+    n_judged: int = 0
+    delta_points: float | None = None
+    interval_points: tuple[float | None, float | None] = (None, None)
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any], path: Path) -> RankSummary:
+        """The summary from what is in a file.
+
+        Raises:
+            ResultsError: it, read from `path`, is damaged.
+        """
+        try:
+            metrics.metric_label(str(found.get("metric")))
+            return from_record(cls, found)
+        except (RecordError, DataError) as error:
+            raise ResultsError(f"{path} is damaged: {error}") from None
+
+    @property
+    def verdict(self) -> str:
+        """The answer to "how many directions are needed?"."""
+        limit, n = wording.tolerance_text(self.within_points, self.metric), f"{self.n_judged:,} examples"
+        half = self.chosen_on == "half"
+        where = "the half of the examples that they are chosen on" if half else "the examples"
+        if self.needed == self.largest:
+            return f"all {self.largest}: of the ranks that were tried, none costs at most {limit} on {where}"
+        low, high = self.interval_points
+        chosen = f"{self.needed} of {self.largest}: the fewest that cost at most {limit} on {where}"
+        if self.delta_points is None or low is None or high is None:
+            return f"{chosen}; on the others the difference is undefined"
+        cost = wording.drop_text(-self.delta_points, self.metric)
+        if not wording.is_distance(self.metric):
+            cost = f"it is a {cost.replace(' ', ' of ', 1)}"
+        ends = wording.interval_text(-high, -low, self.metric)
+        judged = f"the other half ({n})" if half else f"the same ones ({n})"
+        return (
+            f"{chosen}; on {judged} {cost}, 95% interval {ends}; they have {100 * self.energy:.0f}% of the "
+            f"change's energy, and its effective rank is {self.effective:.1f}"
+        )
+
+
+def effective_rank(values: np.ndarray) -> float:
+    """The exponential of the entropy of singular values that are divided by their sum; 0 of no change.
+
+    Source: Roy and Vetterli 2007, The effective rank.
+    """
+    total = float(values.sum())
+    if not total:
+        return 0.0
+    p = values[values > 0] / total
+    return float(np.exp(-(p * np.log(p)).sum()))
+
+
+def energy_kept(spectra: pd.DataFrame, rank: int, layers: Sequence[int] | None = None) -> float:
+    """The share of the squared singular values that the largest of every map have; NaN of no change.
+
+    Args:
+        spectra: see `spectra_table`.
+        rank: how many of each map are kept.
+        layers: in which layers, of the whole model; by default in all. The others keep all.
+    """
+    energy = spectra["value"].to_numpy(float) ** 2
+    lost = spectra["direction"].to_numpy() > rank
+    if layers is not None:
+        inside = spectra["layer"].isin(layers).to_numpy()
+        energy, lost = energy[inside], lost[inside]
+    return float(1 - energy[lost].sum() / energy.sum()) if energy.sum() else np.nan
+
+
+def spectra_table(values: Sequence[tuple[int, str, np.ndarray]]) -> pd.DataFrame:
+    """Singular values as a table.
+
+    Args:
+        values: of every tuned map: its layer in the whole model, its name, and the values, descending; of
+            experts ``[experts, rank]``.
+
+    Returns:
+        Columns `layer`, `module`, `expert` (0 of a map alone), `direction` (from 1), `value`.
+    """
+    rows = [
+        (layer, name, expert, direction + 1, float(value))
+        for layer, name, found in values
+        for expert, own in enumerate(np.atleast_2d(found))
+        for direction, value in enumerate(own)
+    ]
+    return pd.DataFrame(rows, columns=["layer", "module", "expert", "direction", "value"])
+
+
+def rank_table(
+    results: AblationResults, variants: pd.DataFrame, spectra: pd.DataFrame, largest: int
+) -> pd.DataFrame:
+    """Scores by kept directions and span.
+
+    Args:
+        results: the ablations of all ranks as one, see `strengths.joined`.
+        variants: its variants.
+        spectra: see `spectra_table`.
+        largest: the rank that keeps all.
+
+    Returns:
+        Columns `rank`; `first`, `last`, `n_layers`, `whole`; `score`; `delta_points`, the difference to all
+        directions in points, a loss negative, with its 95% interval `ci_low_points`, `ci_high_points`;
+        `energy`, the share of the span's energy that is kept; `n_examples`.
+    """
+    frame = strength_table(results, variants, intact=float(largest)).rename(columns={"strength": "rank"})
+    frame["rank"] = frame["rank"].astype(int)
+    several = "stack" in frame  # in which the layers of a span are numbered
+    energy = [
+        energy_kept(spectra, row["rank"], None if row["whole"] else range(row["first"], row["last"] + 1))
+        if row["whole"] or not several
+        else np.nan
+        for row in frame.to_dict("records")
+    ]
+    frame.insert(list(frame).index("n_examples"), "energy", energy)
+    return frame
+
+
+def rank_summary(
+    results: AblationResults, variants: pd.DataFrame, spectra: pd.DataFrame, largest: int, within: float
+) -> RankSummary:
+    """How many directions of all layers are needed; arguments as in `rank_table`.
+
+    `within`: what they may cost, in points. They are chosen on one half of the examples.
+    """
+    settings, maps = results.settings, spectra.groupby(["module", "expert"])["value"]
+    chosen, judged = random_halves(results)
+    half = len(chosen) > 0 and len(judged) > 1
+    if not half:
+        chosen = judged = np.arange(results.n_examples)
+    whole = variants[variants["whole"]].sort_values("strength")
+    rows = np.append(whole["variant"].to_numpy(), 0)
+    ranks = np.append(whole["strength"].to_numpy(), largest).astype(int)
+    scores = row_scores(restrict_to_examples(results, chosen))
+    points = without_noise(metrics.to_points(results.metric, scores[rows] - scores[0]))
+    fits = np.flatnonzero(points >= -within)
+    best = int(fits[0]) if len(fits) else len(ranks) - 1
+    said = RankSummary(
+        task=settings["task"],
+        data=settings.get("data") or settings["split"],
+        metric=results.metric,
+        n_examples=results.n_examples,
+        intact_score=finite_or_none(row_scores(results)[0]),
+        largest=largest,
+        effective=float(np.mean([effective_rank(one.to_numpy(float)) for _, one in maps])),
+        within_points=within,
+        needed=int(ranks[best]),
+        energy=energy_kept(spectra, int(ranks[best])),
+        chosen_on="half" if half else "all",
+        n_judged=len(judged),
+    )
+    there = restrict_to_examples(results, judged)
+    score, sampled = row_scores(there)[[0, rows[best]]], bootstrap_scores(there)[:, [0, rows[best]]]
+    delta = without_noise(metrics.to_points(results.metric, sampled[:, 1] - sampled[:, 0]))
+    ends = span_interval(delta[:, None], (there, [rows[best]]))
+    change = without_noise(metrics.to_points(results.metric, score[1:] - score[:1]))
+    return replace(
+        said,
+        delta_points=finite_or_none(float(change[0])),
+        interval_points=tuple(finite_or_none(float(end[0])) for end in ends),  # type: ignore[arg-type]
+    )

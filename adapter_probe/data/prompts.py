@@ -1,0 +1,145 @@
+"""Prompts whose answers a language model writes: the rows, and their tokens."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from adapter_probe.data.formats import Rows, is_text
+from adapter_probe.data.generating import Generation
+from adapter_probe.data.request_rows import Request, RowOf, chat_prompt
+from adapter_probe.data.requests import Requests, requests_with_fingerprint
+from adapter_probe.data.requests_encoding import Encoder, Pairs, Start, encoder_of
+from adapter_probe.errors import DataError, listed, shown
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedPrompts:
+    """Prompts as tokens.
+
+    Attributes:
+        input_ids: int64 ``[tokens]`` of every prompt.
+        new_tokens: the most tokens that are written after each.
+        reads: whether an encoder reads them, so that they are padded at their ends.
+        fingerprint: SHA-256 of all tokens.
+    """
+
+    input_ids: tuple[np.ndarray, ...]
+    new_tokens: int
+    reads: bool
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """The most tokens of each prompt with its text: int64 ``[prompts]``."""
+        return np.array([len(ids) + self.new_tokens for ids in self.input_ids], dtype=np.int64)
+
+
+def prompts_of(
+    tokenizer: Any, tables: Sequence[Rows], name: str, generation: Generation, max_examples: int | None = None
+) -> Requests:
+    """The rows of some tables as prompts, whose continuations are the accepted answers.
+
+    The prompt is in a column `prompt`, or in `messages` whose last turn is a user's; what is right in a
+    column `answer` or, where several answers are, in a list `answers`.
+
+    Args:
+        tokenizer: needed for messages only.
+
+    Raises:
+        DataError: a row has no prompt or no answer, or the tokenizer has no chat template for messages.
+    """
+    rows = [
+        _prompt(RowOf(place, record), tokenizer)
+        for table in tables
+        for place, record in zip(table.places, table.records)
+    ]
+    made = requests_with_fingerprint("generation", rows, name, max_examples)
+    return replace(made, generation=generation)
+
+
+def _prompt(row: RowOf, tokenizer: Any) -> Request:
+    record = row.record
+    if {"prompt", "messages"} <= set(record):
+        raise DataError(f"{row.place}: has both prompt and messages; --generate needs one of them")
+    if not {"prompt", "messages"} & set(record):
+        raise DataError(
+            f"{row.place}: --generate needs a column prompt or messages; the row has {listed(record)}"
+        )
+    answers = _answers(row)
+    if "prompt" in record:
+        return Request(row.filled("prompt"), answers)
+    return Request(chat_prompt(row, tokenizer), answers, framed=False)
+
+
+def _answers(row: RowOf) -> tuple[str, ...]:
+    names = [name for name in ("answers", "answer") if name in row.record]
+    if not names:
+        hint = "; what is right may be the column completion, which has to be named answer"
+        raise DataError(
+            f"{row.place}: --generate needs a column answer, or answers with several; the row has "
+            f"{listed(row.record)}{hint if 'completion' in row.record else ''}"
+        )
+    value = row.record[names[0]]
+    found = value if names[0] == "answers" or isinstance(value, list) else [value]
+    if isinstance(found, Mapping):  # as SQuAD has them on the hub
+        found = found.get("text")
+    if not isinstance(found, list) or not found or not all(map(_is_answer, found)):
+        raise row.error(names[0], "a text or a number, or a list of them")
+    return tuple(map(str, found))
+
+
+def _is_answer(value: object) -> bool:
+    if isinstance(value, (int, float)):
+        return not isinstance(value, bool)
+    return is_text(value) and bool(value)
+
+
+def encode_prompts(
+    tokenizer: Any, requests: Requests, max_length: int, start: Start | None = None
+) -> EncodedPrompts:
+    """Tokenise prompts.
+
+    Args:
+        max_length: maximum number of tokens that the model reads at once.
+        start: of an encoder-decoder, see `encode_requests`; None of any other model.
+
+    Raises:
+        DataError: a prompt has no tokens, or is too long with the new tokens.
+    """
+    generation = requests.generation
+    assert generation is not None, "rows whose answers are written say how"
+    encoder, new = encoder_of(tokenizer, requests, max_length, start), generation.max_new_tokens
+    if start is not None and new > max_length:
+        raise DataError(f"--max-new-tokens {new} are more than the {max_length} tokens that the model writes")
+    room, prompts = max_length if start is not None else max_length - new, []
+    for number, request in enumerate(requests.rows):
+        ids = _tokens(tokenizer, encoder, request)
+        if requests.documents and room > 0:  # as lm-evaluation-harness cuts them
+            ids = ids[-room:]
+        if not ids or len(ids) > room:
+            also = "" if start is not None else f", and with --max-new-tokens {new} {len(ids) + new}"
+            raise DataError(
+                f"{requests.name} row {number + 1}: the prompt {shown(request.context)} has {len(ids)} "
+                f"tokens{also}; 1 to {max_length} are allowed"
+            )
+        prompts.append(np.array(ids, dtype=np.int64))
+    digest = hashlib.sha256(f"{new}".encode())
+    for tokens in prompts:
+        digest.update(len(tokens).to_bytes(8, "little") + tokens.astype("<i8").tobytes())
+    return EncodedPrompts(tuple(prompts), new, start is not None, digest.hexdigest())
+
+
+def _tokens(tokenizer: Any, encoder: Encoder | Pairs, request: Request) -> list[int]:
+    if isinstance(encoder, Encoder):
+        return encoder.tokens(request.context, request.framed)
+    found: list[int] = tokenizer(request.context, add_special_tokens=request.framed)["input_ids"]
+    return found

@@ -1,1 +1,0 @@
-"""Pretrained base models: the table of families, their parts, attention and heads."""

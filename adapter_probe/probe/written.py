@@ -1,0 +1,219 @@
+"""Texts that a language model writes under every variant, and their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from adapter_probe.checkpoints.patterns import Extractor
+from adapter_probe.data.prompts import EncodedPrompts
+from adapter_probe.data.requests import Requests
+from adapter_probe.data.text_scores import scores_of
+from adapter_probe.errors import ModelError
+from adapter_probe.replay.decoding import NO_TOKEN, NOT_FINITE, Decoder, Decoding
+from adapter_probe.replay.recording import Inputs
+from adapter_probe.replay.replay import Replay
+from adapter_probe.replay.stacks import in_copy
+from adapter_probe.replay.switches import Switches
+
+from .heap import available_memory
+
+if TYPE_CHECKING:
+    from .request import AblationRequest
+
+Texts = list[list[str | None]]
+"""Of every variant, the text of every row; None where a logit was not finite."""
+# Pairs of a prompt and a variant that are written together, enough for matrix products at full rate.
+_PAIRS = {"cpu": 256, "cuda": 4096}
+_MOST_PROMPTS = 64
+_SHARE_OF_FREE = 0.25  # of the memory, for the caches of all lanes
+_EXAMPLE_TOKENS = 12  # of the prompts on which a model is prepared
+
+
+def tokens_per_part(encoded: EncodedPrompts, n_variants: int, device_type: str) -> int:
+    """Tokens of the prompts that are written together, which are saved together."""
+    prompts = max(1, min(_MOST_PROMPTS, _PAIRS.get(device_type, _PAIRS["cpu"]) // n_variants))
+    return prompts * int(encoded.lengths.max())
+
+
+class WritingRunner:
+    """A model of one lane that writes; see `adapter_probe.probe.general.GeneralRunner`."""
+
+    def __init__(self, request: AblationRequest, decoder: Decoder, module: nn.Module, lanes: int):
+        self._request, self._decoder, self._module, self._lanes = request, decoder, module, lanes
+
+    @property
+    def note(self) -> str:
+        """What a user should know of how the variants are computed; empty for nothing."""
+        if self._decoder.shared != "none":
+            return ""
+        return f"the texts are written for one variant after the other: {self._decoder.reason}"
+
+    def on(self, request: AblationRequest) -> WritingRunner:
+        """The same on other examples of the same kind."""
+        return WritingRunner(request, self._decoder, self._module, self._lanes)
+
+    def twin(self) -> WritingRunner:
+        """The same on a copy that shares all weights."""
+        return WritingRunner(self._request, self._decoder.twin(), self._module, self._lanes)
+
+    def outputs(
+        self, items: np.ndarray, masks: np.ndarray, tokens_per_pass: int, each_pass: Callable[[], None]
+    ) -> dict[str, np.ndarray]:
+        """The tokens that every variant writes, ``written`` int32 ``[variants, items, new tokens]``."""
+        encoded = self._request.encoded
+        assert isinstance(encoded, EncodedPrompts), "prompts are written to"
+        how = decoding_of(self._request, each_pass)
+        found = self._texts(encoded, items, masks, how)
+        if (found[0] == NOT_FINITE).any() and len(np.unique(encoded.lengths[items])) > 1:
+            # Some models give NaN where there is padding, in their own forward too.
+            for length in np.unique(encoded.lengths[items]):
+                same = encoded.lengths[items] == length
+                found[:, same] = self._texts(encoded, items[same], masks, how)
+        return {"written": found}
+
+    def _texts(
+        self, encoded: EncodedPrompts, items: np.ndarray, masks: np.ndarray, how: Decoding
+    ) -> np.ndarray:
+        """The tokens of some prompts, in as many batches as memory asks for."""
+        pairs = max(1, int(self._room() // int(encoded.lengths[items].max())))
+        if len(items) * len(masks) > pairs:
+            of, n = (items, 1) if len(items) > 1 else (masks, 0)
+            if len(of) > 1:
+                halves = np.array_split(of, 2)
+                parts = [
+                    self._texts(encoded, half, masks, how) if n else self._texts(encoded, items, half, how)
+                    for half in halves
+                ]
+                return np.concatenate(parts, axis=n)
+        device = next(t.device for t in self._module.parameters() if t.device.type != "meta")
+        prompts = padded([encoded.input_ids[item] for item in items], self._module, encoded.reads, device)
+        return self._decoder.texts(prompts, masks, how, items)
+
+    def _room(self) -> float:
+        """Tokens of all pairs whose keys and values fit into memory, by an upper bound of their size."""
+        config: Any = self._module.config
+        config = config.get_text_config() if hasattr(config, "get_text_config") else config
+        width = int(getattr(config, "hidden_size", 0) or 1024)
+        heads, groups = (
+            int(getattr(config, n, 0) or 1) for n in ("num_attention_heads", "num_key_value_heads")
+        )
+        if 1 < groups <= heads:
+            width = width * groups // heads
+        size = next(p.itemsize for p in self._module.parameters() if p.is_floating_point())
+        per_token = 4 * max(1, len(self._decoder.layers)) * width * size  # keys and values, and their copies
+        return _SHARE_OF_FREE * available_memory(self._request.device) / (per_token * self._lanes)
+
+
+def padded(prompts: Sequence[np.ndarray], module: nn.Module, reads: bool, device: torch.device) -> Inputs:
+    """Token ids and attention mask of some prompts, padded on the left, or for an encoder on the right."""
+    pad = getattr(getattr(module, "generation_config", None), "pad_token_id", None)
+    width = max(map(len, prompts))
+    ids = np.full((len(prompts), width), pad if isinstance(pad, int) and pad >= 0 else 0, dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, own, tokens in zip(ids, mask, prompts):
+        there = slice(0, len(tokens)) if reads else slice(width - len(tokens), width)
+        row[there], own[there] = tokens, 1
+    return {
+        "input_ids": torch.from_numpy(ids).to(device),
+        "attention_mask": torch.from_numpy(mask).to(device),
+    }
+
+
+def example_prompts(encoded: EncodedPrompts) -> list[np.ndarray]:
+    """Three short prompts of different lengths, the ends of real ones."""
+    order = np.argsort(encoded.lengths, kind="stable")
+    chosen = [encoded.input_ids[order[i % len(order)]] for i in range(3)]
+    return [ids[-max(1, _EXAMPLE_TOKENS - 2 * n) :] for n, ids in enumerate(chosen)]
+
+
+def prepared_runner(request: AblationRequest, module: nn.Module, lanes: int) -> WritingRunner:
+    """A model that writes, compared on an example with its own `generate`."""
+    encoded = request.encoded
+    switches = Switches(request.settings.strength, request.settings.rank)
+    assert isinstance(encoded, EncodedPrompts), "prompts are written to"
+    device = next(t.device for t in module.parameters() if t.device.type != "meta")
+    base: Any = module.get_base_model() if hasattr(module, "get_base_model") else module
+    if not hasattr(base, "generation_config"):
+        raise ModelError(f"a {type(base).__name__} has no generate of Transformers, so it does not write")
+    prompts = example_prompts(encoded)
+    longest = max(prompts, key=len)
+    one = padded([longest], module, encoded.reads, device)
+    if encoded.reads:
+        one["decoder_input_ids"] = one["input_ids"][:, :1]
+    replay, reason = None, ""
+    try:
+        replay = Replay(module, one, switches=switches, by_module=request.settings.names_modules)
+    except ModelError as error:
+        reason = str(error)
+    layers = in_copy(request.model.layers, request.model.module, module)
+    example = padded(prompts, module, encoded.reads, device)
+    return WritingRunner(request, Decoder(module, layers, switches, replay, example, reason), module, lanes)
+
+
+def decoding_of(request: AblationRequest, each_step: Callable[[], None]) -> Decoding:
+    """How a request's texts are written."""
+    asked = generation_of(request)
+    tokenizer: Any = request.checkpoint.tokenizer
+
+    def ends(texts: list[list[int]]) -> list[bool]:
+        found = tokenizer.batch_decode(texts, skip_special_tokens=True)
+        return [any(end in text for end in asked.ends) for text in found]
+
+    return Decoding(
+        asked.max_new_tokens, asked.temperature, asked.seed, ends if asked.ends else None, each_step
+    )
+
+
+def generation_of(request: AblationRequest) -> Any:
+    """The settings of a request whose texts are written."""
+    rows = request.examples.rows
+    assert isinstance(rows, Requests), "prompts are a language model's rows"
+    assert rows.generation is not None, "and say how they are continued"
+    return rows.generation
+
+
+def texts_of(request: AblationRequest, written: np.ndarray) -> Texts:
+    """The texts of tokens ``[variants, rows, new tokens]``, up to what ends them."""
+    tokenizer: Any = request.checkpoint.tokenizer
+    asked, found = generation_of(request), []
+    for variant in written:
+        texts: list[str | None] = tokenizer.batch_decode(
+            [[t for t in tokens if t > NO_TOKEN] for tokens in variant.tolist()], skip_special_tokens=True
+        )
+        for row, text in enumerate(texts):
+            for end in asked.ends:
+                text = str(text).split(end)[0]
+            texts[row] = None if variant[row, 0] == NOT_FINITE else text
+        found.append(texts)
+    return found
+
+
+def score_texts(request: AblationRequest, texts: Texts) -> tuple[np.ndarray, str]:
+    """The scores of texts, float32 ``[variants, rows, 1]``, and what to say of them; empty for nothing.
+
+    Raises:
+        DataError: a pattern takes too long, or a function of the user's returns no scores.
+    """
+    rows, asked, note = request.examples.rows, generation_of(request), ""
+    assert isinstance(rows, Requests), "prompts are a language model's rows"
+    scored = texts
+    if asked.extract is not None:
+        extractor = Extractor(asked.extract, "--extract")
+        scored = [[None if text is None else extractor.found_in(text) for text in own] for own in texts]
+        if not any(text is not None for own in scored for text in own):
+            note = (
+                f"--extract {asked.extract!r} matches nothing in any text, so every score is 0; the first "
+                f"text of the intact model is {texts[0][0]!r}"
+            )
+    answers = [row.choices for row in rows.rows]
+    if request.score_texts is not None:
+        scores = request.score_texts(scored)
+    else:
+        scores = scores_of(request.metric, scored, answers)
+    bad = np.array([[text is None for text in own] for own in texts])
+    return np.where(bad, np.float32(np.nan), scores).astype(np.float32)[..., None], note

@@ -1,0 +1,307 @@
+"""A model that trains: a base with a method, run by the forward of Transformers."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adapter_probe.data.packing import PackedBatch
+from adapter_probe.errors import ModelError
+from adapter_probe.models.adapters.bottleneck import TokenBatchNorm
+from adapter_probe.models.methods import ParameterRole
+
+from .partial_forward import computing_first, output_of, passing_over
+from .prepared import Prepared
+from .rows import LanguageRows, PaddedRows, pad_rows, pair_rows, text_rows
+
+
+class TrainingModel(nn.Module):
+    """A base of which some parameters train.
+
+    Frozen layers below all trained parameters run without dropout, so that their outputs are the same in
+    every epoch and can be kept. A frozen layer above a trained one keeps its dropout.
+
+    Args:
+        prepared: the base with its method.
+
+    Attributes:
+        base: the model.
+        is_tuned: whether a tuner of PEFT trains, which is saved in PEFT's format.
+        n_layers: number of layers of the base.
+        lowest_trained_layer: the lowest layer with a trained parameter; -1 for the embeddings, and where
+            nothing can be kept; the number of layers if only what follows them trains.
+        reads_all_positions: whether the head reads every token.
+        joins: whether a row holds several examples; only of a language model.
+    """
+
+    def __init__(self, prepared: Prepared):
+        super().__init__()
+        self.base: Any = prepared.base
+        self.is_tuned = prepared.base is not prepared.inner
+        self.n_layers = prepared.n_layers
+        self._prepared = (prepared,)  # in a tuple: no submodules of its own
+        self.reads_all_positions = prepared.kind in ("extractive", "tokens", "causal")
+        self.joins = False
+        self._config = prepared.inner.config.get_text_config()
+        self._pad = self._config.pad_token_id
+        self._has_types = "token_type_ids" in inspect.signature(prepared.inner.forward).parameters
+        known = prepared.parameters
+        trained = [known[n].layer for n, p in self.base.named_parameters() if p.requires_grad]
+        self.lowest_trained_layer = min(trained) if prepared.layers else -1
+        self._batch_norms = [m for m in self.base.modules() if isinstance(m, TokenBatchNorm)]
+        self._computes_again = False  # the states inside layers, in the backward pass
+        self._beside: tuple | None = None  # what a frozen layer returns beside its states; None for nothing
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the base's hidden states."""
+        return int(self._config.hidden_size)
+
+    @property
+    def layers(self) -> Sequence[nn.Module]:
+        """The layers, bottom first, a module that serves several repeated; empty if they are not known."""
+        return self._prepared[0].layers
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        return next(self.base.parameters()).device
+
+    def named_roles(self) -> Iterator[tuple[ParameterRole, str, nn.Parameter]]:
+        """Every parameter once, as (role, name in the base, parameter).
+
+        Roles: ``adapters`` (with what is inside them), ``layernorms`` (the base's), ``pooler``, ``head`` and
+        ``base``; with a tuner of PEFT only ``adapters``, ``head`` and ``base``.
+        """
+        for name, parameter in self.base.named_parameters():
+            known = self._prepared[0].parameters[name]
+            yield known.role, known.name, parameter
+
+    def named_delta(self) -> dict[str, Tensor]:
+        """Every tensor that training changes, by its name in this project's format, or in PEFT's model.
+
+        These are the parameters that train, and the running averages inside adapters with batch
+        normalisation.
+        """
+        trained = {name: p for name, p in self.base.named_parameters() if p.requires_grad}
+        if self.is_tuned:
+            return trained
+        known, averages = self._prepared[0].parameters, self._prepared[0].averages
+        found: dict[str, Tensor] = {known[name].name: parameter for name, parameter in trained.items()}
+        return found | {averages[n]: buffer for n, buffer in self.base.named_buffers() if n in averages}
+
+    def saved(self) -> dict[str, Tensor]:
+        """The tensors that are written, by their names in the file."""
+        if not self.is_tuned:
+            return self.named_delta()
+        from .peft_tuners import saved_by_peft  # whose import takes seconds
+
+        return saved_by_peft(self.base)
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put tensors of `saved` into the model."""
+        if self.is_tuned:
+            from .peft_tuners import load_into_peft
+
+            load_into_peft(self.base, tensors)
+            return
+        for name, tensor in self.named_delta().items():
+            tensor.copy_(tensors[name])
+
+    def train(self, mode: bool = True) -> TrainingModel:
+        """Set training or evaluation mode; what lies below all trained layers stays in evaluation mode."""
+        super().train(mode)
+        if self.lowest_trained_layer >= 0:
+            for module in (*self._prepared[0].below, *self._frozen):
+                module.eval()
+        return self
+
+    @property
+    def _frozen(self) -> Sequence[nn.Module]:
+        """The frozen layers below all that trains."""
+        return self.layers[: max(self.lowest_trained_layer, 0)]
+
+    def save_memory(self) -> None:
+        """Compute the states inside the layers again in the backward pass, in place of keeping them.
+
+        Raises:
+            ModelError: Transformers does not have this for the model, or statistics of batches would count
+                each batch twice.
+        """
+        if self._batch_norms:
+            raise ModelError(
+                "--checkpointing is not possible with norm 'batchnorm', which would count every batch twice"
+            )
+        model = self._prepared[0].inner
+        if not model.supports_gradient_checkpointing:
+            raise ModelError(
+                f"a {type(model).__name__} has no gradient checkpointing; leave out --checkpointing"
+            )
+        # Its name changed in Transformers 5.
+        enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+        enable({"use_reentrant": False})
+        self._computes_again = True
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Outputs in the batch's packed order.
+
+        Returns:
+            ``[examples, labels]``; in question answering ``[tokens, 2]``, start and end; of tags
+            ``[tokens, tags]``; of a language model ``[read, vocabulary]``, see `PackedBatch.read`.
+        """
+        if self._prepared[0].kind == "causal":
+            return self._next_tokens(batch)
+        rows = self._rows(batch)
+        return self._read_out(self._compute(rows), rows)
+
+    @torch.no_grad()
+    def frozen_features(self, batch: PackedBatch) -> Tensor:
+        """The input of the lowest trained layer, which stays the same for a batch during training.
+
+        Returns:
+            ``[tokens, hidden]`` in packed order, without gradient; ``[examples, hidden]`` if only what
+            follows the layers trains and the head reads one token per example.
+
+        Raises:
+            ValueError: no layer is frozen below all that trains.
+        """
+        if not self._frozen:
+            raise ValueError("no layer is frozen below all that trains")
+        rows = self._rows(batch)
+        output = output_of(self._frozen, lambda: self._compute(rows))
+        self._beside = output[1:] if isinstance(output, tuple) else None
+        states = output if self._beside is None else output[0]
+        if not self._keeps_one:
+            return rows.packed(states)
+        read = torch.zeros(len(states), dtype=torch.long, device=states.device)
+        if not self._prepared[0].reads_first:  # as the head finds the last
+            ids = rows.inputs["input_ids"]
+            places = torch.arange(ids.shape[1], device=ids.device)
+            read = (places * (ids != rows.padding)).argmax(dim=1)
+        return states[torch.arange(len(states), device=states.device), read]
+
+    def forward_from(self, features: Tensor, batch: PackedBatch) -> Tensor:
+        """The rest of `forward`, from the (possibly kept) `frozen_features` of a batch of the same kind."""
+        rows = self._rows(batch)
+        if self._keeps_one:
+            rows = rows.of_one_token()
+        states = rows.spread(features)
+        with passing_over(self._frozen, states if self._beside is None else (states, *self._beside)):
+            return self._read_out(self._compute(rows), rows)
+
+    @property
+    def _keeps_one(self) -> bool:
+        """Whether `frozen_features` are of the one token that the head reads."""
+        return self.lowest_trained_layer == self.n_layers and not self.reads_all_positions
+
+    def _rows(self, batch: PackedBatch) -> PaddedRows:
+        """The rows of a batch.
+
+        A base without a padding token gets one that no text of the batch ends with: a head that looks for the
+        last token that is no padding then finds the end of every text.
+        """
+        padding = self._pad or 0
+        if self._pad is None and not self.reads_all_positions:
+            ends = set(batch.input_ids[batch.last].tolist())
+            padding = next(token for token in itertools.count() if token not in ends)
+        return pad_rows(batch, padding, self._has_types)
+
+    def _compute(self, rows: PaddedRows) -> Any:
+        """The base's outputs."""
+        for norm in self._batch_norms:
+            norm.counted = rows.inside
+        self._config.pad_token_id = rows.padding
+        first = () if self._computes_again else self._prepared[0].first_alone
+        try:
+            with computing_first(self.layers, first) if first else nullcontext():
+                return self.base(**rows.inputs)
+        finally:
+            self._config.pad_token_id = self._pad
+
+    def _read_out(self, out: Any, rows: PaddedRows) -> Tensor:
+        """The base's outputs in packed order."""
+        if self._prepared[0].kind == "extractive":
+            return rows.packed(torch.stack([out.start_logits, out.end_logits], dim=-1))  # [tokens, 2]
+        logits: Tensor = out.logits
+        return rows.packed(logits) if self.reads_all_positions else logits  # [tokens, tags]
+
+    def _next_tokens(self, batch: PackedBatch) -> Tensor:
+        """Logits ``[read, vocabulary]`` of the tokens after the positions that are read."""
+        padding = self._pad or 0
+        if batch.sources is None:
+            rows = text_rows(batch, padding, self._mask_dtype(batch.input_ids) if self.joins else None)
+        else:
+            rows = pair_rows(batch, padding)
+        inputs: dict[str, Any] = rows.inputs
+        if not self._adds_tokens:  # whose tokens PEFT gives the model as a cache
+            inputs["use_cache"] = False
+        with self._only(rows):
+            logits: Tensor = self.base(**inputs).logits
+        return logits[0]
+
+    def _mask_dtype(self, like: Tensor) -> torch.dtype:
+        """The precision of masks that the base takes."""
+        if torch.is_autocast_enabled(like.device.type):
+            return torch.get_autocast_dtype(like.device.type)
+        dtype: torch.dtype = self._prepared[0].inner.dtype
+        return dtype
+
+    @contextmanager
+    def _only(self, rows: LanguageRows) -> Iterator[None]:
+        """Inside, the output embedding is given the states that are read alone, ``[1, read, hidden]``.
+
+        Trained tokens before the text, as of prompt tuning, shift the places.
+        """
+        model = self._prepared[0].inner
+
+        def pick(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            states = given[0]
+            if (
+                states.dim() != 3
+            ):  # FSMT embeds the decoder's tokens with it, ProphetNet predicts several each
+                raise ModelError(f"a {type(model).__name__} is not trained here; train it with PEFT")
+            return (states[rows.row, rows.column + states.shape[1] - rows.width][None], *given[1:])
+
+        handle = model.get_output_embeddings().register_forward_pre_hook(pick)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    @property
+    def _adds_tokens(self) -> bool:
+        """Whether a method of PEFT puts trained tokens before the text."""
+        return bool(getattr(getattr(self.base, "active_peft_config", None), "is_prompt_learning", False))
+
+    def join_examples(self, batch: PackedBatch, tolerance: float) -> None:
+        """Put several examples into a row from now on, once it is seen that they do not see each other.
+
+        Args:
+            batch: some examples.
+            tolerance: of logits, relative to their largest.
+
+        Raises:
+            ModelError: the outputs depend on the other examples of a row.
+        """
+        model = self._prepared[0].inner
+        what = f"a {type(model).__name__}"
+        if self._adds_tokens:
+            raise ModelError("--packing is not possible with a method that puts tokens before every text")
+        if "position_ids" not in inspect.signature(model.forward).parameters:
+            raise ModelError(
+                f"{what} takes no positions, so examples cannot share a row; leave out --packing"
+            )
+        self.eval()
+        with torch.no_grad():
+            alone = self(batch).float()
+            self.joins = True
+            together = self(batch).float()
+        if (alone - together).abs().max() > tolerance * alone.abs().max():
+            raise ModelError(f"{what} does not keep examples apart that share a row; leave out --packing")

@@ -1,0 +1,212 @@
+"""Tuners of PEFT on a base, to be trained, and saved as PEFT saves them."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import peft
+import safetensors.torch
+import torch
+from peft import PeftConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from peft.tuners.lora import LoraLayer
+from torch import Tensor
+
+from adapter_probe.checkpoints.adapter_folder import WEIGHTS
+from adapter_probe.checkpoints.any_base import AnyLoaded
+from adapter_probe.checkpoints.files import CONFIG, first_of
+from adapter_probe.checkpoints.identity import BaseIdentity
+from adapter_probe.checkpoints.patterns import refuse_slow_patterns
+from adapter_probe.checkpoints.peft_fields import read_config
+from adapter_probe.checkpoints.peft_loading import ADAPTER, own_name, saved_tensors, unsaved_biases
+from adapter_probe.checkpoints.peft_writing import TASK_TYPES
+from adapter_probe.data.spec import TaskSpec
+from adapter_probe.errors import ModelError, one_line
+from adapter_probe.models.methods import ParameterRole, PeftMethod
+from adapter_probe.results.atomic import make_folder, write_bytes, write_json
+
+from .own_methods import is_norm
+from .prepared import Known, Prepared
+
+_MOST_NAMES = 12
+_WHOLE = ".modules_to_save."
+
+
+def prepare_tuner(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec, seed: int) -> Prepared:
+    """Put a tuner of PEFT on a base; the tuner, the head, and what its configuration names besides, train.
+
+    Args:
+        loaded: the base, which is changed.
+        method: the tuner.
+        task: the task, for the head.
+        seed: of the tuner's initialisation.
+
+    Raises:
+        ModelError: PEFT cannot put the tuner on the base, or it has nothing to train there.
+    """
+    pretrained = {name for name, _ in loaded.model.named_parameters()} - loaded.missing
+    prefix = "" if task.kind == "causal" else f"{loaded.model.base_model_prefix}."
+    model = _wrapped(loaded, method, task, seed)
+    known = {name: _known(name, pretrained, prefix) for name, _ in model.named_parameters()}
+    _refuse_untrained(model, known, loaded, method)
+    return Prepared(model, loaded.model, task.kind, loaded.identity.n_layers, known)
+
+
+def _known(name: str, pretrained: Collection[str], prefix: str) -> Known:
+    """What is known of a parameter of PEFT's model.
+
+    Args:
+        name: its name there.
+        pretrained: names of the parameters that the base has.
+        prefix: prefix of the encoder's names.
+    """
+    own = own_name(name)
+    role: ParameterRole = "adapters"
+    if own in pretrained and not own.startswith(prefix):
+        role = "head"
+    elif own in pretrained and _WHOLE not in name:
+        role = "base"
+    return Known(role, 0, own)
+
+
+def saved_by_peft(model: PeftModel) -> dict[str, Tensor]:
+    """The tensors that PEFT saves, by the names in its file, in float32."""
+    return {
+        name: t.detach().cpu().float().contiguous().clone() if t.is_floating_point() else t.cpu().clone()
+        for name, t in sorted(saved_tensors(model).items())
+    }
+
+
+def load_into_peft(model: PeftModel, tensors: Mapping[str, Tensor]) -> None:
+    """Put tensors of a file of PEFT into a model, as PEFT does."""
+    set_peft_model_state_dict(model, dict(tensors), adapter_name=ADAPTER)
+
+
+def save_tuner(model: PeftModel, folder: Path, base: BaseIdentity) -> None:
+    """Write a folder as PEFT does.
+
+    Raises:
+        ResultsError: it cannot be written.
+    """
+    make_folder(folder)
+    data = safetensors.torch.save(saved_by_peft(model), metadata={"format": "pt"})
+    write_bytes(folder / WEIGHTS[0], data)
+    fields = {name: _plain(value) for name, value in model.peft_config[ADAPTER].to_dict().items()}
+    place = {"base_model_name_or_path": base.name, "revision": base.revision}
+    write_json(folder / CONFIG, {**fields, **place, "inference_mode": True})
+
+
+def refuse_unfit(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec) -> None:
+    """Refuse a tuner that does not fit a base, before anything trains, on a copy without memory.
+
+    Some initialisations cannot be computed without memory; these are met when the trial begins.
+
+    Args:
+        loaded: the base, which is not changed.
+        method: the tuner.
+        task: the task, for the head.
+
+    Raises:
+        ModelError: see `prepare_tuner`.
+    """
+    with torch.device("meta"):
+        bare = type(loaded.model)(copy.deepcopy(loaded.model.config))
+        try:
+            prepare_tuner(replace(loaded, model=bare), method, task, 0)
+        except ModelError as error:
+            if error.__cause__ is None or isinstance(error.__cause__, ValueError):
+                raise
+
+
+def _plain(value: Any) -> Any:
+    """A value of a configuration as JSON, in the same order in every process."""
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return getattr(value, "value", value)
+
+
+def _wrapped(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec, seed: int) -> PeftModel:
+    config = _config(loaded, method, task)
+    names = [name for name, _ in loaded.model.named_modules()]
+    refuse_slow_patterns(Path(f"--method {method.text}"), method.fields, names)
+    devices = [loaded.model.device] if loaded.model.device.type == "cuda" else []
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=devices):
+        warnings.simplefilter("ignore")  # PEFT's advice on saving and merging
+        torch.manual_seed(seed)
+        try:
+            model = get_peft_model(loaded.model, config, adapter_name=ADAPTER)
+        except Exception as error:  # whatever PEFT or the base's modules raise on what does not fit
+            raise ModelError(
+                f"--method {method.text}: PEFT {peft.__version__} cannot put it on base "
+                f"{loaded.identity.name}: {one_line(error)} (its modules are {_ends(loaded)})"
+            ) from error
+        if method.init_std is not None:
+            _redraw(model, method.init_std)
+    return model
+
+
+def _config(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec) -> PeftConfig:
+    """The configuration for a task, with all that the base lacks among the fully trained modules."""
+    fields, prefix = method.fields, f"{loaded.model.base_model_prefix}."
+    lacked = {name.removeprefix(prefix).partition(".")[0] for name in loaded.missing}
+    place = f"--method {method.text}"
+    if lacked:
+        if not hasattr(read_config(place, fields), "modules_to_save"):
+            raise ModelError(f"{place}: PEFT trains no new head beside a {fields['peft_type']}")
+        fields["modules_to_save"] = sorted({*(fields.get("modules_to_save") or ()), *lacked})
+    if fields["peft_type"] == "LN_TUNING" and not fields.get("target_modules"):
+        fields["target_modules"] = _norms(loaded)  # PEFT knows them of few families
+    writes = task.kind == "causal" and loaded.model.config.is_encoder_decoder
+    return read_config(place, {**fields, "task_type": "SEQ_2_SEQ_LM" if writes else TASK_TYPES[task.kind]})
+
+
+def _norms(loaded: AnyLoaded) -> list[str]:
+    """The last parts of the names of the base's LayerNorms."""
+    return sorted(
+        {name.rpartition(".")[2] for name, module in loaded.model.named_modules() if is_norm(module)}
+    )
+
+
+def _ends(loaded: AnyLoaded) -> str:
+    """The last parts of the names of the base's linear maps."""
+    ends = dict.fromkeys(
+        name.rpartition(".")[2] for name, one in loaded.model.named_modules() if hasattr(one, "weight")
+    )
+    return ", ".join([*list(ends)[:_MOST_NAMES], *(["..."] if len(ends) > _MOST_NAMES else [])])
+
+
+@torch.no_grad()
+def _redraw(model: PeftModel, std: float) -> None:
+    """Draw every matrix A of LoRA from a normal distribution; B stays zero."""
+    for module in model.modules():
+        if isinstance(module, LoraLayer) and ADAPTER in module.lora_A:
+            module.lora_A[ADAPTER].get_parameter("weight").normal_(std=std)
+
+
+def _refuse_untrained(
+    model: PeftModel, known: Mapping[str, Known], loaded: AnyLoaded, method: PeftMethod
+) -> None:
+    """Refuse a tuner without a parameter, a random head that stays random, and ranks above the width."""
+    place = f"--method {method.text} on base {loaded.identity.name}"
+    trained = {known[name].name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not trained - loaded.missing:
+        raise ModelError(f"{place}: it has no parameter to train there")
+    if random := sorted(loaded.missing - trained):
+        raise ModelError(f"{place}: PEFT would not train {first_of(random)}, which the base lacks")
+    if lost := unsaved_biases(model, saved_tensors(model)):
+        raise ModelError(
+            f"{place}: PEFT {peft.__version__} trains {first_of(lost)}, but does not save it; PEFT 0.21 "
+            "does, or give bias=all"
+        )
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLayer) and ADAPTER in module.lora_A:
+            width, rank = min(module.in_features or 0, module.out_features or 0), module.r[ADAPTER]
+            if rank > width:
+                where = own_name(name)
+                raise ModelError(
+                    f"{place}: rank {rank} exceeds the width {width} of {where}; give at most that"
+                )

@@ -1,0 +1,84 @@
+"""Differences and means of ablations against resamples that are drawn and scored one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from refusals import naming
+
+from adapter_probe.analysis.comparing import average_ablations, compare_ablations
+from adapter_probe.errors import ResultsError
+
+
+@pytest.fixture(scope="module")
+def seeds(make_results):
+    """Three studies of the same examples, of which the spans cost nothing, some and more points."""
+    first, studies = make_results(2, n_examples=300, n_labels=2), []
+    right = np.eye(2, dtype=np.float32)[first.scored_with]
+    for seed, share in enumerate((0.0, 0.15, 0.4)):
+        broken = np.random.default_rng(seed).random((3, 300)) < share
+        outputs = np.stack([right, *np.where(broken[..., None], 1 - right, right)])
+        studies.append(replace(first, outputs=outputs, identity={"seed": seed}))
+    return studies
+
+
+def test_the_interval_of_a_mean_is_that_of_drawn_studies_and_examples(seeds):
+    """The studies' deviations from their mean are scaled by sqrt(n / (n - 1)), here of three and of two."""
+    changes = np.stack([(one.outputs.argmax(-1) == one.scored_with).astype(float) for one in seeds])
+    changes = 100 * (changes[:, 1:] - changes[:, :1])  # [studies, spans, examples]
+    for n in (3, 2):
+        generator, means = np.random.default_rng(9), []
+        for _ in range(4000):
+            drawn = changes[:n, :, generator.integers(0, 300, 300)].mean(axis=2)
+            centre, picked = drawn.mean(axis=0), drawn[generator.integers(0, n, n)].mean(axis=0)
+            means.append(centre + (n / (n - 1)) ** 0.5 * (picked - centre))
+        found = average_ablations(seeds[:n])
+        expected = np.quantile(means, [0.025, 0.975], axis=0)
+        np.testing.assert_allclose(found.spans["ci_low_points"], expected[0], atol=1.2)
+        np.testing.assert_allclose(found.spans["ci_high_points"], expected[1], atol=1.2)
+        np.testing.assert_allclose(found.spans["delta_points"], changes[:n].mean(axis=(0, 2)), atol=1e-9)
+        assert found.removed_points == pytest.approx(changes[:n, 1].mean(axis=1).tolist())
+        np.testing.assert_allclose(found.spans["sd_points"], changes[:n].mean(axis=2).std(axis=0, ddof=1))
+        assert found.names == ("1", "2", "3")[:n]
+
+
+def test_the_interval_of_a_difference_is_that_of_paired_examples(seeds):
+    """Against the normal approximation of the mean of what each example loses more in one than the other."""
+    losses = [(one.outputs[1:].argmax(-1) != one.scored_with).astype(float) for one in seeds[1:]]
+    apart, error = losses[1] - losses[0], 196 * (losses[1] - losses[0]).std(axis=1) / 300**0.5
+    spans = compare_ablations(*seeds[1:]).spans
+    np.testing.assert_allclose(spans["drop_b_points"], 100 * losses[1].mean(axis=1))
+    np.testing.assert_allclose(spans["difference_points"], 100 * apart.mean(axis=1))
+    np.testing.assert_allclose(spans["ci_low_points"], spans["difference_points"] - error, atol=1)
+    np.testing.assert_allclose(spans["ci_high_points"], spans["difference_points"] + error, atol=1)
+    assert spans["significant"].all()
+
+
+def test_spans_are_tested_unless_the_metric_compares_with_the_intact_model(seeds):
+    agreeing = [replace(one, metric="agreement", scored_with=np.ones(300, np.int64)) for one in seeds]
+    for studies, tested in ((seeds, True), (agreeing, False)):
+        spans = average_ablations(studies).spans
+        assert {"p_value", "p_holm", "significant"}.isdisjoint(spans) == (not tested)
+    assert average_ablations(seeds[1:]).spans["significant"].all()
+    assert not average_ablations(seeds[:1] * 2).spans["significant"].any()
+
+
+def test_what_is_not_alike_is_refused(seeds, make_results):
+    a, b = seeds[:2]
+    kept = make_results(2, n_examples=300, n_labels=2, complement=True)
+    others = {
+        "mcc": replace(b, metric="mcc"),
+        "kept": replace(b, masks=kept.masks[:4]),
+        "0.5": replace(b, identity={"settings": {"strength": 0.5}}),
+        "4": replace(b, spans=np.roll(b.spans, 1), outputs=b.outputs),
+        "same": replace(b, scored_with=1 - b.scored_with),
+        "--data": replace(b, identity={"data": "other"}),
+        "3": b.rows([0, 1, 3]),
+    }
+    for said, other in others.items():
+        with pytest.raises(ResultsError, match=naming("x and y", said)):
+            compare_ablations(a, other, ("x", "y"))
+    with pytest.raises(ResultsError, match=naming("2", "1")):
+        average_ablations([a])

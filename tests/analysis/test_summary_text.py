@@ -1,0 +1,216 @@
+"""The facts in what the commands print, with the numbers of studies that are made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from refusals import names, value_of
+
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
+from adapter_probe.analysis.data_comparison import DataComparisonRecord
+from adapter_probe.analysis.groups import GroupScores
+from adapter_probe.analysis.notable_spans import LayerDrop, ModuleDrop, SpanDrop
+from adapter_probe.analysis.summary import AblationSummary
+from adapter_probe.analysis.summary_text import (
+    ablation_rows,
+    aligned_columns,
+    average_rows,
+    change_interval_text,
+    comparison_rows,
+    data_comparison_rows,
+    duration_text,
+    file_lists,
+)
+
+SUMMARY = AblationSummary(
+    task="t", split="s", metric="accuracy", kind="classification", study="ablated", n_examples=9,
+    n_layers=4, intact_score=0.9, removed_score=0.7, removed_delta_points=-20.0, majority_score=0.5,
+    significant_spans=3, tested_spans=10,
+    largest_single_layer_drop=LayerDrop(2, -5.0),
+    longest_removable={"0.5": None, "2": SpanDrop(0, 1, 2, -1.25)},
+    longest_removable_surely={"0.5": None, "2": SpanDrop(3, 3, 1, 0.5)},
+)  # fmt: skip
+
+
+def test_a_study_is_told_by_its_numbers():
+    rows = ablation_rows(SUMMARY)
+    assert not [name for name, _ in rows if names(name, "note") or "positive" in name or "PEFT" in name]
+    assert names(value_of(rows, "task"), "t", "s", "9 examples", "accuracy")
+    assert value_of(rows, "intact") == "90.0%"
+    assert names(value_of(rows, "all", "off"), "70.0%", "drop 20.0 points")
+    assert value_of(rows, "majority class") == "50.0%"
+    assert names(value_of(rows, "largest", "layer"), "layer 2", "drop 5.0 points")
+    assert names(value_of(rows, "significant"), "3 of 10 spans", "0.05")
+    assert value_of(rows, "longest removable span", "0.5 points") == "none"
+    assert names(value_of(rows, "longest removable span", "2 points"), "layers 0-1", "2 layers", "1.2 points")
+    sure = value_of(rows, "by the 95% interval", "2 points")
+    assert names(sure, "layer 3", "gain 0.5 points")
+    assert "1 layer" not in sure
+    assert not [name for name, _ in rows if names(name, "interval", "0.5 points")]
+
+
+def test_what_a_study_lacks_is_left_out():
+    warned = ablation_rows(replace(SUMMARY, warning="It learned nothing.", switched="attention"))
+    assert value_of(warned, "note") == "It learned nothing."
+    assert names(value_of(warned, "all", "off"), "attention only")
+    assert not [name for name, _ in warned if "span" in name]
+    gained = replace(SUMMARY, largest_single_layer_drop=LayerDrop(2, 0.0, last_layer=3))
+    assert value_of(ablation_rows(gained), "largest", "group") == "none"
+    own = replace(SUMMARY, positive_class="yes", majority_score=None, kind="tokens", significant_spans=None)
+    rows = ablation_rows(own)
+    assert value_of(rows, "positive class") == "yes"
+    assert not [name for name, _ in rows if "majority" in name or "frequent" in name or "significant" in name]
+    kinds = {"regression": True, "tokens": False, "multilabel": False}
+    for kind, guesses in kinds.items():
+        rows = ablation_rows(replace(SUMMARY, majority_score=None, kind=kind))
+        assert ("undefined" in [value for _, value in rows]) == guesses
+    of_texts = ablation_rows(replace(SUMMARY, metric="nll", kind="causal", majority_score=None))
+    assert "undefined" not in [value for _, value in of_texts]
+
+
+def test_a_distance_is_told_without_scores():
+    rows = ablation_rows(replace(SUMMARY, metric="agreement", groups={"g": GroupScores(4, 1.0, 0.7, -30.0)}))
+    assert "intact" in value_of(rows, "compared")
+    assert value_of(rows, "all", "off") == "disagreement 20.0 points"
+    assert names(value_of(rows, "on g"), "4 examples", "30.0 points")
+    assert "100" not in value_of(rows, "on g")
+
+
+def test_kept_spans_and_modules():
+    kept = replace(
+        SUMMARY, study="kept", best_single_layer=LayerDrop(1, -3.0), shortest_sufficient={"1": None},
+        longest_removable_surely=None,
+    )  # fmt: skip
+    rows = ablation_rows(kept)
+    assert names(value_of(rows, "best", "layer"), "layer 1", "drop 3.0 points")
+    assert value_of(rows, "shortest sufficient span", "1 point") == "none"
+    gain, loss = LayerDrop(0, 1.0), LayerDrop(2, -4.0, last_layer=3)
+    of = {"q": ModuleDrop(-6.0, loss), "v": ModuleDrop(2.0, gain), "o": ModuleDrop(None, None)}
+    for study, done, told in (
+        ("ablated", "off", ("-", "most")),
+        ("kept", "only", ("best alone", "best alone")),
+    ):
+        rows = ablation_rows(replace(kept, study=study, modules=of))
+        assert names(value_of(rows, "q", done), "drop 6.0 points", "layers 2-3", told[1], "drop 4.0 points")
+        gained = value_of(rows, "v", done)
+        assert names(gained, "gain 2.0 points")
+        assert (told[0] in gained and names(gained, "layer 0", "gain 1.0 point")) == (study == "kept")
+        assert value_of(rows, "o", done) == "undefined"
+        assert names(value_of(rows, "significant"), "3 of 10 cells")
+
+
+def test_each_stack_is_told_under_its_name():
+    stacks = {"encoder": SUMMARY, "decoder": replace(SUMMARY, warning="Nothing.", removed_delta_points=-1.0)}
+    rows = ablation_rows(replace(SUMMARY, stacks=stacks))
+    assert sum("significant" in name for name, _ in rows) == 1
+    assert value_of(rows, "encoder", "all", "off") == "drop 20.0 points"
+    assert value_of(rows, "decoder", "all", "off") == "drop 1.0 point"
+    assert value_of(rows, "decoder", "note") == "Nothing."
+    assert value_of(rows, "encoder", "removable", "0.5 points") == "none"
+    assert next(name for name, _ in rows if "interval" in name).startswith("  encoder: ")
+    assert not [name for name, _ in rows if "span" in name and "decoder" in name]
+
+
+@pytest.mark.parametrize("n", [11, 12, 13])
+def test_the_parts_of_the_data_are_told_up_to_twelve(n):
+    groups = {f"part {i}": GroupScores(i + 1, 0.5, 0.25, -25.0) for i in range(n)}
+    rows = ablation_rows(replace(SUMMARY, groups=groups | {"part 0/within": groups["part 0"]}))
+    assert sum(name.startswith("on part") for name, _ in rows) == min(n, 12)
+    assert names(value_of(rows, "on part 1"), "50.0% of 2 examples", "off", "drop 25.0 points")
+    more = [value for name, value in rows if "more" in name]
+    assert [names(value, "1", "groups.csv") for value in more] == [True] * (n > 12)
+
+
+def test_settings_and_rounding_are_told_where_there_are_any():
+    guard = {
+        "decided_in_float32": 0.125, "band": 0.5, "largest_error": 0.25, "pairs": 1000, "sampled_pairs": 400,
+        "threshold": 0.0625, "scale": 0.03, "chance": 0.00001,
+    }  # fmt: skip
+    lines = {"layers_to_transform": "[1]", "rank_pattern": "{}"}
+    rows = ablation_rows(replace(SUMMARY, guard=guard, peft=lines, base_weights="quantised with x"))
+    assert value_of(rows, "PEFT", "1 point") == "[1]"
+    assert value_of(rows, "PEFT", "ranks") == "{}"
+    assert value_of(rows, "weights of the base") == "quantised with x"
+    assert names(value_of(rows, "float32"), "12.5%", "0.5")
+    assert names(value_of(rows, "rounding"), "0.25", "1,000", "400", "0.062", "0.03")
+    assert names(value_of(rows, "risk"), "0.1%")
+    risky = ablation_rows(replace(SUMMARY, guard=guard | {"chance": 0.25}))
+    assert names(value_of(risky, "risk"), "25.0%")
+
+
+def spans_of(**columns: list[float]) -> pd.DataFrame:
+    frame = pd.DataFrame({"first": [0, 0, 1], "last": [0, 1, 1], "n_layers": [1, 2, 1]})
+    return frame.assign(significant=[True, False, False], **columns)
+
+
+def test_the_largest_difference_on_either_side():
+    points = {
+        "difference_points": [-3.0, 0.5, 0.0],
+        "ci_low_points": [-4.0, 0.04, -1.0],
+        "ci_high_points": [-2.0, 5.0, 1.0],
+    }
+    record = ComparisonRecord(("one", "two"), spans_of(**points), "accuracy", 9, (0.5, 0.75), {})
+    rows = comparison_rows(record)
+    assert names(value_of(rows, "comparison"), "one", "two", "accuracy", "9 examples")
+    assert names(value_of(rows, "intact"), "50.0%", "75.0%")
+    assert names(value_of(rows, "significant"), "1 of 3 spans")
+    assert names(value_of(rows, "largest", "in b"), "layers 0-1", "+0.5 points", "0.0 to +5.0 points")
+    assert names(value_of(rows, "largest", "in a"), "layer 0", "-3.0 points", "-4.0 to -2.0 points")
+    none = record.spans.assign(difference_points=[0.0, -1.0, -2.0], module="q")
+    rows = comparison_rows(replace(record, spans=none, metric="agreement", warnings={"one": "No."}))
+    assert value_of(rows, "largest", "in b") == "none"
+    assert names(value_of(rows, "largest", "in a"), "q", "layer 1")
+    assert names(value_of(rows, "significant"), "cells")
+    assert names(value_of(rows, "note"), "one", "No")
+    assert "intact" not in dict(rows)
+
+
+def test_the_frontier_of_two_data_sets_names_the_longest_of_equal_spans():
+    points = {"task_points": [-1.0, -1.0, 0.5], "other_points": [2.0, 2.0, 1.0]}
+    spans = spans_of(**points).assign(on_frontier=[True, True, False], stack="encoder")
+    record = DataComparisonRecord(("a", "b"), ("accuracy", "nll"), spans, (0.5, 3.0), (9, 1), {})
+    rows = data_comparison_rows(record)
+    assert names(
+        value_of(rows, "intact"), "a: 50.0% accuracy", "9 examples", "b: 3.000 nats nll", "1 example"
+    )
+    told = value_of(rows, "frontier", "layers 0-1 of the encoder", "off")
+    assert names(told, "drop 1.0 point on a", "fall 0.020 nats on b", "1 other")
+    one = replace(record, spans=spans.iloc[:1].drop(columns="stack").assign(module="q"), warning="No.")
+    assert "other" not in value_of(data_comparison_rows(one), "frontier", "q", "layer 0")
+    none = replace(record, spans=spans.assign(on_frontier=False), warning="No.")
+    assert value_of(data_comparison_rows(none), "note") == "No."
+    assert value_of(data_comparison_rows(replace(none, warning=None)), "frontier") == "only the intact model"
+
+
+def test_the_mean_and_its_spread():
+    spans = spans_of(sd_points=[1.0, 3.0, 4.0])
+    record = AverageRecord(("x", "y"), spans, "accuracy", 9, (0.75, 0.5), {}, removed_points=(-2.0, -6.0))
+    rows = average_rows(record)
+    assert names(value_of(rows, "average"), "2 studies", "accuracy", "9 examples")
+    assert names(value_of(rows, "intact"), "50.0% to 75.0%")
+    assert names(value_of(rows, "all", "off"), "drop 4.0 points", "2.8 points")
+    assert names(value_of(rows, "spread"), "3.0 points", "span")
+    assert names(value_of(rows, "beyond chance"), "1 of 3 spans")
+    rows = average_rows(replace(
+        record, spans=spans.drop(columns="significant"), metric="agreement", warnings={"x": "No."},
+        removed_points=(float("nan"), 1.0),
+    ))  # fmt: skip
+    assert value_of(rows, "all", "off") == "undefined"
+    assert names(value_of(rows, "note"), "x", "No")
+    assert not {"intact", "beyond chance"} & dict(rows).keys()
+
+
+def test_columns_files_and_durations():
+    assert aligned_columns([("a", "1"), ("bcd", "2"), ("e", "")]) == "a    1\nbcd  2\ne"
+    files = [["f/map.pdf", "f/map.csv"], ["f/one.png"], ["f/map.png"]]
+    assert file_lists(files) == "f/map.{pdf,csv,png}\nf/one.png"
+    seconds = {89: "89 s", 90: "2 min", 5399: "90 min", 5400: "1.5 h", 9000: "2.5 h"}
+    assert {n: duration_text(n) for n in seconds} == seconds
+
+
+def test_a_change_has_the_interval_of_its_drop():
+    assert names(change_interval_text(-2.0, (-3.0, 0.5), "accuracy"), "drop 2.0 points", "95%", "-0.5 to 3.0")
+    assert change_interval_text(-2.0, (None, 0.5), "accuracy") == "drop 2.0 points"
+    assert change_interval_text(None, (None, None), "accuracy") == "undefined"

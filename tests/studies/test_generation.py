@@ -1,0 +1,172 @@
+"""Ablations of what a model writes, against PEFT's own model and its `generate`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import peft
+import pytest
+import torch
+from byte_tokenizer import byte_tokenizer
+from peft_folders import IDS, KV, T5, reference, saved, written
+from refusals import naming
+from transformers import T5Config, T5ForConditionalGeneration
+
+import adapter_probe
+from adapter_probe.errors import DataError
+
+NEW = 6
+PROMPTS = ["ab c12", "b 1", "abab 2 c", "c c", "12 21 a", "b"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("llama"), "llama", KV, "CAUSAL_LM", ["q_proj", "v_proj", "up_proj"])
+
+
+def own_texts(model, tokenizer, prompts: list[str], end: str = "") -> list[str]:
+    """What `generate` writes to each prompt alone."""
+    found = []
+    for prompt in prompts:
+        x = tokenizer(prompt, return_tensors="pt")
+        with torch.no_grad():
+            made = model.generate(input_ids=x["input_ids"], attention_mask=x["attention_mask"],
+                                  max_new_tokens=NEW, do_sample=False)  # fmt: skip
+        first = 1 if model.config.is_encoder_decoder else x["input_ids"].shape[1]
+        text = tokenizer.decode(made[0, first:], skip_special_tokens=True)
+        found.append(text.split(end)[0] if end else text)
+    return found
+
+
+def test_texts_are_those_of_peft_and_scores_those_of_the_texts(checkpoint, tmp_path):
+    model, layers = reference(checkpoint, "CAUSAL_LM")
+    model, tokenizer = model.double().get_base_model(), byte_tokenizer(True)
+    intact = own_texts(model, tokenizer, PROMPTS)
+    end = intact[0][2]  # so that a text is cut
+    rows = [{"prompt": p, "answer": text[:2]} for p, text in zip(PROMPTS[:3], intact)]
+    rows += [{"prompt": p, "answers": ["no", text]} for p, text in zip(PROMPTS[3:], intact[3:])]
+    asked = {
+        "data": written(tmp_path, rows), "generate": True, "max_new_tokens": NEW, "until": [end],
+        "precision": "float64", "progress": False, "out": tmp_path / "out",
+    }  # fmt: skip
+    study = adapter_probe.ablate(checkpoint, **asked, metric="contains")
+    accepted = [row.get("answers") or [row["answer"]] for row in rows]
+    for variant, name in enumerate(study.results.row_names):
+        off = [number for number in range(len(layers)) if not study.results.masks[variant, 2 * number]]
+        for number, modules in enumerate(layers):
+            for module in modules:
+                module.enable_adapters(number not in off)
+        expected = own_texts(model, tokenizer, PROMPTS, end)
+        table = study.texts[study.texts["variant"] == name]
+        assert table["text"].tolist() == expected
+        right = [any(a in text for a in own) for text, own in zip(expected, accepted)]
+        assert table["score"].tolist() == [float(one) for one in right]
+        assert (study.predictions[variant] == 0).tolist() == right
+    assert study.texts.groupby("row")["text"].nunique().max() > 2  # the variants matter
+    assert study.summary.intact_score == np.mean(study.texts[study.texts["variant"] == "intact"]["score"])
+    # Another metric reads the same texts back; an interrupted run writes the missing ones again.
+    lines = (tmp_path / "out" / "generations.jsonl").read_text(encoding="utf-8")
+    part = next((tmp_path / "out" / "parts").glob("*"))
+    part.unlink()
+    again = adapter_probe.ablate(checkpoint, **asked, metric="contains")
+    assert (tmp_path / "out" / "generations.jsonl").read_text(encoding="utf-8") == lines
+    stamp = next((tmp_path / "out" / "parts").glob("*")).stat().st_mtime_ns
+    exact = adapter_probe.ablate(checkpoint, **asked, metric="exact_match")
+    assert exact.results.metric == "text_match"
+    assert next((tmp_path / "out" / "parts").glob("*")).stat().st_mtime_ns == stamp
+    assert adapter_probe.load(tmp_path / "out").texts["text"].tolist() == again.texts["text"].tolist()
+
+
+def test_an_encoder_decoder_writes_what_its_own_generate_writes(tmp_path):
+    torch.manual_seed(0)
+    base = T5ForConditionalGeneration(T5Config(**(T5 | IDS)))
+    model = peft.get_peft_model(base, peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=["q", "wo"]))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(0.4 * torch.randn_like(parameter))
+    tokenizer = byte_tokenizer(False)
+    data = [{"prompt": prompt, "answer": "a"} for prompt in PROMPTS]
+
+    def length(answers: list[list[str]], texts: list[str]) -> list[int]:
+        return list(map(len, texts))
+
+    study = adapter_probe.ablate(
+        model, data=data, tokenizer=tokenizer, generate=True, max_new_tokens=NEW, metric=length,
+        spans="whole", precision="float64", progress=False,
+    )  # fmt: skip
+    model.double().eval()
+    intact = study.texts[study.texts["variant"] == "intact"]
+    assert intact["text"].tolist() == own_texts(model.get_base_model(), tokenizer, PROMPTS)
+    assert intact["score"].tolist() == [len(text) for text in intact["text"]]
+    with model.disable_adapter():
+        expected = own_texts(model.get_base_model(), tokenizer, PROMPTS)
+    removed = study.results.masks.sum(axis=1).argmin()
+    assert (
+        study.texts[study.texts["variant"] == study.results.row_names[removed]]["text"].tolist() == expected
+    )
+
+
+LONG = "c" * 80
+
+
+@pytest.mark.parametrize(
+    ("rows", "asked", "named"),
+    [
+        ([{"prompt": "a", "completion": "b"}], {}, ["line 1", "answer", "completion"]),
+        ([{"question": "a", "answer": "b"}], {}, ["line 1", "prompt", "messages"]),
+        ([{"prompt": "a", "answer": []}], {}, ["line 1", "'answer'"]),
+        ([{"prompt": LONG, "answer": "b"}], {}, ["row 1", "--max-new-tokens 6", "64"]),
+        ([{"messages": [{"role": "assistant", "content": "a"}], "answer": "b"}], {}, ["line 1", "user"]),
+        ([{"prompt": "a", "answer": "b"}], {"metric": "nll"}, ["'nll'", "contains"]),
+        ([{"prompt": "a", "answer": "b"}], {"extract": "(a"}, ["--extract", "regular expression"]),
+        ([{"prompt": "a", "answer": "b"}], {"extract": "a", "generate": False}, ["--extract", "--generate"]),
+        ([{"prompt": "a", "answer": "b"}], {"generate": False, "metric": "contains"}, ["--generate"]),
+        ([{"prompt": "a", "answer": "b"}], {"temperature": -1.0}, ["--temperature", "-1.0"]),
+    ],
+    ids=[
+        "no answer", "no prompt", "empty", "too long", "turn", "metric", "pattern", "extract", "contains",
+        "cold",
+    ],
+)  # fmt: skip
+def test_refusals(rows, asked, named, checkpoint, tmp_path):
+    usual = {"generate": True, "max_new_tokens": NEW}
+    if asked.get("generate") is False:
+        usual = {}
+    with pytest.raises(DataError, match=naming(*named)):
+        adapter_probe.ablate(
+            checkpoint, data=written(tmp_path, rows), progress=False, out=tmp_path / "out", **(usual | asked)
+        )
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+
+
+def test_a_classifier_does_not_write(tmp_path):
+    classifier = saved(tmp_path, "llama", KV | {"num_labels": 2}, "SEQ_CLS", ["q_proj"])
+    rows = written(tmp_path, [{"text": "a", "label": 0}, {"text": "b", "label": 1}])
+    with pytest.raises(DataError, match=r"--generate needs a language model.*classification"):
+        adapter_probe.ablate(classifier, data=rows, generate=True, progress=False)
+
+
+def test_an_extractor_that_matches_nothing_is_said_in_words(checkpoint, tmp_path, capsys):
+    rows = written(tmp_path, [{"prompt": "a", "answer": "b"}, {"prompt": "b", "answer": "b"}])
+    study = adapter_probe.ablate(
+        checkpoint, data=rows, generate=True, max_new_tokens=2, extract="no such text", spans="whole",
+        metric="contains", out=tmp_path / "out",
+    )  # fmt: skip
+    assert study.summary.intact_score == 0
+    assert "matches nothing in any text, so every score is 0" in capsys.readouterr().err
+    first = json.loads((tmp_path / "out" / "generations.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    assert (first["variant"], first["row"], first["score"]) == ("intact", 1, 0)
+
+
+def test_pruning_within_a_tolerance_writes_as_the_ablation_did(checkpoint, tmp_path):
+    rows = written(tmp_path, [{"prompt": prompt, "answer": "3"} for prompt in PROMPTS])
+    asked = {"data": rows, "progress": False}
+    study = adapter_probe.ablate(
+        checkpoint, generate=True, max_new_tokens=NEW, metric="contains", out=tmp_path / "out", **asked
+    )
+    pruned = adapter_probe.prune(checkpoint, within=100, ablation=study, out=tmp_path / "smaller", **asked)
+    assert (pruned.metric, pruned.n_examples) == ("contains", len(PROMPTS) - pruned.n_examples_chosen_on)

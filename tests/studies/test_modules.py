@@ -1,0 +1,191 @@
+"""Maps of layers and modules, and strengths by layer: every number against PEFT's switches and factors."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mask_loop import module_path, output, switched, tuned_modules
+from refusals import naming
+from tiers import slow_unless
+from tiny_families import family, lora
+
+import adapter_probe as ap
+from adapter_probe.errors import AdapterProbeError
+from adapter_probe.replay.stacks import find_layers
+from adapter_probe.replay.switches import Switches
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from test_batches import batches_of
+
+LAST = {"read": lambda out: out.logits[:, -1, :3]}
+CASES = {
+    "vit": {},
+    "bert": {},
+    "llama": LAST,
+    "gpt2": LAST,
+    "mixtral": LAST,
+    "qwen2": LAST,
+    "t5 (labels)": {"read": lambda out: out.logits[:, 0, :3]},
+    "whisper": LAST,
+    "wav2vec2": {},
+}
+
+
+def made(name: str):
+    base, x = family(name)
+    model, batches = lora(base), batches_of(x)
+    with torch.no_grad():
+        shape = model(**batches[0]).logits.shape
+    if "read" not in CASES[name] and len(shape) == 3:
+        CASES[name]["read"] = lambda out: out.logits[:, 0, :3]
+    labels = np.arange(3 * len(batches)) % 3
+    return model, {
+        "batches": batches,
+        "labels": labels,
+        "precision": "float64",
+        "progress": False,
+        **CASES[name],
+    }
+
+
+def outputs(model, given) -> np.ndarray:
+    read = given.get("read", output)
+    with torch.no_grad():
+        return torch.cat([read(model(**batch)) for batch in given["batches"]]).numpy()
+
+
+def stacks(study, model) -> dict[str, list[dict[str, list]]]:
+    """The tuned modules by path of every layer, by stack."""
+    layers = [tuned_modules(layer.module) for layer in find_layers(model, Switches())]
+    sizes = study.results.settings.get("stacks", [["", len(layers)]])
+    begins = np.cumsum([0, *(n for _, n in sizes)])
+    return {name: layers[begin : begin + n] for begin, (name, n) in zip(begins, sizes)}
+
+
+def chosen(layers: list[dict[str, list]], module: str, first: int, last: int) -> list:
+    """The modules of a row of the map; a module is named by an end of its path that is its own."""
+    found = []
+    for number, own in enumerate(layers):
+        for path, modules in own.items():
+            ends = [path] if module == path else [".".join(path.split(".")[n:]) for n in range(9)]
+            if first <= number <= last and (module == "all" or module_path(module) in ends):
+                found += modules
+    return found
+
+
+@pytest.mark.parametrize("name", slow_unless(lambda name: name in ("vit", "t5 (labels)"), CASES))
+def test_every_cell_equals_the_loop(name: str):
+    model, given = made(name)
+    study = ap.ablate(model, by="module", **given)
+    results, whole = study.results, copy.deepcopy(model)
+    of = stacks(study, whole)
+    for row, (module, (first, last)) in enumerate(zip(results.modules.tolist(), results.spans.tolist())):
+        stack = "" if results.stacks is None else str(results.stacks[row])
+        off = chosen(of[stack], module, first, last) if first >= 0 else []
+        if results.row_names[row] == "none":
+            off = [m for layers in of.values() for own in layers for ms in own.values() for m in ms]
+        switched(off, False)
+        expected = outputs(whole, given)
+        switched(off, True)
+        scale = max(1, np.abs(expected).max())
+        np.testing.assert_allclose(results.outputs[row], expected, atol=1e-6 * scale)
+        assert bool(off) == (row > 0)
+    frame = study.spans
+    cells = frame[(frame["module"] != "all") & (frame["n_layers"] == 1)]
+    there = [path for layers in of.values() for own in layers for path in own]
+    assert len(cells) == len(there)
+    score = (results.outputs.argmax(-1) == given["labels"]).mean(axis=1)
+    row = results.row_names.index(f"{frame.iloc[-1].get('stack', '')} all 0-{frame.iloc[-1]['last']}".strip())
+    assert frame.iloc[-1]["score"] == pytest.approx(score[row])
+    drops = -cells.groupby([*(["stack"] if "stack" in frame else []), "module"])["delta_points"].sum()
+    for part in frame[(frame["module"] != "all") & (frame["n_layers"] > 1)].itertuples():
+        key = (part.stack, part.module) if "stack" in frame else part.module
+        assert part.interaction_points == pytest.approx(-part.delta_points - drops[key])
+
+
+def test_a_map_is_saved_loaded_compared_and_told(tmp_path: Path):
+    model, given = made("bert")
+    study = ap.ablate(model, by="module", **given)
+    study.save(tmp_path / "map")
+    again = ap.load(tmp_path / "map")
+    assert again.spans.equals(study.spans)
+    assert again.summary == study.summary
+    assert {path.stem for path in (tmp_path / "map").glob("*.png")} == {"modules"}
+    same = ap.compare(study, again)
+    assert (same.spans["difference_points"] == 0).all()
+    assert len(same.spans) == len(study.spans)
+    text = ap.report([tmp_path / "map"], out=tmp_path / "r.html").path.read_text()
+    for name, own in study.summary.modules.items():
+        assert name in text
+        part = study.spans[study.spans["module"] == name]
+        assert own.delta_points == pytest.approx(part.iloc[-1]["delta_points"])
+        assert f"all of {name}" in " ".join(row for row, _ in study.rows())
+
+
+def test_chosen_modules_are_switched_over_spans_and_kept():
+    model, given = made("bert")
+    study = ap.ablate(model, sites="attention.self.query,*output.dense", spans="single", **given)
+    kept = ap.ablate(model, sites="query,value", by="module", complement=True, **given)
+    whole = copy.deepcopy(model)
+    (layers,) = stacks(study, whole).values()
+    for row, (first, _) in enumerate(study.results.spans.tolist()[1:-1], start=1):
+        off = [m for path in ("attention.self.query", "attention.output.dense", "output.dense")
+               for m in layers[first][path]]  # fmt: skip
+        switched(off, False)
+        np.testing.assert_allclose(study.results.outputs[row], outputs(whole, given), atol=1e-6)
+        switched(off, True)
+    every = [own[f"attention.self.{name}"][0] for own in layers for name in ("query", "value")]
+    for row, name in enumerate(kept.results.row_names):
+        module, _, span = name.partition(" ")
+        if span in ("", f"0-{len(layers) - 1}"):
+            continue
+        on = [layers[int(span[0])][f"attention.self.{own}"][0] for own in ("query", "value")
+              if module in ("all", own)]  # fmt: skip
+        switched([m for m in every if m not in on], False)
+        np.testing.assert_allclose(kept.results.outputs[row], outputs(whole, given), atol=1e-6)
+        switched(every, True)
+
+
+@pytest.mark.parametrize("given_as", ["list", "patterns"])
+def test_strengths_by_layer_equal_scaled_factors(given_as: str):
+    model, given = made("bert")
+    n = len(model.get_base_model().bert.encoder.layer)
+    by_layer = np.linspace(-1, 1, n).tolist()
+    strengths = by_layer if given_as == "list" else {"*.dense": 0.5, "layer.1.*": 0, "layer.1.*.query": 2.0}
+    study = ap.ablate(model, strengths_by_layer=strengths, spans="whole", **given)
+    whole = copy.deepcopy(model)
+    for number, own in enumerate(tuned_modules(m) for m in whole.get_base_model().bert.encoder.layer):
+        for path, modules in own.items():
+            strength = by_layer[number]
+            if given_as == "patterns":
+                strength = 0.5 if path.endswith("dense") else 1
+                strength = (2.0 if path.endswith("query") else 0) if number == 1 else strength
+            for module in modules:
+                module.set_scale("default", strength)
+    np.testing.assert_allclose(study.results.outputs[1], outputs(whole, given), atol=1e-6)
+    assert np.ptp(study.results.outputs, axis=0).max() > 1e-3
+    assert study.summary.done == "scaled by layer"
+    assert not any("strength" in name for module in model.modules() for name in vars(module))
+
+
+@pytest.mark.parametrize(
+    ("asked", "facts"),
+    [
+        ({"sites": "query,nothing"}, ["--sites", "'nothing'", "value", "attention.output.dense"]),
+        ({"by": "module", "spans": "prefix"}, ["--by", "--spans", "prefix"]),
+        ({"strengths_by_layer": [0.5, 1]}, ["--strengths-by-layer", "2", "4 layers"]),
+        ({"strengths_by_layer": {"x_proj": 0.5}}, ["--strengths-by-layer", "'x_proj'", "query"]),
+        ({"strengths_by_layer": "1,a"}, ["--strengths-by-layer", "1,1,0.5"]),
+        ({"strengths_by_layer": [1, 1, 1, 1]}, ["--strengths-by-layer", "1", "intact"]),
+        ({"strengths_by_layer": [1, 1, 1, 0], "strength": 0.5}, ["--strength", "--strengths-by-layer"]),
+    ],
+)
+def test_bad_names_and_strengths(asked: dict, facts: list[str]):
+    model, given = made("bert")
+    with pytest.raises(AdapterProbeError, match=naming(*facts)):
+        ap.ablate(model, **asked, **given)

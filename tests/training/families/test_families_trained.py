@@ -1,0 +1,237 @@
+"""What trains under each method in every family, and what is frozen below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from exact import assert_close_in_float32
+from refusals import naming
+from torch.nn import functional as F
+from training_models import trained
+
+from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.packing import pack
+from adapter_probe.errors import ModelError
+from adapter_probe.models.methods import (
+    Adapters,
+    FullFineTuning,
+    HeadOnly,
+    LayerNormOnly,
+    Method,
+    TopLayers,
+)
+from adapter_probe.models.packed import can_pack_weight, packed_frozen_maps
+from adapter_probe.training.features import FrozenFeatures
+from adapter_probe.training.model import TrainingModel
+
+METHODS: tuple[Method, ...] = (
+    Adapters(4, 0.1),
+    Adapters(4, 0.1, train_pooler=True, norm="layernorm", placement="parallel"),
+    *(TopLayers(k) for k in range(4)),
+    LayerNormOnly(),
+    FullFineTuning(),
+    HeadOnly(),
+)
+POSSIBLE = {"albert, two groups": (0, 1, 3)}  # layers that share weights train together
+
+
+def made(name: str, method: Method, trained_model: Callable) -> TrainingModel | None:
+    """None where the family cannot: its layers share their weights."""
+    if isinstance(method, TopLayers) and method.k not in POSSIBLE.get(name, (0, 1, 2, 3)):
+        return None
+    return trained_model(name, method)
+
+
+def expected_to_train(model: TrainingModel, family: object, method: Method) -> set[str]:
+    """By the names of transformers' own modules."""
+    encoder = f"{model.base.base_model_prefix}."
+    layers = [f"{family.layer.format(module)}." for module in family.modules]
+    modules = model.base.named_modules()
+    norms = {f"{name}." for name, part in modules if "Norm" in type(part).__name__ and ".adapter" not in name}
+    assert norms >= {f"{norm}." for norm in family.outer_norms}
+
+    def trains(name: str) -> bool:
+        head, pooler = not name.startswith(encoder), ".pooler." in name
+        norm, adapter = name.startswith(tuple(norms)), ".adapter." in name
+        match method:
+            case Adapters():
+                return head or adapter or norm or (pooler and method.train_pooler)
+            case TopLayers():
+                after = family.pre_norm and name.startswith(family.outer_norms[-1])
+                return head or pooler or after or name.startswith(tuple(layers[3 - method.k :]))
+            case LayerNormOnly():
+                return head or norm
+            case FullFineTuning():
+                return True
+        return head
+
+    return {name for _, name, _ in model.named_roles() if trains(name)}
+
+
+def one_step(model: TrainingModel, encoded: Encoded) -> set[str]:
+    """The names of the parameters that one step of Adam changed."""
+    before = {name: parameter.detach().clone() for _, name, parameter in model.named_roles()}
+    batch = pack(encoded, range(len(encoded)))
+    optimizer = torch.optim.Adam(trained(model).values(), lr=1e-2)
+    F.cross_entropy(model.train()(batch), torch.from_numpy(batch.index) % 3).backward()
+    optimizer.step()
+    return {name for _, name, parameter in model.named_roles() if not torch.equal(parameter, before[name])}
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_what_changes_in_a_step_is_what_trains(
+    kind: str, method: Method, trained_model: Callable, random_examples: Callable, families: dict
+):
+    model = made(kind, method, trained_model)
+    if model is None:
+        possible = ", ".join(map(str, POSSIBLE.get(kind, (0, 3))))
+        with pytest.raises(ModelError, match=naming(f"k {method.k}", possible)):
+            trained_model(kind, method)
+        return
+    expected = expected_to_train(model, families[kind], method)
+    assert set(trained(model)) == set(model.named_delta()) == expected
+    assert one_step(model, random_examples([7, 4, 7, 12, 5, 9] * 2)) == expected
+    assert len({name for _, name, _ in model.named_roles()}) == len(list(model.base.parameters()))
+
+
+def test_every_layer_has_adapters_of_its_own(family: str, trained_model: Callable, families: dict):
+    model, shape = trained_model(family), families[family]
+    shared = len(set(shape.modules)) < 3
+    places = {
+        ".".join(part for part in (shape.layer.format(module), holder, "adapter", number) if part)
+        for layer, module in enumerate(shape.modules)
+        for holder in shape.holders
+        for number in [str(layer) if shared else ""]
+    }
+    tensors = {name: tensor for name, tensor in model.named_delta().items() if ".adapter." in name}
+    names = {name.rsplit(".", 2)[0] for name in tensors}  # without down.weight
+    assert names == places
+    assert sum(tensor.numel() for tensor in tensors.values()) == 6 * (2 * 32 * 5 + 32 + 5)
+
+
+def own_states(base: torch.nn.Module, family: object, encoded: Encoded, example: int) -> list[torch.Tensor]:
+    """What enters each layer, and what leaves the last, in the transformers model's own forward."""
+    states, hooks = [], []
+    for module in dict.fromkeys(family.modules):
+        layer = base.get_submodule(family.layer.format(module))
+        hooks.append(layer.register_forward_pre_hook(lambda _m, inputs: states.append(inputs[0][0])))
+    layer = base.get_submodule(family.layer.format(family.modules[-1]))
+    last: list = []
+    hooks.append(layer.register_forward_hook(lambda _m, _i, output: last.append(output)))
+    with torch.no_grad():
+        base.eval()(input_ids=torch.from_numpy(encoded.input_ids[example])[None])
+    for hook in hooks:
+        hook.remove()
+    end = last[-1] if isinstance(last[-1], torch.Tensor) else last[-1][0]
+    return [*states, end[0]]
+
+
+@pytest.mark.parametrize("method", [HeadOnly(), *(TopLayers(k) for k in range(4))], ids=str)
+def test_frozen_features_are_the_models_own_states(
+    kind: str,
+    method: Method,
+    trained_model: Callable,
+    separate: Callable,
+    random_examples: Callable,
+    families: dict,
+):
+    model, encoded = made(kind, method, trained_model), random_examples([5, 9, 5, 1])
+    if model is None:
+        return
+    lowest = model.lowest_trained_layer
+    # The first layer that trains; of layers that share a module, the lowest.
+    assert lowest == (3 if isinstance(method, HeadOnly) else 3 - method.k)
+    batch = pack(encoded, range(4))
+    if lowest == 0:
+        with pytest.raises(ValueError, match="frozen"):
+            model.frozen_features(batch)
+        assert not FrozenFeatures(model.float(), encoded).n_bytes
+        return
+    features = model.train().frozen_features(batch)
+    assert not features.requires_grad
+    read = slice(None) if lowest < 3 else slice(1)
+    plain = separate(kind, model).plain
+    states = [own_states(plain, families[kind], encoded, example) for example in batch.index]
+    expected = [entering[lowest][read] for entering in states]
+    torch.testing.assert_close(features, torch.cat(expected), rtol=0, atol=1e-5)
+    with torch.no_grad():
+        whole = model.eval()(batch)
+        torch.testing.assert_close(model.forward_from(features, batch), whole, rtol=0, atol=1e-5)
+        kept = FrozenFeatures(model.float(), encoded)
+        assert kept.n_bytes
+        assert_close_in_float32(kept.forward(batch).double(), whole, layers=3)
+
+
+def test_what_layers_share_trains_for_all(trained_model: Callable):
+    model = trained_model("albert, two groups", TopLayers(1))
+    names = trained(model)
+    assert any(".albert_layer_groups.1." in name for name in names)
+    assert not any(".albert_layer_groups.0." in name for name in names)
+    with pytest.raises(ModelError, match=naming("0, 3")):
+        trained_model("albert", TopLayers(1))
+    with pytest.raises(ModelError, match=naming("k 2", "0, 1, 3")):
+        trained_model("albert, two groups", TopLayers(2))
+
+
+def in_bfloat16(model: TrainingModel, encoded: Encoded) -> torch.Tensor:
+    """All gradients of a step, what is frozen in bfloat16, as `build_model` has it."""
+    for parameter in model.base.parameters():
+        if not parameter.requires_grad:
+            parameter.data = parameter.data.to(torch.bfloat16)
+    batch = pack(encoded, range(len(encoded)))
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+        logits = model.train()(batch).float()
+    F.cross_entropy(logits, torch.from_numpy(batch.index) % 3).backward()
+    found = [own.grad for own in trained(model).values() if own.grad is not None]
+    return torch.cat([gradient.flatten() for gradient in found])
+
+
+@pytest.mark.slow
+def test_packed_frozen_maps_give_the_same_gradients(
+    family: str, trained_model: Callable, random_examples: Callable, families: dict
+):
+    method, encoded = Adapters(4, 0.1), random_examples([7, 4, 7, 12, 5, 9, 1, 12])
+    expected = in_bfloat16(trained_model(family, method).float(), encoded)
+    model = trained_model(family, method).float()
+    for parameter in model.base.parameters():
+        if not parameter.requires_grad:
+            parameter.data = parameter.data.to(torch.bfloat16)
+    with packed_frozen_maps(model.layers):
+        packed = [name for name, module in model.base.named_modules() if "forward" in vars(module)]
+        found = in_bfloat16(model, encoded)
+    assert not any("forward" in vars(module) for module in model.base.modules())
+    if not can_pack_weight(torch.ones(1, dtype=torch.bfloat16)):
+        pytest.skip("this processor does not multiply bfloat16")
+    inside = tuple(f"{families[family].layer.format(module)}." for module in families[family].modules)
+    maps = [(n, m) for n, m in model.base.named_modules() if n.startswith(inside)]
+    linear = {n for n, m in maps if type(m) is torch.nn.Linear and not m.weight.requires_grad}
+    assert set(packed) == linear
+    assert (found - expected).norm() < 0.02 * expected.norm()  # rounding
+
+
+@pytest.mark.slow
+def test_gradients_in_bfloat16_are_near(family: str, trained_model: Callable, random_examples: Callable):
+    """Of short and long examples, without dropout, against float64."""
+    batch = pack(random_examples([7, 4, 7, 12, 5, 9, 33, 12]), range(8))
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        model = trained_model(family, Adapters(4, 0.1)).to(dtype).train()
+        for module in model.modules():
+            for name in ("p", "dropout", "attention_dropout", "dropout_prob"):
+                if isinstance(getattr(module, name, None), float):
+                    setattr(module, name, 0.0)
+        if dtype == torch.float32:
+            for parameter in model.base.parameters():  # as `build_model` has them
+                if not parameter.requires_grad:
+                    parameter.data = parameter.data.to(torch.bfloat16)
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.float32, cache_enabled=False):
+            logits = model(batch)
+        F.cross_entropy(logits.to(dtype), torch.from_numpy(batch.index) % 3).backward()
+        found.append({name: p.grad.double() for name, p in trained(model).items() if p.grad is not None})
+    exact, near = found
+    assert set(near) == set(exact)
+    whole = torch.cat([own.flatten() for own in exact.values()]).norm()
+    error = torch.cat([(near[name] - own).flatten() for name, own in exact.items()]).norm()
+    assert 0 < error < 0.1 * whole
