@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from adapter_probe.analysis.summary_text import aligned_columns, data_comparison_rows
+from adapter_probe.errors import ResultsError
 from adapter_probe.figure_settings import Tolerance
-from adapter_probe.settings import as_points
-from adapter_probe.studies.checkpoint_arguments import Ablate
+from adapter_probe.race_settings import RaceSettings
+from adapter_probe.settings import as_points, fields_of, flag_of
+from adapter_probe.studies.checkpoint_arguments import Ablate, RunRace
 
 from . import options
 from .console import command, show, show_plan, show_study
@@ -14,6 +18,7 @@ from .console import command, show, show_plan, show_study
 @command
 def ablate(
     asked: Ablate,
+    race: RaceSettings,
     look: Tolerance,
     json: options.Json = False,
     dry_run: options.DryRun = False,
@@ -24,7 +29,7 @@ def ablate(
     trained from.
 
     Deep models have many spans: select some with --spans, --group and --layers, and estimate the cost with
-    --dry-run.
+    --dry-run. With --race, spans are decided without all examples.
 
     Writes spans.csv, predictions.npz and heatmap.pdf, .svg and .png into the results folder, and with
     --generate generations.jsonl. Run the same command again to resume an interrupted run.
@@ -32,6 +37,13 @@ def ablate(
     Example: adapter-probe ablate my-checkpoint --spans single --data reviews.csv
     """
     as_points("--tolerance", look.tolerance)  # before anything is computed
+    if race.goal:
+        from adapter_probe.studies.draw import race_report
+        from adapter_probe.studies.race import race as run_race
+
+        found = run_race(**_for_race(asked, look, dry_run), **vars(race))
+        show_study(found, race_report(found), json)
+        return
     from adapter_probe.studies.ablate import ablate as run
 
     if dry_run:
@@ -44,3 +56,25 @@ def ablate(
     show_study(study, ablation_report(study, look.tolerance), json)
     if study.against is not None and not json:
         show("\n" + aligned_columns(data_comparison_rows(compare_data(study, study.against).record)))
+
+
+def _for_race(asked: Ablate, look: Tolerance, dry_run: bool) -> dict[str, Any]:
+    """The arguments of a race among those of an ablation.
+
+    Raises:
+        ResultsError: an option that is given does not apply to a race.
+    """
+    names = {one.name for one in fields_of(RunRace)}
+    for one in fields_of(Ablate):
+        if one.name not in names and getattr(asked, one.name) != one.default:
+            flag = "--slurm" if one.name == "cluster" else flag_of(one.name)
+            raise ResultsError(f"{flag} does not apply to a race; omit it or --race")
+    if look.tolerance != Tolerance().tolerance:
+        given = f"--tolerance {look.tolerance:g}"
+        raise ResultsError(f"{given} does not apply to a race, which is decided at --within")
+    if dry_run:
+        raise ResultsError(
+            "--dry-run is not possible with --race, whose cost depends on what it finds; without --race it "
+            "says what all spans cost on all examples"
+        )
+    return {name: value for name, value in vars(asked).items() if name in names}

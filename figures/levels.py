@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from matplotlib import colormaps
@@ -178,7 +179,33 @@ class DivergingScale:
         return _colours(self, values)
 
 
-Scale = DropScale | DivergingScale
+@dataclass(frozen=True)
+class LevelScale:
+    """One colour for each of the values 1, 2, ..., which are no amounts.
+
+    Attributes:
+        shown: the colours.
+    """
+
+    shown: tuple[str, ...]
+    below: ClassVar = False
+    beyond: ClassVar = False
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """Edges between the values."""
+        return tuple(level + 0.5 for level in range(len(self.shown) + 1))
+
+    def is_gain(self, values: np.ndarray) -> np.ndarray:
+        """Nowhere, bool of the same shape."""
+        return np.zeros(np.shape(values), dtype=bool)
+
+    def colours(self, values: np.ndarray) -> list[str]:
+        """Colour of each value `[values]`, as hex; NaN is not allowed."""
+        return _colours(self, values)
+
+
+Scale = DropScale | DivergingScale | LevelScale
 
 
 def _map_of(colormap: str | Colormap | None) -> Colormap | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from slurm_cluster import cluster, session_cluster  # noqa: F401 (fixtures)
 
 if TYPE_CHECKING:
@@ -27,7 +27,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["PYTORCH_JIT"] = "0"
 
 
-settings.register_profile("quick", max_examples=20)
+# A busy machine is no failure.
+settings.register_profile("whole", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("whole"), max_examples=20)
+settings.load_profile("whole")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

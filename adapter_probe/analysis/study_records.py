@@ -13,6 +13,7 @@ from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import of_stack
 from adapter_probe.analysis.groups import group_scores
+from adapter_probe.analysis.race_tables import RaceSummary
 from adapter_probe.analysis.ranks import RankSummary
 from adapter_probe.analysis.strengths import StrengthSummary
 from adapter_probe.analysis.summary import AblationSummary, summarise
@@ -113,6 +114,25 @@ class StrengthRecord:
 
 
 @dataclass(frozen=True, eq=False)
+class RaceRecord:
+    """A folder that `adapter-probe ablate --race` wrote.
+
+    Attributes:
+        folder: results folder.
+        spans: ``spans.csv``, see `adapter_probe.analysis.race_tables.race_table`.
+        summary: ``race.json``.
+        identity: everything that determines the numbers.
+        created_with: library versions, as far as known.
+    """
+
+    folder: Path
+    spans: pd.DataFrame
+    summary: RaceSummary
+    identity: Mapping[str, object]
+    created_with: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
 class RankRecord:
     """A folder that `adapter-probe ranks` wrote.
 
@@ -131,7 +151,7 @@ class RankRecord:
     identity: Mapping[str, object]
 
 
-StudyRecord = AblationRecord | SweepRecord | TradeoffRecord | StrengthRecord | RankRecord
+StudyRecord = AblationRecord | SweepRecord | TradeoffRecord | StrengthRecord | RankRecord | RaceRecord
 
 
 def ablation_record(

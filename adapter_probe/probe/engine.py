@@ -79,7 +79,9 @@ class Engine:
         self._sampled: np.ndarray | None = None
         self._notes: list[str] = []
 
-    def outputs(self, parts: Sequence[np.ndarray], report: ProgressCallback) -> Generator[Arrays, None, None]:
+    def outputs(
+        self, parts: Sequence[np.ndarray], report: ProgressCallback, masks: np.ndarray | None = None
+    ) -> Generator[Arrays, None, None]:
         """Yield the outputs of every variant for the items of each part; see `GeneralRunner.outputs`.
 
         In mixed precision they include ``error`` ``[variants, items]``: the error of the fast pass for pairs
@@ -88,12 +90,14 @@ class Engine:
         Args:
             parts: int ``[items]`` for each part.
             report: called with the number of new tokens after every batch.
+            masks: bool ``[variants, sites]``, other variants than those of the request, the intact model
+                first; not in mixed precision.
 
         Raises:
             CheckpointError: an output of the intact model is NaN or infinite.
         """
         lengths = self._request.encoded.lengths
-        compute = partial(self._tree, self._precisions[0])
+        compute = partial(self._tree, self._precisions[0], masks=masks)
         if self._mixed:
             compute = partial(self._mixed_outputs, self._first_band())
         n_tokens = int(lengths.sum())  # of finished parts too, so that a resumed run has the same batches

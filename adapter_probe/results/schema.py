@@ -53,6 +53,9 @@ HALVING_CSV, CUT, REACHED = "halving.csv", "cut.json", "reached.json"
 STRENGTHS_CSV = "strengths.csv"
 """The table of a study of strengths."""
 
+RACE = "race.json"
+"""The main results of a race, whose table is `SPANS_CSV` with decisions."""
+
 RANKS_CSV, SPECTRA_CSV = "ranks.csv", "spectra.csv"
 """The tables of a study of ranks."""
 
@@ -61,6 +64,7 @@ PARAMETERS_CSV = "parameters.csv"
 
 ABLATION_FILES = (SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV, GROUPS_CSV, PREDICTIONS, GENERATIONS, SUMMARY)
 STRENGTH_FILES = (STRENGTHS_CSV, SUMMARY)
+RACE_FILES = (SPANS_CSV, RACE)
 RANK_FILES = (RANKS_CSV, SPECTRA_CSV, SUMMARY)
 SWEEP_TABLES = (SWEEP_CSV, TRADEOFF_CSV, AGGREGATE_CSV, SIZES_CSV, TRIALS_CSV)
 
@@ -102,7 +106,9 @@ STACK_COLUMN = {"stack": "text"}
 """The first column of an ablation's tables if the model has several stacks of layers."""
 MODULE_COLUMN = {"module": "text"}
 """The column of a map of layers and modules after it: the module that is switched, or ``all``."""
-OPTIONAL_SPANS_COLUMNS = {"significant": "flag", "non_monotone": "flag", **STACK_COLUMN, **MODULE_COLUMN}
+OPTIONAL_SPANS_COLUMNS = {
+    "significant": "flag", "non_monotone": "flag", "decision": "text", **STACK_COLUMN, **MODULE_COLUMN,
+}  # fmt: skip
 MOST_LAYERS = 1000
 """More than any Transformer has; tables are laid out as matrices of that many layers."""
 LAYERS_COLUMNS = {"layer": "count", "delta_points": "number", "share_points": "number"}

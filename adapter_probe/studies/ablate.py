@@ -27,7 +27,7 @@ from .ablation_call import (
     opened_for,
     record_reads,
     refuse_other_settings,
-    reopen_ablation,
+    reopen,
 )
 from .ablation_study import Ablation
 from .checkpoint_arguments import Ablate
@@ -123,7 +123,7 @@ def finished(name: str, call: Ablate, groups: Sequence[Parts]) -> list[list[Abla
         return None
     check_threads(call.threads)
     with activity(f"{name}: checking for changes since the last run", call.progress):
-        found = [[reopen_ablation(*one) for one in parts] for parts in groups]
+        found = [[reopen(*one, Ablation) for one in parts] for parts in groups]
     return None if any(None in own for own in found) else found  # type: ignore[return-value]
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.study_records import section_of
@@ -38,12 +38,13 @@ from adapter_probe.results.fingerprints import code_identity, hash_files, hash_j
 from adapter_probe.results.rundir import PARTS, read_manifest
 from adapter_probe.results.sealing import MADE_FROM, add_note, read_note, sealed_tables
 
-from .ablation_study import Ablation
 from .checkpoint_arguments import Ablate
-from .example_files import as_files, check_files
+from .example_files import as_files, check_files, with_collections
 from .load import load
 from .model_in_memory import Called, Given, opened_call
+from .study_base import StoredStudy
 
+StudyT = TypeVar("StudyT", bound=StoredStudy)
 USUAL = "ablation"
 """The results folder of an ablation with defaults, inside the checkpoint."""
 AGAINST_PREFIX = "against-"
@@ -66,7 +67,7 @@ def asked_of(
     if rows is None:
         rows = _usual_folder(str(checkpoint), usual).parent if call.out is None else Path(call.out)
     place = rows if opened else checkpoint
-    files = as_files(call.data, rows, place, texts=call.metric in COMPARISONS)
+    files = with_collections(as_files(call.data, rows, place, texts=call.metric in COMPARISONS), call.split)
     others = as_files(call.against, rows, place)
     metric = CustomMetric(call.metric) if callable(call.metric) else call.metric
     arguments = AblationArguments.of(
@@ -195,11 +196,11 @@ def _usual_folder(checkpoint: str, usual: str) -> Path:
     return Path(checkpoint) / usual if name is None else Path.cwd() / f"{name}-{usual}"
 
 
-def reopen_ablation(arguments: AblationArguments, folder: Path) -> Ablation | None:
-    """A finished ablation, if no byte of it or of its inputs has changed.
+def reopen(arguments: AblationArguments, folder: Path, kind: type[StudyT]) -> StudyT | None:
+    """A finished study of this kind, if no byte of it or of its inputs has changed.
 
     Returns:
-        None if the ablation is not finished, if anything has changed or cannot be determined, or if a writer
+        None if the study is not finished, if anything has changed or cannot be determined, or if a writer
         was killed in the folder, so that the run, which claims the folder, removes its leftovers.
     """
     said, asked = read_note(folder, MADE_FROM), _recorded_arguments(arguments)
@@ -221,7 +222,7 @@ def reopen_ablation(arguments: AblationArguments, folder: Path) -> Ablation | No
             return None
         read_manifest(folder / schema.MANIFEST)
         study = load(folder) if sealed_tables(folder) else None
-        return study if isinstance(study, Ablation) else None
+        return study if isinstance(study, kind) else None
     except (AdapterProbeError, OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
         return None  # resuming the run repairs or reports it
 

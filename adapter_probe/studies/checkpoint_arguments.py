@@ -20,6 +20,7 @@ from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsErro
 from adapter_probe.jobs.resources import Machine
 from adapter_probe.jobs.slurm_options import SlurmOptions
 from adapter_probe.probe.arguments import Evaluation
+from adapter_probe.race_settings import GOAL, SPANS, RaceOptions, RaceSettings
 from adapter_probe.settings import (
     Basis,
     Dequantised,
@@ -32,6 +33,7 @@ from adapter_probe.settings import (
     Settings,
     Unit,
     fixed,
+    flag_of,
     required,
     setting,
 )
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from .ablation_study import Ablation
     from .example_files import ExampleSource
+    from .race_study import Race
     from .rank_study import Ranks
 
 
@@ -200,11 +203,24 @@ class RunStrength(Ablate):
     strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = fixed("")
     by: Unit = fixed("span")
     complement: bool = fixed(False)
+    reference: Literal["rows", "off", "none"] = fixed("rows")
     against: ExampleSource = setting(
         (), "file of examples that measure another ability, such as one of the base model, scored at the "
         "same strengths. In Python in any form that data accepts; see `Strengths.against`.",
         panel="Data", shell=list[Path],
     )  # fmt: skip
+    cluster: SlurmOptions | None = fixed(None)
+    lm_eval_json: str | Path | None = fixed(None)
+    lm_eval_samples: str | Path | None = fixed(None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunRace(RaceSettings, Ablate):
+    """The arguments of `adapter_probe.race`."""
+
+    goal: str = setting(SPANS, GOAL, metavar="GOAL", slug="{}")
+    complement: bool = fixed(False)
+    against: ExampleSource = fixed(())
     cluster: SlurmOptions | None = fixed(None)
     lm_eval_json: str | Path | None = fixed(None)
     lm_eval_samples: str | Path | None = fixed(None)
@@ -261,7 +277,9 @@ class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Prune(Shown, OnDevice, Encoded, Prompting, Generation, Labelled, Dequantised, OneOfSeveral, OnBase):
+class Prune(
+    Shown, RaceOptions, OnDevice, Encoded, Prompting, Generation, Labelled, Dequantised, OneOfSeveral, OnBase
+):
     """The arguments of `adapter_probe.prune`."""
 
     panel = "Spans"
@@ -279,6 +297,10 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Generation, Labelled, Dequantis
     within: float | None = setting(
         None, "remove the longest span whose drop is at most this many percentage points in an ablation.",
         metavar="POINTS",
+    )  # fmt: skip
+    race: bool = setting(
+        False, "with within, find the span by a race instead of an ablation, without all examples for all: "
+        "as adapter-probe ablate --race longest.", panel="Race",
     )  # fmt: skip
     sites: str = setting(
         "both", "which adapters of the span to remove: both, or of a checkpoint of PEFT attention, ffn, or "
@@ -305,9 +327,10 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Generation, Labelled, Dequantis
         "estimate",
         "whether the measured drop or the lower bound of its 95% interval is held against the tolerance.",
     )
-    ablation: Ablation | str | Path | None = setting(
+    ablation: Ablation | Race | str | Path | None = setting(
         None, "results folder of the ablation whose drops are held against the tolerance; by default the one "
-        "inside the checkpoint. In Python also the ablation.", metavar="FOLDER", shell=Path, place="ablation",
+        "inside the checkpoint. A finished race will do, too. In Python also the study.", metavar="FOLDER",
+        shell=Path, place="ablation",
     )  # fmt: skip
     data: str | Path | Sequence[str | Path] = setting(
         (), "file of labelled examples to use instead of the checkpoint's own task; required for checkpoints "
@@ -316,6 +339,15 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Generation, Labelled, Dequantis
 
     def __post_init__(self) -> None:  # what costs nothing is checked before anything is loaded
         super().__post_init__()
+        if self.race and (self.within is None or self.ablation is not None or self.basis != "estimate"):
+            raise ResultsError(
+                "--race decides by its own bounds about --within; add --within POINTS, and omit --span, "
+                "--ablation and --basis"
+            )
+        if self.race and self.ranks is not None:
+            raise ResultsError("--race is about spans, and --ranks about directions; omit one of them")
+        if not self.race and (given := RaceOptions.of(self).slugs()):
+            raise ResultsError(f"{flag_of(next(iter(given)))} applies only to a race; add --race")
         if self.strengths_by_layer != "":
             others = (self.span, self.within, self.rank, self.ranks, self.strength or None)
             if any(one is not None for one in others):
@@ -336,7 +368,8 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Generation, Labelled, Dequantis
             raise ResultsError("--ranks needs --within POINTS, which the directions may cost")
         if self.rank is None and (self.span is None) == (self.within is None):
             raise ResultsError("give one of --span FIRST-LAST, --within POINTS and --strengths-by-layer")
-        if self.ranks is None and self.within is not None and isinstance(given := self.chosen_by, str | Path):
+        by_study = self.ranks is None and self.within is not None and not self.race
+        if by_study and isinstance(given := self.chosen_by, str | Path):
             from adapter_probe.results.schema import holds_results  # which imports pandas
 
             if not holds_results(Path(given)):
@@ -347,7 +380,7 @@ class Prune(Shown, OnDevice, Encoded, Prompting, Generation, Labelled, Dequantis
         refuse_full(Path(self.out))
 
     @property
-    def chosen_by(self) -> Ablation | str | Path:
+    def chosen_by(self) -> Ablation | Race | str | Path:
         """The ablation that the span is chosen by: the given one, or the one inside the checkpoint."""
         files = [self.data] if isinstance(self.data, str | Path) else list(self.data)
         own = f"ablation-data-{Path(files[0]).stem}" if files else "ablation"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from adapter_probe.figures.gallery import GalleryItem
 
     from .ablation_study import Ablation
+    from .race_study import Race
     from .rank_study import Ranks
     from .strength_study import Strengths
     from .suite import Suite
@@ -73,6 +74,12 @@ def strength_report(study: Strengths) -> dict[str, Any]:
         **to_record(said), "verdict": said.verdict, "points": schema.plain_rows(study.table), **against,
         "files": {**files, **draw_into_folder(study)},
     }  # fmt: skip
+
+
+def race_report(study: Race) -> dict[str, Any]:
+    """Draw a finished race into its folder; its summary with the paths of all files."""
+    files = {"spans": str(study.folder / schema.SPANS_CSV), "race": str(study.folder / schema.RACE)}
+    return {**to_record(study.summary), "files": {**files, **draw_into_folder(study)}}
 
 
 def rank_report(study: Ranks) -> dict[str, Any]:

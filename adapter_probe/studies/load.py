@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from adapter_probe.analysis.race_tables import RaceSummary
 from adapter_probe.analysis.ranks import RankSummary
 from adapter_probe.analysis.strengths import StrengthSummary
 from adapter_probe.analysis.study_records import (
     AblationRecord,
+    RaceRecord,
     RankRecord,
     StrengthRecord,
     SweepRecord,
@@ -32,13 +34,14 @@ from .study_base import DrawnStudy, StoredStudy
 
 if TYPE_CHECKING:
     from .init_sweep import InitSweep
+    from .race_study import Race
     from .rank_study import Ranks
     from .strength_study import Strengths
     from .tradeoff import Tradeoff
 
 
 @checked
-def load(folder: str | Path) -> Ablation | InitSweep | Tradeoff | Strengths | Ranks:
+def load(folder: str | Path) -> Ablation | InitSweep | Tradeoff | Strengths | Ranks | Race:
     """Read the study in a results folder, without torch.
 
     Args:
@@ -84,12 +87,17 @@ def ablations_of(given: Sequence[Ablation | str | Path]) -> list[Ablation]:
     found = [one if isinstance(one, Ablation) else load(one) for one in given]
     for one, study in zip(given, found):
         if not isinstance(study, Ablation):
-            raise ResultsError(f"{one} contains a study of type {type(study).__name__}; give an ablation")
+            what = f"a study of type {type(study).__name__}"
+            if type(study).__name__ == "Race":
+                what = "a race, whose spans were not all computed on the same examples"
+            raise ResultsError(f"{one} contains {what}; give an ablation")
     return found  # type: ignore[return-value]
 
 
-def _read(folder: Path) -> Ablation | InitSweep | Tradeoff | Strengths | Ranks:
+def _read(folder: Path) -> Ablation | InitSweep | Tradeoff | Strengths | Ranks | Race:
     check_complete(folder, dispensable=(schema.PREDICTIONS,))
+    if (folder / schema.RACE).is_file():
+        return _read_race(folder)
     if (folder / schema.SPANS_CSV).is_file():
         return _read_ablation(folder)
     trials = _read_if_there(folder / schema.TRIALS_CSV, schema.TRIALS_COLUMNS)
@@ -126,11 +134,25 @@ def _read(folder: Path) -> Ablation | InitSweep | Tradeoff | Strengths | Ranks:
     raise ResultsError(f"{folder} contains nothing to draw: none of {names} is in it")
 
 
-def _read_ablation(folder: Path) -> Ablation:
+def _read_race(folder: Path) -> Race:
+    from .race_study import Race
+
+    path = folder / schema.RACE
+    summary = RaceSummary.from_dict(read_json(path), path)
+    identity, versions = _manifest_of(folder)
+    return Race(RaceRecord(folder, read_spans(folder), summary, identity, versions))
+
+
+def _manifest_of(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The identity of a run and the versions that it was created with, as far as its folder says them."""
     manifest = read_json(folder / schema.MANIFEST) if (folder / schema.MANIFEST).is_file() else {}
-    identity = manifest.get("identity")
+    identity, versions = manifest.get("identity"), manifest.get("created_with")
     identity = identity if isinstance(identity, dict) else {"folder": folder.resolve().name}
-    versions = manifest.get("created_with")
+    return identity, versions if isinstance(versions, dict) else {}
+
+
+def _read_ablation(folder: Path) -> Ablation:
+    identity, versions = _manifest_of(folder)
     record = AblationRecord(
         folder=folder,
         spans=read_spans(folder),
@@ -138,7 +160,7 @@ def _read_ablation(folder: Path) -> Ablation:
         removable=_read_if_there(folder / schema.REMOVABLE_CSV, schema.REMOVABLE_COLUMNS),
         summary=AblationSummary.from_dict(schema.read_summary(folder), folder / schema.SUMMARY),
         identity=identity,
-        created_with=versions if isinstance(versions, dict) else {},
+        created_with=versions,
         groups=_read_if_there(folder / schema.GROUPS_CSV, schema.GROUPS_COLUMNS),
     )
     there = (folder / schema.PREDICTIONS).is_file()

@@ -44,10 +44,12 @@ from adapter_probe.wording import tolerance_text
 from .ablation_study import Ablation
 from .checkpoint_arguments import Prune
 from .example_files import check_files
-from .load import ablations_of
+from .load import ablations_of, load
+from .race_choice import chosen_in_race, race_for
+from .race_study import Race
 from .ranks import chosen_rank
 
-ChosenOn = Literal["half", "all"]
+ChosenOn = Literal["half", "all", "race"]
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,9 @@ class Pruning:
     Attributes:
         span: the layers whose adapters were removed.
         chosen_on: None if the span was given; ``half`` if it was chosen on one half of the examples, and
-            scores and interval were measured on the other half; ``all`` if it was chosen on the same examples
-            as scores and interval, which makes them optimistic.
+            scores and interval were measured on the other half; ``race`` if a race decided about it, and they
+            were measured on the examples that its verdict did not need; ``all`` if it was chosen on the same
+            examples as scores and interval, which makes them optimistic.
         n_examples_chosen_on: number of examples that the span was chosen on; None if the span was given.
         n_examples: number of examples that the scores and the interval were measured on.
         metric: metric of the scores: the ablation's, or the task's if the span was given.
@@ -116,7 +119,8 @@ def prune(call: Prune) -> Pruning:
     """Remove the adapters of a span of layers and write the smaller checkpoint.
 
     Give either `span` or `within`. With `within`, the span is chosen on a fixed random half of the examples
-    of an ablation, and scores and interval are measured on the other half. A PEFT checkpoint stays in PEFT's
+    of an ablation, and scores and interval are measured on the other half; or by a race, and they are
+    measured on the examples that the span's verdict did not need. A PEFT checkpoint stays in PEFT's
     format. With `strength` the adapters are not removed: the new checkpoint has them scaled, with
     `strengths_by_layer` every layer or module by a number of its own. With `rank` they keep so many of their
     largest directions; with `ranks` and `within` the fewest that cost at most this in a study of ranks,
@@ -137,9 +141,9 @@ def prune(call: Prune) -> Pruning:
     rank = by_rank.rank if by_rank is not None else call.rank or 0
     files = tuple(map(str, as_tuple(call.data)))
     check_files(checkpoint, call.encoding, *files)
-    study = by_rank.study if by_rank is not None else None
+    study: Ablation | Race | None = by_rank.study if by_rank is not None else None
     if within is not None and study is None:
-        study = ablations_of([call.chosen_by])[0]
+        study = _chosen_by(call, checkpoint, files)
     with activity(f"prune: opening {checkpoint}", call.progress):
         arguments = AblationArguments(
             str(checkpoint),
@@ -166,7 +170,8 @@ def prune(call: Prune) -> Pruning:
         assert study is not None
         assert within is not None
         with activity("prune: choosing the span", call.progress):
-            choice = _choose(request, study, checkpoint, within, call.basis)
+            choose = _choose_by_race if isinstance(study, Race) else _choose
+            choice = choose(request, study, checkpoint, within, call.basis)
     if by_rank is not None:
         _refuse_other(request, by_rank.study, checkpoint)
         choice = _Choice(None, "half", by_rank.n_examples, by_rank.measured)
@@ -200,23 +205,36 @@ def _remembering(request: AblationRequest, data: Sequence[str]) -> AblationReque
     return replace(request, checkpoint=replace(opened, description=description))
 
 
-def _metric_of(study: Ablation | None) -> str | None:
-    """The metric that the ablation has chosen by; None for that of the task."""
-    if study is None:
-        return None
+def _chosen_by(call: Prune, checkpoint: Path, data: Sequence[str]) -> Ablation | Race:
+    """The study that the span is chosen by: an ablation or a race that is finished, or a race that runs now.
+
+    Raises:
+        ResultsError: the folder holds another study; see `race`.
+    """
+    if call.race:
+        return race_for(call, checkpoint, data)
+    given = call.chosen_by
+    study = given if isinstance(given, Ablation | Race) else load(given)
+    return study if isinstance(study, Race) else ablations_of([study])[0]
+
+
+def _metric_of(study: Ablation | Race | None) -> str | None:
+    """The metric that the span was chosen by; None for that of the task."""
+    if study is None or isinstance(study, Race):
+        return study and study.summary.metric
     return study.results.metric if study.has_predictions else study.summary.metric
 
 
-def _generation_of(call: Prune, study: Ablation | None) -> Generation:
+def _generation_of(call: Prune, study: Ablation | Race | None) -> Generation:
     """How texts are written: as the user says, or as in the ablation."""
     asked = Generation.of(call)
-    if asked.generate or study is None or not study.has_predictions:
+    if asked.generate or study is None or isinstance(study, Race) or not study.has_predictions:
         return asked
     said = study.results.settings.get("generation")
     return asked if said is None else Generation(**{**said, "until": tuple(said.get("until", ()))})
 
 
-def _examples_of(study: Ablation | None) -> dict[str, Any]:
+def _examples_of(study: Ablation | Race | None) -> dict[str, Any]:
     """The split and the number of examples of the ablation, so that its span is measured on the same."""
     if study is None:
         return {}
@@ -260,7 +278,16 @@ def _choose(
     return _Choice(span, "half" if study.has_predictions else "all", n_examples, measured, warning)
 
 
-def _refuse_other(request: AblationRequest, study: Ablation, checkpoint: Path) -> None:
+def _choose_by_race(
+    request: AblationRequest, study: Race, checkpoint: Path, within: float, basis: Basis
+) -> _Choice:
+    """The longest span within the tolerance by a race; see `chosen_in_race`."""
+    _refuse_other(request, study, checkpoint)
+    span, n, rest = chosen_in_race(study, within)
+    return _Choice(span, "all" if rest is None else "race", n, rest, study.summary.warning)
+
+
+def _refuse_other(request: AblationRequest, study: Ablation | Race, checkpoint: Path) -> None:
     """Refuse an ablation of another checkpoint, base, data or settings.
 
     Raises:
@@ -271,10 +298,11 @@ def _refuse_other(request: AblationRequest, study: Ablation, checkpoint: Path) -
             f"{study.folder} contains no {MANIFEST}, so the ablated checkpoint is unknown; give --span"
         )
     precision = section_of(study.identity, "settings").get("precision")  # which pruning does not choose
+    what = "a race" if isinstance(study, Race) else "an ablation"
     refuse_changes(
-        study.identity,
+        {name: own for name, own in study.identity.items() if name != "race"},
         {**request.identity, "code_schema": PREDICTIONS_VERSION.get(str(precision))},
-        f"{study.folder} is not an ablation of {checkpoint} as it is now",
+        f"{study.folder} is not {what} of {checkpoint} as it is now",
         f"; run `adapter-probe ablate {checkpoint} --out FOLDER` and give that folder with --ablation, or "
         "give --span",
         apart=_MAY_DIFFER,

@@ -41,6 +41,7 @@ from .ablation_study import Ablation
 from .comparison import Average, Comparison, average, compare
 from .figure_arguments import Report
 from .load import studies_of
+from .race_study import Race
 from .rank_study import Ranks
 from .strength_study import Strengths
 from .study_base import DrawnStudy
@@ -75,10 +76,10 @@ def report(call: Report) -> ReportPage:
     given, files = [Path(c) for c in as_tuple(call.checkpoints)], [Path(f) for f in as_tuple(call.data)]
     studies: list[DrawnStudy] = studies_of(as_tuple(call.folders))
     for study in studies:
-        if not isinstance(study, (Ablation, Average, Comparison, Sweep, Strengths, Ranks)):
+        if not isinstance(study, (Ablation, Average, Comparison, Sweep, Strengths, Ranks, Race)):
             raise ResultsError(
-                "a report describes ablations, their averages and comparisons, studies of strengths and "
-                f"ranks, and sweeps, not {type(study).__name__}"
+                "a report describes ablations, their averages and comparisons, races, studies of strengths "
+                f"and ranks, and sweeps, not {type(study).__name__}"
             )
     ablations = [study for study in studies if isinstance(study, Ablation)]
     _refuse_strangers(given, ablations)
@@ -100,11 +101,11 @@ def report(call: Report) -> ReportPage:
             n_texts += len(part.texts.texts) if part.texts else 0
         elif isinstance(study, (Average, Comparison)):
             parts.append(study.record)
-    of_curves = (study.record for study in studies if isinstance(study, (Sweep, Strengths, Ranks)))
+    of_curves = (study.record for study in studies if isinstance(study, (Sweep, Strengths, Ranks, Race)))
     curves = [*maps, *of_curves]
     out = Path(call.out or ("report-space" if call.space else "report.html"))
     if call.space:
-        of_checkpoints = [study for study in studies if isinstance(study, (Ablation, Strengths, Ranks))]
+        of_checkpoints = [study for study in studies if isinstance(study, (Ablation, Strengths, Ranks, Race))]
         _write_space(out, [study.folder.resolve().parent.name for study in of_checkpoints])
         out /= "index.html"
     return ReportPage(write_report(out, parts, curves, tolerance=tolerance), n_texts)
@@ -241,7 +242,8 @@ def texts_of(
     # Rows of choices are read without a tokenizer.
     choices = results.kind == "causal" and results.metric in OF_CHOICES
     writes = is_generated(results.metric)
-    if results.are_right is None or (results.kind == "causal" and not choices and not writes):
+    unlisted = results.kind in ("causal", "pairwise", "ranking") and not choices and not writes
+    if results.are_right is None or unlisted:
         return None
     asked = read_note(folder, MADE_FROM).get("asked") or {}
     noted = [Path(str(entry)) for entry in asked.get("data") or () if not is_task(str(entry))]

@@ -17,6 +17,7 @@ from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.study_records import (
     AblationRecord,
+    RaceRecord,
     RankRecord,
     StrengthRecord,
     SweepRecord,
@@ -34,14 +35,19 @@ from .joint_section import average_study, comparison_study
 from .map_section import MapStudy, content, section
 from .markup import Html, joined, json_for_html, plain, tag
 from .module_section import module_section, module_title
+from .race_section import race_section, race_title
 
 SCRIPTS = ("study.js", "examples.js", "page.js")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 Reported = ReportedAblation | AverageRecord | ComparisonRecord
 """A study of spans that the page can show."""
-Curves = SweepRecord | TradeoffRecord | StrengthRecord | RankRecord | AblationRecord
-"""A study whose figure the page shows: of curves, or a map of layers and modules."""
+Curves = SweepRecord | TradeoffRecord | StrengthRecord | RankRecord | RaceRecord | AblationRecord
+"""A study whose figure the page shows: of curves, a race, or a map of layers and modules."""
+_SECTIONS = {
+    StrengthRecord: (degree_section, degree_title), RankRecord: (degree_section, degree_title),
+    RaceRecord: (race_section, race_title), AblationRecord: (module_section, module_title),
+}  # fmt: skip
 
 
 def write_report(
@@ -56,7 +62,7 @@ def write_report(
     Args:
         path: path of the HTML file; its folder is created if missing.
         studies: ablations, their means and differences, in the order of the page.
-        sweeps: sweeps and studies of strengths and ranks, below them, in the order of the page.
+        sweeps: sweeps, studies of strengths and ranks, and races, below them, in the order of the page.
     """
     path = Path(path)
     make_folder(path.parent)
@@ -147,10 +153,7 @@ def _body(title: str, studies: Sequence[MapStudy], sweeps: Sequence[Curves]) -> 
         tag("div", {"class": "together"}, group) if len(group) > 1 else group[0] for group in groups.values()
     ]
     for number, (sweep, heading) in enumerate(zip(sweeps, headings)):
-        if isinstance(sweep, AblationRecord):
-            parts.append(module_section(sweep, number, heading))
-            continue
-        section_of = degree_section if isinstance(sweep, StrengthRecord | RankRecord) else sweep_section
+        section_of, _ = _SECTIONS.get(type(sweep), (sweep_section, sweep_title))
         parts.append(section_of(sweep, number, heading))
     if any(study.steps and is_percentage(study.words.metric) for study in studies):
         told = tag("h2", None, "What an ablation does not tell"), tag("p", {"class": "note"}, RETRAINED)
@@ -159,9 +162,7 @@ def _body(title: str, studies: Sequence[MapStudy], sweeps: Sequence[Curves]) -> 
 
 
 def _curves_title(record: Curves) -> str:
-    if isinstance(record, AblationRecord):
-        return module_title(record)
-    return degree_title(record) if isinstance(record, StrengthRecord | RankRecord) else sweep_title(record)
+    return _SECTIONS.get(type(record), (sweep_section, sweep_title))[1](record)
 
 
 def page_title(studies: Sequence[MapStudy], sweeps: Sequence[Curves]) -> str:

@@ -14,10 +14,11 @@ from scipy.stats import binomtest
 from sklearn.metrics import cohen_kappa_score, f1_score
 from span_tables import span_grid
 
+from adapter_probe.analysis import deltas
 from adapter_probe.analysis.ablation_tables import ablation_tables, resamples_for
 from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.comparing import average_ablations
-from adapter_probe.analysis.deltas import row_scores, span_scores
+from adapter_probe.analysis.deltas import of_stack, row_scores, span_scores
 from adapter_probe.analysis.groups import group_scores, group_summary
 from adapter_probe.analysis.removable import longest_removable, non_monotone, span_costs
 from adapter_probe.analysis.resampling import draw_counts
@@ -319,6 +320,57 @@ def test_spans_that_change_no_prediction_have_the_exact_interval(make_results, c
     spans = ablation_tables(agreeing, n_resamples=100).spans
     np.testing.assert_allclose(spans["ci_low_points"], np.where(changed, -bound, 0.0))
     assert (spans["ci_high_points"] == 0).all()
+
+
+def test_each_stack_has_the_tables_of_a_model_of_its_own(make_results):
+    """But for Holm's correction, which is over the spans of both."""
+    whole = make_results(3, n_examples=200, n_labels=2)
+    names = ("intact", "0-0", "0-1", "1-1", "2-2", "0-2")  # two layers of an encoder, one of a decoder; all
+    rows = [whole.row_names.index(name) for name in names]
+    spans = np.array([(-1, -1), (0, 0), (0, 1), (1, 1), (0, 0), (-1, -1)])
+    stacks = np.array(["", *["encoder"] * 3, "decoder", ""])
+    settings = whole.settings | {
+        "stacks": [["encoder", 2], ["decoder", 1]],
+        "site_parameters": [1, 2, 3, 4, 5, 6],
+    }
+    both = dataclasses.replace(whole.rows(rows), spans=spans, stacks=stacks, settings=settings)
+    tables, own = ablation_tables(both, n_resamples=300), []
+    for columns, part in ((slice(0, 4), [0, 1, 2, 3]), (slice(4, 6), [0, 4])):
+        alone = dataclasses.replace(whole.rows([rows[i] for i in part]), spans=spans[part])
+        own.append(
+            ablation_tables(dataclasses.replace(alone, masks=alone.masks[:, columns]), n_resamples=300)
+        )
+    for name in ("spans", "layers", "removable"):
+        expected = pd.concat([getattr(one, name) for one in own], ignore_index=True)
+        sizes = [len(getattr(one, name)) for one in own]
+        assert getattr(tables, name)["stack"].tolist() == ["encoder"] * sizes[0] + ["decoder"] * sizes[1]
+        corrected = [
+            column for column in ("stack", "p_holm", "significant") if column in getattr(tables, name)
+        ]
+        kept = [column for column in expected if column not in corrected]
+        pd.testing.assert_frame_equal(getattr(tables, name)[kept], expected[kept])
+    p = tables.spans["p_value"].to_numpy()
+    order = np.argsort(p, kind="stable")
+    steps = np.minimum(1.0, np.maximum.accumulate(p[order] * [4, 3, 2, 1]))
+    np.testing.assert_allclose(tables.spans["p_holm"].to_numpy()[order], steps)
+    assert deltas.tested_spans(of_stack(tables.spans, "decoder")) == deltas.tested_spans(tables.spans) == 4
+    assert (deltas.tested_spans(tables.spans.drop(columns="p_holm")), of_stack(None, "decoder")) == (0, None)
+    right = (both.predictions == both.scored_with)[[0, 5]]
+    lost, won = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
+    assert tables.removed_p == pytest.approx(binomtest(lost, lost + won).pvalue)
+    said = summarise(both, tables)
+    assert (list(said.stacks), said.removed_score) == (["encoder", "decoder"], right[1].mean())
+    assert [one.layer_parameters for one in said.stacks.values()] == [(3, 7), (11,)]
+    assert said.stacks["decoder"].largest_single_layer_drop.layer == 0
+    mean = average_ablations([both, both])
+    assert (
+        [len(one.spans) for one in mean.in_stacks]
+        == [one.deltas.shape[1] for one in mean.in_stacks]
+        == [3, 1]
+    )
+    assert [one.stack for one in mean.in_stacks] == ["encoder", "decoder"]
+    (last,) = mean.in_stacks[1].in_stacks
+    assert last.stack == "decoder"
 
 
 def test_each_label_is_a_part_of_the_data(make_results):

@@ -78,6 +78,15 @@ def test_a_half_of_one_example_judges_nothing(make_results, n, chosen_on, n_judg
     assert (said.chosen_on, said.n_judged, said.data) == (chosen_on, n_judged, "validation")
 
 
+def test_questions_on_one_paragraph_have_no_halves(make_results):
+    results, variants = joined(studies_of(make_results))
+    questions = replace(
+        results, kind="extractive", metric="squad_f1", label_names=(), scored_with=np.zeros(300, np.int64),
+        outputs=results.outputs.clip(0, 1),
+    )  # fmt: skip
+    assert strength_summary(questions, variants).chosen_on == "all"
+
+
 def test_a_distance_from_the_intact_model_has_no_best_strength(make_results):
     results, variants = joined(studies_of(make_results))
     far = replace(results, metric="agreement", scored_with=np.ones(300, np.int64))

@@ -80,7 +80,7 @@ def small(family: str) -> nn.Module:
 def adapted(model: nn.Module, method: Adapters) -> list[Bottleneck]:
     """Random bottlenecks in a model; returns them in the order of the sites."""
     places = DECODERS[model.config.model_type]
-    shape = BaseShape.of(model, places, places.layer_names(model.config))
+    shape = BaseShape.of(model, places)
     identity = BaseIdentity("b", None, "", 2, 16, 40, {})
     loaded = AnyLoaded(model, frozenset(), identity, None, 24)
     targets = put_method(loaded, shape, method, torch.float64)

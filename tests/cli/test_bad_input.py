@@ -151,6 +151,39 @@ def test_a_bad_option_of_ablate(option, value, named, check, trained, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("--race spans --within 0", ["--within", "0.0", "100 points"]),
+        ("--race nearest", ["--race", "'nearest'", "longest"]),
+        ("--race least:2", ["least:2", "--spans single"]),
+        ("--risk 0.1", ["--risk", "--race"]),
+        ("--race spans --complement", ["--complement", "--race"]),
+        ("--race spans --tolerance 2", ["--tolerance 2", "--within"]),
+        ("--race spans --dry-run", ["--dry-run", "--race"]),
+        ("--race spans --slurm", ["--slurm", "--race"]),
+        ("--race spans --metric kl", ["--race", "kl", "range", "accuracy"]),
+        ("--race spans --metric mcc", ["--race", "mcc", "accuracy"]),
+    ],
+)
+def test_a_bad_option_of_a_race(options, named, check, trained, tmp_path):
+    check("ablate", trained, "--out", tmp_path / "out", *options.split(), named=named)
+    assert not (tmp_path / "out").exists() or not any((tmp_path / "out").glob("parts/*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("--race --span 0", ["--race", "--within"]),
+        ("--race --within 1 --basis interval", ["--race", "--basis"]),
+        ("--span 0 --risk 0.1", ["--risk", "--race"]),
+        ("--within 0 --race", ["--within", "0.0", "100 points"]),
+    ],
+)
+def test_a_bad_race_to_prune_by(options, named, check, trained, tmp_path):
+    check("prune", trained, "--out", tmp_path / "p", *options.split(), named=named)
+
+
+@pytest.mark.parametrize(
     ("option", "allowed"),
     [("--by", "module"), ("--layernorm", "pretrained"), ("--precision", "bfloat16")],
 )

@@ -71,6 +71,7 @@ def marks(ax, label: str) -> np.ndarray:
         ("prefix", 4, 1, "prefix"),
         ("suffix", 5, 2, "suffix"),
         ("single", 4, 1, "apart"),
+        ("single", 2, 1, "apart"),
         ("2..2", 4, 1, "apart"),
         ("all", 4, 1, None),
         ("1..2", 4, 1, None),

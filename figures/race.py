@@ -1,0 +1,194 @@
+"""The verdicts of a race: a grid of spans with the number of examples that each took, or a line of bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from adapter_probe.analysis.deltas import drop_points, span_order
+from adapter_probe.analysis.racing import ASSUMED, BEYOND, CHOSEN, LEFT, NEEDLESS, UNDEFINED, WITHIN
+from adapter_probe.analysis.study_records import RaceRecord, StudyRecord
+from adapter_probe.wording import (
+    drop_name,
+    metric_name,
+    percent_text,
+    printable,
+    sentence,
+    share_text,
+    task_label,
+    unit_name,
+)
+
+from . import style
+from .curves import tidy_axes
+from .drawing import Drawing, caption_of, identity_of, undefined_text
+from .grid import Cells, draw_cells, number_layers
+from .layout import one_panel
+from .legends import LegendEntry, add_legend, leave_room
+from .levels import LevelScale
+from .marks import write_notes
+from .naming import suffix_of
+from .span_line import SpanLine
+from .venues import FigureOptions
+
+# In order of lightness, so that the verdicts differ in greyscale too; numbers are in black or white.
+_LOOKS = {
+    WITHIN: (1.0, "#9fd4f0"), CHOSEN: (1.0, "#9fd4f0"), BEYOND: (2.0, "#781f59"), LEFT: (2.0, "#781f59"),
+    ASSUMED: (3.0, "#c68aa6"), NEEDLESS: (4.0, "#ececea"), UNDEFINED: (np.nan, "#8c8c8c"),
+}  # fmt: skip
+_MOST_IN_HALF = 14  # columns of a grid whose cells have room for their numbers in half of a page's width
+_MARKS = {1.0: "o", 2.0: "s", 3.0: "d", 4.0: "d"}
+
+
+def race(record: RaceRecord, ax: Axes | None = None, *, notes: bool = True) -> Axes:
+    """Draw the verdict on every span of a race, with a legend.
+
+    Args:
+        ax: Axes to draw on; by default the current Axes. The current rcParams apply.
+        notes: whether to print task, answer and certainty in the empty corner.
+    """
+    ax = plt.gca() if ax is None else ax
+    entries = _draw(record, ax, notes)
+    if span_order(record.spans) is None:
+        ax.legend(
+            *zip(*entries), loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False,
+            fontsize=style.tick_size(), handlelength=1.2,
+        )  # fmt: skip
+    else:
+        leave_room(ax, len(entries))
+        add_legend(ax, entries)
+    return ax
+
+
+def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
+    """The figure of each race, with its CSV and caption."""
+    found = [study for study in studies if isinstance(study, RaceRecord)]
+    for record in found:
+        grid = span_order(record.spans) is None
+        wide = grid and record.spans["last"].nunique() > _MOST_IN_HALF
+        placed = replace(options, column=options.column or ("full" if wide else "half"))
+        aspect = 1.0 if grid else 0.7
+        figure = one_panel(lambda ax, record=record: _draw(record, ax, True), placed, aspect, aspect)
+        title = f"{task_label(record.summary.task)}: verdicts on spans of layers {record.summary.done}"
+        made = Drawing("race", title, figure, record.spans, _caption(record), identity_of([record]))
+        yield made.renamed(suffix_of(record, found))
+
+
+def _draw(record: RaceRecord, ax: Axes, notes: bool) -> list[LegendEntry]:
+    """Draw a race without a legend; the legend's entries."""
+    if span_order(record.spans) is not None:
+        return _draw_line(record, ax)
+    frame, cells = record.spans, Cells.of(record.spans)
+    looks = [_LOOKS[decision] for decision in frame["decision"]]
+    texts = [f"{n:,}" if n else "" for n in frame["n_examples"].tolist()]
+    scale = LevelScale(tuple({value: colour for value, colour in _LOOKS.values() if value == value}.values()))
+    draw_cells(
+        cells, np.array([value for value, _ in looks]), ax, scale=scale, texts=texts, studied=_done(record)
+    )
+    if notes:
+        write_notes(ax, _notes(record), cells)
+    words = _words(record)
+    return [
+        (Patch(facecolor=colour, edgecolor=style.FAINT, linewidth=0.4), words[name])
+        for name, (_, colour) in _LOOKS.items()
+        if (frame["decision"] == name).any()
+    ]
+
+
+def _draw_line(record: RaceRecord, ax: Axes) -> list[LegendEntry]:
+    """Spans that form a line: the drop on the examples read, between its bounds, and how many they are."""
+    frame, unit, said = record.spans, style.scale_factor(), record.summary
+    line = SpanLine(frame, [], joint_metric=said.metric, joint_strength=said.strength or 0.0)
+    x, drops = np.arange(len(frame)), drop_points(frame["delta_points"])
+    tidy_axes(ax)
+    ax.grid(False, axis="x")
+    dashes = {"color": style.line_colour(), "linewidth": 0.9 * unit, "linestyle": (0, (4, 2))}
+    limit = said.goal.startswith("least")
+    if not limit:
+        ax.axhline(said.within_points, zorder=1, **dashes)
+    entries: list[LegendEntry] = []
+    words = _words(record)
+    for name, (level, colour) in _LOOKS.items():
+        own = (frame["decision"] == name).to_numpy() & ~np.isnan(drops)
+        if not (frame["decision"] == name).any():
+            continue
+        props = {"color": colour, "markeredgecolor": style.INK, "markeredgewidth": 0.4 * unit}
+        props |= {"marker": _MARKS.get(level, "x"), "markersize": 3.6 * unit, "linestyle": ""}
+        low, high = (-frame[f"bound_{end}_points"].to_numpy()[own] for end in ("high", "low"))
+        ax.vlines(x[own], low, high, color=colour, linewidth=1.2 * unit, zorder=2)
+        ax.plot(x[own], drops[own], zorder=3, **props)
+        entries.append((Line2D([], [], **props), words[name]))
+    for place, n in zip(x, frame["n_examples"].tolist()):
+        ax.annotate(
+            f"{n:,}", (place, 1.01), xycoords=("data", "axes fraction"), rotation=90, ha="center",
+            va="bottom", size=style.SMALLEST_SIZE,
+        )  # fmt: skip
+    ax.set_xlim(-0.6, len(x) - 0.4)
+    number_layers(ax.xaxis, line.places, 0.0)
+    ax.set_xlabel(line.axis)
+    ax.set_ylabel(f"{drop_name(said.metric)} ({unit_name(said.metric)})")
+    if not limit:
+        entries.append((Line2D([], [], **dashes), f"tolerance, {said.tolerance}"))
+    return [*entries, (Line2D([], [], linestyle=""), "numbers: examples read")]
+
+
+def _done(record: RaceRecord) -> str:
+    of = f" ({record.summary.stack})" if record.summary.stack else ""
+    return f"{record.summary.done}{of}"
+
+
+def _words(record: RaceRecord) -> dict[str, str]:
+    """What the decisions are called in the legend."""
+    within = record.summary.tolerance
+    return {
+        WITHIN: f"{drop_name(record.summary.metric)} within {within}", BEYOND: f"beyond {within}",
+        ASSUMED: "assumed beyond", NEEDLESS: "not needed", UNDEFINED: "undefined",
+        CHOSEN: "among the least", LEFT: "not among the least",
+    }  # fmt: skip
+
+
+def _notes(record: RaceRecord) -> list[str]:
+    """The lines in the empty corner: the task, the answer, the risk and the cost."""
+    said = record.summary
+    answer = [f"longest within: {said.answer}"] if said.goal == "longest" else []
+    return [
+        f"{style.escape_mathtext(task_label(said.task))}, n = {said.n_examples:,}",
+        *answer,
+        "numbers: examples read",
+        f"risk of any error {share_text(100 * said.risk)}%",
+        f"{percent_text(100 * said.evaluations_share)} of the map computed",
+        *(["verdicts not informative"] if said.warning else []),
+    ]
+
+
+def _caption(record: RaceRecord) -> str:
+    said, frame = record.summary, record.spans
+    line = span_order(frame) is not None
+    drop, on = drop_name(said.metric), printable(said.data or said.split)
+    of_all = f"the {drop} on all {said.n_examples:,} examples"
+    what = f"the verdict on {of_all}, and the number of examples that it took"
+    if line:
+        what = f"the {drop} on the examples read, whose number is above, and bounds of {of_all}"
+    asked = {"longest": f"The longest span within {said.tolerance}: {said.answer}."}
+    least = f"{sentence(said.answer)} cost least, up to {said.tolerance}." if said.least else ""
+    assumed = ", if no span costs less than its parts" if said.assume_monotone else ""
+    pairs = percent_text(100 * said.evaluations_share)
+    return caption_of(
+        [
+            f"{task_label(said.task)}: a race of {said.n_spans} spans of layers {said.done}, without "
+            f"retraining, by {metric_name(said.metric)} on {on}: {what}.",
+            asked.get(said.goal, least),
+            f"All verdicts are right with a probability of at least {share_text(100 * (1 - said.risk))}% "
+            f"over the random order of the examples{assumed}, by betting without replacement (Waudby-Smith "
+            "and Ramdas 2024) and a union bound; nothing else is tested.",
+            f"{pairs} of all pairs of a span and an example were computed.",
+            undefined_text(int((frame["decision"] == UNDEFINED).sum()), "Crossed-out spans"),
+            said.warning or "",
+        ]
+    )
