@@ -19,7 +19,7 @@ import numpy as np
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.errors import ResultsError
 from adapter_probe.formulas import NO_CLASS
-from adapter_probe.metrics import LOSSES, PROPORTIONS, RATIOS
+from adapter_probe.metrics import LOSSES, OF_PAIRS, PROPORTIONS, RATIOS
 from adapter_probe.race_settings import LONGEST, RaceSettings
 
 from .confidence_sequences import Evidence
@@ -64,7 +64,7 @@ def example_scores(results: AblationResults) -> np.ndarray:
         results: with a metric that `refuse_unraced` lets pass.
     """
     found = results.predictions
-    if results.kind == "extractive":
+    if results.kind == "extractive" or results.metric in OF_PAIRS:
         return np.asarray(found, dtype=np.float64)
     right = 0 if results.greedy is not None else results.scored_with
     known = np.isfinite(found) if found.dtype.kind == "f" else found != NO_CLASS

@@ -13,6 +13,7 @@ import torch
 from adapter_probe.ablation_settings import AblationSettings, read_strengths
 from adapter_probe.checkpoints.any_base import start_of
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
+from adapter_probe.checkpoints.embedding import with_embedding
 from adapter_probe.checkpoints.finetuned import with_outside_of_base
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any
@@ -40,6 +41,7 @@ from adapter_probe.spans import VariantSet, effective_variants
 from .arguments import PREDICTIONS_VERSION, AblationArguments
 from .general_model import GeneralModel, model_of
 from .plan import choose_tokens_per_pass
+from .references import reference_of
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,14 @@ class AblationRequest:
     @property
     def remarks(self) -> list[str]:
         """What a user may have overlooked about the rows, one sentence each."""
-        rows, opened = self.examples.rows, self.checkpoint
-        if not isinstance(rows, Requests):
-            return []
-        found = []
+        rows, opened, found = self.examples.rows, self.checkpoint, list(self.examples.notes)
+        if not isinstance(rows, Requests) or isinstance(self.encoded, EncodedBatches):
+            return found
+        if rows.form == "preference" and (same := sum(len({*row.choices}) == 1 for row in rows.rows)):
+            found.append(
+                f"{same:,} of {len(rows):,} rows have a chosen text that is equal to the rejected one; it "
+                "counts as half right"
+            )
         if not rows.templated and getattr(opened.tokenizer, "chat_template", None):
             found.append(
                 f"the rows are scored without the chat template of base {opened.description.base.name}; "
@@ -166,6 +172,7 @@ def prepare_ablation(
             "--precision mixed is not possible with a quantised base, which has one precision; give "
             "float32 or bfloat16"
         )
+    opened = with_embedding(opened, settings.pooling)
     if settings.outside == "base":
         opened = with_outside_of_base(opened)
     if isinstance(opened, OpenedPlaced) and not Switches().inside(opened.model):
@@ -193,6 +200,7 @@ def prepare_ablation(
         _scorer_of(arguments, metric, examples.rows),
     )  # fmt: skip
     request.model.check_sites(settings.sites)
+    reference_of(request, request.variants)  # refuses one that cannot be had
     _refuse_unfit(request.model, opened, arguments)
     return request
 
@@ -286,10 +294,12 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
     examples = load_examples(
         opened.tokenizer, source, split, about.max_length,
         max_examples=arguments.max_examples, expect_fingerprint=not data,
-        prompting=Prompting.of(arguments), start=_start_of(opened), generation=generation,
+        prompting=Prompting.of(arguments), start=_start_of(opened),
+        prepared=opened.embedding and opened.embedding.prepared,
+        dot=opened.embedding is not None and opened.embedding.dot, generation=generation,
     )  # fmt: skip
     refuse_unknown_tokens(examples.encoded, about.base)
-    if isinstance(examples.rows, Requests):
+    if isinstance(examples.rows, Requests) and examples.combine is None:
         own = None if data or examples.rows.generation is not None else task.metric
         return task, examples, choose_metric(asked or own, examples.rows)
     return task, examples, metric
