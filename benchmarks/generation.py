@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python -m benchmarks.generation [PROMPTS] [TOKENS] [NEW] [LOOPED] [--ends]
 
 A random model of SmolLM2-135M's shape with a LoRA of rank 8 on every linear map. The loop is PEFT's model,
-all prompts in one batch, for LOOPED of the 31 variants, scaled up. With --ends an eighth of the vocabulary ends a
-text. Times are of the processor, because they hardly depend on what else runs.
+all prompts in one batch, for LOOPED of the 31 variants, scaled up. With --ends an eighth of the vocabulary
+ends a text. Times are of the processor, because they hardly depend on what else runs.
 """
 
 from __future__ import annotations
