@@ -24,7 +24,6 @@ from adapter_probe.replay.decoding import NOT_FINITE
 from adapter_probe.spans import SITES, VariantSet
 
 from .likelihoods import summed_windows
-from .references import reference_of
 from .request import AblationRequest
 from .written import score_texts, texts_of
 
@@ -181,7 +180,7 @@ def assemble_results(
         modules=None if variants.modules is None else np.array(variants.modules),
         tags=tags,
         true_tags=true_tags,
-        reference=reference_of(request, variants, logits),
+        reference=request.reference(variants, logits),
     )
 
 

@@ -13,10 +13,9 @@ import torch
 from adapter_probe.ablation_settings import AblationSettings, read_strengths
 from adapter_probe.checkpoints.any_base import start_of
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
-from adapter_probe.checkpoints.embedding import with_embedding
 from adapter_probe.checkpoints.finetuned import with_outside_of_base
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
-from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.checkpoints.opening import open_any, with_embedding
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
@@ -41,7 +40,6 @@ from adapter_probe.spans import VariantSet, effective_variants
 from .arguments import PREDICTIONS_VERSION, AblationArguments
 from .general_model import GeneralModel, model_of
 from .plan import choose_tokens_per_pass
-from .references import reference_of
 
 
 @dataclass(frozen=True)
@@ -126,6 +124,34 @@ class AblationRequest:
         model = self.model
         return effective_variants(self.settings.variants(model.stacks, model.sites), model.has_adapter)
 
+    def reference(self, variants: VariantSet, sums: np.ndarray | None = None) -> np.ndarray | None:
+        """What is subtracted from the log-likelihoods of preferences, float64 ``[examples, 2]``, or None.
+
+        Args:
+            variants: the variants of the study.
+            sums: log-likelihoods ``[variants, examples, 2]``; without them nothing is returned where they are
+                needed.
+
+        Raises:
+            DataError: it is to be that of the model with all adapters off, and no such variant is studied, or
+                the rows are no preferences.
+        """
+        rows, asked = self.examples.rows, self.settings.reference
+        if not isinstance(rows, Requests) or rows.form != "preference" or self.examples.combine is not None:
+            if asked == "off" and sums is None:
+                raise DataError("--reference off needs preferences (chosen, rejected) and a language model")
+            return None
+        if asked == "off":
+            off = ~variants.masks[:, self.model.has_adapter].any(axis=1)
+            if not off.any():
+                raise DataError(
+                    "--reference off is the model with all adapters off, which is no variant of a study of a "
+                    "part of them; leave out the option that chooses this part (--sites, --layers or --stack)"
+                )
+            return None if sums is None else sums[off.argmax()].astype(np.float64)
+        given = [row.reference for row in rows.rows]
+        return np.array(given) if asked == "rows" and all(given) else None
+
     @property
     def identity(self) -> dict[str, Any]:
         """Everything that determines the predictions; two runs with the same identity may share parts."""
@@ -200,7 +226,7 @@ def prepare_ablation(
         _scorer_of(arguments, metric, examples.rows),
     )  # fmt: skip
     request.model.check_sites(settings.sites)
-    reference_of(request, request.variants)  # refuses one that cannot be had
+    request.reference(request.variants)  # refuses one that cannot be had
     _refuse_unfit(request.model, opened, arguments)
     return request
 

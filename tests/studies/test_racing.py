@@ -115,7 +115,7 @@ def test_what_reads_a_study_knows_that_it_is_a_race(race, study, tmp_path):
 
 def test_a_race_chooses_the_span_to_prune(race, checkpoint, whole, tmp_path, monkeypatch):
     measured = []
-    monkeypatch.setattr(prune, "_measured", lambda pruned, choice, out: measured.append((pruned, choice)))
+    monkeypatch.setattr(prune, "_measured", lambda pruned, choice, *_: measured.append((pruned, choice)))
     ap.prune(checkpoint, tmp_path / "p", within=WITHIN, ablation=race.folder, progress=False)
     pruned, choice = measured[0]
     assert pruned.span.n_layers == whole.spans["n_layers"][drops(whole) <= WITHIN].max()
