@@ -103,6 +103,8 @@ def of_library(folder: Path) -> tuple[Embedding, int | None, dict[str, Path]]:
     if any(prompts.values()) and not all(getattr(one, "include_prompt", True) for one in modules):
         raise CheckpointError(f"{path}: the pooling leaves the prompt out, which is not supported")
     limits = _optional(folder / first[1] / _LIMITS, files)
+    if "message" in (limits.get("modality_config") or {}):
+        raise CheckpointError(f"{folder}: texts go through a chat template, which embeddings here do not")
     limit = limits.get("max_seq_length")
     lower = bool(limits.get("do_lower_case"))
     return Embedding(tuple(modules), similarity == "dot", prompts, lower), limit and int(limit), files

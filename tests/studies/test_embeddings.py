@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from byte_tokenizer import byte_tokenizer
 from mask_loop import randomise
 from peft import LoraConfig, get_peft_model, inject_adapter_in_model, set_peft_model_state_dict
 from peft_folders import KV, reference, saved, span_off, written
@@ -26,6 +27,7 @@ PAIRS = [
     {"sentence1": one, "sentence2": other, "score": (3 * i + 5 * j) % 7 / 2}
     for i, one in enumerate(TEXTS[:4])
     for j, other in enumerate(TEXTS[2:])
+    if one != other
 ]
 TRIPLETS = [
     {"anchor": TEXTS[i], "positive": TEXTS[(i + 2) % 6], "negative": TEXTS[(i + 3) % 6]} for i in range(6)
@@ -34,16 +36,16 @@ CORPUS = {f"d{i}": text for i, text in enumerate([*TEXTS, "a big cat", "the bird
 QUERIES = {"q0": "cat", "q1": "the bird", "q2": "a house", "q3": "nothing"}
 JUDGED = {"q0": {"d0": 1, "d5": 1, "d6": 1}, "q1": {"d3": 1, "d7": 1}, "q2": {"d2": 1}, "q3": {"d1": 0}}
 LORA = LoraConfig(r=4, target_modules=["query", "value"], task_type="FEATURE_EXTRACTION")
-WORDS = Path(__file__).resolve().parents[1] / "checkpoints" / "fixtures" / "bases" / "bert"
 
 
 def base_of(folder: Path) -> Path:
     """A tiny encoder with its tokenizer."""
-    tokenizer = AutoTokenizer.from_pretrained(WORDS)
+    tokenizer = byte_tokenizer(True)
+    tokenizer.pad_token, tokenizer.chat_template = tokenizer.eos_token, None
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(tokenizer), hidden_size=24, num_hidden_layers=3, num_attention_heads=4,
-        intermediate_size=40, max_position_embeddings=32, initializer_range=0.5,
+        intermediate_size=40, max_position_embeddings=64, initializer_range=0.5,
     )  # fmt: skip
     BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -71,7 +73,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     st = pytest.importorskip("sentence_transformers")
     models = importlib.import_module("sentence_transformers.models")
     folder = tmp_path_factory.mktemp("library")
-    transformer = models.Transformer(str(base_of(folder / "base")), max_seq_length=12)
+    transformer = models.Transformer(str(base_of(folder / "base")), max_seq_length=40)
     modules = [
         transformer, models.Pooling(24, pooling_mode="mean"), models.Dense(24, 16),
         models.Normalize(),
@@ -149,7 +151,7 @@ def test_scores_are_those_of_the_evaluators_intact_and_with_all_off(name, metric
         study = ap.ablate(library, data=data, metric=metric, out=tmp_path / metric, progress=False)
         own = [study.summary.intact_score, study.summary.removed_score]
         np.testing.assert_allclose(own, [one[called] for one in theirs], atol=1e-5)
-    assert own[0] != pytest.approx(own[1])
+    assert np.ptp(study.results.outputs, axis=0).max() > 0.05
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
