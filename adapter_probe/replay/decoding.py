@@ -55,7 +55,7 @@ class Decoder:
         example: Inputs, reason: str = "",
     ):  # fmt: skip
         self._whole, self._switches, self._replay = model, switches, replay
-        self.model: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self.model: Any = base_of(model)
         self.layers = list(layers)
         self._ends = np.cumsum([0, *(len(layer.parts) for layer in self.layers)])
         self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
@@ -89,7 +89,7 @@ class Decoder:
         other._replay = None if self._replay is None else self._replay.twin()
         whole: Any = sharing(self._whole) if other._replay is None else other._replay.model
         other._whole = whole
-        other.model = whole.get_base_model() if hasattr(whole, "get_base_model") else whole
+        other.model = base_of(whole)
         other.layers = in_copy(self.layers, self._whole, whole)
         return other
 
@@ -131,10 +131,10 @@ class Decoder:
                 parted = np.flatnonzero(ours[number, example] != own[example])
                 steps = min(parted[0] + 1 if len(parted) else len(own[example]), len(own_logits))
                 steps = min(steps, int((own[example] >= 0).sum()) + bool(len(parted)), len(our_logits))
-                row = number * len(every) + example
-                pair = (torch.stack([x[r] for x in of[:steps]]) for of, r in
-                        ((our_logits, row), (own_logits, int(example))))  # fmt: skip
-                largest = max(largest, compare(*pair, coarsest(self.model)))
+                row = number * len(every) + int(example)
+                found = torch.stack([x[row] for x in our_logits[:steps]])
+                expected = torch.stack([x[example] for x in own_logits[:steps]])
+                largest = max(largest, compare(found, expected, coarsest(self.model)))
         return largest
 
     def _written(
@@ -182,10 +182,10 @@ class Decoder:
         """What a layer returns for rows whose sites are on or off, bool ``[rows, sites]``."""
         assert self._replay is not None, "rows are shared by its plans"
         if (on == on[0]).all():
-            self._replay.switch(call, on[0])
+            self._replay.switch(call, on[0].tolist())
             return forward(*args, **kwargs)
         plan = self._plans[call]
-        self._replay.switch(call, np.ones(on.shape[1], dtype=bool))
+        self._replay.switch(call, [True] * on.shape[1])
         rows = Rows(np.arange(len(on)), on, {}, all_at_once=True)
         with together(self.layers[call].module, plan, rows, self._replay.set):
             return forward(*args, **kwargs)
@@ -212,6 +212,11 @@ class Decoder:
             if len(longer) > 1 or any(3 * two[key][i] != 2 * three[key][i] for i in longer):
                 raise Unshared(f"an argument of layer {key[0]} has no batch axis")
             self._axes[key] = (longer[0], two[key][longer[0]] // 2) if longer else None
+
+
+def base_of(model: Any) -> Any:
+    """The model of transformers in a model of PEFT."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _noting(call: int, forward: Callable[..., Any], seen: dict[Any, Any]) -> Callable[..., Any]:

@@ -77,7 +77,7 @@ class Step:
     def instead(self) -> Iterator[None]:
         """Inside, the model computes rows that are shared."""
         decoder = self._decoder
-        forwards = {
+        forwards: dict[nn.Module, Callable[..., Any]] = {
             layer.module: functools.partial(self._layer, k, layer.module.forward)
             for k, layer in enumerate(decoder.layers)
         }
