@@ -16,6 +16,7 @@ from adapter_probe.predictions import (
     labels_from_logits,
     predictions_from_likelihoods,
     predictions_from_logits,
+    scores_of_pairs,
 )
 from adapter_probe.spans import SITES
 
@@ -39,18 +40,21 @@ class AblationResults:
             question answering, what each question scores, ``[variants, questions, 2]``: answer F1 and exact
             match, NaN where a logit was not finite. Of a language model, summed log-likelihoods in nats,
             ``[variants, examples, continuations]``, 0 where an example has fewer; of texts that it writes
-            their scores, ``[variants, examples, 1]``, NaN where a logit was not finite. Of tags, how many
-            entities of each type (or words of each tag) of a sentence were found, and how many were
-            predicted, ``[variants, sentences, 2 classes]``, NaN where a logit was not finite.
+            their scores, ``[variants, examples, 1]``, NaN where a logit was not finite. Of pairs, the scores
+            of what is chosen and what is rejected, ``[variants, examples, 2]``; of rankings what each query
+            scores by every metric of a ranking, ``[variants, queries, 4]``. Of tags, how many entities of
+            each type (or words of each tag) of a sentence were found, and how many were predicted,
+            ``[variants, sentences, 2 classes]``, NaN where a logit was not finite.
         scored_with: ``[examples]``, what the metric takes besides the predictions: int64 labels, indices into
             `label_names`; float64 targets of a regression; int64 numbers of the questions' paragraphs; of a
-            language model int64 right choices, or for its losses the int64 number of tokens, bytes or words
-            by which the metric divides. For a comparison with the intact model the int64 number of
-            predictions compared: of tokens, or 1 of a classifier. Of several labels int64
+            language model int64 right choices (1 of pairs), or for its losses the int64 number of tokens,
+            bytes or words by which the metric divides. For a comparison with the intact model the int64
+            number of predictions compared: of tokens, or 1 of a classifier. Of several labels int64
             ``[examples, labels]``, 0 or 1; of several targets float64 ``[examples, targets]``; of tags int64
             ``[sentences, classes]``, how many entities or words.
         metric: name of the metric.
-        kind: ``classification``, ``regression``, ``extractive``, ``causal``, ``tokens`` or ``multilabel``.
+        kind: ``classification``, ``regression``, ``extractive``, ``causal``, ``tokens``, ``multilabel``,
+            ``pairwise`` or ``ranking``.
         label_names: names in the order of the outputs; empty for a regression.
         identity: everything that determines the numbers, as plain JSON.
         settings: settings of the ablation, as plain JSON.
@@ -74,6 +78,8 @@ class AblationResults:
         tags: int16 ``[variants, sentences, words]``, predicted tags, indices into `label_names`; -1 where a
             logit was not finite, `NO_WORD` where a sentence has no word that is scored. None for other kinds.
         true_tags: int16 ``[sentences, words]``, the right ones.
+        reference: float64 ``[examples, 2]``, of preferences the log-likelihoods by a reference model; None
+            without one.
     """
 
     masks: np.ndarray
@@ -96,6 +102,7 @@ class AblationResults:
     modules: np.ndarray | None = None
     tags: np.ndarray | None = None
     true_tags: np.ndarray | None = None
+    reference: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in metrics.METRICS:
@@ -111,7 +118,9 @@ class AblationResults:
             raise ValueError(f"metric {self.metric!r} does not go with differences {not compares}")
         n_variants, n_examples, n_outputs = (*self.outputs.shape, 0, 0, 0)[:3]
         if self.kind != "causal":
-            n_outputs = {"regression": 1, "extractive": 2}.get(self.kind, len(self.label_names))
+            n_outputs = {"regression": 1, "extractive": 2, "pairwise": 2, "ranking": 4}.get(
+                self.kind, len(self.label_names)
+            )
         if self.scored_with.ndim == 2:
             n_outputs = self.scored_with.shape[1] * (2 if self.kind == "tokens" else 1)
         expected = {
@@ -132,6 +141,7 @@ class AblationResults:
             "modules": (np.str_, (n_variants,)),
             "tags": (np.int16, (n_variants, *np.shape(self.true_tags))),
             "true_tags": (np.int16, (n_examples, *np.shape(self.true_tags)[1:])),
+            "reference": (np.float64, (n_examples, 2)),
         }
         for name, (kind, shape) in expected.items():
             array = getattr(self, name)
@@ -219,8 +229,9 @@ class AblationResults:
         nats; for ``greedy_accuracy`` 0 where the model's greedy output is the continuation, else 1; for
         ``token_accuracy`` each example's number of right tokens; compared
         with the intact model, each example's summed divergence in nats, or its number of predictions that
-        agree. Of several labels, 1 where the sigmoid of the logit is above 0.5 and else 0; of tags, what is
-        counted, ``[variants, sentences, classes, 2]``. -1 or NaN where an output is not finite.
+        agree; of pairs, what `scores_of_pairs` gives. Of several labels, 1 where the sigmoid of the logit is
+        above 0.5 and else 0; of tags, what is counted, ``[variants, sentences, classes, 2]``. -1 or NaN where
+        an output is not finite.
         """
         if self.differences is not None:
             return np.where(np.isfinite(self.differences), self.differences, np.nan)[
@@ -241,6 +252,11 @@ class AblationResults:
             return np.where(np.isnan(scores), NO_CLASS, 1 - np.nan_to_num(scores)).astype(np.int64)
         if self.right is not None:
             return np.where(np.isfinite(self.outputs[..., 0]), self.right, np.nan)
+        if self.kind == "ranking":
+            scored = self.outputs[..., metrics.METRICS["ranking"].index(self.metric)].astype(np.float64)
+            return np.where(np.isfinite(self.outputs).all(axis=-1), scored, np.nan)
+        if self.metric in metrics.OF_PAIRS:
+            return scores_of_pairs(self.metric, self.outputs, self.reference)
         if self.counts is not None:
             return predictions_from_likelihoods(
                 self.metric, self.outputs, metrics.continuation_sizes(self.metric, self.counts)
@@ -267,6 +283,8 @@ class AblationResults:
         if self.kind == "classification" or (self.kind == "causal" and self.metric in metrics.PROPORTIONS):
             found: np.ndarray = self.predictions == (0 if self.greedy is not None else self.scored_with)
             return found
+        if self.metric == "pairwise_accuracy":
+            return np.asarray(self.predictions == 1)
         if self.kind == "extractive":
             return np.asarray(self.outputs[..., QUESTION_SCORES.index("exact_match")] > 0.5)
         if self.kind == "multilabel":
@@ -278,6 +296,8 @@ class AblationResults:
         """The score of guessing: of the most frequent class, or of a random choice; else NaN."""
         if self.metric in metrics.COMPARISONS:
             return float("nan")
+        if self.metric in metrics.OF_PAIRS:
+            return 0.0 if self.metric == "margin" else 0.5
         if self.counts is None:
             return metrics.majority_score(self.metric, self.scored_with)
         if metrics.is_ratio(self.metric) or metrics.is_generated(self.metric) or self.greedy is not None:

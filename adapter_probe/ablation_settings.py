@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from .errors import AdapterProbeError, ResultsError, must_be, one_line
 from .settings import SUBLAYERS, NormChoice, OutsideChoice, Precision, Settings, Unit, setting
@@ -91,6 +91,16 @@ class AblationSettings(Settings):
         "norms, heads): its own, or those of its base where the base has them.", slug="{}-outside",
         note="{} outside the layers",
     )  # fmt: skip
+    reference: Literal["rows", "off", "none"] = setting(
+        "rows", "of preferences, whose log-likelihoods are subtracted, as in DPO: those in the columns "
+        "ref_chosen_logps and ref_rejected_logps of the rows, if they are there; those of the model with all "
+        "adapters off; or none.", panel="Data", slug="reference-{}", note="reference: {}",
+    )  # fmt: skip
+    pooling: Literal["mean", "cls", "last"] | None = setting(
+        None, "of an adapter for embeddings, how a text's embedding is made of the states of its tokens: "
+        "their mean, or the first or the last one; that of a folder of sentence-transformers is in it.",
+        panel="Data", slug="{}-pooling", note="{} pooling",
+    )  # fmt: skip
     precision: Precision = setting(
         "float32",
         "precision of weights and arithmetic; mixed computes in bfloat16 and recomputes near-ties "
@@ -103,6 +113,11 @@ class AblationSettings(Settings):
 
         check_choice(self.spans)
         check_strength(self.strength)
+        if self.reference == "off" and self.strength:
+            raise ResultsError(
+                "--reference off is the model with all adapters off, and --strength scales them; give the "
+                "reference's log-likelihoods in the rows, as ref_chosen_logps and ref_rejected_logps"
+            )
         if self.rank and self.strength:
             raise ResultsError(
                 f"--rank {self.rank} and --strength {self.strength:g} cannot be combined; give one of them"

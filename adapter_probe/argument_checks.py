@@ -24,7 +24,14 @@ Arguments = TypeVar("Arguments")
 StudyT = TypeVar("StudyT", covariant=True)
 PlanT = TypeVar("PlanT", covariant=True)
 
-_WORDS = {int: "whole number", float: "number", str: "string", Path: "path", Callable: "function"}
+_WORDS = {
+    Mapping: "dict",
+    int: "whole number",
+    float: "number",
+    str: "string",
+    Path: "path",
+    Callable: "function",
+}
 _UNKNOWN = object()
 
 
@@ -176,11 +183,15 @@ def _of_many(kind: Any) -> bool:
 def _comparable(kind: Any) -> bool:
     if _of_many(kind):
         return all(map(_comparable, kinds_of(get_args(kind)[0])))
-    return get_origin(kind) in (Literal, Callable) or (isinstance(kind, type) and kind not in (Any, object))
+    return get_origin(kind) in (Literal, Callable, Mapping) or (
+        isinstance(kind, type) and kind not in (Any, object)
+    )
 
 
 def _fitting(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
     if (fitted := _fitted_one(value, kinds)) is not _UNKNOWN:
+        if any(get_origin(kind) is Mapping for kind in kinds):  # text may be its content, too
+            return fitted
         if Path in kinds or any(Path in kinds_of(get_args(kind)[0]) for kind in kinds if _of_many(kind)):
             named = any(Path in kinds_of(get_args(kind)[0]) for kind in kinds if _of_many(kind))
             several = fitted if named and isinstance(fitted, (tuple, list)) else (fitted,)
@@ -230,6 +241,8 @@ def _fitted(value: Any, kind: Any) -> Any:
         if not isinstance(value, numbers.Real) or truth:
             return _UNKNOWN
         return value if type(value) in (int, float) else float(value)
+    if get_origin(kind) is Mapping:
+        return value if isinstance(value, Mapping) else _UNKNOWN
     if get_origin(kind) is Callable:
         return value if callable(value) else _UNKNOWN
     if get_origin(kind) is Literal:

@@ -33,7 +33,11 @@ from adapter_probe.formulas import (
     spearman,
 )
 
-Kind = Literal["classification", "regression", "extractive", "causal", "tokens", "multilabel"]
+Kind = Literal[
+    "classification", "regression", "extractive", "causal", "tokens", "multilabel", "pairwise", "ranking",
+    "embedding",
+]  # fmt: skip
+"""What a task is; that of a model of embeddings is another one as soon as its rows are known."""
 
 
 class LabelMetric(NamedTuple):
@@ -84,6 +88,12 @@ LABEL_METRICS = {
     ),
     "squad_f1": LabelMetric("answer F1", ("extractive",), short="F1", hub="f1"),
     "exact_match": LabelMetric("exact match", ("extractive",), short="EM"),
+    "pairwise_accuracy": LabelMetric("pairwise accuracy", ("pairwise",), hub="accuracy"),
+    "margin": LabelMetric("margin", ("pairwise",), in_percent=False),
+    "ndcg@10": LabelMetric("nDCG@10", ("ranking",), hub="ndcg_at_10"),
+    "mrr@10": LabelMetric("MRR@10", ("ranking",), hub="mrr_at_10"),
+    "recall@10": LabelMetric("recall@10", ("ranking",), hub="recall_at_10"),
+    "ordered_pairs": LabelMetric("pairs in order", ("ranking",), hub="accuracy"),
 }
 """A new metric of labels is a row here; the first one of a kind is its usual one, except of a regression."""
 
@@ -97,12 +107,14 @@ class LanguageMetric(NamedTuple):
         divided_by: what of a continuation its log-likelihood is divided by, one of `COUNTED`, or ``texts`` of
             a mean over written texts; else empty.
         loss_unit: unit of a loss, empty for a perplexity; None for a share of right examples.
+        in_percent: whether a score that is no loss is printed as a percentage.
     """
 
     words: str
     forms: tuple[str, ...]
     divided_by: str = ""
     loss_unit: str | None = None
+    in_percent: bool = True
 
 
 _FREE, _WRITTEN = ("completion", "text"), ("generation",)
@@ -110,6 +122,8 @@ LANGUAGE_METRICS = {
     "accuracy": LanguageMetric("accuracy", ("choice",)),
     "acc_norm": LanguageMetric("length-normalised accuracy", ("choice",), "characters"),
     "acc_bytes": LanguageMetric("byte-normalised accuracy", ("choice",), "bytes"),
+    "pairwise_accuracy": LanguageMetric("pairwise accuracy", ("preference",)),
+    "margin": LanguageMetric("margin", ("preference",), in_percent=False),
     "greedy_accuracy": LanguageMetric("accuracy of greedy continuations", ("completion",)),
     "token_accuracy": LanguageMetric("token accuracy", _FREE, "tokens"),
     "nll": LanguageMetric("negative log-likelihood", _FREE, "tokens", "nats"),
@@ -121,8 +135,8 @@ LANGUAGE_METRICS = {
     "kl": LanguageMetric("KL divergence from the intact model", _FREE, "tokens", "nats"),
     "agreement": LanguageMetric("agreement with the intact model", _FREE, "tokens"),
     "text_match": LanguageMetric("exact match", _WRITTEN),
-    "contains": LanguageMetric("texts that contain the answer", _WRITTEN),
-    "number": LanguageMetric("right last numbers", _WRITTEN),
+    "contains": LanguageMetric("answers contained", _WRITTEN),
+    "number": LanguageMetric("correct numbers", _WRITTEN),
     "token_f1": LanguageMetric("token F1", _WRITTEN, "texts"),
     "rouge_l": LanguageMetric("ROUGE-L", _WRITTEN, "texts"),
 }
@@ -135,6 +149,7 @@ COMPARABLE = ("classification", "causal")
 METRICS: dict[str, tuple[str, ...]] = {
     kind: tuple(name for name, one in LABEL_METRICS.items() if kind in one.kinds) for kind in get_args(Kind)
 } | {"causal": tuple(name for name in LANGUAGE_METRICS if name not in COMPARISONS)}
+METRICS["embedding"] = METRICS["regression"] + METRICS["pairwise"] + METRICS["ranking"]
 OF_CLASSES = ("classification", "tokens", "multilabel")
 """Kinds of tasks whose head has an output per class."""
 LOSSES = tuple(name for name, one in LANGUAGE_METRICS.items() if one.loss_unit is not None)
@@ -145,8 +160,12 @@ RATIOS = (
     *(n for n in _SHARES if LANGUAGE_METRICS[n].divided_by and "choice" not in LANGUAGE_METRICS[n].forms),
 )
 """Metrics that are a ratio of two sums over examples: of `predictions` and of `labels`, see `score`."""
-PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in RATIOS)
-"""Shares of right examples."""
+OF_PAIRS = METRICS["pairwise"]
+"""Metrics of two scores per example, of which the first should be the larger one."""
+MEANS = OF_PAIRS + METRICS["ranking"]
+"""Metrics that are means over examples of what each one scores."""
+PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in (*RATIOS, "margin"))
+"""Shares of right examples; of pairs, two equal scores are half right."""
 FEW_DISCORDANT = 25
 """Of a share, fewer predictions than these change between right and wrong: then its interval is exact."""
 GENERATED = tuple(name for name, one in LANGUAGE_METRICS.items() if one.forms == _WRITTEN)
@@ -171,7 +190,9 @@ COUNTED = ("tokens", "characters", "bytes", "words")
 
 _OF_ROWS = METRICS["multilabel"] + METRICS["tokens"]
 """Metrics of labels ``[examples, labels]``, of which some are also metrics of classes."""
-IN_PERCENT = (*(name for name, one in LABEL_METRICS.items() if one.in_percent), *_SHARES)
+IN_PERCENT = tuple(
+    name for name, one in (LABEL_METRICS | LANGUAGE_METRICS).items() if one.in_percent and name not in LOSSES
+)
 """Metrics that are printed as percentages; the others are correlations and losses."""
 
 _WORDS = {name: one.words for name, one in (LABEL_METRICS | LANGUAGE_METRICS).items()}
@@ -194,7 +215,7 @@ def default_metric(kind: str) -> str:
 
     Of a language model it depends on the rows, see `adapter_probe.data.requests`.
     """
-    return "spearman" if kind == "regression" else METRICS[check_kind(kind)][0]
+    return "spearman" if kind in ("regression", "embedding") else METRICS[check_kind(kind)][0]
 
 
 def metric_label(metric: str) -> str:
@@ -295,7 +316,9 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
         predictions: ``[..., examples]``: class indices, or those of the most likely choices; numbers for
             the correlations; for squad_f1 and exact_match the score of each question, in [0, 1]; for losses
             the negative log-likelihood of each example, in nats; for kl its summed divergences in nats, for
-            agreement how many of its predictions agree, for token_accuracy how many of its tokens are right.
+            agreement how many of its predictions agree, for token_accuracy how many of its tokens are right;
+            for pairwise_accuracy and margin what `predictions.scores_of_pairs` gives, and for metrics of a
+            ranking what each query scores.
             Of several labels or targets ``[..., examples, labels]``, 0 or 1 for each label. For
             entity_f1 and tag_accuracy ``[..., sentences, classes, 2]``: how many of the entities of a type,
             or words of a tag, were predicted rightly, and how many were predicted.
@@ -342,6 +365,8 @@ def _score_complete(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
     if labels.ndim == 2:
         counted = counts_by_example(predictions, labels, metric in METRICS["tokens"])
         return score_counts(metric, counted.over_examples())
+    if metric in MEANS:
+        return np.asarray(np.ascontiguousarray(predictions, dtype=np.float64).mean(axis=-1))
     if metric in PROPORTIONS:
         metric = "accuracy"
     if is_ratio(metric):

@@ -107,3 +107,24 @@ def predictions_from_likelihoods(metric: str, sums: np.ndarray, sizes: np.ndarra
         compared = np.where(there, sums.astype(np.float64) / sizes, -np.inf)
     finite = (np.isfinite(sums) | ~there).all(axis=-1)
     return np.where(finite, compared.argmax(axis=-1), NO_CLASS).astype(np.int64, copy=False)
+
+
+def scores_of_pairs(metric: str, outputs: np.ndarray, reference: np.ndarray | None = None) -> np.ndarray:
+    """Scores of examples with two outputs, of which the first should be the larger one.
+
+    Args:
+        metric: ``margin``, or ``pairwise_accuracy``.
+        outputs: ``[..., examples, 2]``: log-likelihoods of a chosen and a rejected answer, their rewards, or
+            similarities.
+        reference: ``[examples, 2]``, what is subtracted: a reference model's log-likelihoods, so that the
+            margin is the difference of DPO's implicit rewards divided by beta (Rafailov et al. 2023, eq. 7).
+
+    Returns:
+        float64 ``[..., examples]``: the first less the second one, or 1 where that is above 0, 1/2 where it
+        is 0 and 0 below; NaN where an output is NaN or infinite.
+    """
+    values = outputs.astype(np.float64) - (0.0 if reference is None else reference)
+    with np.errstate(invalid="ignore"):
+        margins = values[..., 0] - values[..., 1]
+    margins = np.where(np.isfinite(margins), margins, np.nan)
+    return margins if metric == "margin" else (1 + np.sign(margins)) / 2

@@ -8,6 +8,7 @@ a figure's note. Imports nothing heavy: ``adapter-probe --help`` reads every dec
 from __future__ import annotations
 
 import builtins
+import hashlib
 import math
 import sys
 from collections import defaultdict
@@ -43,6 +44,7 @@ Basis = Literal["estimate", "interval"]
 """What is held against a tolerance: the drop itself, or its lower 95% confidence bound."""
 KAIMING = "kaiming"
 """PEFT's default initialisation of a LoRA: A uniform after He et al. 2015, B zero."""
+_LONGEST_SLUG = 64
 _IN_NAMES = str.maketrans({",": "+", "*": "x", " ": None, "/": "_", "\\": "_"})
 """What stands in a folder's name for signs that shells and file systems give a meaning."""
 FIGURE_FORMATS = ("pdf", "svg", "png", "pgf")
@@ -156,7 +158,13 @@ class Settings:
     def slugs(self) -> dict[str, str]:
         """The values other than defaults as parts of a folder's name, by field."""
         texts = texts_of(type(self), vars(self), "slug").items()
-        return {k: text.replace("..", "to").translate(_IN_NAMES) for k, text in texts}
+        return {k: _in_name(text.replace("..", "to").translate(_IN_NAMES)) for k, text in texts}
+
+
+def _in_name(text: str) -> str:
+    """A value in a folder's name, of bounded length."""
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return text if len(text) <= _LONGEST_SLUG else f"{text[: _LONGEST_SLUG - 9]}-{digest[:8]}"
 
 
 def texts_of(kind: type[Settings], values: Mapping[str, Any], how: str) -> dict[str, str]:

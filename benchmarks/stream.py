@@ -18,28 +18,32 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from environments import HERE
 from report import processor, store
 from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 import adapter_probe as ap
 from adapter_probe import metrics
+from adapter_probe.checkpoints.base import load_tokenizer, n_outputs
 from adapter_probe.checkpoints.description import Description, read_description
 from adapter_probe.checkpoints.files import DELTA, DESCRIPTION
-from adapter_probe.checkpoints.native import OpenedCheckpoint
-from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import load_examples
 from adapter_probe.data.tasks import load_split
-from adapter_probe.models.evaluation import evaluate
 from adapter_probe.models.methods import FullFineTuning
 from adapter_probe.predictions import predictions_from_logits
+from adapter_probe.probe.general import alike
+from adapter_probe.probe.general_model import inputs_of
 from adapter_probe.training.checkpoint import train_checkpoint
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings
 
 MEGABYTE = 1e6
+TOKENS_AT_ONCE = 4096
 Texts = list[str] | list[tuple[str, str]]
 
 
@@ -117,7 +121,7 @@ def some_texts(about: Description, n_examples: int) -> Texts:
     return list(texts)[:n_examples]
 
 
-def storages(opened: OpenedCheckpoint) -> dict[int, int]:
+def storages(opened: OpenedPeft) -> dict[int, int]:
     """Bytes of the memory that a model's tensors lie in, by place."""
     tensors = [*opened.model.parameters(), *opened.model.buffers()]
     return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
@@ -167,28 +171,38 @@ def fine_tune(options: argparse.Namespace) -> dict[str, Any]:
 def hand_on(checkpoint: Path, folder: Path) -> Path:
     """The fine-tuned encoder as the base of the next task; pooler and head are the old task's and stay."""
     if not (folder / "config.json").exists():
-        opened = open_any(checkpoint)
-        encoder = opened.model.base.base_model
+        encoder = fine_tuned(checkpoint, checkpoint).base_model
         left = {name: t for name, t in encoder.state_dict().items() if not name.startswith("pooler.")}
-        opened.tokenizer.save_pretrained(folder)
+        load_tokenizer(read_description(checkpoint).base.name).save_pretrained(folder)
         encoder.save_pretrained(folder, state_dict=left)
     return folder
 
 
+def fine_tuned(head_of: Path, encoder_of: Path) -> PreTrainedModel:
+    """A fine-tuned model, with the encoder as another task left it."""
+    about, tensors = read_description(head_of), load_file(head_of / DELTA)
+    model = AutoModelForSequenceClassification.from_pretrained(
+        about.base.name, num_labels=n_outputs(about.task)
+    ).eval()
+    prefix = f"{model.base_model_prefix}."
+    for name, tensor in load_file(encoder_of / DELTA).items():
+        if name.startswith(prefix) and ".pooler." not in name:
+            tensors[name] = tensor
+    model.load_state_dict(tensors, strict=False)
+    return model
+
+
+@torch.no_grad()
 def score_after(head_of: Path, encoder_of: Path) -> float:
     """A task's validation score with the encoder as a later task left it."""
-    opened = open_any(head_of)
-    prefix = f"{opened.model.base.base_model_prefix}."
-    later = {
-        name: tensor
-        for name, tensor in load_file(encoder_of / DELTA).items()
-        if name.startswith(prefix) and ".pooler." not in name
-    }
-    opened.model.base.load_state_dict(later, strict=False)
-    about = opened.description
-    examples = load_examples(opened.tokenizer, about.task, "validation", about.max_length)
+    about, model = read_description(head_of), fine_tuned(head_of, encoder_of)
+    examples = load_examples(load_tokenizer(about.base.name), about.task, "validation", about.max_length)
     assert isinstance(examples.encoded, Encoded)
-    logits = evaluate(opened.model, examples.encoded)
+    lengths, found = examples.encoded.lengths, {}
+    for group in alike(lengths, np.arange(len(lengths)), TOKENS_AT_ONCE):
+        inputs = inputs_of(model, examples.encoded, group, torch.device("cpu"))
+        found |= dict(zip(group.tolist(), model(**inputs).logits.numpy()))
+    logits = np.stack([found[item] for item in range(len(lengths))])
     predictions = predictions_from_logits(logits, about.task.kind)
     return float(metrics.score(about.task.metric, predictions, examples.labels))
 

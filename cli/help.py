@@ -9,8 +9,8 @@ from typing import Any
 from typer.core import TyperCommand
 
 PANELS = (
-    "Arguments", "Spans", "Sweep", "Methods", "Training", "Adapters", "Data", "Prompts", "Running", "SLURM",
-    "Output", "Options",
+    "Arguments", "Spans", "Race", "Sweep", "Methods", "Training", "Adapters", "Data", "Prompts", "Generation",
+    "Running", "SLURM", "Output", "Options",
 )  # fmt: skip
 """The headings in their order."""
 

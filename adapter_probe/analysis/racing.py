@@ -19,7 +19,7 @@ import numpy as np
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.errors import ResultsError
 from adapter_probe.formulas import NO_CLASS
-from adapter_probe.metrics import GENERATED, LOSSES, PROPORTIONS, is_generated, is_ratio
+from adapter_probe.metrics import GENERATED, LOSSES, OF_PAIRS, PROPORTIONS, is_generated, is_ratio
 from adapter_probe.race_settings import LONGEST, RaceSettings
 
 from .confidence_sequences import Evidence
@@ -61,7 +61,7 @@ def refuse_unraced(metric: str, kind: str) -> None:
 
 def is_whole(metric: str) -> bool:
     """Whether the scores of examples are 0 or 1, and nothing in between."""
-    return (metric != "squad_f1" and not is_ratio(metric)) or metric == "agreement"
+    return metric == "agreement" or not (metric in ("squad_f1", *OF_PAIRS) or is_ratio(metric))
 
 
 def example_scores(results: AblationResults) -> np.ndarray:

@@ -18,7 +18,7 @@ from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.formulas import ClassCounts, counts_by_example, is_complete, loss, loss_terms
-from adapter_probe.metrics import METRICS, PROPORTIONS, is_ratio
+from adapter_probe.metrics import MEANS, METRICS, PROPORTIONS, is_ratio
 
 N_RESAMPLES = 10_000
 _CHUNK_VALUES = 4_000_000  # numbers in a chunk of counts or of what is counted: some tens of megabytes
@@ -97,6 +97,8 @@ def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
         return _custom_scores(metric, predictions, labels)
     if labels.ndim == 2:
         return _of_counted(metric, predictions, labels)
+    if metric in MEANS:
+        return _means(predictions)
     if metric in PROPORTIONS:
         return _means((predictions == labels).astype(np.float32))  # whole numbers: exact
     if is_ratio(metric):

@@ -13,7 +13,7 @@ import numpy as np
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import intact_row, without_noise
-from adapter_probe.metrics import COMPARISONS, FEW_DISCORDANT, LOSSES, PROPORTIONS
+from adapter_probe.metrics import COMPARISONS, FEW_DISCORDANT, LOSSES, OF_PAIRS, PROPORTIONS
 
 LEVEL = 0.95
 ALPHA = 0.05
@@ -89,8 +89,9 @@ def _at_most(count: int, n: int, share: np.ndarray) -> np.ndarray:
 def exact_bounds(results: AblationResults, rows: Sequence[int]) -> np.ndarray:
     """Exact intervals of the rows' changes against the intact model, ``[2, rows]`` in points.
 
-    NaN where the score is no proportion, is undefined, or `FEW_DISCORDANT` predictions or more change. A
-    classifier's agreement with the intact model is a proportion too, which cannot be gained.
+    NaN where the score is no proportion, is undefined, or `FEW_DISCORDANT` predictions or more change,
+    or one to or from half right. A classifier's agreement with the intact model is a proportion too, which
+    cannot be gained.
     """
     bounds, intact = np.full((2, len(rows)), np.nan), intact_row(results)
     agrees = results.metric == "agreement" and (results.scored_with == 1).all()
@@ -98,8 +99,10 @@ def exact_bounds(results: AblationResults, rows: Sequence[int]) -> np.ndarray:
         right = results.predictions == results.scored_with
         lost = (right[intact] & ~right[rows]).sum(axis=1).tolist()
         won = (right[rows] & ~right[intact]).sum(axis=1).tolist()
+        halves = (results.predictions == 0.5) & (results.metric in OF_PAIRS)
+        whole = (halves[rows] == halves[intact]).all(axis=1).tolist()
         for place, row in enumerate(rows):
-            if lost[place] + won[place] < FEW_DISCORDANT and not results.nonfinite[row]:
+            if whole[place] and lost[place] + won[place] < FEW_DISCORDANT and not results.nonfinite[row]:
                 low, high = exact_interval(lost[place], won[place], results.n_examples)
                 bounds[:, place] = 100 * low, 0.0 if agrees else 100 * high
     return bounds
@@ -126,7 +129,7 @@ def span_interval(
     exact = np.mean([exact_bounds(*study) for study in studies], axis=0)
     results, rows = studies[0]
     ends = np.stack(percentile_interval(samples))
-    if results.kind != "regression" and results.metric not in LOSSES:
+    if results.kind != "regression" and results.metric not in (*LOSSES, "margin"):
         ends[:, (samples == 0).all(axis=0)] = np.nan
     if len(studies) > 1:
         exact = np.stack([np.fmin(exact[0], ends[0]), np.fmax(exact[1], ends[1])])
@@ -143,15 +146,16 @@ def mcnemar_p(right: np.ndarray, reference: np.ndarray) -> np.ndarray:
     p = min(1, 2 P(X <= min(b, c))) with X ~ Binomial(b + c, 1/2).
     Source: McNemar 1947, Psychometrika 12; the exact form, e.g., in Fagerland et al. 2013.
 
+    Scores with halves are compared by their order, which makes it a sign test.
+
     Args:
-        right: bool ``[variants, examples]``.
-        reference: bool ``[examples]``.
+        right: bool ``[variants, examples]``, or scores.
+        reference: bool ``[examples]``, or scores.
 
     Returns:
         float64 ``[variants]``; 1 where no example differs.
     """
-    lost = (reference & ~right).sum(axis=1)
-    won = (~reference & right).sum(axis=1)
+    lost, won = (reference > right).sum(axis=1), (reference < right).sum(axis=1)
     n = lost + won
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n.max(initial=0) + 1)))])
     p = np.ones(len(right))
@@ -211,5 +215,6 @@ def span_p(results: AblationResults, rows: np.ndarray, intact: int, differences:
         return np.full(len(rows), np.nan)
     if results.metric not in PROPORTIONS:
         return bootstrap_p(differences)
-    right = results.predictions == results.scored_with
+    found = results.predictions
+    right = found if results.metric in OF_PAIRS else found == results.scored_with
     return mcnemar_p(right[rows], right[intact])

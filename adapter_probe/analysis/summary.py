@@ -46,6 +46,7 @@ _GUESSES = {
     "regression": "a constant answer",
     "causal": "a choice at random",
     "tokens": "always answering with the most frequent tag",
+    "pairwise": "a choice at random",
 }
 NOT_DIFFERENT = "The model's outputs do not differ with all of these adapters"
 _ROUNDING = 1e-6  # nats
@@ -70,8 +71,8 @@ class AblationSummary:
         warning: why the differences between spans mean nothing; None where they mean something.
         study: whether the spans were ``ablated`` or ``kept`` on.
         metric: metric of the scores.
-        kind: kind of the task: ``classification``, ``regression``, ``extractive``, ``causal``, ``tokens`` or
-            ``multilabel``.
+        kind: kind of the task: ``classification``, ``regression``, ``extractive``, ``causal``, ``tokens``,
+            ``multilabel``, ``pairwise`` or ``ranking``.
         n_examples: number of evaluated examples.
         n_layers: number of layers of the model; None in a folder that was made by hand without it.
         intact_score: score with every adapter on.
@@ -185,7 +186,8 @@ class AblationSummary:
     @property
     def baseline(self) -> str:
         """The name of the baseline whose score is `majority_score`."""
-        named = {"causal": "random choice", "regression": "constant answer", "tokens": "most frequent tag"}
+        named = {"causal": "random choice", "regression": "constant answer", "tokens": "most frequent tag",
+                 "pairwise": "random choice"}  # fmt: skip
         return named.get(self.kind, "majority class")
 
     @property

@@ -116,7 +116,7 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         rows.append(("intact", score_text(summary.intact_score, metric)))
         score = score_text(summary.removed_score, metric)
         rows.append((_all_done(summary), f"{score} ({removed}){part}"))
-    guesses = summary.majority_score is not None or summary.kind not in ("tokens", "multilabel")
+    guesses = summary.majority_score is not None or summary.kind not in ("tokens", "multilabel", "ranking")
     if guesses and not is_ratio(metric) and not is_generated(metric):
         rows.append((summary.baseline, score_text(summary.majority_score, metric)))
     if summary.positive_class is not None:

@@ -26,6 +26,7 @@ from .kinds import Head, head_of_class
 from .quantised import method_of, quiet_quantisers, refuse_without_package
 
 _MAPPINGS: dict[Head, Any] = {
+    "features": modeling_auto.MODEL_MAPPING,
     "classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     "multilabel": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     "regression": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,

@@ -58,10 +58,15 @@ def checkpoint_files(folder: Path) -> dict[str, Path]:
 
     Above one of several adapters, there are the files of another, whose tokenizer may be that of both.
     """
-    found = _files_in(folder, [path.parent for path in folder.glob(f"*/{CONFIG}")])
+    parts = "*/config.json" if (folder / MODULES).is_file() else f"*/{CONFIG}"
+    found = _files_in(folder, [path.parent for path in folder.glob(parts)])
     above = folder.absolute().parent
     shared = _files_in(above, ()) if (above / CONFIG).is_file() else {}
     return found | {f"../{name}": path for name, path in shared.items()}
+
+
+MODULES = "modules.json"
+"""The list of modules that sentence-transformers writes."""
 
 
 def base_files(folder: Path) -> dict[str, Path]:

@@ -128,13 +128,13 @@ def with_base(
         model: the fine-tuned model.
         base: the same model with the base's tensors.
         lacking: names of the tensors that the base lacks.
-        tensors: contents of the checkpoint; by default what differs.
+        tensors: contents of the checkpoint; by default all of the model's.
         called: what the two are called in messages.
 
     Raises:
         CheckpointError: the two do not belong together, or differ in no layer.
     """
-    own = dict(model.named_parameters(remove_duplicate=False))
+    own = dict(model.named_parameters())
     names = called or (f"checkpoint {folder}", f"base {about.base.name}")
     try:
         difference = hold_both(model, base, lacking, names)
@@ -145,7 +145,7 @@ def with_base(
     return OpenedFinetuned(
         model, None, about, head, frozenset(tensors or differing), lacking, folder,  # type: ignore[arg-type]
         (note_on_outside(difference),) if difference.outside or lacking else (),
-        tensors=dict(tensors) if tensors is not None else {n: own[n].detach() for n in differing if n in own},
+        tensors={name: one.detach() for name, one in own.items()} if tensors is None else dict(tensors),
         layer_names=tuple(layer.name for layer in find_layers(model, Switches())),
         shapes={name: tuple(tensor.shape) for name, tensor in own.items()},
         difference=difference,

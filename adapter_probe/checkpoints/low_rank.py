@@ -62,7 +62,9 @@ def to_lora(opened: OpenedFinetuned, rank: int, out: Path, strength: float | Non
         errors[name] = float(found.values[rank:].norm()), float(weight.norm())
     if not specs:
         raise CheckpointError(f"checkpoint {opened.folder} differs from its base in no linear map of a layer")
-    for name in opened.tensors:
+    assert opened.difference is not None, "it is a fine-tuned model"
+    different = opened.difference
+    for name in (*different.inside, *different.outside, *different.lacking):
         holder = name.rpartition(".")[0]
         if holder not in maps:
             _refuse_holder(opened, name, holder, maps)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from adapter_probe.replay.two_states import Difference
 
+    from .embedding import Embedding
+
 Opened = TypeVar("Opened", bound="OpenedPeft")
 
 OWN = ".adapter."
@@ -49,6 +51,7 @@ class OpenedPeft:
         quantised: the method of the base's quantisation, or None.
         alone: whether a text must not share a batch with others, because its outputs depend on them.
         dequantised: whether the base is stored quantised, and was dequantised while it was loaded.
+        embedding: of a model of embeddings, what makes them of its outputs; else None.
     """
 
     model: PeftModel
@@ -63,6 +66,7 @@ class OpenedPeft:
     quantised: str | None = None
     alone: bool = False
     dequantised: bool = False
+    embedding: Embedding | None = None
 
     def with_task(self: Opened, task: TaskSpec) -> Opened:
         """The same checkpoint with another task, such as one that its library does not record."""

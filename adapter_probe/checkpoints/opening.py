@@ -11,13 +11,15 @@ import torch
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.reads import report
+from adapter_probe.results.fingerprints import hash_files, hash_json
 
 from . import adapter_bert, adapterhub, native
 from .adapter_folder import only_adapter
 from .any_base import load_any_base
 from .base_config import place_of_base, read_fields
 from .description import read_description
-from .files import CONFIG, DESCRIPTION, checkpoint_files, is_own, read_json_file
+from .embedding import Embedding, Pooling, of_library
+from .files import CONFIG, DESCRIPTION, MODULES, checkpoint_files, is_own, read_json_file
 from .finetuned import is_whole_model, open_whole_model
 from .mlx import as_peft, naming
 from .opened_peft import OpenedPeft
@@ -157,3 +159,39 @@ def _recognise(folder: Path) -> tuple[Path, ModuleType | None]:
         f"{folder / CONFIG} is neither from AdapterHub (no 'config') nor from PEFT (no 'peft_type') nor from "
         "MLX-LM (no 'lora_parameters')"
     )
+
+
+def with_embedding(opened: OpenedPeft, pooling: str | None) -> OpenedPeft:
+    """An open checkpoint with what makes embeddings; any that is not of embeddings as it is.
+
+    Args:
+        pooling: ``mean``, ``cls`` or ``last``; None for that of sentence-transformers in the folder.
+
+    Raises:
+        CheckpointError: the pooling is neither given nor in the folder, or both, or cannot be loaded.
+    """
+    folder = opened.folder if (opened.folder / MODULES).is_file() else opened.folder.parent
+    listed_there = (folder / MODULES).is_file()
+    if opened.head != "features":
+        if pooling is not None:
+            raise CheckpointError(
+                f"--pooling {pooling} applies only to embeddings; checkpoint {opened.folder} has a head"
+            )
+        return opened
+    if pooling is None and not listed_there:
+        raise CheckpointError(
+            f"checkpoint {opened.folder} is of embeddings and does not say how they are pooled; give "
+            "--pooling mean, cls or last"
+        )
+    if pooling is not None:
+        if listed_there:
+            said = f"{folder / MODULES} says how embeddings are pooled"
+            raise CheckpointError(f"{said}; omit --pooling {pooling}")
+        return replace(opened, embedding=Embedding((Pooling(pooling),)))
+    embedding, limit, files = of_library(folder)
+    said = opened.description
+    found = replace(
+        said, delta_sha256=hash_json([said.delta_sha256, hash_files(files)]),
+        max_length=min(said.max_length, limit or said.max_length),
+    )  # fmt: skip
+    return replace(opened, embedding=embedding, description=found)

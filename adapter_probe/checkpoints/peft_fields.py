@@ -60,8 +60,6 @@ def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
         raise CheckpointError(
             f"checkpoint {folder} has the task type {quote(task)}; supported are {', '.join(HEADS)}"
         )
-    if task == "FEATURE_EXTRACTION":
-        raise headless(folder, f" (task type {task})")
     for name, what in REFUSED_SETTINGS.items():
         if document.get(name):
             raise unsupported(folder, f"{what} ({name})")
@@ -76,11 +74,12 @@ def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
         )
 
 
-def headless(folder: Path, why: str = "") -> CheckpointError:
+def headless(folder: Path) -> CheckpointError:
     """The error for an adapter of a model without a head, whose outputs are no predictions."""
     return Unsupported(
-        f"checkpoint {folder} was trained without a head{why}, so it has no predictions to score; from "
-        "Python, give the loaded model to adapter_probe.ablate with batches=, labels= and read="
+        f"checkpoint {folder} was trained without a head, so it has no predictions to score; if it makes "
+        "embeddings, write the task type FEATURE_EXTRACTION, or from Python give the loaded model to "
+        "adapter_probe.ablate with batches=, labels= and read="
     )
 
 

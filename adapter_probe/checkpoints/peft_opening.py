@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from .any_base import AnyLoaded, Load, choose_class, head_of_base, is_for, limit
 from .base import load_tokenizer
 from .base_config import AnyBase, find_any_base, place_of_base
 from .description import Description
-from .files import CONFIG, Unsupported, folder_of_base, read_json_file
+from .files import CONFIG, MODULES, Unsupported, folder_of_base, read_json_file
 from .foreign import names_of_outputs
 from .grown import grow
 from .hub import name_of_checkpoint
@@ -82,13 +83,17 @@ def open_with_peft(
     refuse_changed_base(folder, document, folder_of_base(found.name, found.revision))
     outputs, modules = _outputs(tensors), _modules(tensors)
     head, unfit = _head(config, found, outputs, modules)
+    if any((one / MODULES).is_file() for one in (folder, folder.parent)):
+        head, unfit = "features", ""
     cls = choose_class(found.name, found.config, head, modules)
     if (own := class_of_own_code(document)) not in (None, cls.__name__):
         raise Unsupported(
             f"checkpoint {folder} was trained on the class {own} (auto_mapping), whose code is never run; "
             f"Transformers' {cls.__name__} is another class. From Python, give adapter_probe.ablate the model"
         )
-    loaded = load(found, cls, None if head in ("causal", "seq2seq") else outputs, dtype)
+    loaded = load(found, cls, None if head in ("causal", "seq2seq", "features") else outputs, dtype)
+    if head == "features":
+        loaded = _without_pooler(loaded, modules)
     _refuse_headless(folder, loaded, modules)
     refuse_slow_patterns(path, document, [name for name, _ in loaded.model.named_modules()])
     _save_heads(config, loaded, tensors)
@@ -122,7 +127,7 @@ def open_with_peft(
     notes += [*said, *filter(None, [note_on_fields(document, config)]), *filter(None, [unfit])]
     notes += [grown.note] if grown is not None else []
     notes += notes_on([spec.module for spec in tuned.outside], getattr(config, "bias", "none"))
-    if head not in ("causal", "seq2seq") and not outputs:
+    if head not in ("causal", "seq2seq", "features") and not outputs:
         notes.append("The checkpoint contains no head, so the head of the base is used.")
     notes += [note_on_tokenizer(changed)] * bool(changed)
     if after is not None:
@@ -146,6 +151,14 @@ def open_with_peft(
         loaded.quantised,
         loaded.quantised is not None and mixes_examples(found.fields),
     )
+
+
+def _without_pooler(loaded: AnyLoaded, modules: set[str]) -> AnyLoaded:
+    """A model without a head whose pooler the base lacks, so that embeddings are not made by it."""
+    own = frozenset(name for name in loaded.missing if name.startswith("pooler."))
+    if own and not any(name.startswith("pooler.") for name in modules):
+        loaded.model.pooler = None
+    return replace(loaded, missing=loaded.missing - own)
 
 
 def notes_on(outside: Sequence[str], bias: str) -> list[str]:
@@ -228,7 +241,7 @@ def _kind(config: PeftConfig) -> str:
 
 
 def _task(folder: Path, head: Head, loaded: AnyLoaded, fields: Mapping[str, Any]) -> TaskSpec:
-    kind: Kind = "causal" if head == "seq2seq" else head  # type: ignore[assignment]  # others are refused before
+    kind: Kind = {"seq2seq": "causal", "features": "embedding"}.get(head, head)  # type: ignore[assignment]
     names: tuple[str, ...] = ()
     if kind in OF_CLASSES:
         names = names_of_outputs(loaded.model.config.num_labels, folder / "config.json", fields)

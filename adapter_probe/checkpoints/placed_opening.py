@@ -185,7 +185,8 @@ def _put(
     lacks_head = source is not None and source.n_outputs is None
     refuse_other_tensors(tensors.keys(), targets.keys(), empty, said, on_base, lacks_head)
     shapes = {name: tuple(t.shape) for name, t in targets.items() if not name.endswith(AVERAGES)}
-    if not isinstance(method, ImportedMethod) and (lost := _lost(method, shape, shapes, tensors.keys())):
+    whole = source is None and not about.training.get("layers_of_base")  # which a pruned fine-tune has not
+    if whole and (lost := _lost(method, shape, shapes, tensors.keys())):
         raise CheckpointError(f"{said} lacks {first_of(lost)}")
     fill(loaded.model, method, tensors, targets, said, f"the model on {on_base}")
     names = tuple(f"{shape.prefix}{name}" for name in shape.layer_names)
@@ -203,11 +204,13 @@ def _put(
     )
 
 
-def _lost(method: Method, shape: BaseShape, shapes: Shapes, stored: Set[str]) -> list[str]:
+def _lost(method: Method | ImportedMethod, shape: BaseShape, shapes: Shapes, stored: Set[str]) -> list[str]:
     """What a method trains in the layers, and every LayerNorm that it trains, without what is stored."""
     layers = {
         f"{shape.prefix}{name}.": number for number, name in reversed(list(enumerate(shape.layer_names)))
     }
+    if isinstance(method, ImportedMethod):
+        return []
     lost = []
     for name in shapes.keys() - stored:
         layer = next((number for start, number in layers.items() if name.startswith(start)), -1)

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from adapter_probe.data.batches import EncodedBatches
+from adapter_probe.data.combining import Combine, Numbers
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.language_tasks import read_language_split
 from adapter_probe.data.lm_eval_tasks import is_task, load_tasks
+from adapter_probe.data.preferences import encode_preferences
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.prompts import EncodedPrompts, encode_prompts, prompts_of
 from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests, requests_of
 from adapter_probe.data.requests_encoding import EncodedRequests, Start, encode_requests
+from adapter_probe.data.similarity import pairs_of, reranked_of, retrieval_of, triplets_of
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.splits import Split
 from adapter_probe.data.squad import Windows, WindowSettings, encode_windows
 from adapter_probe.data.tagged import Tagged, Words, encode_words
 from adapter_probe.data.tasks import load_split
 from adapter_probe.data.training_texts import encode_training
-from adapter_probe.errors import DataError
+from adapter_probe.errors import DataError, listed
+
+Prepared = Callable[[str, str], str]
+"""From a text and its role to what a tokenizer is given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +42,16 @@ class Examples:
         encoded: token ids, one item per text or request; for questions and long texts, one per window.
         windows: the relation of items to questions or requests; None for labelled texts.
         words: where the tags of words are read; None without tags.
+        combine: what makes the examples' outputs of those of the items, where an example is several of them.
+        notes: what to say of the rows, one sentence each.
     """
 
     rows: Split | Questions | Requests | Tagged
     encoded: Encoded | EncodedRequests | EncodedBatches | EncodedPrompts
     windows: Windows | None = None
     words: Words | None = None
+    combine: Combine | None = None
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -66,6 +77,8 @@ def load_examples(
     expect_fingerprint: bool = False,
     prompting: Prompting | None = None,
     start: Start | None = None,
+    prepared: Prepared | None = None,
+    dot: bool = False,
     generation: Generation | None = None,
 ) -> Examples:
     """Read and encode one split.
@@ -74,12 +87,21 @@ def load_examples(
         max_examples: keep at most this many rows, see `load_split`.
         expect_fingerprint: whether to refuse rows that differ from those recorded in the task.
         start: of an encoder-decoder, see `encode_requests`.
+        prepared: of a model of embeddings, what its tokenizer is given of a text with a role; else None.
+        dot: whether embeddings are compared by their dot product.
         generation: how answers are written, if they are.
 
     Raises:
         DataError: the rows cannot be read as the task describes, have changed, or `max_length` is too small.
     """
-    if task.kind == "causal":
+    if prepared is not None:
+        return _embedded(tokenizer, task, split, max_length, max_examples, prepared, dot)
+    if task.kind == "ranking":
+        tables = read_language_split(task, split, expect_fingerprint)
+        rows, pairs, combine, n_bare = reranked_of(tables, split, max_examples)
+        both = Split(tuple(one for one, _ in pairs), tuple(two for _, two in pairs), rows.labels, split, "")
+        return Examples(rows, encode(tokenizer, both, max_length), combine=combine, notes=_left_out(n_bare))
+    if task.kind in ("causal", "pairwise"):
         if any(map(is_task, task.files.get(split, ()))):
             requests = load_tasks(task.files[split], split, max_examples, tokenizer, prompting)
             if generation is not None and generation.generate:
@@ -95,6 +117,9 @@ def load_examples(
                 requests = requests_of(tokenizer, tables, split, max_examples)
         if requests.generation is not None:
             return Examples(requests, encode_prompts(tokenizer, requests, max_length, start))
+        if task.kind == "pairwise":
+            encoded, places = encode_preferences(tokenizer, requests, max_length)
+            return Examples(requests, encoded, combine=Numbers(places))
         return Examples(requests, encode_requests(tokenizer, requests, max_length, start))
     rows = load_split(task, split, max_examples, expect_fingerprint)
     if isinstance(rows, Tagged):
@@ -104,6 +129,41 @@ def load_examples(
         windows = encode_windows(tokenizer, rows, WindowSettings.within(max_length))
         return Examples(rows, windows.encoded, windows)
     return Examples(rows, encode(tokenizer, rows, max_length))
+
+
+def _embedded(
+    tokenizer: Any,
+    task: TaskSpec,
+    split: str,
+    max_length: int,
+    max_examples: int | None,
+    prepared: Prepared,
+    dot: bool,
+) -> Examples:
+    """Examples of embeddings: every distinct text is an item; see `load_examples`."""
+    notes: tuple[str, ...] = ()
+    if task.kind == "regression":
+        rows = load_split(task, split, max_examples)
+        if rows.texts_b is None:
+            raise DataError(
+                f"{listed(task.files[split])}: embeddings are compared, and the rows have one text each; "
+                "give sentence1, sentence2 and score, or anchor, positive and negative"
+            )
+        texts, combine = pairs_of(rows, dot)
+    else:
+        tables = read_language_split(task, split)
+        if task.kind == "pairwise":
+            rows, texts, combine = triplets_of(tables, split, max_examples, dot)
+        else:
+            rows, texts, combine, n_bare = retrieval_of(tables, split, max_examples, dot)
+            notes = _left_out(n_bare)
+    items = Split(tuple(prepared(text, role) for text, role in texts), None, rows.labels, split, "")
+    return Examples(rows, encode(tokenizer, items, max_length), combine=combine, notes=notes)
+
+
+def _left_out(n_bare: int) -> tuple[str, ...]:
+    said = f"{n_bare:,} queries have no relevant document and are left out"
+    return (said,) if n_bare else ()
 
 
 def load_training_texts(

@@ -11,6 +11,8 @@ from adapter_probe.data.columns import choose_columns, text_columns
 from adapter_probe.data.labels import holds_lists
 from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
 from adapter_probe.data.readers import SPLITS
+from adapter_probe.data.request_rows import are_preferences
+from adapter_probe.data.similarity import CORPUS, is_for_reranker, kind_of_rows
 from adapter_probe.data.sources import read_source
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import tag_columns, tag_metric
@@ -69,6 +71,17 @@ def given_task(
         raise records_no_data(checkpoint, task.kind == "causal")
     if task.kind == "causal":  # whose rows determine how they are scored
         return task
+    if task.kind in ("regression", "embedding"):
+        names, kind = read_source(files[0], (), encoding).names, None
+        if task.kind == "embedding":
+            kind = kind_of_rows(names)
+        elif are_preferences(names):
+            kind = "pairwise"
+        elif is_for_reranker(names):
+            kind = "ranking"
+        if kind is not None:
+            return replace(task, kind=kind, metric=default_metric(kind), encoding=encoding)  # type: ignore[arg-type]
+        task = replace(task, kind="regression")
     if task.kind in OF_CLASSES:
         rows = read_source(files[0], (), encoding)
         if task.kind == "tokens":
@@ -94,6 +107,8 @@ def data_name(files: Sequence[str | Path]) -> str:
         for entry in map(str, files)
         for name in (entry.removeprefix(PREFIX).split(",") if is_task(entry) else [Path(entry).name])
     ]
+    if names and names[0] == f"{CORPUS}.jsonl":
+        return Path(files[0]).parent.name
     if any(_FROM_MEMORY.fullmatch(name) for name in names):
         return "given rows"
     return ", ".join(names) if len(names) <= _MOST_NAMED else f"{names[0]} and {len(names) - 1} more"

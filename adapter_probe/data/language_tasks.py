@@ -11,6 +11,7 @@ from pathlib import Path
 from adapter_probe.data.columns import LABEL_COLUMNS
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.hub import HubSplit
+from adapter_probe.data.request_rows import refuse_preferences
 from adapter_probe.data.requests import FORM_METRICS, form_of, is_of_language_model, read_tables
 from adapter_probe.data.sources import no_such_split, read_source, refuse_changed, share_out
 from adapter_probe.data.spec import Columns, TaskSpec, check_name
@@ -47,6 +48,8 @@ def language_task(
     tables = {split: read_language_split(spec, split) for split in files}
     forms = {split: form_of(own[0]) for split, own in tables.items()}
     (lead, (columns, form)), *others = forms.items()
+    if form == "preference":
+        refuse_preferences(name, ("chosen", "rejected"))
     for split, (found, _) in others:
         if found != columns:
             raise DataError(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, Literal
 
 from adapter_probe.data.formats import READERS, is_text
 from adapter_probe.errors import DataError, listed, one_line, shown
 
-Form = Literal["choice", "completion", "text", "generation"]
+Form = Literal["choice", "completion", "text", "generation", "preference"]
+REFERENCES = ("ref_chosen_logps", "ref_rejected_logps")
+"""Columns of a reference model's log-likelihoods, as TRL names them."""
+_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Request:
         counts: characters, bytes and words of every choice, if they differ from those of its text.
         turns: of a chat to train on, where every turn of the assistant begins and ends, in characters of
             context and choice together.
+        reference: of a preference, the log-likelihoods of both answers by a reference model, if given.
     """
 
     context: str
@@ -36,6 +41,7 @@ class Request:
     framed: bool = True
     counts: tuple[tuple[int, int, int], ...] = ()
     turns: tuple[tuple[int, int], ...] = ()
+    reference: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -165,6 +171,79 @@ def _turns(row: RowOf, tokenizer: Any) -> tuple[tuple[int, int], ...]:
     return tuple((len(before), len(after)) for before, after in parts)
 
 
+def _preference(row: RowOf, tokenizer: Any) -> Request:
+    """The chosen answer and the rejected one after their prompt, which may be what they have in common."""
+    given = {name: row.record[name] for name in ("chosen", "rejected")}
+    prompt, reference = row.record.get("prompt"), _reference(row)
+    if not any(isinstance(value, list) for value in given.values()):
+        chosen, rejected = (row.filled(name) for name in given)
+        if prompt is not None:
+            return Request(row.text("prompt"), (chosen, rejected), reference=reference)
+        same = _shared(chosen, rejected)
+        same -= same > 0 and chosen[same - 1] == " "  # the space belongs to the answers, as in TRL
+        return Request(chosen[:same], (chosen[same:], rejected[same:]), reference=reference)
+    chosen, rejected = (_messages(row, name, ("assistant",)) for name in given)
+    before = _messages(row, "prompt", _ROLES) if isinstance(prompt, list) else None
+    if before is None:  # a text repeats the user's turn, which the answers begin with
+        same = _shared(chosen, rejected)
+        before, chosen, rejected = chosen[:same], chosen[same:], rejected[same:]
+    if not tokenizer.chat_template:
+        raise DataError(f"{row.place}: the base's tokenizer has no chat template for messages")
+    try:
+        written = [tokenizer.apply_chat_template(before + own, tokenize=False) for own in (chosen, rejected)]
+        head = (
+            tokenizer.apply_chat_template(before, tokenize=False, add_generation_prompt=True)
+            if before
+            else ""
+        )
+    except Exception as error:  # templates are programs and may raise anything
+        raise row.error("chosen", f"messages for the chat template ({one_line(error)})") from None
+    same = min(common_length(head, text) for text in written)
+    return Request(
+        head[:same], tuple(text[same:] for text in written), framed=False, reference=reference
+    )  # fmt: skip
+
+
+def common_length(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How much two sequences have in common at their beginning."""
+    differing = (n for n, pair in enumerate(zip(one, other)) if pair[0] != pair[1])
+    return next(differing, min(len(one), len(other)))
+
+
+def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How much two answers have in common at their beginning, without the last part of either."""
+    return min(common_length(one, other), len(one) - 1, len(other) - 1)
+
+
+def _messages(row: RowOf, column: str, last: Sequence[str]) -> list[dict[str, Any]]:
+    """Messages of known roles, of which the last one has one of some roles."""
+    value: Any = row.record[column]
+    good = isinstance(value, list) and value and all(isinstance(m, dict) for m in value)
+    good = good and all(is_text(m.get("content")) and m.get("role") in _ROLES for m in value)
+    if not good or value[-1]["role"] not in last:
+        own = ", the last one of the assistant," if last == ("assistant",) else ""
+        raise row.error(column, f"messages{own} with a text as content and the roles {listed(_ROLES)}")
+    return value
+
+
+def _reference(row: RowOf) -> tuple[float, ...]:
+    """The reference model's log-likelihoods, if the row has both."""
+    found = [name for name in REFERENCES if name in row.record]
+    for name in found:
+        value = row.record[name]
+        number = isinstance(value, (int, float, str)) and not isinstance(value, bool) and _is_finite(value)
+        if not number:
+            raise row.error(name, "a log-likelihood in nats")
+    return tuple(float(row.record[name]) for name in found) if len(found) == len(REFERENCES) else ()  # type: ignore[arg-type]
+
+
+def _is_finite(value: float | str) -> bool:
+    try:
+        return isfinite(float(value))
+    except ValueError:
+        return False
+
+
 _Reader = Callable[[RowOf, Any], Request]
 FORMS: dict[tuple[str, ...], tuple[Form, _Reader]] = {
     ("context", "choices", "gold"): ("choice", _asked),
@@ -174,6 +253,7 @@ FORMS: dict[tuple[str, ...], tuple[Form, _Reader]] = {
         "completion",
         lambda row, _: Request(row.text("prompt"), (row.filled("completion"),)),
     ),
+    ("chosen", "rejected"): ("preference", _preference),
     ("messages",): ("completion", _chat),
     ("text",): ("text", lambda row, _: Request("", (row.filled("text"),))),
     ("prompt",): ("text", lambda row, _: Request("", (row.filled("prompt"),))),
@@ -181,20 +261,23 @@ FORMS: dict[tuple[str, ...], tuple[Form, _Reader]] = {
 
 
 """By the columns that determine it, the form of a row and what makes its example."""
-_PREFERENCES = ({"chosen", "rejected"}, {"chosen_ids", "rejected_ids"})
+
+
+def are_preferences(names: Iterable[str]) -> bool:
+    """Whether columns are those of preferences."""
+    return {"chosen", "rejected"} <= set(names)
 
 
 def refuse_preferences(place: object, names: Iterable[str]) -> None:
-    """Refuse preferences.
+    """Refuse preferences where labelled texts are read.
 
     Raises:
-        DataError: the columns are theirs; the message says in what form such rows are taken.
+        DataError: the columns are theirs; the message says what evaluates them.
     """
-    if any(columns <= set(names) for columns in _PREFERENCES):
+    if are_preferences(names) or {"chosen_ids", "rejected_ids"} <= set(names):
         raise DataError(
-            f"{place}: chosen and rejected are preferences, which have no score of their own; of a language "
-            "model, give rows with the prompt as context, choices [chosen, rejected] and gold 0; of a reward "
-            "model, each text in a row of its own, with label 1 (chosen) or 0 (rejected)"
+            f"{place}: chosen and rejected are preferences; ablate scores a language model on them, or a "
+            "reward model with one output, and TRL trains on them"
         )
 
 
@@ -219,9 +302,11 @@ def columns_of(place: str, record: Mapping[str, object]) -> tuple[str, ...]:
         DataError: the row is of no known form, or of several.
     """
     found = [columns for columns in FORMS if set(columns) <= set(record)]
-    if all(FORMS[columns][0] == "text" for columns in found):
-        (refuse_preferences if found else refuse_other_rows)(place, record)
+    if not found:
+        refuse_other_rows(place, record)
     # If there are the columns of another kind, a text or prompt column often repeats their content.
+    if are_preferences(record):  # which a completion or messages repeat too
+        found = [columns for columns in found if FORMS[columns][0] != "completion"]
     found = [columns for columns in found if FORMS[columns][0] != "text"] or found[:1]
     if len(found) > 1:
         kinds = " and ".join(f"({listed(columns)})" for columns in found)

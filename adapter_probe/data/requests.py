@@ -22,6 +22,7 @@ from adapter_probe.metrics import GENERATED, LANGUAGE_METRICS, PER_TEXT
 
 _DEFAULTS: dict[Form, str] = {
     "choice": "accuracy", "completion": "nll", "text": "bits_per_byte", "generation": "text_match",
+    "preference": "pairwise_accuracy",
 }  # fmt: skip
 FORM_METRICS = {
     form: tuple(dict.fromkeys((default, *(n for n, one in LANGUAGE_METRICS.items() if form in one.forms))))
@@ -35,7 +36,7 @@ class Requests:
     """The examples of a language model.
 
     Attributes:
-        form: one right choice of several, a completion, or a whole text.
+        form: one right choice of several, a completion, a whole text, or a chosen and a rejected answer.
         rows: the examples.
         name: name of the split.
         fingerprint: SHA-256 of the rows in order.
@@ -68,8 +69,9 @@ def load_requests(
     """Read the rows of some files, all of one form.
 
     Forms by their columns: `context`, `choices`, `gold` (or `question`, `choices`, `answer`, put to the model
-    as ``Question: ... Answer:``), `sentence_good` and `sentence_bad`, `prompt` and `completion`, `messages`
-    of a chat, `prompt` alone, `text`. A prompt alone and a ``.txt`` file are one text each.
+    as ``Question: ... Answer:``), `sentence_good` and `sentence_bad`, `chosen` and `rejected` (with `prompt`
+    or a common beginning), `prompt` and `completion`, `messages` of a chat, `prompt` alone, `text`. A
+    prompt alone and a ``.txt`` file are one text each.
 
     Args:
         files: ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.txt``.
@@ -132,7 +134,10 @@ def requests_with_fingerprint(
     """Requests, or a fixed random subset of them, together with their fingerprint."""
     if (keep := subset(len(requests), max_examples)) is not None:
         requests = [requests[i] for i in keep]
-    records = [{k: v for k, v in asdict(request).items() if k != "turns"} for request in requests]
+    records = [
+        {k: v for k, v in asdict(request).items() if k != "turns" and (k != "reference" or v)}
+        for request in requests
+    ]
     content = json.dumps([form, records]).encode()
     templated = not any(request.framed for request in requests)
     return Requests(form, tuple(requests), name, hashlib.sha256(content).hexdigest(), templated=templated)

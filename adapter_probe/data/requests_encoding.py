@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.data.request_rows import Request
+from adapter_probe.data.request_rows import Request, common_length
 from adapter_probe.data.requests import Requests
 from adapter_probe.errors import DataError, shown
 
@@ -114,11 +114,13 @@ def encode_requests(
             model reads.
     """
     encoder = encoder_of(tokenizer, requests, max_length, start)
-    trees, example, n_tokens = [], [], []
+    trees, example, n_tokens = list[TokenTree](), list[int](), list[np.ndarray]()
     for number, request in enumerate(requests.rows):
         try:
             if requests.form == "text" and isinstance(encoder, Encoder):
                 made = list(encoder.windows(request))
+            elif requests.form == "preference" and isinstance(encoder, Encoder):
+                made = [encoder.answers(request)]
             else:
                 made = [encoder.pairs(request)]
             source = encoder.source(request)
@@ -127,6 +129,19 @@ def encode_requests(
         trees += [replace(grow_tree(texts, max_length), source=source) for texts in made]
         example += [number] * len(made)
         n_tokens.append(np.sum([[len(scored) for _, scored in texts] for texts in made], axis=0))
+    return _encoded(trees, example, n_tokens)
+
+
+def encode_texts(texts: Sequence[Sequence[Text]]) -> EncodedRequests:
+    """Requests that are tokenised already: by request, the tokens before each continuation and its own."""
+    most = max(len(before) + len(scored) for one in texts for before, scored in one)
+    n_tokens = [np.array([len(scored) for _, scored in one]) for one in texts]
+    return _encoded([grow_tree(one, most) for one in texts], list(range(len(texts))), n_tokens)
+
+
+def _encoded(
+    trees: Sequence[TokenTree], example: Sequence[int], n_tokens: Sequence[np.ndarray]
+) -> EncodedRequests:
     most = max(map(len, n_tokens))
     padded = np.array([np.pad(counts, (0, most - len(counts))) for counts in n_tokens], dtype=np.int64)
     return EncodedRequests(
@@ -204,6 +219,16 @@ class Encoder:
             made = [self._pair(before, context, spaces + choice) for choice in request.choices]
         else:
             made = [self._turn(request.context, choice) for choice in request.choices]
+        return self._checked(made, request)
+
+    def answers(self, request: Request) -> list[Text]:
+        """Both answers of a preference, as in TRL: scored from where their tokens and the prompt's differ."""
+        before = self.tokens(request.context, request.framed)
+        wholes = [self.tokens(text, request.framed) for text in whole_texts(self.tokenizer, request)]
+        same = min(common_length(before, whole) for whole in wholes)
+        return self._checked([(whole[:same] or self._start(), whole[same:]) for whole in wholes], request)
+
+    def _checked(self, made: list[Text], request: Request) -> list[Text]:
         for (_, scored), choice in zip(made, request.choices):
             if not 0 < len(scored) <= self.max_length:
                 raise Unfit(f"{shown(choice)} has {len(scored)} tokens; 1 to {self.max_length} are allowed")
@@ -212,7 +237,7 @@ class Encoder:
     def _turn(self, context: str, continuation: str) -> Text:
         """What follows a context written by a chat template, with any token that reaches into it."""
         before, whole = self.tokens(context, False), self.tokens(context + continuation, False)
-        same = next((n for n, pair in enumerate(zip(before, whole)) if pair[0] != pair[1]), len(before))
+        same = common_length(before, whole)
         return whole[:same] or self._start(), whole[same:]
 
     def _pair(self, before: list[int], context: str, continuation: str) -> Text:
@@ -242,6 +267,13 @@ class Encoder:
         for begin in range(size, len(ids), size):
             end = min(begin + size, len(ids))
             yield [(ids[end - size - 1 : begin], ids[begin:end])]
+
+
+def whole_texts(tokenizer: Any, request: Request) -> list[str]:
+    """The prompt with each answer of a preference, which ends in the EOS token, as in TRL."""
+    end = (tokenizer.eos_token or "") if request.framed else ""  # a chat template has written it
+    texts = [request.context + choice for choice in request.choices]
+    return [text if text.endswith(end) else text + end for text in texts]
 
 
 @dataclass(frozen=True)

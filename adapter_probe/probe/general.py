@@ -228,6 +228,7 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
         items = example_of(encoded)[: 1 if alone else None]
         inputs = inputs_of(module, encoded, items, device)
         others = request.examples.windows or request.examples.words  # which read several positions
+        others = others or request.checkpoint.embedding
         one = others is None and isinstance(encoded, Encoded)
         return Replay(
             module,
@@ -336,6 +337,8 @@ def reader(
         return WrittenScores(tokens, [] if request.compares_tokens else None)
     if isinstance(encoded, EncodedBatches):
         return lambda _, run, copies: split(encoded.read(run()), 0, copies)
+    if request.checkpoint.embedding is not None:
+        return request.checkpoint.embedding
     return _ends if request.examples.windows is not None else logits
 
 

@@ -17,7 +17,7 @@ from adapter_probe.data.requests_encoding import count_texts
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
 from adapter_probe.formulas import NO_CLASS
-from adapter_probe.metrics import COMPARISONS, COUNTED, continuation_sizes, is_ratio
+from adapter_probe.metrics import COMPARISONS, COUNTED, MEANS, continuation_sizes, is_ratio
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method
 from adapter_probe.replay.decoding import NOT_FINITE
@@ -122,9 +122,11 @@ def assemble_results(
     task, rows = request.checkpoint.description.task, request.examples.rows
     labels, answers, counts, groups, greedy = request.examples.labels, None, None, None, None
     differences = right = tags = true_tags = None
-    if request.metric in COMPARISONS:
+    if request.metric in (*COMPARISONS, *MEANS):
         labels = np.ones(len(rows), dtype=np.int64)
-    if isinstance(rows, Requests) and rows.generation is not None:
+    if (combine := request.examples.combine) is not None:
+        logits = combine(arrays["logits"])
+    elif isinstance(rows, Requests) and rows.generation is not None:
         settings["generation"] = rows.generation.to_json() | rows.generation.identity
         logits = score_texts(request, texts_of(request, arrays["written"]))[0] if scores is None else scores
         counts = np.zeros((len(rows), 1, len(COUNTED)), dtype=np.int64)
@@ -178,6 +180,7 @@ def assemble_results(
         modules=None if variants.modules is None else np.array(variants.modules),
         tags=tags,
         true_tags=true_tags,
+        reference=request.reference(variants, logits),
     )
 
 

@@ -81,8 +81,7 @@ def _write_finetuned(
     """
     model, about, settings = request.model, opened.description, request.settings
     strength = settings.strength or str(settings.strengths_by_layer)
-    gone, kept = adapters_of(request, span), adapters_of(request, span, outside=True)
-    if not strength and not kept:
+    if not strength and not adapters_of(request, span, outside=True):
         raise CheckpointError(
             f"checkpoint {opened.folder} would differ from its base in no layer; use the base model instead"
         )
@@ -93,10 +92,8 @@ def _write_finetuned(
     training = {**about.training, key: [*about.training.get(key, ()), *done]}
     written = replace(about, training=training, scores=scores)
     if (opened.folder / DELTA).is_file():
-        state = plain.state_dict(keep_vars=True)
-        back = set() if strength else {id(t) for module in gone for t in module.other().values()}  # type: ignore[operator]
-        tensors = {name: state[name] for name in opened.tensors if id(state[name]) not in back}
-        save_checkpoint(out, tensors, written)
+        state = plain.state_dict()
+        save_checkpoint(out, {name: state[name] for name in opened.tensors}, written)
         return
     make_folder(out)
     with silent_transformers():

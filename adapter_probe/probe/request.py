@@ -15,7 +15,7 @@ from adapter_probe.checkpoints.any_base import start_of
 from adapter_probe.checkpoints.base import refuse_unknown_tokens
 from adapter_probe.checkpoints.finetuned import with_outside_of_base
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
-from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.checkpoints.opening import open_any, with_embedding
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
@@ -86,10 +86,14 @@ class AblationRequest:
     @property
     def remarks(self) -> list[str]:
         """What a user may have overlooked about the rows, one sentence each."""
-        rows, opened = self.examples.rows, self.checkpoint
-        if not isinstance(rows, Requests):
-            return []
-        found = []
+        rows, opened, found = self.examples.rows, self.checkpoint, list(self.examples.notes)
+        if not isinstance(rows, Requests) or isinstance(self.encoded, EncodedBatches):
+            return found
+        if rows.form == "preference" and (same := sum(len({*row.choices}) == 1 for row in rows.rows)):
+            found.append(
+                f"{same:,} of {len(rows):,} rows have a chosen text that is equal to the rejected one; it "
+                "counts as half right"
+            )
         if not rows.templated and getattr(opened.tokenizer, "chat_template", None):
             found.append(
                 f"the rows are scored without the chat template of base {opened.description.base.name}; "
@@ -119,6 +123,34 @@ class AblationRequest:
         """The variants of the study, the intact model first; every span switches off other adapters."""
         model = self.model
         return effective_variants(self.settings.variants(model.stacks, model.sites), model.has_adapter)
+
+    def reference(self, variants: VariantSet, sums: np.ndarray | None = None) -> np.ndarray | None:
+        """What is subtracted from the log-likelihoods of preferences, float64 ``[examples, 2]``, or None.
+
+        Args:
+            variants: the variants of the study.
+            sums: log-likelihoods ``[variants, examples, 2]``; without them nothing is returned where they are
+                needed.
+
+        Raises:
+            DataError: it is to be that of the model with all adapters off, and no such variant is studied, or
+                the rows are no preferences.
+        """
+        rows, asked = self.examples.rows, self.settings.reference
+        if not isinstance(rows, Requests) or rows.form != "preference" or self.examples.combine is not None:
+            if asked == "off" and sums is None:
+                raise DataError("--reference off needs preferences (chosen, rejected) and a language model")
+            return None
+        if asked == "off":
+            off = ~variants.masks[:, self.model.has_adapter].any(axis=1)
+            if not off.any():
+                raise DataError(
+                    "--reference off is the model with all adapters off, which is no variant of a study of a "
+                    "part of them; leave out the option that chooses this part (--sites, --layers or --stack)"
+                )
+            return None if sums is None else sums[off.argmax()].astype(np.float64)
+        given = [row.reference for row in rows.rows]
+        return np.array(given) if asked == "rows" and all(given) else None
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -166,6 +198,7 @@ def prepare_ablation(
             "--precision mixed is not possible with a quantised base, which has one precision; give "
             "float32 or bfloat16"
         )
+    opened = with_embedding(opened, settings.pooling)
     if settings.outside == "base":
         opened = with_outside_of_base(opened)
     if isinstance(opened, OpenedPlaced) and not Switches().inside(opened.model):
@@ -193,6 +226,7 @@ def prepare_ablation(
         _scorer_of(arguments, metric, examples.rows),
     )  # fmt: skip
     request.model.check_sites(settings.sites)
+    request.reference(request.variants)  # refuses one that cannot be had
     _refuse_unfit(request.model, opened, arguments)
     return request
 
@@ -286,10 +320,12 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
     examples = load_examples(
         opened.tokenizer, source, split, about.max_length,
         max_examples=arguments.max_examples, expect_fingerprint=not data,
-        prompting=Prompting.of(arguments), start=_start_of(opened), generation=generation,
+        prompting=Prompting.of(arguments), start=_start_of(opened),
+        prepared=opened.embedding and opened.embedding.prepared,
+        dot=opened.embedding is not None and opened.embedding.dot, generation=generation,
     )  # fmt: skip
     refuse_unknown_tokens(examples.encoded, about.base)
-    if isinstance(examples.rows, Requests):
+    if isinstance(examples.rows, Requests) and examples.combine is None:
         own = None if data or examples.rows.generation is not None else task.metric
         return task, examples, choose_metric(asked or own, examples.rows)
     return task, examples, metric

@@ -115,10 +115,8 @@ class Decoder:
         vars(other).update(vars(self))
         other._replay = None if self._replay is None else self._replay.twin()
         whole: Any = sharing(self._whole) if other._replay is None else other._replay.model
-        other._whole, other.model = (
-            whole,
-            whole.get_base_model() if hasattr(whole, "get_base_model") else whole,
-        )
+        other._whole = whole
+        other.model = whole.get_base_model() if hasattr(whole, "get_base_model") else whole
         other.layers = in_copy(self.layers, self._whole, whole)
         return other
 
@@ -185,7 +183,7 @@ class Decoder:
     ) -> tuple[np.ndarray, list[Tensor]]:
         """The tokens ``[prompts, new tokens]`` of one variant by `generate`."""
         stop = _Stop(self.model, how, len(examples))
-        with switched_by(self.layers, self._switches, mask):
+        with switched_by(self.layers, self._switches, mask), refused(how="through its own generate"):
             made = self._generate(prompts, how, stop, examples, logits)
         return stop.tokens(made[0]), made[1]
 
@@ -193,7 +191,8 @@ class Decoder:
         self, prompts: Inputs, how: Decoding, stop: _Stop, examples: np.ndarray, logits: bool
     ) -> tuple[Tensor, list[Tensor]]:
         noise = [_Noise(how, examples)] if how.temperature else []
-        with torch.no_grad(), without_records(configurations(self.model), cache=True):
+        quiet = without_records(configurations(self.model), cache=True)
+        with torch.no_grad(), quiet:
             made = self.model.generate(
                 **prompts, generation_config=_configuration(self.model, how, logits), logits_processor=noise,
                 stopping_criteria=[stop],
@@ -214,7 +213,7 @@ class Decoder:
             return forward(*args, **kwargs)
         plan = self._plans[call]
         self._replay.switch(call, np.ones(on.shape[1], dtype=bool))
-        rows = Rows(np.arange(len(on)), on, {})
+        rows = Rows(np.arange(len(on)), on, {}, all_at_once=True)
         with together(self.layers[call].module, plan, rows, self._replay.set):
             return forward(*args, **kwargs)
 
@@ -284,6 +283,10 @@ class _Step:
             own = part.forward
             call = self._model if part is decoder.model else self._encoder
             forwards[part] = functools.wraps(own)(functools.partial(call, part, own))
+        head = decoder.model.get_output_embeddings()
+        if type(head) is nn.Linear and "forward" not in vars(head):
+            # Of the last positions of longer rows, a linear map would be a product for each row alone.
+            forwards[head] = functools.partial(_contiguous, head.forward)
         with changed(forwards):
             yield
 
@@ -398,6 +401,10 @@ def mapped(x: Any, change: Callable[[Path, Tensor], Any], path: Path = ()) -> An
     if type(x) is dict:
         return {key: mapped(one, change, (*path, key)) for key, one in x.items()}
     return x
+
+
+def _contiguous(forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return forward(x.contiguous())
 
 
 def _noting(call: int, forward: Callable[..., Any], seen: dict[Any, Any]) -> Callable[..., Any]:

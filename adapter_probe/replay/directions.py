@@ -30,21 +30,25 @@ def directions(module: Any) -> Directions | None:
         found = of_product(*pair.product())
         sign = 1.0 if pair.scale >= 0 else -1.0
         return Directions(sign * found.left, found.values * abs(pair.scale), found.right)
-    matrix = _added_matrix(module)
-    return None if matrix is None else of_matrix(matrix)
+    if (matrix := _added_matrix(module)) is None:
+        return None
+    found = of_matrix(matrix)
+    rank = _rank(found.values, matrix)
+    return Directions(found.left[:, :rank], found.values[:rank], found.right[:rank])
 
 
-def has_directions(module: nn.Module) -> bool:
-    """Whether `truncate` can keep some of a module's directions."""
-    return _pair(module) is not None or _added_matrix(module) is not None
+def _rank(values: Tensor, matrix: Tensor) -> int:
+    """How many singular values of a matrix are more than the rounding of its numbers."""
+    rounding = max(matrix.shape) * torch.finfo(matrix.dtype).eps * float(values[0])
+    return int((values > rounding).sum())
 
 
 def rank_of(module: nn.Module) -> int:
-    """The number of directions of a module, those of value 0 included; 0 if it has none."""
+    """The number of directions of a module, of a LoRA those of value 0 included; 0 if it has none."""
     if (pair := _pair(module)) is not None:
         return pair.rank
     matrix = _added_matrix(module)
-    return 0 if matrix is None else int(torch.linalg.matrix_rank(wide(matrix)))
+    return 0 if matrix is None else _rank(torch.linalg.svdvals(wide(matrix)), matrix)
 
 
 def truncate(module: Any, rank: int | None) -> None:
@@ -141,7 +145,7 @@ def _pair(module: Any) -> _Pair | None:
     from peft.tuners.adalora.layer import AdaLoraLayer
     from peft.tuners.lora.layer import LoraLayer
 
-    if not isinstance(module, LoraLayer):
+    if not isinstance(module, LoraLayer) or len(module.active_adapters) != 1:
         return None
     (name,) = module.active_adapters
     if isinstance(module, AdaLoraLayer):
@@ -194,9 +198,14 @@ def refuse_without(modules: Iterable[nn.Module], rank: int) -> None:
     Raises:
         ModelError: it is so.
     """
-    if not (most := max(map(rank_of, modules), default=0)):
+    most = 0
+    for module in modules:  # one after the other, since singular values of large maps take long
+        most = max(most, rank_of(module))
+        if most >= rank:
+            return
+    if not most:
         raise ModelError(
-            "these adapters have no ranks: what they change in a layer is no matrix that is added to a map"
+            "these adapters have no ranks: what they change in a layer is no matrix that is added to a map, "
+            "or several of them are active"
         )
-    if rank > most:
-        raise ModelError(f"rank {rank} is above the largest of these adapters; give a rank from 1 to {most}")
+    raise ModelError(f"rank {rank} is above the largest of these adapters; give a rank from 1 to {most}")

@@ -28,7 +28,9 @@ from adapter_probe.errors import ModelError
 from .recording import changed
 from .switches import Switchable
 from .tensors import picked, split
+from .two_weights import TwoWeights
 
+_FEW = 0.25  # of the rows, which a map may compute twice
 _COST_OF_COPIES = 0.04  # of a layer's products, measured on LoRA in all maps of a model of width 576
 Set = Callable[[nn.Module, bool], None]
 """Switches a module on or off."""
@@ -121,6 +123,7 @@ class Rows:
             the tensor with all rows.
         kept: tensors whose identity is known here, so that no other tensor gets it.
         alike: what `told_apart` found, by the sites.
+        all_at_once: whether a map computes all rows as most of them need it, and the few others again.
     """
 
     node: np.ndarray
@@ -129,6 +132,7 @@ class Rows:
     once: dict[tuple[tuple[int, ...], int], Tensor] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)
     alike: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    all_at_once: bool = False
 
     def told_apart(self, sites: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         """The first of the rows that are alike in these sites and in their states, and each row's place."""
@@ -140,7 +144,7 @@ class Rows:
 
     def some(self, index: np.ndarray, known: Mapping[int, int | None]) -> Rows:
         """Some of the rows."""
-        return Rows(self.node[index], self.on[index], known)
+        return Rows(self.node[index], self.on[index], known, all_at_once=self.all_at_once)
 
 
 @contextmanager
@@ -220,19 +224,34 @@ def _one_kind_at_a_time(
                 switch(module, True)
                 on = np.flatnonzero(kind.reshape(-1))
                 return _added(module, args, given_axes, current, on)
+        order = np.argsort(-np.bincount(kind.reshape(-1)), kind="stable")  # the most frequent first
+        most = int((kind == order[0]).sum())
+        again = rows.all_at_once and isinstance(module, TwoWeights) and n - most <= _FEW * n
         with changed({module: forward}):  # a switch may change the forward
-            for number in range(len(kinds)):
+            for number in order.tolist():
                 index = np.flatnonzero(kind.reshape(-1) == number)
                 switch_all(switched, rows.on[index[0]], switch)
-                if len(kinds) == 1:
+                if len(index) == n or (again and number == order[0]):
                     found.append((index, module.forward(*args, **kwargs)))
                 else:
                     out = _on_some(module.forward, args, kwargs, given_axes, current, index)
                     found.append((index, out))
             switch_all(switched, np.ones(rows.on.shape[1], dtype=bool), switch)
-        return found[0][1] if len(found) == 1 else _merged(found, out_axes, n)
+        if len(found) == 1:
+            return found[0][1]
+        return _repeated(found, out_axes, n) if again else _merged(found, out_axes, n)
 
     return called
+
+
+def _repeated(found: Sequence[tuple[np.ndarray, Tensor]], axes: Axes, n: int) -> Tensor:
+    """The results of a map for all of `n` rows, with those of some rows in place of theirs."""
+    (_, every), *others = found
+    assert axes[0] is not None, "its rows are told apart"
+    nodes = split(every, axes[0], n)
+    for index, own in others:
+        nodes.index_copy_(0, torch.from_numpy(index).to(every.device), split(own, axes[0], len(index)))
+    return every
 
 
 def _added(

@@ -30,7 +30,7 @@ _ARRAYS = {"masks": "masks", "spans": "spans", "logits": "outputs", "labels": "s
 """Array of the file to attribute of the results."""
 _OPTIONAL = (
     "answers", "counts", "groups", "greedy", "differences", "right", "stacks", "modules", "tags",
-    "true_tags",
+    "true_tags", "reference",
 )  # fmt: skip
 _TEXTS = ("row_names", "metric", "kind", "label_names", "identity", "settings")
 

@@ -39,7 +39,7 @@ from adapter_probe.results.rundir import PARTS, read_manifest
 from adapter_probe.results.sealing import MADE_FROM, add_note, read_note, sealed_tables
 
 from .checkpoint_arguments import Ablate
-from .example_files import as_files, check_files
+from .example_files import as_files, check_files, with_collections
 from .load import load
 from .model_in_memory import Called, Given, opened_call
 from .study_base import StoredStudy
@@ -67,7 +67,7 @@ def asked_of(
     if rows is None:
         rows = _usual_folder(str(checkpoint), usual).parent if call.out is None else Path(call.out)
     place = rows if opened else checkpoint
-    files = as_files(call.data, rows, place, texts=call.metric in COMPARISONS)
+    files = with_collections(as_files(call.data, rows, place, texts=call.metric in COMPARISONS), call.split)
     others = as_files(call.against, rows, place)
     metric = CustomMetric(call.metric) if callable(call.metric) else call.metric
     arguments = AblationArguments.of(

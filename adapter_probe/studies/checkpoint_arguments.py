@@ -203,6 +203,7 @@ class RunStrength(Ablate):
     strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = fixed("")
     by: Unit = fixed("span")
     complement: bool = fixed(False)
+    reference: Literal["rows", "off", "none"] = fixed("rows")
     against: ExampleSource = setting(
         (), "file of examples that measure another ability, such as one of the base model, scored at the "
         "same strengths. In Python in any form that data accepts; see `Strengths.against`.",

@@ -19,6 +19,7 @@ from adapter_probe.data.given import records_no_data
 from adapter_probe.data.lm_eval_tasks import is_task
 from adapter_probe.data.readers import refuse_unreadable
 from adapter_probe.data.rows import is_column, rows_of
+from adapter_probe.data.similarity import files_of_collection, is_collection
 from adapter_probe.errors import DataError, shown
 from adapter_probe.results.atomic import make_folder, read_json, write_bytes
 
@@ -73,6 +74,19 @@ def as_files(data: ExampleSource, folder: Path, checkpoint: Path, texts: bool = 
         make_folder(path.parent)
         write_bytes(path, content)
     return (str(path),)
+
+
+def with_collections(files: Sequence[str], split: str) -> tuple[str, ...]:
+    """The files, with those of a folder in BEIR's layout in its place.
+
+    Raises:
+        DataError: the folder has no judgements for the split.
+    """
+    found: list[str] = []
+    for file in files:
+        own = is_collection(Path(file))
+        found += files_of_collection(Path(file), split) if own else (file,)
+    return tuple(found)
 
 
 def _are_texts(strings: Sequence[str | Path]) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from adapter_probe.data.request_rows import refuse_preferences
+from adapter_probe.data.request_rows import are_preferences
 from adapter_probe.data.rows import token_rows
 from adapter_probe.errors import DataError, ModelError, ResultsError, listed, one_line
 from adapter_probe.metrics import METRICS, score
@@ -19,6 +19,12 @@ from adapter_probe.predictions import entity_types, labels_from_logits
 from adapter_probe.results.atomic import make_folder
 
 from .checkpoint_arguments import Ablate, Trainer
+from .preference_trainers import (
+    TokenisedPreferences,
+    examples_of_preferences,
+    is_tokenised,
+    preferences_of,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -97,6 +103,9 @@ def _given(call: Ablate, model: Any) -> Given:
         if call.labels is not None or call.read != "logits":
             raise DataError("labels and read apply only to batches; the labels of texts are in data")
         return Given(open_given(model, call.tokenizer, call.device, call.base))
+    if isinstance(call.batches, TokenisedPreferences):
+        opened = open_given(model, call.tokenizer, call.device, call.base)
+        return Given(*examples_of_preferences(opened, call.batches))
     if isinstance(call.against, (str, Path)) or len(call.against):
         raise ResultsError("against needs texts; omit it with batches")
     if call.precision == "mixed":
@@ -162,7 +171,13 @@ def of_trainer(call: Called, trainer: Any) -> Called:
     if isinstance(data, Mapping):
         one = "batches=trainer.get_eval_dataloader(NAME)"
         raise DataError(f"the trainer has several evaluation sets, {listed(data)}; give one of them, {one}")
-    refuse_preferences("the trainer's evaluation set", getattr(data, "column_names", None) or ())
+    names = getattr(data, "column_names", None) or ()
+    if is_tokenised(names) and len(data):  # type: ignore[arg-type]
+        rows, is_off = preferences_of(trainer, data)
+        reference = "off" if is_off and call.reference == "rows" else call.reference
+        return replace(given, batches=rows, reference=reference)
+    if are_preferences(names):
+        return replace(given, data=list(data))
     try:
         batches = list(trainer.get_eval_dataloader())
     except ValueError as error:  # transformers' for a missing one, or one of texts

@@ -242,7 +242,8 @@ def texts_of(
     # Rows of choices are read without a tokenizer.
     choices = results.kind == "causal" and results.metric in OF_CHOICES
     writes = is_generated(results.metric)
-    if results.are_right is None or (results.kind == "causal" and not choices and not writes):
+    unlisted = results.kind in ("causal", "pairwise", "ranking") and not choices and not writes
+    if results.are_right is None or unlisted:
         return None
     asked = read_note(folder, MADE_FROM).get("asked") or {}
     noted = [Path(str(entry)) for entry in asked.get("data") or () if not is_task(str(entry))]

@@ -35,7 +35,7 @@ class StepSettings(Settings):
     )  # fmt: skip
     checkpointing: bool = setting(
         False, "whether to compute the states inside the layers again in the backward pass instead of "
-        "keeping them: less memory, more time; not for the paper's methods on encoders.",
+        "keeping them: less memory, more time.",
     )  # fmt: skip
     packing: bool = setting(
         False, "whether several examples of a language model share a row, without seeing each other, instead "

@@ -5,7 +5,6 @@ The same encoder, examples and batches without padding as the tree's: nothing bu
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from protocol import serve
 from variants import OneByOne, exact_groups, touch
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.models.evaluation import evaluate
 from adapter_probe.probe.arguments import AblationArguments
+from adapter_probe.probe.general import all_logits
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 
 
@@ -33,7 +32,7 @@ def open_case(case: Path, precision: str) -> AblationRequest:
 
 def about(request: AblationRequest) -> dict[str, Any]:
     """What the driver should know of an opened case; every weight has been read."""
-    touch(request.checkpoint.model.base.parameters())
+    touch(request.model.module.parameters())
     lengths = request.encoded.lengths
     return {
         "examples": len(request.examples),
@@ -49,16 +48,12 @@ class PlainLoop(OneByOne):
         return about(self._request)
 
     def evaluate(self, variant: int) -> np.ndarray:
-        model, mask = self._request.checkpoint.model, self._request.variants.masks[variant]
-        with ExitStack() as stack:
-            for site, on in zip(model.sites, mask):
-                if not on:
-                    stack.enter_context(site.switched(False))
+        with self._request.model.switched_off(self._request.variants.masks[variant]):
             return self.logits_now()
 
     def logits_now(self) -> np.ndarray:
         """Logits ``[examples, labels]`` of the model as it is switched."""
-        return evaluate(self._request.checkpoint.model, self._request.encoded)
+        return all_logits(self._request, self._request.model.module)
 
 
 if __name__ == "__main__":

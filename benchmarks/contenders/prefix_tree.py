@@ -14,7 +14,7 @@ import torch
 from plain_loop import about, open_case
 from protocol import Contender, serve
 
-from adapter_probe.models.evaluation import evaluate
+from adapter_probe.probe.general import all_logits
 from adapter_probe.probe.resumable import AblationRun
 
 
@@ -27,7 +27,7 @@ class PrefixTree(Contender):
 
     def warm_up(self) -> None:
         """See `Contender.warm_up`: one plain evaluation, as for the loop."""
-        evaluate(self._request.checkpoint.model, self._request.encoded)
+        all_logits(self._request, self._request.model.module)
 
     def run(self, share: int, shares: int) -> dict[str, Any]:
         """All variants, whatever the share: the tree lives by what they have in common."""

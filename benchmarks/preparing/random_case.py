@@ -18,15 +18,22 @@ import torch
 from saving import facts, finish, save_adapter, save_base, save_texts
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
-from adapter_probe.checkpoints.base import load_base, load_tokenizer
+from adapter_probe.checkpoints.any_base import AnyLoaded, choose_class, load_any_base
+from adapter_probe.checkpoints.base import load_tokenizer
+from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.checkpoints.description import Description
-from adapter_probe.checkpoints.native import OpenedCheckpoint
+from adapter_probe.checkpoints.foreign import BaseShape
+from adapter_probe.checkpoints.native import save_checkpoint
+from adapter_probe.checkpoints.opened_peft import OWN, OpenedPlaced
+from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.checkpoints.placed import put_method
+from adapter_probe.checkpoints.places import places_in
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import load_examples
-from adapter_probe.data.tasks import find_task
-from adapter_probe.models.adapted import AdaptedModel
-from adapter_probe.models.evaluation import evaluate
+from adapter_probe.data.tasks import TaskSpec, find_task
 from adapter_probe.models.methods import Adapters
+from adapter_probe.probe.general import alike
+from adapter_probe.probe.general_model import inputs_of
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = [f"w{number}" for number in range(2000)]
@@ -37,6 +44,7 @@ MISLABELLED = 0.1
 # are told apart by what they say; with BERT's own start all texts give the same logits.
 SHARPNESS, GAIN, HEAD_GAIN = 1.6, 1.1, 4.0
 ADAPTER_STD, ADAPTER_BIAS = 0.1, 0.02
+TOKENS_AT_ONCE = 4096
 
 
 def main() -> None:
@@ -50,14 +58,15 @@ def main() -> None:
     texts = [[random_text(draw, spec["shortest"], spec["longest"])] for _ in range(spec["texts"])]
     save_texts(folder, [0, 1] * (len(texts) // 2) + [0] * (len(texts) % 2), texts)  # for now
     method = Adapters(size=min(64, spec["hidden"]))
-    opened, encoded = with_adapters(folder, method, install=spec["adapters"])
-    base = opened.model.base
-    logits = evaluate(opened.model, encoded)
+    loaded = load(folder)
+    opened = with_adapters(folder, loaded, method) if spec["adapters"] else None
+    base = loaded.model if opened is None else opened.model
+    logits = all_logits(base, encoded_texts(folder))
     known = {**facts(base, method), "logit_spread": float(balance(base, logits))}
     labels = [int(n) if draw.random() > MISLABELLED else 1 - int(n) for n in predictions(logits)]
     save_texts(folder, labels, texts)
     save_base(base, folder / "model", folder)
-    if spec["adapters"]:
+    if opened is not None:
         save_adapter(opened, folder)
     finish(folder, spec, known)
 
@@ -97,24 +106,50 @@ def random_bert(spec: dict[str, Any], generator: torch.Generator) -> BertForSequ
     return model
 
 
-def with_adapters(folder: Path, method: Adapters, install: bool) -> tuple[OpenedCheckpoint, Encoded]:
-    """The base in the folder with random adapters, and its texts encoded."""
-    loaded, tokenizer = load_base(str(folder / "model"), 2), load_tokenizer(str(folder / "model"), None)
-    task = find_task(validation=[folder / "texts.tsv"], kind="classification")
-    model = AdaptedModel(loaded.model)
-    generator = torch.Generator().manual_seed(1)
-    if install:
-        model.install(method, generator)
-    trained = [name for name, _ in model.base.named_parameters() if ".adapter." in name]
-    with torch.no_grad():
-        for name, parameter in model.base.named_parameters():
-            if ".adapter." in name:
-                parameter.normal_(
-                    0, ADAPTER_STD if parameter.dim() == 2 else ADAPTER_BIAS, generator=generator
-                )
-    description = Description(method, loaded.identity, task, max_length=512, delta_sha256="")
-    encoded = load_examples(tokenizer, task, "validation", 512).encoded
-    return OpenedCheckpoint(model.eval(), tokenizer, description, frozenset(trained), frozenset()), encoded
+def load(folder: Path) -> AnyLoaded:
+    """The base in the folder."""
+    found = find_any_base(str(folder / "model"))
+    cls = choose_class(found.name, found.config, "classification", ())
+    return load_any_base(found, cls, 2, torch.float32)
+
+
+def task_of(folder: Path) -> TaskSpec:
+    """The folder's texts."""
+    return find_task(validation=[folder / "texts.tsv"], kind="classification")
+
+
+def encoded_texts(folder: Path) -> Encoded:
+    """The folder's texts, encoded."""
+    encoded = load_examples(load_tokenizer(str(folder / "model")), task_of(folder), "validation", 512).encoded
+    assert isinstance(encoded, Encoded)
+    return encoded
+
+
+def with_adapters(folder: Path, loaded: AnyLoaded, method: Adapters) -> OpenedPlaced:
+    """The base in the folder with random adapters."""
+    shape, generator = BaseShape.of(loaded.model, places_in(loaded.model.config)), torch.Generator()
+    generator.manual_seed(1)
+    tensors, encoder = {}, f"{loaded.model.base_model_prefix}."
+    for name, tensor in put_method(loaded, shape, method, torch.float32).items():
+        if OWN in name:
+            std = ADAPTER_STD if tensor.dim() == 2 else ADAPTER_BIAS
+            tensors[name] = torch.empty_like(tensor).normal_(0, std, generator=generator)
+        elif "LayerNorm" in name or not name.startswith(encoder):  # which train with the adapters
+            tensors[name] = tensor
+    about = Description(method, loaded.identity, task_of(folder), max_length=512, delta_sha256="")
+    opened = open_any(save_checkpoint(folder / "own", tensors, about), str(folder / "model"))
+    assert isinstance(opened, OpenedPlaced)
+    return opened
+
+
+@torch.no_grad()
+def all_logits(model: PreTrainedModel, encoded: Encoded) -> np.ndarray:
+    """Logits ``[examples, 2]``."""
+    found = {}
+    for group in alike(encoded.lengths, np.arange(len(encoded)), TOKENS_AT_ONCE):
+        inputs = inputs_of(model, encoded, group, torch.device("cpu"))
+        found |= dict(zip(group.tolist(), model(**inputs).logits.float().numpy()))
+    return np.stack([found[item] for item in range(len(encoded))])
 
 
 @torch.no_grad()

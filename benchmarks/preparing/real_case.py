@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from saving import facts, finish, save_adapter, save_base, save_texts
 
-from adapter_probe.checkpoints.native import OpenedCheckpoint
+from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.models.methods import Adapters
@@ -32,10 +32,11 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = spec["checkpoint"] or train_briefly(folder / "training", spec)
     opened = open_any(checkpoint, spec["base"])
-    save_base(opened.model.base, Path(spec["base"]), folder)
+    assert isinstance(opened, OpenedPlaced), "bottlenecks on an encoder"
+    save_base(opened.model, Path(spec["base"]), folder)
     save_adapter(opened, folder)
     save_rows(folder, opened, spec)
-    known = facts(opened.model.base, opened.description.method)
+    known = facts(opened.model, opened.description.method)
     trained = "given" if spec["checkpoint"] else f"one epoch on {spec['train']} sentences"
     finish(folder, spec, {**known, "trained": trained})
 
@@ -50,7 +51,7 @@ def train_briefly(folder: Path, spec: dict[str, Any]) -> Path:
     return folder
 
 
-def save_rows(folder: Path, opened: OpenedCheckpoint, spec: dict[str, Any]) -> None:
+def save_rows(folder: Path, opened: OpenedPlaced, spec: dict[str, Any]) -> None:
     """Write the validation texts that all contenders read, the first so many of them."""
     task = find_task(spec["task"])
     names = opened.description.task.label_names

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from adapter_probe.checkpoints.converting import to_adapterhub
-from adapter_probe.checkpoints.native import OpenedCheckpoint
+from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 from adapter_probe.models.methods import Adapters
 
 TOKENIZER_FILES = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -34,7 +34,7 @@ def save_base(model: PreTrainedModel, tokenizer: Path, folder: Path) -> None:
             shutil.copy(tokenizer / name, folder / "model" / name)
 
 
-def save_adapter(opened: OpenedCheckpoint, folder: Path) -> None:
+def save_adapter(opened: OpenedPlaced, folder: Path) -> None:
     """Write ``adapter/`` in AdapterHub's format; what that has no place for is in the base already."""
     shutil.rmtree(folder / "adapter", ignore_errors=True)
     to_adapterhub(opened, folder / "adapter", lossy=True)

@@ -70,6 +70,22 @@ def test_what_a_study_lacks_is_left_out():
     assert "undefined" not in [value for _, value in of_texts]
 
 
+@pytest.mark.parametrize(
+    ("changes", "switched", "done", "removed"),
+    [
+        ({}, None, "switched off", "all switched off"),
+        ({"strength": 0.5}, "attention", "scaled by 0.5", "all attention scaled by 0.5"),
+        ({"rank": 2}, "the encoder", "cut to rank 2", "all of the encoder cut to rank 2"),
+        ({"study": "kept"}, "layers 2-3", "kept on", "layers 2-3 switched off"),
+    ],
+)
+def test_what_was_done_to_the_spans(changes, switched, done, removed):
+    summary = replace(SUMMARY, switched=switched, **changes)
+    assert (summary.done, summary.removed) == (done, removed)
+    told = [name for name, _ in ablation_rows(summary) if "longest" in name and "scaled by 0.5" in name]
+    assert len(told) == (2 if "strength" in changes else 0)
+
+
 def test_a_distance_is_told_without_scores():
     rows = ablation_rows(replace(SUMMARY, metric="agreement", groups={"g": GroupScores(4, 1.0, 0.7, -30.0)}))
     assert "intact" in value_of(rows, "compared")

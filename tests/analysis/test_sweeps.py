@@ -20,6 +20,7 @@ from adapter_probe.analysis.sweeps import (
     pareto_frontier,
     size_table,
     tradeoff_table,
+    with_inits,
 )
 from adapter_probe.errors import ResultsError
 
@@ -68,6 +69,20 @@ def test_the_init_sweep():
     assert (good["min"], good["max"], good["majority_score"]) == (0.7, 0.9, 0.4)
     assert (bad["n"], bad["diverged"]) == (2, 1)
     assert bad["mean"] == pytest.approx(0.45)
+
+
+def test_an_initialisation_is_told_from_the_rest_of_a_method():
+    methods = {
+        "adapters": ("adapters", ""),
+        "lora": ("lora", "kaiming"),
+        "lora:init_lora_weights=pissa": ("lora", "pissa"),
+        "lora:init_lora_weights=olora,target_modules=q": ("lora:target_modules=q", "olora"),
+        "lora:target_modules=q,init_lora_weights=eva": ("lora:target_modules=q", "eva"),
+    }
+    found = with_inits(pd.DataFrame({"method": list(methods), "init_std": [0.01, *[np.nan] * 4]}))
+    assert list(found[["method", "init"]].itertuples(index=False, name=None)) == list(methods.values())
+    drawn = with_inits(pd.DataFrame({"method": ["lora"], "init_std": [0.01]}))
+    assert drawn["init"].tolist() == [""]
 
 
 def test_the_best_rate_by_its_mean_counts():

@@ -162,7 +162,6 @@ def test_tensors_that_do_not_fit(copied, change, words):
         ({"peft_type": "PREFIX_TUNING"}, "PREFIX_TUNING"),
         ({"peft_type": "XLORA"}, "XLORA"),
         ({"peft_type": "HYPERLORA"}, "HYPERLORA"),
-        ({"task_type": "FEATURE_EXTRACTION"}, "trained without a head"),
         ({"future_switch": 3}, "future_switch"),
         ({"use_rslora": "yes"}, "use_rslora"),
         ({"r": "8"}, '"8"'),

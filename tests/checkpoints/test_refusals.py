@@ -371,9 +371,12 @@ def test_lora_of_versions_that_lost_the_scaling(place):
     # Their logits are held in test_foreign; here that nothing but the version decides.
     folder = place(HUB)
     now = {spec.scale for spec in open_any(folder, BERT).description.method.inner}
-    edit(folder / CONFIG, {"version": "adapters.1.0.1"})
-    then = {spec.scale for spec in open_any(folder, BERT).description.method.inner}
-    assert (now, then) == ({3.0}, {1.0})
+    assert now == {3.0}
+    scales = {"adapters.1.0.1": 1.0, "adapters.0.2.0": 1.0, "adapters.1.0.0rc1": 1.0, "adapters.1.1.0": 3.0,
+              "adapters.main": 3.0, "3.2.1": 3.0}  # fmt: skip
+    for version, scale in scales.items():
+        edit(folder / CONFIG, {"version": version})
+        assert {spec.scale for spec in open_any(folder, BERT).description.method.inner} == {scale}
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ def test_layers_that_are_pruned_already_are_not_pruned_again(program, ablated, t
     ("arguments", "words"),
     [
         ((), ["--span", "--within"]),
-        (("--span", "0-1", "--within", 1), ["either"]),
+        (("--span", "0-1", "--within", 1), ["--span", "--within", "one"]),
         (("--span", "1-0"), ["'1-0'", "0-4"]),
         (("--span", "low"), ["'low'"]),
         (("--span", "0-3"), ["0-3", "0 to 2"]),

@@ -118,7 +118,7 @@ def test_a_txt_file_is_one_text(tmp_path, tokenizer):
             [{"text": "a"}, {"prompt": "a", "completion": "b"}],
             ("line 2", "'prompt', 'completion'", "line 1", "'text'"),
         ),
-        ([{"prompt": "a", "chosen": "b", "rejected": "c"}], ("line 1", "preferences", "context", "gold 0")),
+        ([{"chosen_ids": [1], "rejected_ids": [2]}], ("line 1", "preferences", "reward model")),
         ([{"input_ids": [1]}], ("line 1", "input_ids", "batches=")),
         ([{"label": 1}], ("line 1", "'label'", "context, choices, gold", "prompt, completion")),
         ([{"context": "a", "choices": ["b", "c"], "gold": 2}], ("line 1", "'gold'", "2", "0 to 1")),

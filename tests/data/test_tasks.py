@@ -331,7 +331,7 @@ def test_max_examples_takes_a_nested_sample_in_file_order(folder):
             ("train.csv", "text column", "'text', 'label'", "--text"),
         ),
         (f"{HEADER}a,1\n", {"text": "text", "label": "text"}, ("distinct", "'text', 'text'")),
-        ("chosen,rejected\na,b\n", {}, ("train.csv", "preferences", "label 1")),
+        ("chosen,rejected\na,b\n", {}, ("train.csv", "preferences", "reward model")),
         ("input_ids,label\n5,1\n", {}, ("train.csv", "input_ids", "batches=")),
         (
             "text,Label\na,1\nb,0\n",

@@ -129,3 +129,5 @@ def test_not_beside_the_papers_percentages(record, tmp_path):
     with pytest.raises(ResultsError, match=naming("--paper")):
         next(module.drawings([record], options))
     assert isinstance(read_overlay([]), pd.DataFrame)
+    (tmp_path / "a.csv").write_text(CSV.replace("9000", "1"))  # the fewest that there can be
+    assert read_overlay([tmp_path / "a.csv"])["parameters"].min() == 1

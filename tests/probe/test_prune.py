@@ -19,7 +19,7 @@ from adapter_probe.checkpoints.description import read_description
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError
-from adapter_probe.models.methods import Adapters, TopLayers
+from adapter_probe.models.methods import Adapters
 from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.prune import prune_checkpoint
 from adapter_probe.probe.request import prepare_ablation
@@ -148,14 +148,6 @@ def test_what_cannot_be_pruned(checkpoint, tiny_base, tiny_task, tmp_path):
         prune(checkpoint, Span(1, 1), tmp_path / "p")
     with pytest.raises(CheckpointError, match=naming("layer 0", "1, 2")):
         prune(tmp_path / "p", Span(0, 1), tmp_path / "q")
-
-
-def test_a_checkpoint_without_adapters(tiny_base, tiny_task, tmp_path):
-    settings = TrainingSettings(epochs=1)
-    asked = TrainingRequest(str(tiny_base("bert")), find_task(tiny_task), TopLayers(1), settings)
-    train_checkpoint(asked, tmp_path / "c", CPU, lambda _: None)
-    with pytest.raises(CheckpointError, match=naming("top_layers")):
-        prepare_ablation(AblationArguments(str(tmp_path / "c")), CPU)
 
 
 @pytest.mark.parametrize(

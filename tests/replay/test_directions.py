@@ -141,7 +141,7 @@ def test_every_family_equals_its_merged_weights(name):
         assert (found - exact).abs().max() < 1e-9 * max(1, float(exact.abs().max()))
 
 
-@pytest.mark.parametrize("name", ["rank_pattern", "adalora", "loha"])
+@pytest.mark.parametrize("name", ["rank_pattern", "adalora", "loha", "vera"])
 def test_singular_values_are_those_of_the_delta_weights(name):
     model, _ = tuned(TUNERS[name])
     for module in model.modules():

@@ -209,6 +209,15 @@ def test_damaged_json_is_one_line(tmp_path: Path, refused: Callable, data: bytes
         read_json(path)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes in folders")
+def test_a_pipe_or_a_folder_is_no_json(tmp_path: Path, refused: Callable):
+    """Nobody writes into the pipe: whoever opened it would wait."""
+    os.mkfifo(tmp_path / "pipe")
+    for path, facts in ((tmp_path / "pipe", ("pipe",)), (tmp_path, ())):
+        with refused(path, "cannot read", *facts):
+            read_json(path)
+
+
 def test_missing_json_is_one_line(tmp_path: Path, refused: Callable):
     with refused(tmp_path / "no.json", os.strerror(errno.ENOENT)):
         read_json(tmp_path / "no.json")

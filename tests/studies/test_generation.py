@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -74,6 +75,13 @@ def test_texts_are_those_of_peft_and_scores_those_of_the_texts(checkpoint, tmp_p
     again = adapter_probe.ablate(checkpoint, **asked, metric="contains")
     assert (tmp_path / "out" / "generations.jsonl").read_text(encoding="utf-8") == lines
     stamp = next((tmp_path / "out" / "parts").glob("*")).stat().st_mtime_ns
+    page = adapter_probe.report(
+        tmp_path / "out", out=tmp_path / "page.html", examples=True, data=asked["data"]
+    )
+    flipped = (again.results.are_right != again.results.are_right[0]).any(axis=0)
+    found = re.search(r'"numbers":(\[[^\]]*\])', page.path.read_text(encoding="utf-8"))
+    assert json.loads(found[1]) == (1 + np.flatnonzero(flipped)).tolist()
+    assert flipped.any()
     exact = adapter_probe.ablate(checkpoint, **asked, metric="exact_match")
     assert exact.results.metric == "text_match"
     assert next((tmp_path / "out" / "parts").glob("*")).stat().st_mtime_ns == stamp

@@ -296,7 +296,7 @@ def two_active(model: PeftModel) -> PeftModel:
     ("change", "arguments", "words"),
     [
         (merged, {}, ("merged",)),
-        (two_active, {}, ("2",)),
+        (two_active, {}, ("classifier", "one")),
         (lambda _: base_model(), {}, ("PEFT",)),
         (lambda _: torch.nn.Linear(2, 2), {}, ("adapter-probe",)),
         (lambda _: 5, {}, ("checkpoint", "Module", "Trainer", "5")),

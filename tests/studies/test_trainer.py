@@ -89,8 +89,8 @@ class Table(list):
     [
         ([], ("no rows", "data=", "batches=")),
         ({"one": [], "other": []}, ("'one', 'other'", "batches=trainer.get_eval_dataloader")),
-        (Table([{"chosen": "a", "rejected": "b"}]), ("preferences", "choices", "label 1")),
-        (Table([{"chosen_ids": [5], "rejected_ids": [6]}]), ("preferences",)),
+        (Table([{"chosen": "a", "rejected": "b"}]), ("preferences", "one output")),
+        (Table([{"chosen_ids": [5], "rejected_ids": [6]}]), ("preferences", "one output")),
     ],
 )
 def test_an_evaluation_set_that_gives_no_batches_is_one_line(rows, words, tmp_path):

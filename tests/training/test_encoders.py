@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
 from refusals import naming
 from torch.nn import functional as F
-from training_models import trained
+from training_models import in_memory, trained
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import PackedBatch, pack
@@ -23,6 +25,8 @@ from adapter_probe.models.methods import (
     TopLayers,
 )
 from adapter_probe.training.model import TrainingModel
+from adapter_probe.training.request import TrainingRequest, build_model
+from adapter_probe.training.settings import TrainingSettings
 
 METHODS: tuple[Method, ...] = (
     Adapters(4, 0.1),
@@ -246,6 +250,28 @@ def test_gradients_equal_those_of_the_whole_graph(
     )
     for name, one, other in zip(wanted, ours, own):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize("method", [Adapters(4, 0.1), TopLayers(1)], ids=str)
+def test_computing_states_again_gives_the_same_gradients(
+    method: Method, make_model: Callable, tiny_examples: Callable
+):
+    model, encoded = make_model("bert", method, dropout=0.0), tiny_examples("bert", [6, 4, 6, 11])
+    wanted = list(trained(model.train()).values())
+    kept = torch.autograd.grad(loss(model, encoded), wanted)
+    model.save_memory()
+    for one, other in zip(kept, torch.autograd.grad(loss(model, encoded), wanted)):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+def test_a_first_deberta_whose_attention_trains_is_refused_in_bfloat16():
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = AutoConfig.for_model("deberta", vocab_size=35, **shape)
+    base = in_memory(AutoModelForSequenceClassification.from_config(config))
+    settings, task = TrainingSettings(dtype="bfloat16"), SimpleNamespace(kind="classification", name="t")
+    request = TrainingRequest("b", task, FullFineTuning(), settings)
+    with pytest.raises(ModelError, match=naming("--dtype bfloat16", "full", "DeBERTa")):
+        build_model(request, base, torch.device("cpu"))
 
 
 def test_rows_below_are_not_computed_with_gradient(make_model: Callable, tiny_examples: Callable):

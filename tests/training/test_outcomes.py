@@ -59,7 +59,7 @@ def test_the_best_epoch_is_kept(scores, best, tiny_base, short_task, train, tmp_
     original = objectives.evaluate
 
     def evaluate(model, encoded, **options):
-        after_epoch.append({n: p.detach().numpy().copy() for n, p in model.base.named_parameters()})
+        after_epoch.append({n: p.detach().numpy().copy() for _, n, p in model.named_roles()})
         return original(model, encoded, **options)
 
     monkeypatch.setattr(objectives, "evaluate", evaluate)

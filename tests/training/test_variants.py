@@ -120,7 +120,6 @@ def test_counts_in_bert_base(method: Adapters, expected: int):
         base = BertForSequenceClassification(BertConfig(num_labels=2))
         own = sum(p.numel() for p in base.parameters())
         model = with_method(in_memory(base), method)
-    assert {p.device.type for p in model.parameters()} == {"meta"}
     counts = Counter()
     for role, _, parameter in model.named_roles():
         counts[role] += parameter.numel()

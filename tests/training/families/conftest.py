@@ -120,7 +120,10 @@ FAMILIES: dict[str, Family] = {
     "deberta-v2": _deberta("deberta-v2", relative_attention=True, pos_att_type=["p2c", "c2p"],
                            share_att_key=False, max_relative_positions=9, embedding_size=24),
     "deberta-v2, no distances": _deberta("deberta-v2"),
+    "deberta-v2, convolution": _deberta("deberta-v2", conv_kernel_size=3, relative_attention=True,
+                                        pos_att_type=["p2c", "c2p"], max_relative_positions=9),
     "deberta": _deberta("deberta", max_relative_positions=-1, **_TWO_WAYS),
+    "deberta, talking heads": _deberta("deberta", max_relative_positions=-1, talking_head=True, **_TWO_WAYS),
     "deberta, one way": _deberta("deberta", max_relative_positions=9, relative_attention=True,
                                  pos_att_type=["c2p"]),
     "modernbert": Family(

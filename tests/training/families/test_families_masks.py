@@ -8,28 +8,38 @@ import numpy as np
 import pytest
 import torch
 from exact import assert_close_in_float64 as close
-from placed_models import Placed, Variants
+from placed_models import Placed, Variants, place
 from refusals import naming
+from transformers import PreTrainedModel
 
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.errors import ModelError
+from adapter_probe.models.methods import Adapters
 from adapter_probe.spans import span_variants
-from adapter_probe.training.model import TrainingModel
 
 LENGTHS = (5, 12, 1, 5)
 MASKS = np.concatenate([span_variants(3).masks, np.eye(6, dtype=bool), ~np.eye(6, dtype=bool)])
 
 
-def variants(model: TrainingModel, encoded: Encoded, norms: str = "trained", **options: object) -> Variants:
-    return Variants(Placed(model.base, None, {}, {}), encoded, norms, **options)
+def tensors_of(model: Placed) -> dict[str, torch.Tensor]:
+    """All weights, by their names in a checkpoint."""
+    return {**model.before, **model.tensors}
+
+
+def placed(base: PreTrainedModel) -> Placed:
+    return place(base.double().eval(), Adapters(5, 0.3, activation="tanh"))
+
+
+def variants(model: Placed, encoded: Encoded, norms: str = "trained", **options: object) -> Variants:
+    return Variants(model, encoded, norms, **options)
 
 
 @pytest.mark.usefixtures("in_float64")
 def test_every_mask_equals_a_run_of_its_own(
-    family: str, trained_model: Callable, separate: Callable, random_examples: Callable
+    family: str, plain_model: Callable, separate: Callable, random_examples: Callable
 ):
-    model, encoded = trained_model(family), random_examples(LENGTHS)
-    alone = separate(family, model)
+    model, encoded = placed(plain_model(family)), random_examples(LENGTHS)
+    alone = separate(family, model.base.config, tensors_of(model))
     expected = torch.stack([alone.run(encoded, mask, padded=True) for mask in MASKS])
     distances = torch.cdist(expected.flatten(1), expected.flatten(1))
     same = [(mask == MASKS).all(axis=1).sum() for mask in MASKS]
@@ -47,25 +57,24 @@ def test_every_mask_equals_a_run_of_its_own(
 def test_pretrained_norms_follow_the_sites_that_are_off(
     encoder: str,
     plain_model: Callable,
-    trained_model: Callable,
     separate: Callable,
     random_examples: Callable,
 ):
-    model, encoded = trained_model(encoder), random_examples(LENGTHS)
-    alone = separate(encoder, model, plain_model(encoder).state_dict())
+    model, encoded = placed(plain_model(encoder)), random_examples(LENGTHS)
+    alone = separate(encoder, model.base.config, tensors_of(model), model.before)
     expected = torch.stack([alone.run(encoded, mask) for mask in MASKS])
     logits = variants(model, encoded, "pretrained")(MASKS)
     close(logits, expected)
     assert (logits - variants(model, encoded)(MASKS)).abs().max() > 0.05
 
 
-def test_norms_before_the_sublayers_cannot_be_put_back(trained_model: Callable, random_examples: Callable):
+def test_norms_before_the_sublayers_cannot_be_put_back(plain_model: Callable, random_examples: Callable):
     with pytest.raises(ModelError, match=naming("--layernorm pretrained", "--layernorm trained")):
-        variants(trained_model("modernbert"), random_examples([3]), "pretrained")
+        variants(placed(plain_model("modernbert")), random_examples([3]), "pretrained")
 
 
-def test_lower_precisions_are_near(family: str, trained_model: Callable, random_examples: Callable):
-    model, encoded = trained_model(family), random_examples(LENGTHS)
+def test_lower_precisions_are_near(family: str, plain_model: Callable, random_examples: Callable):
+    model, encoded = placed(plain_model(family)), random_examples(LENGTHS)
     exact = variants(model, encoded)(MASKS[:3])
     for dtype, part in ((torch.float32, 1e-4), (torch.bfloat16, 0.3)):
         low = variants(model, encoded, dtype=dtype)(MASKS[:3]).double()
@@ -73,8 +82,8 @@ def test_lower_precisions_are_near(family: str, trained_model: Callable, random_
 
 
 @pytest.mark.usefixtures("in_float64")
-def test_a_span_head_reads_every_token(span_family: str, trained_model: Callable, random_examples: Callable):
-    model, encoded, rows = trained_model(span_family, spans=True), random_examples(LENGTHS), []
+def test_a_span_head_reads_every_token(span_family: str, plain_model: Callable, random_examples: Callable):
+    model, encoded, rows = placed(plain_model(span_family, spans=True)), random_examples(LENGTHS), []
     with torch.no_grad():
         for ids in encoded.input_ids:
             out = model.base(input_ids=torch.from_numpy(ids)[None])
@@ -83,8 +92,8 @@ def test_a_span_head_reads_every_token(span_family: str, trained_model: Callable
 
 
 @pytest.mark.usefixtures("in_float64")
-def test_a_tag_head_reads_every_token(tag_family: str, trained_model: Callable, random_examples: Callable):
-    model, encoded = trained_model(tag_family, tags=True), random_examples(LENGTHS)
+def test_a_tag_head_reads_every_token(tag_family: str, plain_model: Callable, random_examples: Callable):
+    model, encoded = placed(plain_model(tag_family, tags=True)), random_examples(LENGTHS)
     with torch.no_grad():
         rows = [model.base(torch.from_numpy(ids)[None]).logits[0] for ids in encoded.input_ids]
     close(variants(model, encoded)(MASKS[:1], 100)[0], torch.cat(rows))

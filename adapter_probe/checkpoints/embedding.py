@@ -1,0 +1,137 @@
+"""Models of embeddings: what follows the Transformer, by sentence-transformers or by a choice of pooling."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adapter_probe.errors import CheckpointError, install_extra, listed, one_line
+from adapter_probe.replay.tensors import split
+
+from .files import MODULES, read_json_file
+
+_LIBRARY = "sentence_transformers."
+_CONFIG, _LIMITS = "config_sentence_transformers.json", "sentence_bert_config.json"
+_SIMILARITIES = ("cosine", "dot")
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """What makes an embedding of a text of the states of its tokens.
+
+    Attributes:
+        modules: modules of sentence-transformers after the Transformer, or what stands in for them.
+        dot: whether embeddings are compared by their dot product instead of the cosine.
+        prompts: text before another text, by its role; that of the role "" is the default.
+        lower: whether texts are put into lower case.
+    """
+
+    modules: tuple[nn.Module, ...]
+    dot: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    lower: bool = False
+
+    def __call__(self, model: nn.Module, run: Callable[[], Any], copies: int) -> Tensor:
+        """The embeddings ``[copies, texts, width]`` of a forward of texts of one length, without padding."""
+        states = run()["last_hidden_state"]  # [copies x texts, tokens, width]
+        every = torch.ones_like(states[..., 0], dtype=torch.long)
+        features = {"token_embeddings": states, "attention_mask": every}
+        for module in self.modules:
+            own = next((p.dtype for p in module.parameters()), states.dtype)
+            floats = {k: x.to(own) if x.is_floating_point() else x for k, x in features.items()}
+            features = module.to(states.device)(floats)
+        return split(features["sentence_embedding"], 0, copies)
+
+    def prepared(self, text: str, role: str = "") -> str:
+        """A text as the tokenizer is given it."""
+        whole = self.prompts.get(role, self.prompts.get("", "")) + text
+        return whole.lower() if self.lower else whole
+
+
+class Pooling(nn.Module):
+    """One of the poolings of an adapter whose folder says nothing of it: mean, cls or last."""
+
+    def __init__(self, how: str):
+        super().__init__()
+        self._how = how
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The features with an embedding; texts have one length, so that every token counts."""
+        states = features["token_embeddings"]
+        found = states.mean(dim=1) if self._how == "mean" else states[:, 0 if self._how == "cls" else -1]
+        return {**features, "sentence_embedding": found}
+
+
+def of_library(folder: Path) -> tuple[Embedding, int | None, dict[str, Path]]:
+    """The modules that a folder lists, its limit of tokens, and the files that were read.
+
+    Raises:
+        CheckpointError: the library is not installed, or a module is not its own or cannot be loaded.
+    """
+    path = folder / MODULES
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        first, *others = [(str(one["type"]), str(one["path"])) for one in entries]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        said = f"{path} lists no modules of sentence-transformers"
+        raise CheckpointError(f"{said}: {one_line(error)}") from None
+    files, modules = {MODULES: path}, []
+    if not first[0].startswith(_LIBRARY) or first[0].rpartition(".")[2] != "Transformer":
+        raise CheckpointError(f"{path}: the first module is {first[0]}, expected the library's Transformer")
+    for name, inside in others:
+        if not name.startswith(_LIBRARY):
+            raise CheckpointError(
+                f"{path}: the module {name} is not of sentence-transformers; its code is not run"
+            )
+        files |= {f"{inside}/{own.name}": own for own in sorted((folder / inside).glob("*")) if own.is_file()}
+        modules.append(_load(folder, name, inside))
+    config = _optional(folder / _CONFIG, files)
+    similarity = config.get("similarity_fn_name") or "cosine"
+    if similarity not in _SIMILARITIES:
+        raise CheckpointError(
+            f"{folder / _CONFIG}: embeddings are compared by {similarity}; allowed: {listed(_SIMILARITIES)}"
+        )
+    prompts = {str(role): str(text) for role, text in (config.get("prompts") or {}).items()}
+    prompts[""] = prompts.get(str(config.get("default_prompt_name")), "")
+    if any(prompts.values()) and not all(getattr(one, "include_prompt", True) for one in modules):
+        raise CheckpointError(f"{path}: the pooling leaves the prompt out, which is not supported")
+    limits = _optional(folder / first[1] / _LIMITS, files)
+    if "message" in (limits.get("modality_config") or {}):
+        raise CheckpointError(f"{folder}: texts go through a chat template, which embeddings here do not")
+    limit = limits.get("max_seq_length")
+    lower = bool(limits.get("do_lower_case"))
+    return Embedding(tuple(modules), similarity == "dot", prompts, lower), limit and int(limit), files
+
+
+def _optional(path: Path, files: dict[str, Path]) -> dict[str, Any]:
+    """The fields of a file, if it is there."""
+    if not path.is_file():
+        return {}
+    files[path.name] = path
+    return read_json_file(path)
+
+
+def _load(folder: Path, name: str, inside: str) -> nn.Module:
+    if not (folder / inside).resolve().is_relative_to(folder.resolve()):
+        raise CheckpointError(f"{folder / MODULES}: the module {name} is outside the folder, at {inside}")
+    weights = {path.suffix for path in (folder / inside).glob("*")}
+    if ".bin" in weights and ".safetensors" not in weights:
+        raise CheckpointError(f"{folder / inside} has a pickle and no safetensors file, which is not loaded")
+    try:
+        place, _, own = name.rpartition(".")
+        module = getattr(importlib.import_module(place), own)
+        found: nn.Module = module.load(str(folder), subfolder=inside, local_files_only=True)
+    except ModuleNotFoundError as error:
+        raise CheckpointError(
+            f"{folder / MODULES}: {error.name} is not installed; {install_extra('embeddings')}"
+        ) from None
+    except Exception as error:  # of another library's files
+        raise CheckpointError(f"{folder / inside}: {name} cannot be loaded ({one_line(error)})") from None
+    return found.eval().requires_grad_(False)

@@ -1,0 +1,260 @@
+"""Rows for embeddings and rerankers: pairs with a similarity, triplets, and queries with documents."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adapter_probe.data.combining import Combine, Ranking, Similarities
+from adapter_probe.data.formats import Rows
+from adapter_probe.data.sources import subset
+from adapter_probe.data.splits import Split
+from adapter_probe.errors import DataError, listed, shown
+
+CORPUS, QUERIES, QRELS = "corpus", "queries", "qrels"
+"""The files of a collection in BEIR's layout, the last one a folder with a table for each split."""
+_QUERY, _GAIN = ("query", "anchor"), ("relevance", "label", "score")
+_JUDGED = ("query-id", "corpus-id", "score")
+Texts = list[tuple[str, str]]
+"""Each with its role, ``query`` or ``document``, or "" where it has none; a prompt may belong to it."""
+
+
+def is_collection(path: Path) -> bool:
+    """Whether a folder has BEIR's layout."""
+    return path.is_dir() and (path / f"{CORPUS}.jsonl").is_file()
+
+
+def files_of_collection(folder: Path, split: str) -> tuple[str, ...]:
+    """The corpus, the queries and the judgements of a split: its own, or else the only ones.
+
+    Raises:
+        DataError: there are none, or several.
+    """
+    found = sorted((folder / QRELS).glob("*.tsv"))
+    names = ("validation", "dev") if split == "validation" else (split,)
+    own = [path for path in found if path.stem in names] or found
+    if len(own) != 1:
+        raise DataError(
+            f"{folder}: expected {QRELS}/{split}.tsv beside {CORPUS}.jsonl and {QUERIES}.jsonl; found "
+            f"{listed(path.name for path in found) or 'none'}"
+        )
+    return str(folder / f"{CORPUS}.jsonl"), str(folder / f"{QUERIES}.jsonl"), str(own[0])
+
+
+def kind_of_rows(names: Sequence[str]) -> str | None:
+    """The kind of task of rows for embeddings, by their columns; None for labelled pairs."""
+    if _named(names, _QUERY) and "positive" in names:
+        return "pairwise" if _negatives(names) else "ranking"
+    return "ranking" if "_id" in names else None
+
+
+def is_for_reranker(names: Sequence[str]) -> bool:
+    """Whether rows are queries with documents."""
+    return {"query", "document"} <= set(names)
+
+
+def _named(names: Iterable[str], wanted: Sequence[str]) -> str | None:
+    return next((name for name in wanted if name in set(names)), None)
+
+
+def _negatives(names: Iterable[str]) -> list[str]:
+    """The columns of texts that are not similar: negative, negatives, negative_1, ..."""
+    return [name for name in names if name in ("negative", "negatives") or name.startswith("negative_")]
+
+
+class _Places:
+    """Distinct texts in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self.texts: dict[tuple[str, str], int] = {}
+
+    def of(self, text: str, role: str) -> int:
+        return self.texts.setdefault((text, role), len(self.texts))
+
+
+def pairs_of(split: Split, dot: bool) -> tuple[Texts, Combine]:
+    """The distinct texts of labelled pairs, and what makes their similarities."""
+    places = _Places()
+    both = zip(split.texts, split.texts_b or ())
+    rows = [[places.of(one, ""), places.of(other, "")] for one, other in both]
+    return list(places.texts), Similarities(np.array(rows, dtype=np.int64), dot)
+
+
+def triplets_of(
+    tables: Sequence[Rows], name: str, max_examples: int | None, dot: bool
+) -> tuple[Split, Texts, Combine]:
+    """Queries with a similar text, and texts that are not similar.
+
+    Raises:
+        DataError: a value is no text, or a row has no negative text.
+    """
+    rows = _chosen([(place, one) for table in tables for place, one in zip(table.places, table.records)],
+                   max_examples)  # fmt: skip
+    places, found = _Places(), []
+    for place, record in rows:
+        column = _named(record, _QUERY)
+        own = [_text(place, record, str(column)), _text(place, record, "positive")]
+        for one in _negatives(record):
+            value = record[one]
+            given = value if isinstance(value, list) else [value]
+            own += [_text(place, {one: text}, one) for text in given if text is not None]
+        if len(own) < 3:
+            raise DataError(f"{place}: has no negative text; leave the row out, or the column in all rows")
+        found.append([places.of(text, "") for text in own])
+    most = max(map(len, found))
+    padded = np.array([one + [-1] * (most - len(one)) for one in found], dtype=np.int64)
+    texts = [text for text, _ in places.texts]
+    split = _split(tuple(texts[one[0]] for one in found), name, [[texts[i] for i in one] for one in found])
+    return split, list(places.texts), Similarities(padded, dot)
+
+
+def retrieval_of(
+    tables: Sequence[Rows], name: str, max_examples: int | None, dot: bool
+) -> tuple[Split, Texts, Combine, int]:
+    """Queries and the documents that they are compared with: a collection, or rows of query and positive.
+
+    Returns:
+        the queries, the distinct texts, what scores the rankings, and how many queries were left out because
+        no document is relevant to them.
+
+    Raises:
+        DataError: a value is no text, an index of no query or document, or the corpus is empty.
+    """
+    corpus, queries, judged = _collection(tables) if "_id" in tables[0].names else _of_positives(tables)
+    if not corpus:
+        raise DataError(f"{tables[0].path}: the corpus has no documents")
+    kept = [query for query in queries if any(gain > 0 for gain in judged.get(query, {}).values())]
+    n_bare = len(queries) - len(kept)
+    if not kept:
+        raise DataError(f"{tables[0].path}: no query has a relevant document")
+    kept = _chosen(kept, max_examples)
+    places = _Places()
+    numbers = {document: number for number, document in enumerate(corpus)}
+    documents = np.array([places.of(text, "document") for text in corpus.values()], dtype=np.int64)
+    gains = []
+    for query in kept:
+        own = np.zeros(len(corpus), np.float32)
+        for document, gain in judged[query].items():
+            own[numbers[document]] = max(gain, 0.0)
+        gains.append(own)
+    asked = np.array([places.of(queries[query], "query") for query in kept], dtype=np.int64)
+    content = [list(corpus.items()), [[query, queries[query], judged[query]] for query in kept]]
+    split = _split(tuple(queries[query] for query in kept), name, content)
+    return split, list(places.texts), Ranking((documents,) * len(kept), tuple(gains), asked, dot), n_bare
+
+
+Judged = dict[str, dict[str, float]]
+"""By query, how relevant each document is."""
+
+
+def _collection(tables: Sequence[Rows]) -> tuple[dict[str, str], dict[str, str], Judged]:
+    """The documents and the queries by their ids, and what is judged."""
+    if len(tables) != 3:
+        raise DataError(
+            f"{tables[0].path}: a collection has three files, {CORPUS}, {QUERIES} and {QRELS}; give them, or "
+            "their folder"
+        )
+    corpus, queries = (_by_id(table) for table in tables[:2])
+    judged: Judged = {}
+    for place, record in zip(tables[2].places, tables[2].records):
+        missing = [name for name in _JUDGED if name not in record]
+        if missing:
+            raise DataError(f"{place}: no column {missing[0]!r}; columns found: {listed(record)}")
+        query, document = (str(record[name]) for name in _JUDGED[:2])
+        for one, known, column in ((query, queries, "query-id"), (document, corpus, "corpus-id")):
+            if one not in known:
+                what = "query" if known is queries else "document"
+                said = f"{place}: column {column!r} contains {shown(one)}"
+                raise DataError(f"{said}, which no {what} has as _id")
+        judged.setdefault(query, {})[document] = _number(place, record, "score")
+    # As in BEIR, the queries of other splits are in the same file.
+    return corpus, {query: queries[query] for query in judged}, judged
+
+
+def _by_id(table: Rows) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for place, record in zip(table.places, table.records):
+        if "_id" not in record:
+            raise DataError(f"{place}: no column '_id'; columns found: {listed(record)}")
+        title, text = record.get("title"), _text(place, record, "text")
+        whole = f"{title} {text}".strip() if title else text
+        if str(record["_id"]) in found:
+            raise DataError(f"{place}: the _id {shown(record['_id'])} is there twice")
+        found[str(record["_id"])] = whole
+    return found
+
+
+def _of_positives(tables: Sequence[Rows]) -> tuple[dict[str, str], dict[str, str], Judged]:
+    """Queries whose corpus is what is similar to any of them."""
+    corpus: dict[str, str] = {}
+    queries: dict[str, str] = {}
+    judged: Judged = {}
+    for table in tables:
+        for place, record in zip(table.places, table.records):
+            query = _text(place, record, str(_named(record, _QUERY)))
+            document = _text(place, record, "positive")
+            corpus[document], queries[query] = document, query
+            judged.setdefault(query, {})[document] = 1.0
+    return corpus, queries, judged
+
+
+def reranked_of(
+    tables: Sequence[Rows], name: str, max_examples: int | None
+) -> tuple[Split, list[tuple[str, str]], Combine, int]:
+    """Queries with their documents, of which a reranker reads each with its query; see `retrieval_of`.
+
+    Raises:
+        DataError: a value is no text, or no number.
+    """
+    groups: dict[str, dict[str, float]] = {}
+    for table in tables:
+        for place, record in zip(table.places, table.records):
+            column = _named(record, _GAIN)
+            if column is None:
+                raise DataError(f"{place}: no column {listed(_GAIN)}; columns found: {listed(record)}")
+            own = groups.setdefault(_text(place, record, "query"), {})
+            own[_text(place, record, "document")] = _number(place, record, column)
+    kept = [query for query, own in groups.items() if any(gain > 0 for gain in own.values())]
+    if not kept:
+        raise DataError(f"{tables[0].path}: no query has a relevant document")
+    n_bare, kept = len(groups) - len(kept), _chosen(kept, max_examples)
+    pairs = [(query, document) for query in kept for document in groups[query]]
+    ends = np.cumsum([len(groups[query]) for query in kept])[:-1]
+    gains = [np.maximum(np.array(list(groups[query].values()), np.float32), 0) for query in kept]
+    split = _split(tuple(kept), name, [[query, groups[query]] for query in kept])
+    documents = tuple(np.split(np.arange(len(pairs)), ends))
+    return split, pairs, Ranking(documents, tuple(gains)), n_bare
+
+
+def _chosen(rows: list[Any], max_examples: int | None) -> list[Any]:
+    keep = subset(len(rows), max_examples)
+    return rows if keep is None else [rows[i] for i in keep]
+
+
+def _split(texts: tuple[str, ...], name: str, content: Any) -> Split:
+    """Examples without labels, whose fingerprint is that of all that is read."""
+    fingerprint = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return Split(texts, None, np.ones(len(texts), dtype=np.int64), name, fingerprint)
+
+
+def _text(place: str, record: Mapping[str, object], column: str) -> str:
+    value = record.get(column)
+    if not isinstance(value, str) or not value:
+        raise DataError(f"{place}: column {column!r} contains {shown(value)}, expected some text")
+    return value
+
+
+def _number(place: str, record: Mapping[str, object], column: str) -> float:
+    value = record[column]
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not np.isfinite(number) or isinstance(value, bool):
+        raise DataError(f"{place}: column {column!r} contains {shown(value)}, expected a number")
+    return number

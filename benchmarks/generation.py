@@ -1,0 +1,108 @@
+"""Texts of the intact model and of 30 single layers off: all together, and by a loop with `generate`.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.generation [PROMPTS] [TOKENS] [NEW] [LOOPED] [--ends]
+
+A random model of SmolLM2-135M's shape with a LoRA of rank 8 on every linear map. The loop is PEFT's model,
+all prompts in one batch, for LOOPED of the 31 variants, scaled up. With --ends an eighth of the vocabulary
+ends a text. Times are of the processor, because they hardly depend on what else runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from adapter_probe.replay.decoding import Decoder, Decoding
+from adapter_probe.replay.replay import Replay
+from adapter_probe.replay.sharing import cast_copy
+from adapter_probe.replay.switches import Switches
+from adapter_probe.replay.two_weights import finished_maps
+
+VOCABULARY, LAYERS, TOGETHER, PAD = 49152, 30, 8, 2
+
+
+def made(ends: bool) -> nn.Module:
+    torch.manual_seed(0)
+    base = LlamaForCausalLM(LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=576, intermediate_size=1536, num_hidden_layers=LAYERS,
+        num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=2048, tie_word_embeddings=True,
+        bos_token_id=1, eos_token_id=PAD, pad_token_id=PAD, initializer_range=0.04,
+    )).eval()  # fmt: skip
+    if ends:
+        drawn = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(5))
+        base.generation_config.eos_token_id = drawn[: VOCABULARY // 8].tolist()
+    model = get_peft_model(base, LoraConfig(r=8, target_modules="all-linear")).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.002)
+    return model
+
+
+def drawn_prompts(n: int, tokens: int) -> tuple[dict[str, Tensor], list[int]]:
+    """Prompts of half to all of so many tokens, in order of length, padded on the left."""
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.randint(tokens // 2, tokens + 1, (n,), generator=generator).sort().values
+    lengths[-1] = tokens
+    ids = torch.randint(10, VOCABULARY, (n, tokens), generator=generator)
+    mask = (torch.arange(tokens) >= tokens - lengths[:, None]).long()
+    return {"input_ids": torch.where(mask.bool(), ids, PAD), "attention_mask": mask}, lengths.tolist()
+
+
+def together(model: nn.Module, x: dict[str, Tensor], lengths: list[int], new: int) -> np.ndarray:
+    finished = cast_copy(model, torch.float32, finished_maps(model))
+    example = {name: values[-3:, -12:].clone() for name, values in x.items()}
+    example["attention_mask"][0, :3] = 0
+    replay = Replay(finished, {name: values[-1:] for name, values in example.items()})
+    decoder = Decoder(finished, replay.layers, Switches(), replay, example)
+    masks = np.ones((1 + LAYERS, 2 * LAYERS), dtype=bool)
+    for layer in range(LAYERS):
+        masks[1 + layer, 2 * layer : 2 * layer + 2] = False
+    began, found = time.process_time(), []
+    for first in range(0, len(lengths), TOGETHER):
+        part = slice(first, first + TOGETHER)
+        own = {name: values[part, -max(lengths[part]) :] for name, values in x.items()}
+        found.append(decoder.texts(own, masks, Decoding(new)))
+    print(f"together: {time.process_time() - began:.1f} s, rows shared by {decoder.shared}")
+    return np.concatenate(found, axis=1)
+
+
+def looped(model: nn.Module, x: dict[str, Tensor], new: int, variants: list[int], ours: np.ndarray) -> None:
+    base, began, equal = model.get_base_model(), time.process_time(), []
+    for variant in variants:
+        inside = base.model.layers[variant - 1].modules() if variant else ()
+        tuned = [module for module in inside if isinstance(module, BaseTunerLayer)]
+        for module in tuned:
+            module.enable_adapters(False)
+        with torch.no_grad():
+            tokens = base.generate(**x, max_new_tokens=new, do_sample=False, pad_token_id=PAD)
+        for module in tuned:
+            module.enable_adapters(True)
+        own = nn.functional.pad(tokens[:, x["input_ids"].shape[1] :], (0, new), value=PAD)[:, :new].numpy()
+        equal.append((np.where(ours[variant] < 0, PAD, ours[variant]) == own).all(axis=1).mean())
+    seconds = (time.process_time() - began) / len(variants) * len(ours)
+    print(
+        f"loop: {seconds:.1f} s ({len(variants)} of {len(ours)} variants), equal texts {np.mean(equal):.3f}"
+    )
+    print(f"texts equal to the intact model's: {(ours == ours[:1]).all(axis=-1)[1:].mean():.3f}")
+
+
+def main() -> None:
+    numbers = [int(text) for text in sys.argv[1:] if text.isdecimal()]
+    n, tokens, new, some = (*numbers, *(16, 40, 12, 3)[len(numbers) :])
+    torch.set_num_threads(1)
+    model = made("--ends" in sys.argv)
+    x, lengths = drawn_prompts(n, tokens)
+    ours = together(model, x, lengths, new)
+    looped(model, x, new, np.linspace(0, LAYERS, some).round().astype(int).tolist(), ours)
+
+
+if __name__ == "__main__":
+    main()

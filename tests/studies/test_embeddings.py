@@ -1,0 +1,260 @@
+"""Embeddings and rerankers: scores of every span beside the evaluators of sentence-transformers."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from byte_tokenizer import byte_tokenizer
+from mask_loop import randomise
+from peft import LoraConfig, get_peft_model, inject_adapter_in_model, set_peft_model_state_dict
+from peft_folders import KV, reference, saved, span_off, written
+from refusals import naming
+from safetensors.torch import load_file
+from sklearn.metrics import ndcg_score
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
+
+import adapter_probe as ap
+from adapter_probe.data.combining import ranking_scores
+
+TEXTS = ["the cat saw a dog", "fine", "the house was big", "a cruel bird", "the dog met the bad cat", "a cat"]
+PAIRS = [
+    {"sentence1": one, "sentence2": other, "score": (3 * i + 5 * j) % 7 / 2}
+    for i, one in enumerate(TEXTS[:4])
+    for j, other in enumerate(TEXTS[2:])
+    if one != other
+]
+TRIPLETS = [
+    {"anchor": TEXTS[i], "positive": TEXTS[(i + 2) % 6], "negative": TEXTS[(i + 3) % 6]} for i in range(6)
+]
+CORPUS = {f"d{i}": text for i, text in enumerate([*TEXTS, "a big cat", "the bird saw the house", "bad dog"])}
+QUERIES = {"q0": "cat", "q1": "the bird", "q2": "a house", "q3": "nothing"}
+JUDGED = {"q0": {"d0": 1, "d5": 1, "d6": 1}, "q1": {"d3": 1, "d7": 1}, "q2": {"d2": 1}, "q3": {"d1": 0}}
+LORA = LoraConfig(r=4, target_modules=["query", "value"], task_type="FEATURE_EXTRACTION")
+
+
+def base_of(folder: Path) -> Path:
+    """A tiny encoder with its tokenizer."""
+    tokenizer = byte_tokenizer(True)
+    tokenizer.pad_token, tokenizer.chat_template = tokenizer.eos_token, None
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=24, num_hidden_layers=3, num_attention_heads=4,
+        intermediate_size=40, max_position_embeddings=64, initializer_range=0.5,
+    )  # fmt: skip
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LoRA of PEFT for feature extraction."""
+    folder = tmp_path_factory.mktemp("features")
+    model = get_peft_model(
+        BertModel.from_pretrained(base_of(folder / "base"), add_pooling_layer=False),
+        LoraConfig(
+            r=4, target_modules=["query", "value", "intermediate.dense"], task_type="FEATURE_EXTRACTION"
+        ),
+    )
+    randomise(model, 0.4)
+    model.save_pretrained(folder / "lora")
+    return folder / "lora"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of sentence-transformers: a Transformer with an adapter, pooling, a map, normalisation."""
+    st = pytest.importorskip("sentence_transformers")
+    models = importlib.import_module("sentence_transformers.models")
+    folder = tmp_path_factory.mktemp("library")
+    transformer = models.Transformer(str(base_of(folder / "base")), max_seq_length=40)
+    modules = [
+        transformer, models.Pooling(24, pooling_mode="mean"), models.Dense(24, 16),
+        models.Normalize(),
+    ]  # fmt: skip
+    model = st.SentenceTransformer(
+        modules=modules, prompts={"query": "the query ", "document": ""}, device="cpu"
+    )
+    model.save_pretrained(str(folder / "model"), create_model_card=False)
+    made = get_peft_model(BertModel.from_pretrained(folder / "base", add_pooling_layer=False), LORA)
+    randomise(made, 0.4)
+    made.save_pretrained(folder / "model")
+    return folder / "model"
+
+
+def opened(library: Path, off: bool) -> Any:
+    """The library's own model with the adapter put into its Transformer by PEFT."""
+    from sentence_transformers import SentenceTransformer
+
+    (library / "adapter_config.json").rename(library / "aside.json")  # whose loading needs a newer PEFT
+    model = SentenceTransformer(str(library), device="cpu")
+    (library / "aside.json").rename(library / "adapter_config.json")
+    if not off:
+        inside = inject_adapter_in_model(LORA, model[0].auto_model)
+        found = set_peft_model_state_dict(inside, load_file(library / "adapter_model.safetensors"))
+        assert not found.unexpected_keys
+    return model
+
+
+def collection(folder: Path) -> Path:
+    """The queries and documents in BEIR's layout."""
+    (folder / "qrels").mkdir(parents=True)
+    rows = {"corpus": CORPUS, "queries": QUERIES}
+    for name, texts in rows.items():
+        lines = [json.dumps({"_id": key, "text": text}) for key, text in texts.items()]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    lines = [
+        f"{query}\t{document}\t{gain}" for query, own in JUDGED.items() for document, gain in own.items()
+    ]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    return folder
+
+
+def evaluated(library: Path, name: str, off: bool) -> dict[str, float]:
+    """What the evaluators of sentence-transformers say."""
+    from sentence_transformers import evaluation
+
+    if name == "pairs":
+        columns = [[row[column] for row in PAIRS] for column in ("sentence1", "sentence2", "score")]
+        made = evaluation.EmbeddingSimilarityEvaluator(*columns)
+    elif name == "triplets":
+        made = evaluation.TripletEvaluator(
+            *([row[column] for row in TRIPLETS] for column in ("anchor", "positive", "negative"))
+        )
+    else:
+        relevant = {query: {d for d, gain in own.items() if gain} for query, own in JUDGED.items()}
+        made = evaluation.InformationRetrievalEvaluator(QUERIES, CORPUS, relevant)
+    return made(opened(library, off))
+
+
+@pytest.mark.parametrize(
+    ("name", "metrics"),
+    [
+        ("pairs", {"spearman": "spearman_cosine", "pearson": "pearson_cosine"}),
+        ("triplets", {"pairwise_accuracy": "cosine_accuracy"}),
+        (
+            "retrieval",
+            {"ndcg@10": "cosine_ndcg@10", "mrr@10": "cosine_mrr@10", "recall@10": "cosine_recall@10"},
+        ),
+    ],
+)
+def test_scores_are_those_of_the_evaluators_intact_and_with_all_off(name, metrics, library, tmp_path):
+    data = {"pairs": PAIRS, "triplets": TRIPLETS}.get(name) or collection(tmp_path / "beir")
+    theirs = [evaluated(library, name, off) for off in (False, True)]
+    for metric, called in metrics.items():
+        study = ap.ablate(library, data=data, metric=metric, out=tmp_path / metric, progress=False)
+        own = [study.summary.intact_score, study.summary.removed_score]
+        np.testing.assert_allclose(own, [one[called] for one in theirs], atol=1e-5)
+    assert np.ptp(study.results.outputs, axis=0).max() > 0.05
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+def test_similarities_of_every_span_equal_the_loop(pooling, adapter, tmp_path):
+    study = ap.ablate(adapter, data=PAIRS, pooling=pooling, out=tmp_path / "out", progress=False)
+    model, layers = reference(adapter, "FEATURE_EXTRACTION")
+    tokenizer = AutoTokenizer.from_pretrained(adapter.parent / "base")
+
+    def embedding(text: str) -> torch.Tensor:
+        states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+        return {"mean": states.mean(0), "cls": states[0], "last": states[-1]}[pooling]
+
+    for variant, (first, last) in enumerate(study.results.spans.tolist()):
+        span_off(layers, first, last)
+        with torch.no_grad():
+            own = [
+                torch.cosine_similarity(embedding(row["sentence1"]), embedding(row["sentence2"]), dim=0)
+                for row in PAIRS
+            ]
+        np.testing.assert_allclose(study.results.outputs[variant, :, 0], np.array(own), atol=1e-5)
+
+
+def test_a_reranker_is_scored_by_query(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(base_of(tmp_path / "base"))
+    torch.manual_seed(1)
+    config = BertConfig.from_pretrained(tmp_path / "base", num_labels=1)
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "base")
+    base = BertForSequenceClassification.from_pretrained(tmp_path / "base")
+    model = get_peft_model(base, LoraConfig(r=4, target_modules=["query", "value"], task_type="SEQ_CLS"))
+    randomise(model, 0.4)
+    model.save_pretrained(tmp_path / "lora")
+    rows = [
+        {"query": query, "document": text, "relevance": (3 * i + j) % 3 if i < 3 else 0}
+        for i, query in enumerate(QUERIES.values())
+        for j, text in enumerate(CORPUS.values())
+    ]
+    study = ap.ablate(tmp_path / "lora", data=rows, out=tmp_path / "out", progress=False)
+    assert study.summary.n_examples == 3  # the last query has no relevant document
+    model.eval()
+    found = []
+    for query in list(QUERIES.values())[:3]:
+        own = [row for row in rows if row["query"] == query]
+        with torch.no_grad():
+            scores = [
+                float(model(**tokenizer(query, row["document"], return_tensors="pt")).logits) for row in own
+            ]
+        gains = [row["relevance"] for row in own]
+        better = [(i, j) for i in range(9) for j in range(9) if gains[i] > gains[j]]
+        found.append(
+            (ndcg_score([gains], [scores], k=10), np.mean([scores[i] > scores[j] for i, j in better]))
+        )
+    expected = np.mean(found, axis=0)
+    assert study.summary.intact_score == pytest.approx(expected[0], abs=1e-5)
+    pairs = ap.ablate(
+        tmp_path / "lora", data=rows, metric="ordered_pairs", out=tmp_path / "pairs", progress=False
+    )
+    assert pairs.summary.intact_score == pytest.approx(expected[1], abs=1e-5)
+
+
+def test_a_ranking_of_graded_documents_has_scikit_learns_ndcg():
+    draw = np.random.default_rng(0)
+    for _ in range(20):
+        scores, gains = draw.normal(size=30), draw.integers(0, 4, 30).astype(np.float32)
+        assert ranking_scores(scores, gains)[0] == pytest.approx(ndcg_score([gains], [scores], k=10))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"qrels/test.tsv": "query-id\tcorpus-id\tscore\nq0\td99\t1\n"},
+            ("line 2", "corpus-id", "'d99'", "_id"),
+        ),
+        (
+            {"qrels/test.tsv": "query-id\tcorpus-id\tscore\nq9\td0\t1\n"},
+            ("line 2", "query-id", "'q9'", "_id"),
+        ),
+        (
+            {"qrels/test.tsv": "query-id\tcorpus-id\tscore\nq0\td0\tx\n"},
+            ("line 2", "'score'", "'x'", "number"),
+        ),
+        ({"qrels/test.tsv": "query-id\tcorpus-id\tscore\nq0\td0\t0\n"}, ("no query", "relevant")),
+        ({"corpus.jsonl": ""}, ("corpus.jsonl", "empty")),
+        ({"corpus.jsonl": '{"_id": "d0"}\n'}, ("line 1", "'text'", "some text")),
+    ],
+)
+def test_a_damaged_collection_is_one_line(change, words, adapter, tmp_path):
+    folder = collection(tmp_path / "beir")
+    for name, content in change.items():
+        (folder / name).write_text(content)
+    with pytest.raises(ap.DataError, match=naming(*words)):
+        ap.ablate(adapter, data=folder, pooling="mean", out=tmp_path / "out", progress=False)
+
+
+def test_how_embeddings_are_pooled_has_to_be_known(adapter, library, tmp_path):
+    given = {"data": PAIRS, "out": tmp_path / "out", "progress": False}
+    with pytest.raises(ap.CheckpointError, match=naming("--pooling", "mean, cls or last")):
+        ap.ablate(adapter, **given)
+    with pytest.raises(ap.CheckpointError, match=naming("modules.json", "omit --pooling mean")):
+        ap.ablate(library, pooling="mean", **given)
+    causal = saved(tmp_path, "llama", KV, "CAUSAL_LM", ["q_proj"])
+    with pytest.raises(ap.CheckpointError, match=naming("--pooling mean", "embeddings")):
+        ap.ablate(causal, pooling="mean", data=written(tmp_path, [{"text": "a"}]), progress=False)
+    rows = [{"anchor": "a cat", "positive": "fine", "negative": None}] * 2
+    with pytest.raises(ap.DataError, match=naming("line 1", "negative")):
+        ap.ablate(adapter, pooling="mean", **{**given, "data": rows})
