@@ -14,11 +14,12 @@ from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.text_scores import scores_of
 from adapter_probe.errors import ModelError
-from adapter_probe.replay.decoding import NO_TOKEN, NOT_FINITE, Decoder, Decoding
+from adapter_probe.replay.decoding import Decoder
 from adapter_probe.replay.recording import Inputs
 from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.stacks import in_copy
 from adapter_probe.replay.switches import Switches
+from adapter_probe.replay.writing import NO_TOKEN, NOT_FINITE, Decoding
 
 from .heap import available_memory
 
