@@ -135,8 +135,8 @@ LANGUAGE_METRICS = {
     "kl": LanguageMetric("KL divergence from the intact model", _FREE, "tokens", "nats"),
     "agreement": LanguageMetric("agreement with the intact model", _FREE, "tokens"),
     "text_match": LanguageMetric("exact match", _WRITTEN),
-    "contains": LanguageMetric("texts that contain the answer", _WRITTEN),
-    "number": LanguageMetric("right last numbers", _WRITTEN),
+    "contains": LanguageMetric("answers contained", _WRITTEN),
+    "number": LanguageMetric("correct numbers", _WRITTEN),
     "token_f1": LanguageMetric("token F1", _WRITTEN, "texts"),
     "rouge_l": LanguageMetric("ROUGE-L", _WRITTEN, "texts"),
 }

@@ -19,7 +19,7 @@ import numpy as np
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.errors import ResultsError
 from adapter_probe.formulas import NO_CLASS
-from adapter_probe.metrics import LOSSES, OF_PAIRS, PROPORTIONS, RATIOS
+from adapter_probe.metrics import GENERATED, LOSSES, OF_PAIRS, PROPORTIONS, is_generated, is_ratio
 from adapter_probe.race_settings import LONGEST, RaceSettings
 
 from .confidence_sequences import Evidence
@@ -42,19 +42,26 @@ def refuse_unraced(metric: str, kind: str) -> None:
     Raises:
         ResultsError: it is one.
     """
-    if metric in ("accuracy", "squad_f1", "exact_match", *PROPORTIONS):
+    if metric in ("accuracy", "squad_f1", "exact_match", *PROPORTIONS, *GENERATED):
         return
     if metric == "agreement" and kind == "classification":
         return
     if metric in LOSSES:
         why = "has no range, so one example can change it by any amount and no number of examples bounds it"
-    elif metric in RATIOS:
+    elif is_generated(metric):
+        why = "is a number per text whose range is not known"
+    elif is_ratio(metric):
         why = "is a share of tokens, and not a mean over examples"
     else:
         why = "is not a mean over examples, so a part of them bounds it by no known rule"
     others = {"classification": "accuracy or agreement", "extractive": "squad_f1 or exact_match"}
     ways = f"give --metric {others[kind]}" if kind in others else "score right answers, such as of choices"
     raise ResultsError(f"--race is not possible with the metric {metric}: it {why}; {ways}, or omit --race")
+
+
+def is_whole(metric: str) -> bool:
+    """Whether the scores of examples are 0 or 1, and nothing in between."""
+    return metric == "agreement" or not (metric in ("squad_f1", *OF_PAIRS) or is_ratio(metric))
 
 
 def example_scores(results: AblationResults) -> np.ndarray:
@@ -64,9 +71,12 @@ def example_scores(results: AblationResults) -> np.ndarray:
         results: with a metric that `refuse_unraced` lets pass.
     """
     found = results.predictions
-    if results.kind == "extractive" or results.metric in OF_PAIRS:
+    if not is_whole(results.metric):
         return np.asarray(found, dtype=np.float64)
-    right = 0 if results.greedy is not None else results.scored_with
+    as_zero = results.greedy is not None or is_generated(results.metric)
+    right = 0 if as_zero else results.scored_with
+    if results.kind == "extractive":
+        right = 1
     known = np.isfinite(found) if found.dtype.kind == "f" else found != NO_CLASS
     return np.where(known, found == right, np.nan)
 

@@ -26,7 +26,10 @@ Texts = list[tuple[str, str]]
 
 def is_collection(path: Path) -> bool:
     """Whether a folder has BEIR's layout."""
-    return path.is_dir() and (path / f"{CORPUS}.jsonl").is_file()
+    try:
+        return (path / f"{CORPUS}.jsonl").is_file()
+    except (OSError, ValueError):  # a name that no file can have, which is refused where it is read
+        return False
 
 
 def files_of_collection(folder: Path, split: str) -> tuple[str, ...]:

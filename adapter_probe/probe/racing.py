@@ -11,6 +11,7 @@ import numpy as np
 from adapter_probe.analysis.racing import (
     RaceState,
     example_scores,
+    is_whole,
     order_of,
     refuse_no_choice,
     refuse_unraced,
@@ -27,7 +28,7 @@ from .outputs import Arrays, assemble_results
 from .plan import nodes_by_site
 from .request import AblationRequest
 
-_NOT_COMPUTED = -1  # in outputs of other examples: finite, and no answer to a question
+_NOT_COMPUTED = -1  # in outputs of other examples: finite, no answer to a question, no token of a text
 
 
 class RaceRun(RunDirectory):
@@ -74,7 +75,7 @@ class RaceRun(RunDirectory):
             CheckpointError: an output of the intact model is NaN or infinite.
             ResultsError: a part cannot be written.
         """
-        whole = self._request.metric != "squad_f1"
+        whole = is_whole(self._request.metric)
         race = RaceState(self._spans, self._n, self._settings, self.plan["round_ends"], whole)
         order = order_of(self._n, self._settings.race_seed)
         early, reported = self._request.model.forks_early, 0

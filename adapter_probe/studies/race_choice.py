@@ -9,6 +9,7 @@ import numpy as np
 
 from adapter_probe.analysis.racing import WITHIN, order_of
 from adapter_probe.analysis.removable import longest_removable
+from adapter_probe.data.generating import Generation
 from adapter_probe.data.prompting import Prompting
 from adapter_probe.errors import ResultsError
 from adapter_probe.race_settings import LONGEST, RaceOptions
@@ -29,7 +30,7 @@ def race_for(call: Prune, checkpoint: Path, data: Sequence[str]) -> Race:
         checkpoint, goal=LONGEST, within=call.within, base=call.base, data=data, sites=call.sites,
         strength=call.strength, label_names=call.label_names, encoding=call.encoding,
         dequantise=call.dequantise, device=call.device, threads=call.threads, progress=call.progress,
-        **vars(RaceOptions.of(call)), **vars(Prompting.of(call)),
+        **vars(RaceOptions.of(call)), **vars(Prompting.of(call)), **vars(Generation.of(call)),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from peft_folders import KV, saved, written
 from refusals import names
 
 import adapter_probe as ap
@@ -163,6 +164,20 @@ def test_a_damaged_race(race, tmp_path):
     with pytest.raises(ResultsError) as error:
         ap.load(copied)
     assert names(str(error.value), "race.json", "n_read", "many")
+
+
+def test_texts_that_a_model_writes(tmp_path):
+    model = saved(tmp_path, "llama", KV, "CAUSAL_LM", ["q_proj", "v_proj", "up_proj"])
+    rows = [{"prompt": f"{'ab' * (n % 3)} {n}", "answer": "abc123"[n % 6]} for n in range(40)]
+    asked = {
+        "data": written(tmp_path, rows), "generate": True, "max_new_tokens": 4, "metric": "contains",
+        "precision": "float64", "progress": False,
+    }  # fmt: skip
+    whole = ap.ablate(model, out=tmp_path / "a", **asked)
+    within = float(np.median(drops(whole))) + 1
+    found = ap.race(model, within=max(within, 0.5), out=tmp_path / "r", **asked)
+    fits = drops(whole) <= found.summary.within_points
+    assert found.spans["decision"].tolist() == ["within" if one else "beyond" for one in fits]
 
 
 @pytest.mark.parametrize(
