@@ -16,7 +16,7 @@ from adapter_probe.jobs.resources import Resources
 from adapter_probe.records import by_field
 from adapter_probe.results.atomic import make_folder, write_csv
 from adapter_probe.results.schema import PARAMETERS_CSV
-from adapter_probe.settings import SUBLAYERS
+from adapter_probe.settings import SUBLAYERS, fields_of
 from adapter_probe.spans import SITES, Stack
 
 from .ablate import ablate
@@ -169,7 +169,8 @@ def _run(file: Path, out: Path, resources: Resources, progress: bool) -> Suite:
                 about.ablation, checkpoint=folder, out=place, device=resources.device,
                 threads=resources.threads, cluster=resources.cluster, progress=progress,
             )  # fmt: skip
-            ablations.setdefault(request.task.name, []).append(ablate(**vars(asked)))
+            given = {one.name: getattr(asked, one.name) for one in fields_of(Ablate)}
+            ablations.setdefault(request.task.name, []).append(ablate(**given))
     return Suite(out, trade, sweep, ablations, parameters)
 
 

@@ -36,7 +36,7 @@ shape = dict(hidden_size=192, num_hidden_layers=12, num_attention_heads=3, inter
 placed = place(BertForSequenceClassification(BertConfig(**shape, vocab_size=50)).eval(), Adapters(size=8))
 texts = np.random.default_rng(0).integers(5, 50, (4, 300))
 examples = Examples(None, Encoded(tuple(texts), tuple(np.zeros_like(texts)), ""))
-opened, cpu = SimpleNamespace(model=placed.base), torch.device("cpu")
+opened, cpu = SimpleNamespace(model=placed.base, embedding=None, quantised=None), torch.device("cpu")
 request = AblationRequest(opened, examples, "accuracy", AblationSettings(), cpu)
 runner = next(general_runners(request, torch.float32, 1))
 in_use = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20

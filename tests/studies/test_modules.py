@@ -69,10 +69,10 @@ def stacks(study, model) -> dict[str, list[dict[str, list]]]:
 
 def chosen(layers: list[dict[str, list]], module: str, first: int, last: int) -> list:
     """The modules of a row of the map; a module is named by an end of its path that is its own."""
-    found = []
+    found, whole = [], any(module_path(module) in own for own in layers)
     for number, own in enumerate(layers):
         for path, modules in own.items():
-            ends = [path] if module == path else [".".join(path.split(".")[n:]) for n in range(9)]
+            ends = [path] if whole else [".".join(path.split(".")[n:]) for n in range(9)]
             if first <= number <= last and (module == "all" or module_path(module) in ends):
                 found += modules
     return found
@@ -82,7 +82,7 @@ def chosen(layers: list[dict[str, list]], module: str, first: int, last: int) ->
 def test_every_cell_equals_the_loop(name: str):
     model, given = made(name)
     study = ap.ablate(model, by="module", **given)
-    results, whole = study.results, copy.deepcopy(model)
+    results, whole = study.results, copy.deepcopy(model).eval()
     of = stacks(study, whole)
     for row, (module, (first, last)) in enumerate(zip(results.modules.tolist(), results.spans.tolist())):
         stack = "" if results.stacks is None else str(results.stacks[row])
