@@ -170,8 +170,10 @@ def prune(call: Prune) -> Pruning:
         assert study is not None
         assert within is not None
         with activity("prune: choosing the span", call.progress):
-            choose = _choose_by_race if isinstance(study, Race) else _choose
-            choice = choose(request, study, checkpoint, within, call.basis)
+            if isinstance(study, Race):
+                choice = _choose_by_race(request, study, checkpoint, within)
+            else:
+                choice = _choose(request, study, checkpoint, within, call.basis)
     if by_rank is not None:
         _refuse_other(request, by_rank.study, checkpoint)
         choice = _Choice(None, "half", by_rank.n_examples, by_rank.measured)
@@ -214,14 +216,18 @@ def _chosen_by(call: Prune, checkpoint: Path, data: Sequence[str]) -> Ablation |
     if call.race:
         return race_for(call, checkpoint, data)
     given = call.chosen_by
-    study = given if isinstance(given, Ablation | Race) else load(given)
-    return study if isinstance(study, Race) else ablations_of([study])[0]
+    if isinstance(given, Ablation | Race):
+        return given
+    study = load(given)
+    return study if isinstance(study, Ablation | Race) else ablations_of([given])[0]
 
 
 def _metric_of(study: Ablation | Race | None) -> str | None:
     """The metric that the span was chosen by; None for that of the task."""
-    if study is None or isinstance(study, Race):
-        return study and study.summary.metric
+    if study is None:
+        return None
+    if isinstance(study, Race):
+        return study.summary.metric
     return study.results.metric if study.has_predictions else study.summary.metric
 
 
@@ -278,9 +284,7 @@ def _choose(
     return _Choice(span, "half" if study.has_predictions else "all", n_examples, measured, warning)
 
 
-def _choose_by_race(
-    request: AblationRequest, study: Race, checkpoint: Path, within: float, basis: Basis
-) -> _Choice:
+def _choose_by_race(request: AblationRequest, study: Race, checkpoint: Path, within: float) -> _Choice:
     """The longest span within the tolerance by a race; see `chosen_in_race`."""
     _refuse_other(request, study, checkpoint)
     span, n, rest = chosen_in_race(study, within)
