@@ -33,6 +33,7 @@ _WORDS = {
     Callable: "function",
 }
 _UNKNOWN = object()
+_CONTENT = "{[.-0123456789"  # how JSON or a list of numbers begins
 
 
 def checked(function: Callable[P, Result]) -> Callable[P, Result]:
@@ -190,8 +191,8 @@ def _comparable(kind: Any) -> bool:
 
 def _fitting(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
     if (fitted := _fitted_one(value, kinds)) is not _UNKNOWN:
-        if any(get_origin(kind) is Mapping for kind in kinds):  # text may be its content, too
-            return fitted
+        if isinstance(value, str) and value[:1] in _CONTENT and any(get_origin(k) is Mapping for k in kinds):
+            return fitted  # the content in place of a file
         if Path in kinds or any(Path in kinds_of(get_args(kind)[0]) for kind in kinds if _of_many(kind)):
             named = any(Path in kinds_of(get_args(kind)[0]) for kind in kinds if _of_many(kind))
             several = fitted if named and isinstance(fitted, (tuple, list)) else (fitted,)

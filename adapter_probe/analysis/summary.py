@@ -290,7 +290,8 @@ def _warning(tables: AblationTables, intact: float, removed: float, results: Abl
 
 
 def _off(results: AblationResults) -> str:
-    return done_text("ablated", strength_of(results.identity)).removeprefix("switched ")
+    done = done_text("ablated", strength_of(results.identity), results.settings.get("rank") or 0)
+    return done.removeprefix("switched ")
 
 
 def _layer_parameters(results: AblationResults) -> tuple[int, ...] | None:

@@ -218,7 +218,7 @@ def _group_rows(summary: AblationSummary) -> list[tuple[str, str]]:
 def _span_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     """The longest removable or shortest sufficient spans."""
     metric = summary.metric
-    what = plain_text(wording.best_span_text(summary.study, summary.strength or 0.0))
+    what = plain_text(wording.best_span_text(summary.study, summary.strength or 0.0, summary.rank or 0))
     rows = [
         (f"{what} within {wording.tolerance_text(float(tolerance), metric)}", span_drop_text(span, metric))
         for tolerance, span in summary.best_spans.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from adapter_probe.errors import CheckpointError, install_extra, listed, one_line
 from adapter_probe.replay.tensors import split
+from adapter_probe.startup import import_needed
 
 from .files import MODULES, read_json_file
 
@@ -126,7 +126,7 @@ def _load(folder: Path, name: str, inside: str) -> nn.Module:
         raise CheckpointError(f"{folder / inside} has a pickle and no safetensors file, which is not loaded")
     try:
         place, _, own = name.rpartition(".")
-        module = getattr(importlib.import_module(place), own)
+        module = getattr(import_needed(place), own)
         found: nn.Module = module.load(str(folder), subfolder=inside, local_files_only=True)
     except ModuleNotFoundError as error:
         raise CheckpointError(

@@ -162,7 +162,7 @@ def _embedded(
 
 
 def _left_out(n_bare: int) -> tuple[str, ...]:
-    said = f"{n_bare:,} queries have no relevant document and are left out"
+    said = f"queries without a relevant document, which are left out: {n_bare:,}"
     return (said,) if n_bare else ()
 
 

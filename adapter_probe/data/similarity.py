@@ -26,7 +26,10 @@ Texts = list[tuple[str, str]]
 
 def is_collection(path: Path) -> bool:
     """Whether a folder has BEIR's layout."""
-    return path.is_dir() and (path / f"{CORPUS}.jsonl").is_file()
+    try:
+        return (path / f"{CORPUS}.jsonl").is_file()
+    except (OSError, ValueError):  # a name that no file can have, which is refused where it is read
+        return False
 
 
 def files_of_collection(folder: Path, split: str) -> tuple[str, ...]:
@@ -105,7 +108,7 @@ def triplets_of(
             own += [_text(place, {one: text}, one) for text in given if text is not None]
         if len(own) < 3:
             raise DataError(f"{place}: has no negative text; leave the row out, or the column in all rows")
-        found.append([places.of(text, "") for text in own])
+        found.append([places.of(own[0], "query"), *(places.of(text, "document") for text in own[1:])])
     most = max(map(len, found))
     padded = np.array([one + [-1] * (most - len(one)) for one in found], dtype=np.int64)
     texts = [text for text, _ in places.texts]

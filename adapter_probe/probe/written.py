@@ -14,11 +14,12 @@ from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.text_scores import scores_of
 from adapter_probe.errors import ModelError
-from adapter_probe.replay.decoding import NO_TOKEN, NOT_FINITE, Decoder, Decoding
+from adapter_probe.replay.decoding import Decoder, base_of
 from adapter_probe.replay.recording import Inputs
 from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.stacks import in_copy
 from adapter_probe.replay.switches import Switches
+from adapter_probe.replay.writing import NO_TOKEN, NOT_FINITE, Decoding
 
 from .heap import available_memory
 
@@ -137,7 +138,7 @@ def prepared_runner(request: AblationRequest, module: nn.Module, lanes: int) -> 
     switches = Switches(request.settings.strength, request.settings.rank)
     assert isinstance(encoded, EncodedPrompts), "prompts are written to"
     device = next(t.device for t in module.parameters() if t.device.type != "meta")
-    base: Any = module.get_base_model() if hasattr(module, "get_base_model") else module
+    base = base_of(module)
     if not hasattr(base, "generation_config"):
         raise ModelError(f"a {type(base).__name__} has no generate of Transformers, so it does not write")
     prompts = example_prompts(encoded)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,38 +26,12 @@ from .recording import Inputs, changed, configurations, without_records
 from .replay import Replay
 from .sharing import sharing
 from .stacks import Layer, in_copy
+from .steps import Path, Step, Unshared, mapped
 from .switches import Switches
 from .variants import Plan, Rows, together
+from .writing import Decoding, Noise, Stop, configuration
 
-NO_TOKEN, NOT_FINITE = -1, -2
-"""In place of a token after the end of a text, and of all tokens of one with a logit that is NaN."""
 _CHECKED_TOKENS = 4
-Path = tuple[object, ...]
-
-
-class Unshared(ModelError):
-    """The rows of some layer cannot be told apart, or are not a function of the pairs that they serve."""
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How texts are written.
-
-    Attributes:
-        max_new_tokens: the most tokens of a text.
-        temperature: what logits are divided by before noise is added to them, the same for all variants; 0
-            takes the likeliest token.
-        seed: of the noise.
-        ends: from the tokens of some texts, whether each is finished, beside those that end with the model's
-            own last token; None for no other ends.
-        each_step: called before every step.
-    """
-
-    max_new_tokens: int
-    temperature: float = 0.0
-    seed: int = 0
-    ends: Callable[[list[list[int]]], Sequence[bool]] | None = None
-    each_step: Callable[[], None] = lambda: None
 
 
 class Decoder:
@@ -82,7 +55,7 @@ class Decoder:
         example: Inputs, reason: str = "",
     ):  # fmt: skip
         self._whole, self._switches, self._replay = model, switches, replay
-        self.model: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self.model: Any = base_of(model)
         self.layers = list(layers)
         self._ends = np.cumsum([0, *(len(layer.parts) for layer in self.layers)])
         self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
@@ -116,7 +89,7 @@ class Decoder:
         other._replay = None if self._replay is None else self._replay.twin()
         whole: Any = sharing(self._whole) if other._replay is None else other._replay.model
         other._whole = whole
-        other.model = whole.get_base_model() if hasattr(whole, "get_base_model") else whole
+        other.model = base_of(whole)
         other.layers = in_copy(self.layers, self._whole, whole)
         return other
 
@@ -158,10 +131,10 @@ class Decoder:
                 parted = np.flatnonzero(ours[number, example] != own[example])
                 steps = min(parted[0] + 1 if len(parted) else len(own[example]), len(own_logits))
                 steps = min(steps, int((own[example] >= 0).sum()) + bool(len(parted)), len(our_logits))
-                row = number * len(every) + example
-                pair = (torch.stack([x[r] for x in of[:steps]]) for of, r in
-                        ((our_logits, row), (own_logits, int(example))))  # fmt: skip
-                largest = max(largest, compare(*pair, coarsest(self.model)))
+                row = number * len(every) + int(example)
+                found = torch.stack([x[row] for x in our_logits[:steps]])
+                expected = torch.stack([x[example] for x in own_logits[:steps]])
+                largest = max(largest, compare(found, expected, coarsest(self.model)))
         return largest
 
     def _written(
@@ -171,9 +144,9 @@ class Decoder:
             found = [self._alone(prompts, mask, how, examples, logits) for mask in masks]
             return np.stack([tokens for tokens, _ in found]), []
         assert self._replay is not None, "rows are shared by its plans"
-        step = _Step(self, masks, len(examples))
+        step = Step(self, masks, len(examples))
         every = {k: x.repeat(len(masks), *[1] * (x.dim() - 1)) for k, x in prompts.items()}
-        stop = _Stop(self.model, how, len(masks) * len(examples), step)
+        stop = Stop(self.model, how, len(masks) * len(examples), step)
         with self._replay.kept(), step.instead():
             made = self._generate(every, how, stop, np.tile(examples, len(masks)), logits)
         return stop.tokens(made[0]).reshape(len(masks), len(examples), -1), made[1]
@@ -182,19 +155,19 @@ class Decoder:
         self, prompts: Inputs, mask: np.ndarray, how: Decoding, examples: np.ndarray, logits: bool = False
     ) -> tuple[np.ndarray, list[Tensor]]:
         """The tokens ``[prompts, new tokens]`` of one variant by `generate`."""
-        stop = _Stop(self.model, how, len(examples))
+        stop = Stop(self.model, how, len(examples))
         with switched_by(self.layers, self._switches, mask), refused(how="through its own generate"):
             made = self._generate(prompts, how, stop, examples, logits)
         return stop.tokens(made[0]), made[1]
 
     def _generate(
-        self, prompts: Inputs, how: Decoding, stop: _Stop, examples: np.ndarray, logits: bool
+        self, prompts: Inputs, how: Decoding, stop: Stop, examples: np.ndarray, logits: bool
     ) -> tuple[Tensor, list[Tensor]]:
-        noise = [_Noise(how, examples)] if how.temperature else []
+        noise = [Noise(how, examples)] if how.temperature else []
         quiet = without_records(configurations(self.model), cache=True)
         with torch.no_grad(), quiet:
             made = self.model.generate(
-                **prompts, generation_config=_configuration(self.model, how, logits), logits_processor=noise,
+                **prompts, generation_config=configuration(self.model, how, logits), logits_processor=noise,
                 stopping_criteria=[stop],
             )  # fmt: skip
         return (made["sequences"], list(made["logits"])) if logits else (made, [])
@@ -209,10 +182,10 @@ class Decoder:
         """What a layer returns for rows whose sites are on or off, bool ``[rows, sites]``."""
         assert self._replay is not None, "rows are shared by its plans"
         if (on == on[0]).all():
-            self._replay.switch(call, on[0])
+            self._replay.switch(call, on[0].tolist())
             return forward(*args, **kwargs)
         plan = self._plans[call]
-        self._replay.switch(call, np.ones(on.shape[1], dtype=bool))
+        self._replay.switch(call, [True] * on.shape[1])
         rows = Rows(np.arange(len(on)), on, {}, all_at_once=True)
         with together(self.layers[call].module, plan, rows, self._replay.set):
             return forward(*args, **kwargs)
@@ -229,7 +202,7 @@ class Decoder:
 
             prompts = {k: x[-n:] for k, x in example.items()}
             noted = {la.module: _noting(k, la.module.forward, seen) for k, la in enumerate(self.layers)}
-            stop = _Stop(self.model, Decoding(2), n)
+            stop = Stop(self.model, Decoding(2), n)
             with changed(noted):
                 self._generate(prompts, Decoding(2), stop, np.arange(n), False)
             shapes.append(seen)
@@ -241,170 +214,9 @@ class Decoder:
             self._axes[key] = (longer[0], two[key][longer[0]] // 2) if longer else None
 
 
-class _Step:
-    """The rows of every layer in the current step of `generate`.
-
-    Level 0 is before any layer, level k + 1 after the call k. A pair is a variant and a prompt.
-    """
-
-    def __init__(self, decoder: Decoder, masks: np.ndarray, n_prompts: int):
-        self._decoder, self._masks, self._n = decoder, masks, n_prompts
-        self.variant = np.arange(len(masks)).repeat(n_prompts)
-        self.alive = np.ones(len(self.variant), dtype=bool)
-        self.finite = np.ones(len(self.variant), dtype=bool)
-        if decoder.shared == "states":
-            columns = [decoder.sites(call).stop for call in range(len(decoder.layers))]
-            self._kinds = [_places(masks[:, :end]) for end in (0, *columns)]
-        else:
-            self._kinds = [np.arange(len(masks))] * (len(decoder.layers) + 1)
-        self._text = np.tile(np.arange(n_prompts), len(masks))  # equal for equal texts so far
-        self._begun = False
-        self._base = self._top = 0  # the levels of the model's own code before and after its layers
-        self._levels: dict[int, _Level] = {}
-        self._cached: dict[int, np.ndarray] = {}  # by level, the row of each pair in the cache
-        numbers = {layer.module: k for k, layer in enumerate(decoder.layers)}
-        self._inside: dict[nn.Module, list[int]] = {
-            part: [numbers[m] for m in part.modules() if m in numbers] for part in self._parts()
-        }
-
-    def _parts(self) -> list[nn.Module]:
-        model = self._decoder.model
-        return [model, model.get_encoder()] if model.config.is_encoder_decoder else [model]
-
-    @contextmanager
-    def instead(self) -> Iterator[None]:
-        """Inside, the model computes rows that are shared."""
-        decoder = self._decoder
-        forwards = {
-            layer.module: functools.partial(self._layer, k, layer.module.forward)
-            for k, layer in enumerate(decoder.layers)
-        }
-        for part in self._parts():
-            own = part.forward
-            call = self._model if part is decoder.model else self._encoder
-            forwards[part] = functools.wraps(own)(functools.partial(call, part, own))
-        head = decoder.model.get_output_embeddings()
-        if type(head) is nn.Linear and "forward" not in vars(head):
-            # Of the last positions of longer rows, a linear map would be a product for each row alone.
-            forwards[head] = functools.partial(_contiguous, head.forward)
-        with changed(forwards):
-            yield
-
-    def _at(self, level: int) -> _Level:
-        """The rows of a level."""
-        if level not in self._levels:
-            kinds = self._kinds[level]
-            keys = self._text * len(self._masks) + kinds[self.variant]
-            pairs = np.flatnonzero(self.alive)
-            _, first, row = np.unique(keys[pairs], return_index=True, return_inverse=True)
-            rows = np.full(len(keys), -1)
-            rows[pairs] = row.reshape(-1)
-            self._levels[level] = _Level(pairs[first], rows)
-        return self._levels[level]
-
-    def _begin(self, part: nn.Module) -> None:
-        calls = self._inside[part]
-        if part is self._decoder.model and len(self._inside) > 1:
-            calls = [k for k in calls if k not in self._inside[self._parts()[1]]]
-        self._levels.clear()
-        before = [k + 1 for k in range(len(self._decoder.layers)) if not calls or k < calls[0]]
-        self._base = max(before, default=0) if part is self._decoder.model else 0
-        self._top = max((k + 1 for k in calls), default=self._base)
-
-    def _encoder(self, part: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._begin(part)
-        n, rows = len(self.variant), self._at(self._base).first
-        args, kwargs = _taken((args, kwargs), n, rows)
-        out = forward(*args, **kwargs)
-        return _taken(out, len(self._at(self._top).first), self._at(self._top).row)
-
-    def _model(self, part: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        ids = kwargs["decoder_input_ids" if len(self._inside) > 1 else "input_ids"]
-        if self._begun:
-            last = ids[:, -1].cpu().numpy()
-            self._text = _places(np.column_stack([self._text, last]))
-        self._begin(part)
-        cache = next((x for x in kwargs.values() if _layers_of_cache(x)), None)
-        if self._begun:
-            if cache is None:
-                raise Unshared("the model keeps no cache whose rows can be taken")
-            self._reorder(cache)
-        self._begun = True
-        kwargs = _taken(kwargs, len(self.variant), self._at(self._base).first)
-        out = forward(*args, **kwargs)
-        self._cached = {level: own.row for level, own in self._levels.items()}
-        top = self._at(self._top)
-        logits = out["logits"][:, -1:]
-        if len(logits) != len(top.first):
-            raise Unshared("the model's output has other rows than its last layer")
-        bad = ~logits.amax(dim=-1).isfinite().flatten().cpu().numpy()
-        if bad.any():
-            self.finite[(top.row >= 0) & bad[top.row]] = False
-        index = torch.from_numpy(np.maximum(top.row, 0)).to(logits.device)
-        out["logits"] = logits.index_select(0, index)
-        return out
-
-    def _layer(self, call: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        target = self._at(call + 1)
-        counts = {len(self._at(level).first): level for level in range(self._base, call + 2)}
-
-        def at_target(path: Path, x: Tensor) -> Tensor:
-            found = self._decoder.axis_of(call, path, x)
-            if found is None:
-                return x
-            axis, each = found
-            n = x.shape[axis] // each
-            if n == len(target.first):  # levels only divide rows, and keep their order
-                return x
-            if n not in counts:
-                raise Unshared(f"layer {call} is given {n} rows, which no layer before it has")
-            index = torch.from_numpy(self._at(counts[n]).row[target.first]).to(x.device)
-            if each == 1:
-                return x.index_select(axis, index)
-            return x.unflatten(axis, (n, each)).index_select(axis, index).flatten(axis, axis + 1)
-
-        args, kwargs = mapped((args, kwargs), at_target)
-        on = self._masks[self.variant[target.first], self._decoder.sites(call)]
-        return self._decoder.called(call, on, forward, args, kwargs)
-
-    def _reorder(self, cache: Any) -> None:
-        """Let every layer's part of the cache have the rows of this step."""
-        layers = self._decoder.layers
-        level_of = {_number_in_cache(layers[k]): k + 1 for k in range(self._base, len(layers))}
-        for number, own in _layers_of_cache(cache):
-            level = level_of.get(number, self._base)
-            new, old = self._at(level), self._cached[level]
-            index = old[new.first]
-            if len(index) <= old.max() or (index != np.arange(len(index))).any():
-                own.reorder_cache(torch.from_numpy(index))
-
-
-@dataclass(frozen=True)
-class _Level:
-    """Rows before or after a layer.
-
-    Attributes:
-        first: int64 ``[rows]``, a pair that each row serves.
-        row: int64 ``[pairs]``, the row that serves each pair; -1 of a finished text.
-    """
-
-    first: np.ndarray
-    row: np.ndarray
-
-
-def mapped(x: Any, change: Callable[[Path, Tensor], Any], path: Path = ()) -> Any:
-    """Arguments with their tensors changed, and everything else, caches among them, as it is."""
-    if isinstance(x, Tensor):
-        return change(path, x)
-    if type(x) in (tuple, list):
-        return type(x)(mapped(one, change, (*path, n)) for n, one in enumerate(x))
-    if type(x) is dict:
-        return {key: mapped(one, change, (*path, key)) for key, one in x.items()}
-    return x
-
-
-def _contiguous(forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    return forward(x.contiguous())
+def base_of(model: Any) -> Any:
+    """The model of transformers in a model of PEFT."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _noting(call: int, forward: Callable[..., Any], seen: dict[Any, Any]) -> Callable[..., Any]:
@@ -415,43 +227,6 @@ def _noting(call: int, forward: Callable[..., Any], seen: dict[Any, Any]) -> Cal
         return forward(*args, **kwargs)
 
     return functools.wraps(forward)(called)
-
-
-def _taken(x: Any, n: int, rows: np.ndarray) -> Any:
-    """What belongs to some of `n` rows, of arguments or results of a whole model."""
-    if hasattr(x, "to_tuple"):  # an output of transformers
-        return type(x)(**{key: _taken(one, n, rows) for key, one in x.items()})
-
-    def change(_: Path, x: Tensor) -> Tensor:
-        axis = next((i for i in (0, 1) if x.dim() > i + 1 and x.shape[i] == n), None)
-        return x if axis is None else x.index_select(axis, torch.from_numpy(rows).to(x.device))
-
-    if type(x) is dict:
-        return {key: _taken(one, n, rows) for key, one in x.items()}
-    return mapped(x, change)
-
-
-def _layers_of_cache(cache: Any) -> list[tuple[int, Any]]:
-    """The parts of a cache with the numbers of their layers; those of an encoder and a decoder have two."""
-    both = [getattr(cache, name, None) for name in ("self_attention_cache", "cross_attention_cache")]
-    found = [one for one in both if one is not None] or [cache]
-    layers = [getattr(one, "layers", None) for one in found]
-    if not all(isinstance(own, list) for own in layers):
-        return []
-    return [(n, one) for own in layers for n, one in enumerate(own or ()) if hasattr(one, "reorder_cache")]
-
-
-def _number_in_cache(layer: Layer) -> int:
-    """The number of a layer's part of the cache: the one that its attention knows, or that of its name."""
-    numbers = (getattr(module, "layer_idx", None) for module in layer.module.modules())
-    return next((n for n in numbers if isinstance(n, int)), int(layer.name.rpartition(".")[2]))
-
-
-def _places(keys: np.ndarray) -> np.ndarray:
-    """The place of each row among the distinct ones in ascending order."""
-    if not keys.shape[1]:
-        return np.zeros(len(keys), dtype=np.int64)
-    return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def _switched_alone(plan: Plan) -> Plan:
@@ -479,95 +254,3 @@ def switched_by(layers: Sequence[Layer], switches: Switches, mask: np.ndarray) -
             switches.set(module, True)
         for parameter, grad in needed:  # which PEFT changes with its switches
             parameter.requires_grad_(grad)
-
-
-def _configuration(model: Any, how: Decoding, logits: bool) -> Any:
-    """The model's own settings of `generate`, without beams and drawing."""
-    from copy import deepcopy
-
-    own = deepcopy(model.generation_config)
-    changes = {
-        "do_sample": False, "num_beams": 1, "num_return_sequences": 1, "max_new_tokens": how.max_new_tokens,
-        "max_length": None, "temperature": None, "top_p": None, "top_k": None, "min_p": None,
-        "typical_p": None,
-        "epsilon_cutoff": None, "eta_cutoff": None, "penalty_alpha": None, "use_cache": True,
-        "length_penalty": None, "early_stopping": None, "num_beam_groups": None, "diversity_penalty": None,
-        "cache_implementation": None, "return_dict_in_generate": logits, "output_logits": logits,
-        "output_scores": False, "output_attentions": False, "output_hidden_states": False,
-    }  # fmt: skip
-    for name, value in changes.items():
-        if value is not None or getattr(own, name, None) is not None:
-            setattr(own, name, value)
-    if own.pad_token_id is None or own.pad_token_id < 0:
-        last = own.eos_token_id
-        own.pad_token_id = last[0] if isinstance(last, list) else last or 0
-    return own
-
-
-class _Stop:
-    """Which texts are finished; `generate` asks after every token.
-
-    Args:
-        model: the model, whose own last tokens end a text.
-        how: how texts are written.
-        n: number of rows.
-        step: the rows of the layers, which need not compute finished texts.
-    """
-
-    def __init__(self, model: Any, how: Decoding, n: int, step: _Step | None = None):
-        last = model.generation_config.eos_token_id
-        self._last = list(last) if isinstance(last, (list, tuple)) else [] if last is None else [int(last)]
-        self._how, self._step, self._start = how, step, -1
-        self._length = np.zeros(n, dtype=np.int64)
-        self._finite = np.ones(n, dtype=bool) if step is None else step.finite
-
-    def __call__(self, ids: Tensor, scores: Any, **_: Any) -> Tensor:
-        self._how.each_step()
-        if self._start < 0:
-            self._start = ids.shape[1] - 1
-        n = ids.shape[1] - self._start
-        ended = np.isin(ids[:, -1].cpu().numpy(), self._last) | ~self._finite
-        done = self._length > 0
-        if self._how.ends is not None and (waits := np.flatnonzero(~done & ~ended)).size:
-            new = ids[:, self._start :].cpu().numpy()[waits]
-            texts, place = np.unique(new, axis=0, return_inverse=True)
-            ended[waits] = np.asarray(self._how.ends(texts.tolist()), dtype=bool)[place.reshape(-1)]
-        self._length[ended & ~done] = n
-        done = self._length > 0
-        if self._step is not None and not done.all():  # some loops go on for a step or two
-            self._step.alive = ~done
-        return torch.from_numpy(done).to(ids.device)
-
-    def tokens(self, sequences: Tensor) -> np.ndarray:
-        """The new tokens ``[rows, new tokens]`` of each text, as `Decoder.texts` says."""
-        new = sequences[:, self._start :].cpu().numpy().astype(np.int32)
-        found = np.full((len(new), self._how.max_new_tokens), NO_TOKEN, dtype=np.int32)
-        found[:, : new.shape[1]] = new
-        length = np.where(self._length > 0, self._length, new.shape[1])
-        found[np.arange(found.shape[1]) >= length[:, None]] = NO_TOKEN
-        found[~self._finite] = NOT_FINITE
-        return found
-
-
-class _Noise:
-    """Draws tokens: the largest of logits plus Gumbel noise, which is that of a softmax (Gumbel 1954).
-
-    The noise depends on the seed, the example and the number of the token, and not on the variant, so that
-    variants with the same distributions write the same.
-    """
-
-    def __init__(self, how: Decoding, examples: np.ndarray):
-        self._how, self._examples, self._start = how, examples, -1
-
-    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
-        if self._start < 0:
-            self._start = ids.shape[1]
-        own, place = np.unique(self._examples, return_inverse=True)
-        noise = []
-        for example in own.tolist():
-            seed = np.random.SeedSequence([self._how.seed, example, ids.shape[1] - self._start])
-            generator = torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0] >> 1))
-            uniform = torch.rand(scores.shape[1], generator=generator, dtype=torch.float64)
-            noise.append(-torch.log(-torch.log(uniform.clamp(1e-300, 1 - 1e-16))))
-        table = torch.stack(noise).to(scores)[torch.from_numpy(place.reshape(-1)).to(scores.device)]
-        return scores / self._how.temperature + table

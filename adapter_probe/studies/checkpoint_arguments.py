@@ -346,8 +346,8 @@ class Prune(
             )
         if self.race and self.ranks is not None:
             raise ResultsError("--race is about spans, and --ranks about directions; omit one of them")
-        if not self.race and (options := RaceOptions.of(self).slugs()):
-            raise ResultsError(f"{flag_of(next(iter(options)))} applies only to a race; add --race")
+        if not self.race and (idle := RaceOptions.of(self).slugs()):
+            raise ResultsError(f"{flag_of(next(iter(idle)))} applies only to a race; add --race")
         if self.strengths_by_layer != "":
             others = (self.span, self.within, self.rank, self.ranks, self.strength or None)
             if any(one is not None for one in others):

@@ -127,9 +127,9 @@ def _read(folder: Path) -> Ablation | InitSweep | Tradeoff | Strengths | Ranks |
 
         ranks = schema.read_table(path, schema.RANKS_COLUMNS)
         spectra = schema.read_table(folder / schema.SPECTRA_CSV, schema.SPECTRA_COLUMNS)
-        said = RankSummary.from_dict(schema.read_summary(folder), folder / schema.SUMMARY)
+        found = RankSummary.from_dict(schema.read_summary(folder), folder / schema.SUMMARY)
         about = read_json(folder / schema.STUDY) if (folder / schema.STUDY).is_file() else {}
-        return Ranks(RankRecord(folder, ranks, spectra, said, about))
+        return Ranks(RankRecord(folder, ranks, spectra, found, about))
     names = ", ".join((schema.SPANS_CSV, schema.SWEEP_CSV, schema.TRADEOFF_CSV))
     raise ResultsError(f"{folder} contains nothing to draw: none of {names} is in it")
 

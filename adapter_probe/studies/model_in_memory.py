@@ -177,7 +177,7 @@ def of_trainer(call: Called, trainer: Any) -> Called:
         reference = "off" if is_off and call.reference == "rows" else call.reference
         return replace(given, batches=rows, reference=reference)
     if are_preferences(names):
-        return replace(given, data=list(data))
+        return replace(given, data=list(data))  # type: ignore[arg-type]
     try:
         batches = list(trainer.get_eval_dataloader())
     except ValueError as error:  # transformers' for a missing one, or one of texts

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from adapter_probe.data.request_rows import REFERENCES, Request
 from adapter_probe.errors import DataError
@@ -94,7 +94,7 @@ def examples_of_preferences(opened: OpenedPeft, given: TokenisedPreferences) -> 
     from adapter_probe.data.requests import requests_with_fingerprint
     from adapter_probe.data.requests_encoding import encode_texts
 
-    task, decode = opened.description.task, opened.tokenizer.decode
+    task, decode = opened.description.task, cast("Callable[..., str]", opened.tokenizer.decode)
     wanted = "regression" if given.prompts is None else "causal"
     if task.kind != wanted:
         raise DataError(

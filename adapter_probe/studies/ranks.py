@@ -145,7 +145,9 @@ def _measured(request: AblationRequest) -> pd.DataFrame:
     from adapter_probe.replay.directions import directions
 
     found, seen, place = [], set(), 0
-    chosen = ~request.variants.masks.all(axis=0)  # [sites]: those that are truncated in some variant
+    chosen = np.logical_not(
+        request.variants.masks.all(axis=0)
+    )  # [sites]: those that are truncated in some variant
     for number, layer in enumerate(request.model.layers):
         names = {module: name for name, module in layer.module.named_modules()}
         parts = [part for part, some in zip(layer.parts, chosen[place:]) if some]

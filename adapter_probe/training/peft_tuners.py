@@ -161,7 +161,8 @@ def _config(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec) -> PeftConfig
     if fields["peft_type"] == "LN_TUNING" and not fields.get("target_modules"):
         fields["target_modules"] = _norms(loaded)  # PEFT knows them of few families
     writes = task.kind == "causal" and loaded.model.config.is_encoder_decoder
-    return read_config(place, {**fields, "task_type": "SEQ_2_SEQ_LM" if writes else TASK_TYPES[task.kind]})
+    kind = TASK_TYPES[task.kind]  # type: ignore[index]  # others have no training
+    return read_config(place, {**fields, "task_type": "SEQ_2_SEQ_LM" if writes else kind})
 
 
 def _norms(loaded: AnyLoaded) -> list[str]:

@@ -69,7 +69,7 @@ OF_NATIVE = [
     (ABOUT, {"base.n_layers": "three"}, "n_layers", "three"),
     (ABOUT, {"task": LACKS}, "task"),
     (ABOUT, {"task.metric": "bleu"}, "bleu", "accuracy", "mcc"),
-    (ABOUT, {"task.kind": "ranking"}, "ranking", "classification", "regression"),
+    (ABOUT, {"task.kind": "sorting"}, "sorting", "classification", "regression"),
     (ABOUT, {"task.label_names": ["one"]}, "one", "label_names"),
     (ABOUT, {"task.columns.text": None}, "columns", "text"),
     (ABOUT, {"max_length": "forty"}, "max_length", "forty"),

@@ -378,7 +378,7 @@ def test_max_examples_takes_a_nested_sample_in_file_order(folder):
             {"metric": "f1"},
             ("'f1'", "3 labels", "accuracy, mcc"),
         ),
-        (BINARY, {"kind": "ranking"}, ("'ranking'", "classification, regression")),
+        (BINARY, {"kind": "sorting"}, ("'sorting'", "classification, regression")),
     ],
 )
 def test_refused_training_files(folder, train, options, facts):
@@ -452,7 +452,7 @@ RECORD = {
         ({"name": "a\ud800b"}, ("name", "'a\\ud800b'", "1 to 255 bytes")),
         ({"name": "é" * 128}, ("name", "…", "1 to 255 bytes")),
         ({"files": {"train": []}}, ("files", "{'train': ()}", "one")),
-        ({"kind": "ranking"}, ("kind", '"ranking"', "classification, regression")),
+        ({"kind": "sorting"}, ("kind", '"sorting"', "classification, regression")),
         ({"metric": "pearson"}, ("'pearson'", "classification", "accuracy, mcc")),
         ({"label_names": "no"}, ("label_names", '"no"', "list")),
         ({"label_names": ["no", 1]}, ("label_names[1]", "1", "string")),

@@ -110,8 +110,8 @@ def test_predictions_are_plain_numpy(tmp_path: Path):
         ({"scored_with": np.array([0, -1, 1])}, ("scored_with", "0..1")),
         ({"row_names": ("intact",)}, ("2 variants", "1 row names")),
         (
-            {"kind": "ranking"},
-            ("kind", "classification, regression, extractive, causal, tokens, multilabel", "'ranking'"),
+            {"kind": "sorting"},
+            ("kind", "classification, regression, extractive, causal, tokens, multilabel", "'sorting'"),
         ),
         ({"kind": "regression"}, ("outputs", "float32 [2, 3, 1]", "[2, 3, 2]")),
         (

@@ -73,6 +73,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     st = pytest.importorskip("sentence_transformers")
     models = importlib.import_module("sentence_transformers.models")
     folder = tmp_path_factory.mktemp("library")
+    torch.manual_seed(2)
     transformer = models.Transformer(str(base_of(folder / "base")), max_seq_length=40)
     modules = [
         transformer, models.Pooling(24, pooling_mode="mean"), models.Dense(24, 16),
