@@ -216,8 +216,10 @@ def _chosen_by(call: Prune, checkpoint: Path, data: Sequence[str]) -> Ablation |
     if call.race:
         return race_for(call, checkpoint, data)
     given = call.chosen_by
-    study = given if isinstance(given, Ablation | Race) else load(given)
-    return study if isinstance(study, Race) else ablations_of([study])[0]  # type: ignore[list-item]
+    if isinstance(given, Ablation | Race):
+        return given
+    study = load(given)
+    return study if isinstance(study, Ablation | Race) else ablations_of([given])[0]
 
 
 def _metric_of(study: Ablation | Race | None) -> str | None:
