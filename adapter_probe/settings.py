@@ -146,7 +146,7 @@ class Settings:
     @classmethod
     def of(cls: type[SettingsT], given: object, **others: Any) -> SettingsT:
         """The settings among the attributes of another object, and other values for some of the fields."""
-        names = [f.name for f in fields(cls) if f.name not in others and hasattr(given, f.name)]  # type: ignore[arg-type]
+        names = [f.name for f in fields_of(cls) if f.name not in others and hasattr(given, f.name)]
         return cls(**{name: getattr(given, name) for name in names}, **others)
 
     def to_json(self) -> dict[str, Any]:

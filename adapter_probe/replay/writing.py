@@ -123,7 +123,7 @@ class Noise:
         noise = []
         for example in own.tolist():
             seed = np.random.SeedSequence([self._how.seed, example, ids.shape[1] - self._start])
-            generator = torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0] >> 1))
+            generator = torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0]) >> 1)
             uniform = torch.rand(scores.shape[1], generator=generator, dtype=torch.float64)
             noise.append(-torch.log(-torch.log(uniform.clamp(1e-300, 1 - 1e-16))))
         table = torch.stack(noise).to(scores)[torch.from_numpy(place.reshape(-1)).to(scores.device)]

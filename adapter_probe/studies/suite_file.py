@@ -11,7 +11,7 @@ from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.errors import AdapterProbeError, DataError
 from adapter_probe.models.methods import Adapters
 from adapter_probe.records import RecordError, by_field, from_record
-from adapter_probe.settings import Sampled
+from adapter_probe.settings import Sampled, fixed
 from adapter_probe.training.settings import StepSettings, TrainingSettings
 
 from .sweep_trials import MOST_TRIALS, find_one_task
@@ -93,6 +93,7 @@ class AblationPart(Sampled, AblationSettings, StepSettings):
             of the task, or 3.
     """
 
+    rank: int = fixed(0)
     tasks: tuple[str, ...] = ()
     method: str = Adapters.name
     size: int = 64
