@@ -138,6 +138,10 @@ def test_every_family_equals_its_merged_weights(name):
                     module.lora_B["default"].weight.zero_()
         with torch.no_grad():
             exact = output(own(**x))
+        finite = exact.isfinite()  # Gemma 2's own forward has NaN at padding in float64
+        assert finite.any()
+        assert torch.equal(found.isfinite(), finite)
+        found, exact = found[finite], exact[finite]
         assert (found - exact).abs().max() < 1e-9 * max(1, float(exact.abs().max()))
 
 

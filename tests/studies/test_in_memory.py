@@ -139,6 +139,7 @@ def test_the_mixed_precision_of_a_trainer_is_not_the_studys(model, tokenizer):
     """Accelerate, which trains for transformers, replaces the forward of the model itself."""
     expected = ap.ablate(model, tokenizer=tokenizer, **QUIET).results.outputs
     accelerate = pytest.importorskip("accelerate")
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # of a trainer of another test
     prepared = accelerate.Accelerator(mixed_precision="bf16", cpu=True).prepare_model(model)
     assert "_original_forward" in vars(prepared)
     before = state_of(prepared)[:2]
