@@ -123,7 +123,7 @@ def _draw_spectra(record: RankRecord, ax: Axes) -> list[LegendEntry]:
     bar.set_label("layer")
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     ax.set_ylim(bottom=0)
-    ax.set_xlabel("direction, the largest first")
+    ax.set_xlabel("direction")
     ax.set_ylabel("singular value")
     return [
         (Line2D([], [], color=COLOURS(0.6), linewidth=0.8), "one layer"),

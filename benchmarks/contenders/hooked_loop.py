@@ -24,7 +24,7 @@ class HookedLoop(PlainLoop):
         return {**known, **self._texts.about}
 
     def logits_now(self) -> np.ndarray:
-        return self._texts.logits(self._model.base)
+        return self._texts.logits(self._model)
 
 
 if __name__ == "__main__":
