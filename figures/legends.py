@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import matplotlib.pyplot as plt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.legend import Legend
@@ -28,6 +29,15 @@ def add_legend(ax: Axes, entries: Sequence[LegendEntry], notes: Sequence[str] = 
         )  # fmt: skip
         legend.set_in_layout(False)
         before_drawing(ax, lambda ax: _narrow(legend, ax))
+
+
+def with_legend(ax: Axes | None, draw: Callable[[Axes], Sequence[LegendEntry]]) -> Axes:
+    """Draw on axes, by default the current ones, with a legend of what was drawn above it."""
+    ax = plt.gca() if ax is None else ax
+    entries = draw(ax)
+    leave_room(ax, len(entries))
+    add_legend(ax, entries)
+    return ax
 
 
 def legend_on_top(ax: Axes, entries: Sequence[LegendEntry]) -> None:

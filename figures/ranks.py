@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -30,7 +29,7 @@ from . import style
 from .curves import line_props, tidy_axes
 from .drawing import Drawing, caption_of, identity_of, undefined_text
 from .layout import one_panel
-from .legends import LegendEntry, add_legend, leave_room
+from .legends import LegendEntry, with_legend
 from .naming import suffix_of
 from .strengths import BAND, COLOURS, WHOLE, band_of, draw_spans
 from .venues import FigureOptions
@@ -44,20 +43,12 @@ def ranks(record: RankRecord, ax: Axes | None = None) -> Axes:
     Args:
         ax: Axes to draw on; by default the current Axes. The current rcParams apply.
     """
-    ax = plt.gca() if ax is None else ax
-    entries = _draw(record, ax)
-    leave_room(ax, len(entries))
-    add_legend(ax, entries)
-    return ax
+    return with_legend(ax, lambda own: _draw(record, own))
 
 
 def spectra(record: RankRecord, ax: Axes | None = None) -> Axes:
     """Draw the singular values of every layer's change, with a legend on the axes; see `ranks`."""
-    ax = plt.gca() if ax is None else ax
-    entries = _draw_spectra(record, ax)
-    leave_room(ax, len(entries))
-    add_legend(ax, entries)
-    return ax
+    return with_legend(ax, lambda own: _draw_spectra(record, own))
 
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
@@ -35,7 +34,7 @@ from . import style
 from .curves import MarkerStyle, line_props, tidy_axes
 from .drawing import Drawing, caption_of, identity_of, undefined_text
 from .layout import one_panel
-from .legends import LegendEntry, add_legend, leave_room
+from .legends import LegendEntry, with_legend
 from .naming import suffix_of
 from .point_labels import PointLabel, label_points
 from .venues import FigureOptions
@@ -53,11 +52,7 @@ def strengths(record: StrengthRecord, ax: Axes | None = None) -> Axes:
     Args:
         ax: Axes to draw on; by default the current Axes. The current rcParams apply.
     """
-    ax = plt.gca() if ax is None else ax
-    entries = _draw(record, ax)
-    leave_room(ax, len(entries))
-    add_legend(ax, entries)
-    return ax
+    return with_legend(ax, lambda own: _draw(record, own))
 
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,8 @@ import pandas as pd
 from adapter_probe import wording
 from adapter_probe.analysis.deltas import without_noise
 from adapter_probe.analysis.notable_spans import SpanDrop
-from adapter_probe.errors import DataError, ResultsError
-from adapter_probe.metrics import metric_label
+from adapter_probe.analysis.stored_summary import StoredSummary
 from adapter_probe.race_settings import LONGEST, RaceSettings
-from adapter_probe.records import RecordError, from_record
 
 from .confidence_sequences import mean_bounds
 from .racing import ASSUMED, BEYOND, CHOSEN, NEEDLESS, UNDEFINED, WITHIN, RaceState
@@ -61,7 +58,7 @@ def race_table(race: RaceState, intact: np.ndarray) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RaceSummary:
+class RaceSummary(StoredSummary):
     """What a race decided, ``race.json``; scores are fractions, differences in points, negative for a loss.
 
     Attributes:
@@ -111,20 +108,6 @@ class RaceSummary:
     data: str | None = None
     strength: float | None = None
     stack: str | None = None
-
-    @classmethod
-    def from_dict(cls, found: Mapping[str, Any], path: Path) -> RaceSummary:
-        """The summary from its JSON.
-
-        Raises:
-            ResultsError: it, read from `path`, is damaged.
-        """
-        try:
-            summary = from_record(cls, found)
-            metric_label(summary.metric)
-            return summary
-        except (RecordError, DataError) as error:
-            raise ResultsError(f"{path} is damaged: {error}") from None
 
     @property
     def done(self) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -16,13 +15,12 @@ from adapter_probe.analysis.deltas import finite_or_none, row_scores, without_no
 from adapter_probe.analysis.removable import random_halves, restrict_to_examples
 from adapter_probe.analysis.resampling import bootstrap_scores
 from adapter_probe.analysis.significance import span_interval
+from adapter_probe.analysis.stored_summary import StoredSummary
 from adapter_probe.analysis.strengths import strength_table
-from adapter_probe.errors import DataError, ResultsError
-from adapter_probe.records import RecordError, from_record
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankSummary:
+class RankSummary(StoredSummary):
     """How many directions are needed, ``summary.json``.
 
     Attributes:
@@ -58,19 +56,6 @@ class RankSummary:
     n_judged: int = 0
     delta_points: float | None = None
     interval_points: tuple[float | None, float | None] = (None, None)
-
-    @classmethod
-    def from_dict(cls, found: Mapping[str, Any], path: Path) -> RankSummary:
-        """The summary from what is in a file.
-
-        Raises:
-            ResultsError: it, read from `path`, is damaged.
-        """
-        try:
-            metrics.metric_label(str(found.get("metric")))
-            return from_record(cls, found)
-        except (RecordError, DataError) as error:
-            raise ResultsError(f"{path} is damaged: {error}") from None
 
     @property
     def verdict(self) -> str:

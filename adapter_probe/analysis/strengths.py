@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,13 +15,12 @@ from adapter_probe.analysis.deltas import finite_or_none, removed_row, row_score
 from adapter_probe.analysis.removable import random_halves, restrict_to_examples
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
 from adapter_probe.analysis.significance import span_interval
-from adapter_probe.errors import DataError, ResultsError
-from adapter_probe.records import RecordError, from_record
+from adapter_probe.analysis.stored_summary import StoredSummary
 from adapter_probe.results.schema import span_columns
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrengthSummary:
+class StrengthSummary(StoredSummary):
     """Whether another strength is better than 1, ``summary.json``.
 
     Attributes:
@@ -50,19 +48,6 @@ class StrengthSummary:
     n_judged: int = 0
     delta_points: float | None = None
     interval_points: tuple[float | None, float | None] = (None, None)
-
-    @classmethod
-    def from_dict(cls, found: Mapping[str, Any], path: Path) -> StrengthSummary:
-        """The summary from what is in a file.
-
-        Raises:
-            ResultsError: it, read from `path`, is damaged.
-        """
-        try:
-            metrics.metric_label(str(found.get("metric")))
-            return from_record(cls, found)
-        except (RecordError, DataError) as error:
-            raise ResultsError(f"{path} is damaged: {error}") from None
 
     @property
     def verdict(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,8 +35,9 @@ from adapter_probe.analysis.notable_spans import (
 from adapter_probe.analysis.peft_settings import next_lora
 from adapter_probe.analysis.removable import spans_with_adapters
 from adapter_probe.analysis.significance import ALPHA
-from adapter_probe.errors import DataError, ResultsError
-from adapter_probe.records import RecordError, from_record, to_record
+from adapter_probe.analysis.stored_summary import StoredSummary
+from adapter_probe.errors import ResultsError
+from adapter_probe.records import to_record
 from adapter_probe.spans import ALL_MODULES
 from adapter_probe.wording import done_text
 
@@ -59,7 +59,7 @@ _SINGLE_LAYERS = {"largest_single_layer_drop", "best_single_layer"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class AblationSummary:
+class AblationSummary(StoredSummary):
     """The main results of an ablation, ``summary.json``.
 
     Scores are fractions in the metric's own units, None if undefined; differences are in points, negative for
@@ -146,18 +146,6 @@ class AblationSummary:
         counts = self.layer_parameters
         if counts is not None and (len(counts) != self.n_layers or min(counts, default=0) < 0):
             raise ResultsError(f"layer_parameters should be {self.n_layers} counts, got {list(counts)}")
-
-    @classmethod
-    def from_dict(cls, found: Mapping[str, Any], path: Path) -> AblationSummary:
-        """The summary from what `to_dict` gave.
-
-        Raises:
-            ResultsError: it, read from `path`, is damaged.
-        """
-        try:
-            return from_record(cls, found)
-        except (RecordError, DataError, ResultsError) as error:
-            raise ResultsError(f"{path} is damaged: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """The contents of ``summary.json``; what does not apply to the study is left out."""

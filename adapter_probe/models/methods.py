@@ -243,7 +243,7 @@ def possible_top_k(layers: Sequence[str]) -> tuple[int, ...]:
     """All k for which the top k layers can train while the layers below stay frozen.
 
     Args:
-        layers: name of every layer's module, bottom first (`Anatomy.layer_names`); layers that share weights
+        layers: name of every layer's module, bottom first (`Places.layer_names`); layers that share weights
             have the same.
     """
     depth = len(layers)

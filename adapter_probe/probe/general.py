@@ -272,20 +272,12 @@ def _may_share(request: AblationRequest, module: nn.Module) -> bool:
 
 def all_logits(request: AblationRequest, module: nn.Module) -> np.ndarray:
     """Logits ``[examples, labels]`` by a model's own forward, in the examples' order."""
-    lengths = request.encoded.lengths
+    lengths, device, found = request.encoded.lengths, _place(module)[0], {}
     with torch.inference_mode():
-        found = {
-            item: one
-            for group in alike(lengths, np.arange(len(lengths)), _TOKENS_AT_ONCE)
-            for item, one in zip(group.tolist(), _of_group(request, module, group))
-        }
+        for group in alike(lengths, np.arange(len(lengths)), _TOKENS_AT_ONCE):
+            out = module(**inputs_of(module, request.encoded, group, device))["logits"]
+            found |= dict(zip(group.tolist(), out.float().cpu().numpy()))
     return np.stack([found[item] for item in range(len(lengths))])
-
-
-def _of_group(request: AblationRequest, module: nn.Module, group: np.ndarray) -> np.ndarray:
-    inputs = inputs_of(module, request.encoded, group, _place(module)[0])
-    out = logits(module, lambda: module(**inputs), 1)
-    return out[0].float().cpu().numpy()
 
 
 def own_forward(request: AblationRequest, module: nn.Module, items: np.ndarray) -> Callable[[], Tensor]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.atomic import read_json, write_json
-from adapter_probe.results.fingerprints import hash_json, sha256_of
+from adapter_probe.results.fingerprints import hash_json, refuse_changes, sha256_of
 
 CHECKSUMS, MANIFEST, STUDY = "checksums.json", "manifest.json", "study.json"
 SCHEMA = 1
@@ -151,6 +151,20 @@ def _record_of(folder: Path) -> str:
 def write_study(path: Path, content: Mapping[str, Any]) -> None:
     """Write ``study.json`` with the hash of its content."""
     write_json(path, {**content, _CHECKSUM: hash_json(content)})
+
+
+def begin_study(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write ``study.json`` into a folder that has none yet.
+
+    Raises:
+        ResultsError: the folder holds another study, or its file is damaged.
+    """
+    path = folder / STUDY
+    if not path.exists():
+        write_study(path, content)
+        return
+    advice = ". Choose another --out or remove the folder"
+    refuse_changes(read_study(path), content, f"{folder} contains another study", advice)
 
 
 def read_study(path: Path) -> dict[str, Any]:

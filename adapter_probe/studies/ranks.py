@@ -26,8 +26,8 @@ from adapter_probe.progress import activity
 from adapter_probe.records import to_record
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import claim_folder, write_csv, write_json
-from adapter_probe.results.fingerprints import refuse_changes, to_plain
-from adapter_probe.results.sealing import read_study, sealed, write_study
+from adapter_probe.results.fingerprints import to_plain
+from adapter_probe.results.sealing import begin_study, sealed
 from adapter_probe.settings import as_points
 from adapter_probe.wording import tolerance_text
 
@@ -145,9 +145,8 @@ def _measured(request: AblationRequest) -> pd.DataFrame:
     from adapter_probe.replay.directions import directions
 
     found, seen, place = [], set(), 0
-    chosen = np.logical_not(
-        request.variants.masks.all(axis=0)
-    )  # [sites]: those that are truncated in some variant
+    # Bool [sites]: those that are truncated in some variant.
+    chosen = np.logical_not(request.variants.masks.all(axis=0))
     for number, layer in enumerate(request.model.layers):
         names = {module: name for name, module in layer.module.named_modules()}
         parts = [part for part, some in zip(layer.parts, chosen[place:]) if some]
@@ -170,15 +169,8 @@ def _write(
     """
     identity: dict[str, Any] = {**next(iter(results.values())).identity}
     identity["settings"] = {k: v for k, v in identity["settings"].items() if k != "rank"}
-    path = folder / schema.STUDY
     study: dict[str, Any] = {"schema": 1, "study": "ranks", "identity": to_plain(identity)}
-    if path.exists():
-        refuse_changes(
-            read_study(path), study, f"{folder} contains another study",
-            ". Choose another --out or remove the folder",
-        )  # fmt: skip
-    else:
-        write_study(path, study)
+    begin_study(folder, study)
     largest = int(spectra["direction"].max())
     below = {rank: one for rank, one in results.items() if rank < largest} or dict(results)
     whole, variants = joined(below)

@@ -17,8 +17,8 @@ from adapter_probe.progress import activity
 from adapter_probe.records import to_record
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import claim_folder, write_csv, write_json
-from adapter_probe.results.fingerprints import refuse_changes, to_plain
-from adapter_probe.results.sealing import read_study, sealed, write_study
+from adapter_probe.results.fingerprints import to_plain
+from adapter_probe.results.sealing import begin_study, sealed
 
 from .ablate import Parts, computed, finished, planned
 from .ablation_call import asked_of, opened_for
@@ -115,15 +115,8 @@ def _write(folder: Path, results: Mapping[float, AblationResults]) -> StrengthRe
     """
     identity: dict[str, Any] = {**next(iter(results.values())).identity}
     identity["settings"] = {k: v for k, v in identity["settings"].items() if k != "strength"}
-    path = folder / schema.STUDY
     study: dict[str, Any] = {"schema": 1, "study": "strengths", "identity": to_plain(identity)}
-    if path.exists():
-        refuse_changes(
-            read_study(path), study, f"{folder} contains another study",
-            ". Choose another --out or remove the folder",
-        )  # fmt: skip
-    else:
-        write_study(path, study)
+    begin_study(folder, study)
     whole, variants = joined(results)
     table, summary = strength_table(whole, variants), strength_summary(whole, variants)
     with sealed(folder, schema.STRENGTH_FILES):

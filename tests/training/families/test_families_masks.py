@@ -1,4 +1,4 @@
-"""Every family's adapters under masks by the general engine, against plain runs with hooks."""
+"""Every family's adapters under masks, against plain runs with hooks."""
 
 from __future__ import annotations
 
