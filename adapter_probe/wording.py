@@ -50,6 +50,14 @@ def method_label(method: str) -> str:
     return f"{label} ({printable(settings)})" if settings else label
 
 
+_IN_PLACE = ("full", "top_layers", "layernorm_only", "bitfit")  # methods that train the base's own tensors
+
+
+def switched_parts(method: str) -> str:
+    """What a study of a checkpoint switches: its adapters or, of a fine-tuned model, changes to its base."""
+    return "changes" if method in _IN_PLACE else "adapters"
+
+
 ALL_OFF = "all switched off"
 """What a study with every adapter switched off is called."""
 

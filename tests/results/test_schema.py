@@ -8,7 +8,8 @@ import pytest
 from refusals import naming
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.schema import LAYERS_COLUMNS, find_results, read_table
+from adapter_probe.results.schema import LAYERS_COLUMNS, read_table
+from adapter_probe.studies.load import find_results
 
 
 def folder(path: Path, table: str) -> Path:

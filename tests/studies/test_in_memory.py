@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import sys
 import threading
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ import torch
 from mask_loop import randomise, switched
 from peft import LoraConfig, PeftModel, VeraConfig, get_peft_model, inject_adapter_in_model
 from peft.tuners.tuners_utils import BaseTunerLayer
+from peft_cases import WORDS, small_config, write_base
 from refusals import naming
 from transformers import (
     AutoTokenizer,
@@ -25,9 +24,6 @@ from transformers import (
 )
 
 import adapter_probe as ap
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
-from peft_cases import WORDS, small_config, write_base
 
 LORA = {"r": 4, "target_modules": ["query", "value"]}
 ROWS = [
