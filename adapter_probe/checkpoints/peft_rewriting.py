@@ -55,14 +55,8 @@ def write_without(opened: OpenedPeft, gone: Collection[nn.Module], out: Path) ->
     of trained biases, all of which are written then. PEFT's format requires adapters: without any, the model
     itself is written, as transformers loads it.
 
-    Args:
-        opened: the checkpoint.
-        gone: modules of PEFT in its model.
-        out: the new folder.
-
     Raises:
         CheckpointError: `out` contains a checkpoint, or the base cannot be written without adapters.
-        ResultsError: the folder cannot be written.
     """
     refuse_full(out)
     document = read_json_file(opened.folder / CONFIG)
@@ -169,14 +163,11 @@ def write_truncated(opened: OpenedPeft, modules: Collection[nn.Module], rank: in
     Their factors get smaller, and the ranks and scales of all modules are written down by their names.
 
     Args:
-        opened: the checkpoint.
         modules: modules of PEFT in its model.
         rank: how many directions each of them keeps, at most.
-        out: the new folder.
 
     Raises:
         CheckpointError: `out` contains a checkpoint, or the adapter is no LoRA of single maps.
-        ResultsError: the folder cannot be written.
     """
     refuse_full(out)
     document = read_json_file(opened.folder / CONFIG)
@@ -219,7 +210,6 @@ def scaled_bottlenecks(
     """The tensors of this project's format with some bottlenecks scaled: their last map is multiplied.
 
     Args:
-        tensors: all tensors, by name.
         strengths: what the change of each scaled adapter is multiplied by.
         model: the model, in which the adapters have the names of their tensors.
 
@@ -259,13 +249,10 @@ def write_scaled(opened: OpenedPeft, strengths: Mapping[nn.Module, float], out: 
     """Write a folder that PEFT loads, in which what some modules change is multiplied by numbers.
 
     Args:
-        opened: the checkpoint.
         strengths: modules of PEFT in its model, with their numbers.
-        out: the new folder.
 
     Raises:
         CheckpointError: `out` contains a checkpoint, or no weights of this tuner give the scaled change.
-        ResultsError: the folder cannot be written.
     """
     refuse_full(out)
     document = read_json_file(opened.folder / CONFIG)

@@ -35,14 +35,14 @@ def inspect(call: Inspect) -> dict[str, Any]:
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
     """
-    from adapter_probe.checkpoints.base import BaseWithoutWeights
+    from adapter_probe.checkpoints.base import load_without_weights
     from adapter_probe.checkpoints.contents import contents_of
     from adapter_probe.checkpoints.opening import open_any
 
     place = None if call.base is None else str(call.base)
     folder = choose_adapter(Path(call.checkpoint), call.adapter)
     try:
-        return contents_of(open_any(folder, place, shared=BaseWithoutWeights()))
+        return contents_of(open_any(folder, place, load=load_without_weights))
     except AdapterProbeError:
         raise
     except Exception:  # code of a tuner or a family that needs the numbers
