@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,10 +136,10 @@ def _alike(folder: Path, document: Mapping[str, Any]) -> bool:
     return all(one == two for one, two in pairs)
 
 
-def weights_in(folder: Path) -> Path:
-    """The file with an adapter's tensors."""
-    if (file := first_file(folder, WEIGHTS)) is None:
-        raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
+def weights_in(folder: Path, names: Sequence[str] = WEIGHTS) -> Path:
+    """The file with an adapter's tensors, the first of these."""
+    if (file := first_file(folder, names)) is None:
+        raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(names)}")
     return file
 
 

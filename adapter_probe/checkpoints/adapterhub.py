@@ -8,7 +8,7 @@ from typing import Any
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
 
-from .adapter_folder import name_of_checkpoint
+from .adapter_folder import name_of_checkpoint, weights_in
 from .adapterhub_weights import HEAD_CONFIG
 from .adapterhub_weights import REFUSED_KEYS as REFUSED_KEYS
 from .adapterhub_weights import translate as translate
@@ -62,9 +62,7 @@ def read(folder: Path) -> ForeignCheckpoint:
         if not isinstance(config.get(name), str | None):
             raise CheckpointError(f"{path}: {name} is {quote(config[name])}, expected a string")
     refuse_composed(folder, config.get("name"))
-    weights = first_file(folder, WEIGHTS)
-    if weights is None:
-        raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
+    weights = weights_in(folder, WEIGHTS)
     documents, files, tensors = {CONFIG: config}, [path, weights], read_tensors(weights)
     kind: Kind | None = "causal" if head_of_class(config.get("model_class"), False) == "causal" else None
     n_outputs: int | None = None  # without the head, neither its labels nor its weights are known

@@ -204,14 +204,11 @@ def _truncated(tensors: dict[str, Tensor], prefix: str, rank: int) -> dict[str, 
     }
 
 
-def scaled_bottlenecks(
-    tensors: Mapping[str, Tensor], strengths: Mapping[nn.Module, float], model: nn.Module
-) -> dict[str, Tensor]:
-    """The tensors of this project's format with some bottlenecks scaled: their last map is multiplied.
+def scaled_bottlenecks(opened: OpenedPlaced, strengths: Mapping[nn.Module, float]) -> OpenedPlaced:
+    """A checkpoint in which the last map of some bottlenecks is multiplied.
 
     Args:
         strengths: what the change of each scaled adapter is multiplied by.
-        model: the model, in which the adapters have the names of their tensors.
 
     Raises:
         CheckpointError: the change of an adapter is not proportional to its last map.
@@ -225,9 +222,11 @@ def scaled_bottlenecks(
                 "whose change is added as it is, and adapters in PEFT's format, can be scaled in their "
                 "weights"
             )
-    names = {name: strengths[module] for name, module in model.named_modules() if module in strengths}
+    modules = opened.model.named_modules()
+    names = {name: strengths[module] for name, module in modules if module in strengths}
     factors = {f"{name}.{part}": strength for name, strength in names.items() for part in _UP}
-    return {n: factors[n] * tensor if n in factors else tensor for n, tensor in tensors.items()}
+    tensors = {n: factors[n] * tensor if n in factors else tensor for n, tensor in opened.tensors.items()}
+    return replace(opened, tensors=tensors)
 
 
 def in_layers(
@@ -238,11 +237,6 @@ def in_layers(
     if isinstance(strengths, (int, float)):
         return {m: float(strengths) for layer in layers for part in layer.parts for m in part}
     return layer_strengths(strengths, layers)
-
-
-def scaled(opened: OpenedPlaced, strengths: Mapping[nn.Module, float]) -> OpenedPlaced:
-    """A checkpoint whose bottlenecks are scaled; see `scaled_bottlenecks`."""
-    return replace(opened, tensors=scaled_bottlenecks(opened.tensors, strengths, opened.model))
 
 
 def write_scaled(opened: OpenedPeft, strengths: Mapping[nn.Module, float], out: Path) -> None:
