@@ -7,7 +7,7 @@ import copy
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -209,6 +209,14 @@ def load_any_base(
     model.config.dtype = dtype
     model.requires_grad_(False)
     return AnyLoaded(model.eval(), missing, identity, method, positions_of(model))
+
+
+def without_pooler(loaded: AnyLoaded) -> AnyLoaded:
+    """A model without a head whose pooler the base lacks, so that embeddings are not made by it."""
+    own = frozenset(name for name in loaded.missing if name.startswith("pooler."))
+    if own:
+        loaded.model.pooler = None
+    return replace(loaded, missing=loaded.missing - own)
 
 
 def _refuse_unread(name: str, method: str | None, model: nn.Module) -> None:

@@ -22,11 +22,19 @@ from adapter_probe.results.fingerprints import hash_json, sha256_of
 
 from . import native
 from .adapter_folder import adapters_below
-from .any_base import AnyLoaded, choose_class, hash_stored, head_of_base, limit_length, load_any_base
+from .any_base import (
+    AnyLoaded,
+    choose_class,
+    hash_stored,
+    head_of_base,
+    limit_length,
+    load_any_base,
+    without_pooler,
+)
 from .base import load_tokenizer
 from .base_config import AnyBase, find_any_base, place_of_base
 from .description import Description, read_description
-from .files import CONFIG, DELTA, DESCRIPTION, first_of
+from .files import CONFIG, DELTA, DESCRIPTION, MODULES, first_of
 from .foreign import names_of_outputs
 from .hub import name_of_checkpoint
 from .identity import tokenizer_parts
@@ -76,13 +84,18 @@ def open_whole_model(folder: Path, base: str | None, dtype: torch.dtype) -> Open
             f"base {of_base.name} is a {of_base.config.model_type} model and checkpoint {folder} a "
             f"{found.config.model_type} model; give the model that it was fine-tuned from with --base"
         )
-    head = _head(folder, found)
+    embeds = (folder / MODULES).is_file() or (said is not None and "pooling" in said.training)
+    head: Head = "features" if embeds else _head(folder, found)
     cls = choose_class(found.name, found.config, head, ())
     tuned = load_any_base(found, cls, None, dtype)
+    if embeds:
+        tuned = without_pooler(tuned)
     if tuned.missing:
         raise CheckpointError(f"checkpoint {folder} lacks {first_of(sorted(tuned.missing))}")
-    outputs = int(tuned.model.config.num_labels) if head not in ("causal", "seq2seq") else None
+    outputs = int(tuned.model.config.num_labels) if head not in ("causal", "seq2seq", "features") else None
     loaded = load_any_base(of_base, cls, outputs, dtype)
+    if embeds:
+        loaded = without_pooler(loaded)
     base_tokenizer = load_tokenizer(of_base.name, of_base.revision)
     tokenizer, changed = own_tokenizer((folder,), found.config, base_tokenizer)
     about = Description(
@@ -194,7 +207,7 @@ def _head(folder: Path, found: AnyBase) -> Head:
 
 
 def _task(folder: Path, head: Head, loaded: AnyLoaded, fields: Mapping[str, Any]) -> TaskSpec:
-    kind: Kind = "causal" if head == "seq2seq" else head  # type: ignore[assignment]  # others are refused
+    kind: Kind = {"seq2seq": "causal", "features": "embedding"}.get(head, head)  # type: ignore[assignment]
     names: tuple[str, ...] = ()
     if kind in OF_CLASSES:
         names = names_of_outputs(loaded.model.config.num_labels, folder / "config.json", fields)

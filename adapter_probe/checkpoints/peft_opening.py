@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,16 @@ from .adapter_folder import (
     refuse_changed_base,
     weights_in,
 )
-from .any_base import AnyLoaded, Load, choose_class, head_of_base, is_for, limit_length, load_any_base
+from .any_base import (
+    AnyLoaded,
+    Load,
+    choose_class,
+    head_of_base,
+    is_for,
+    limit_length,
+    load_any_base,
+    without_pooler,
+)
 from .base import load_tokenizer
 from .base_config import AnyBase, find_any_base, place_of_base
 from .description import Description
@@ -92,8 +100,8 @@ def open_with_peft(
             f"Transformers' {cls.__name__} is another class. From Python, give adapter_probe.ablate the model"
         )
     loaded = load(found, cls, None if head in ("causal", "seq2seq", "features") else outputs, dtype)
-    if head == "features":
-        loaded = _without_pooler(loaded, modules)
+    if head == "features" and not any(name.startswith("pooler.") for name in modules):
+        loaded = without_pooler(loaded)
     _refuse_headless(folder, loaded, modules)
     refuse_slow_patterns(path, document, [name for name, _ in loaded.model.named_modules()])
     _save_heads(config, loaded, tensors)
@@ -151,14 +159,6 @@ def open_with_peft(
         loaded.quantised,
         loaded.quantised is not None and mixes_examples(found.fields),
     )
-
-
-def _without_pooler(loaded: AnyLoaded, modules: set[str]) -> AnyLoaded:
-    """A model without a head whose pooler the base lacks, so that embeddings are not made by it."""
-    own = frozenset(name for name in loaded.missing if name.startswith("pooler."))
-    if own and not any(name.startswith("pooler.") for name in modules):
-        loaded.model.pooler = None
-    return replace(loaded, missing=loaded.missing - own)
 
 
 def notes_on(outside: Sequence[str], bias: str) -> list[str]:

@@ -29,6 +29,7 @@ TASK_TYPES: dict[Head, str] = {
     "extractive": "QUESTION_ANS",
     "causal": "CAUSAL_LM",
     "seq2seq": "SEQ_2_SEQ_LM",
+    "features": "FEATURE_EXTRACTION",
 }
 _PREFIX = "base_model.model."
 
