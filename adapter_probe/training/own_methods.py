@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adapter_probe.checkpoints.any_base import AnyLoaded, choose_class, load_any_base
-from adapter_probe.checkpoints.base import n_outputs, refuse_lost
+from adapter_probe.checkpoints.base import AnyLoaded, load_any_base, n_outputs, refuse_lost
 from adapter_probe.checkpoints.base_config import AnyBase
 from adapter_probe.checkpoints.foreign import BaseShape
+from adapter_probe.checkpoints.model_class import choose_class
 from adapter_probe.checkpoints.opened_peft import OWN
 from adapter_probe.checkpoints.placed import PlacedAdapter, put_bottlenecks
 from adapter_probe.checkpoints.places import FAMILIES, Places, places_in
@@ -60,8 +60,7 @@ def load_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -> AnyL
     head: Any = "seq2seq" if writes and found.config.is_encoder_decoder else task.kind
     cls = choose_class(found.name, found.config, head, ())
     loaded = load_any_base(found, cls, n_outputs(task), torch.float32, seed=seed)
-    prefix = "" if writes else f"{loaded.model.base_model_prefix}."
-    refuse_lost(found.name, loaded.missing, prefix, f"{prefix}pooler.")
+    refuse_lost(loaded, writes)
     return loaded
 
 
