@@ -20,9 +20,9 @@ from torch import Tensor
 from adapter_probe.errors import CheckpointError, install_extra, one_line
 from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod, SiteKind
 
+from .adapter_folder import name_of_checkpoint
 from .files import first_of
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_left
-from .hub import name_of_checkpoint
 
 INDEX = ".index"
 LATEST = "checkpoint"  # names the newest of several checkpoints

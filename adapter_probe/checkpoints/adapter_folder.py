@@ -11,22 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.errors import CheckpointError, listed, shown
+from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
-from .files import CONFIG, DESCRIPTION, first_file, first_of, read_json_file, read_tensors
+from .files import COMMIT, CONFIG, DESCRIPTION, first_file, first_of, read_json_file, read_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 LIBRARY = "peft"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-_PREFIX = "base_model.model."
+PREFIX = "base_model.model."
+"""The beginning of the names in a file of PEFT."""
 _DEEPEST = 4  # of the folders below one that holds no adapter itself
 _TRAINING = "checkpoint-"  # of transformers' Trainer: earlier states of the adapter above
 # torch.compile, FSDP, its checkpointing of activations, Lightning; DistributedDataParallel and DeepSpeed.
 _WRAPPERS = re.compile(
     r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\."
 )
-_PARALLEL = re.compile(rf"\A(?:module\.)*({re.escape(_PREFIX)})?(?:module\.)*")
+_PARALLEL = re.compile(rf"\A(?:module\.)*({re.escape(PREFIX)})?(?:module\.)*")
 # Initialisations that take a part out of the base's weights, which is missing where the adapter is off, and
 # the folders in which PEFT's examples and LLaMA-Factory keep the start, the end and the plain LoRA of one.
 CHANGE_THE_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
@@ -92,9 +94,6 @@ def refuse_changed_base(folder: Path, document: Mapping[str, Any], base: Path | 
 
     The configuration does not: it says ``init_lora_weights: true``, so that loading draws no start again. The
     base that belongs to the adapter is the residual one, in whose folder the start is kept.
-
-    Raises:
-        CheckpointError: they show it.
     """
     folder = folder.resolve()
     sides = _named(base, _SIDE) if base is not None else []
@@ -166,8 +165,32 @@ def read_adapter(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
     return {names[name]: tensor for name, tensor in tensors.items()}, [said]
 
 
+def write_adapter(
+    out: Path, tensors: Mapping[str, Tensor], document: Mapping[str, Any], tokenizer: Any = None
+) -> None:
+    """Write a folder that PEFT loads: the configuration, which makes it one, is written last.
+
+    Args:
+        out: the folder.
+        tensors: by PEFT's names.
+        document: the configuration.
+        tokenizer: the checkpoint's own, if it has one.
+
+    Raises:
+        ResultsError: the folder cannot be written.
+    """
+    import safetensors.torch
+
+    make_folder(out)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(out)
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_bytes(out / WEIGHTS[0], safetensors.torch.save(plain, metadata={"format": "pt"}))
+    write_json(out / CONFIG, document)
+
+
 def hash_files(files: Iterable[Path]) -> str:
-    """SHA-256 of the names, sizes and bytes of a checkpoint's files."""
+    """SHA-256 of the names, sizes and bytes of a checkpoint's files, in their order."""
     digest = hashlib.sha256()
     for path in files:
         digest.update(f"{path.name} {path.stat().st_size}\n".encode())
@@ -178,3 +201,76 @@ def hash_files(files: Iterable[Path]) -> str:
 def plain_name(name: str) -> str:
     """A tensor's name without the wrappers that were around the model when it was saved."""
     return _PARALLEL.sub(r"\1", _WRAPPERS.sub("", name), count=1)
+
+
+_TIMEOUT = 10.0  # seconds
+_READ = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+_READ += ["adapter_model.bin", "pytorch_adapter.bin", "pytorch_model_head.bin"]
+"""Files that opening a checkpoint can read."""
+_ABOVE = ["*adapter_config.json", "tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "*.jinja"]
+_IN_CACHE = re.compile(r"/models--(?:[^/]*--)?([^/]+)/snapshots/[^/]+((?:/[^/]+)*)\Z")
+_TRAINING = ["checkpoint-*/*"]  # of transformers' Trainer, next to the result
+
+
+def ask_hub(name: str, revision: str | None) -> str | None:
+    """The commit of a revision, or None if the hub does not answer; asked once, without retries."""
+    from huggingface_hub import HfApi
+
+    try:
+        return HfApi().model_info(name, revision=revision, timeout=_TIMEOUT).sha
+    except Exception:  # no network, no such name, no access: what the cache holds still counts
+        return None
+
+
+def fetch_checkpoint(name: str, revision: str | None = None, adapter: str | None = None) -> Path:
+    """The folder of a checkpoint on the hub: in the local cache, into which it is downloaded if necessary.
+
+    Args:
+        name: ``owner/name``.
+        revision: commit, branch or tag; by default the newest commit of the main branch. A full commit that
+            is in the cache is not asked for.
+        adapter: the only subfolder to download, with the tokenizer above it and the small configurations of
+            the other adapters, by which `adapter_folder` tells what it is.
+
+    Raises:
+        CheckpointError: neither the hub nor the cache has it.
+    """
+    from huggingface_hub import snapshot_download
+
+    patterns = _READ if adapter is None else [*_ABOVE, *(f"{adapter}/{one}" for one in _READ)]
+    ignored = [] if (adapter or "").startswith("checkpoint-") else _TRAINING
+    known, found = revision is not None and COMMIT.fullmatch(revision) is not None, None
+    for cached in (True, False) if known else (False, True):
+        commit = revision if cached else ask_hub(name, revision)
+        if not cached and commit is None:
+            continue
+        with suppress(Exception):  # of the network, of the cache, or because there is no such revision
+            found = Path(
+                snapshot_download(
+                    name, revision=commit, local_files_only=cached, allow_patterns=patterns,
+                    ignore_patterns=ignored,
+                )
+            )  # fmt: skip
+            if adapter is None or (found / adapter).is_dir():  # a cache may have another adapter of a commit
+                break
+    if found is not None:
+        return found
+    at = "" if revision is None else f" at revision {shown(revision)}"
+    raise CheckpointError(
+        f"checkpoint {name}: no such folder, and the Hugging Face Hub could not provide it{at} (no network "
+        "and no cached copy, or no such name, or no access)"
+    )
+
+
+def name_of_checkpoint(folder: Path) -> str:
+    """What a checkpoint is called: its folder, or in the hub's cache its name without the owner."""
+    return name_in_cache(folder) or folder.resolve().name
+
+
+def name_in_cache(folder: Path) -> str | None:
+    """The name, without the owner, of a checkpoint in the hub's cache, with that of one of its adapters.
+
+    None of any other folder.
+    """
+    found = _IN_CACHE.search(folder.resolve().as_posix())
+    return None if found is None else "-".join(filter(None, (found[1], *found[2].split("/"))))

@@ -13,6 +13,7 @@ from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
 from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod, InnerSpec
 
+from .adapter_folder import name_of_checkpoint
 from .adapterhub_config import AdapterHubConfig, parts_of
 from .adapterhub_weights import (
     check_bottleneck,
@@ -32,8 +33,7 @@ from .files import (
     whole_number_field,
 )
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_left
-from .hub import name_of_checkpoint
-from .kinds import CLASSES, kind_of_class
+from .kinds import head_of_class
 
 HEAD_CONFIG = "head_config.json"
 HEAD_WEIGHTS = ("model_head.safetensors", "pytorch_model_head.bin")
@@ -42,7 +42,8 @@ _FLEXIBLE: dict[str, Kind] = {
     "question_answering": "extractive",
     "causal_lm": "causal",
 }
-SUPPORTED_HEADS = (*(f"*{name}" for name in CLASSES), *(f"flexible {name}" for name in _FLEXIBLE))
+_CLASSES = ("ForSequenceClassification", "ForQuestionAnswering", "ForCausalLM", "LMHeadModel")
+SUPPORTED_HEADS = (*(f"*{name}" for name in _CLASSES), *(f"flexible {name}" for name in _FLEXIBLE))
 WEIGHTS = ("adapter.safetensors", "pytorch_adapter.bin")
 REFUSED_FILES = {
     "adapter_fusion_config.json": "AdapterFusion",
@@ -87,7 +88,9 @@ def read(folder: Path) -> ForeignCheckpoint:
     if weights is None:
         raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
     documents, files, tensors = {CONFIG: config}, [path, weights], read_tensors(weights)
-    kind, n_outputs, label_names = kind_of_class(config.get("model_class")), None, ()
+    kind: Kind | None = "causal" if head_of_class(config.get("model_class"), False) == "causal" else None
+    n_outputs: int | None = None  # without the head, neither its labels nor its weights are known
+    label_names: tuple[str, ...] = ()
     head = first_file(folder, HEAD_WEIGHTS)
     if head is not None:
         if not (folder / HEAD_CONFIG).is_file():
@@ -96,8 +99,6 @@ def read(folder: Path) -> ForeignCheckpoint:
         files += [folder / HEAD_CONFIG, head]
         tensors |= read_tensors(head)
         kind, n_outputs, label_names = read_head(folder, documents[HEAD_CONFIG])
-    elif kind != "causal":  # without the head, neither its labels nor its weights are known
-        kind = None
     current = str(config.get("version", "")).startswith("adapters")
     return ForeignCheckpoint(
         folder=folder,
@@ -119,9 +120,6 @@ def refuse_composed(folder: Path, name: str | None) -> None:
     Args:
         folder: folder of the adapter.
         name: name of the adapter; None for all adapters in subfolders.
-
-    Raises:
-        CheckpointError: the folder above contains a setup, or a fusion with this adapter is next to it.
     """
     above = folder.resolve().parent
     setup = above / _SETUP
@@ -193,11 +191,7 @@ def _notes(config: AdapterHubConfig, base: BaseShape) -> tuple[str, ...]:
 
 
 def _current_names(source: ForeignCheckpoint) -> dict[str, Tensor]:
-    """The tensors under their names in current versions of the library.
-
-    Raises:
-        CheckpointError: some belong to unsupported parts.
-    """
+    """The tensors under their names in current versions of the library."""
     tensors = {}
     for key, tensor in source.tensors.items():
         for word, what in REFUSED_KEYS.items():
@@ -217,7 +211,7 @@ def read_head(folder: Path, document: dict[str, Any]) -> tuple[Kind, int | None,
     if not isinstance(config, dict | None):
         raise CheckpointError(f"{path}: config is {quote(config)}, expected an object")
     if config is None:
-        kind = kind_of_class(cls)
+        kind = head_of_class(cls, False) if cls.endswith(_CLASSES) else None
         what = f"the head of a {cls}"
     else:
         head_type = config.get("head_type")

@@ -95,11 +95,7 @@ def translate_head(
 def _output_embedding(
     folder: Path, found: dict[int, dict[str, Tensor]], base: BaseShape, out: dict[str, Tensor]
 ) -> None:
-    """Check a causal head of the library; only the output embedding is supported.
-
-    Raises:
-        CheckpointError: the head has more than an output embedding.
-    """
+    """Check a causal head of the library; only the output embedding is supported."""
     if [set(parts) for parts in found.values()] != [{"weight"}]:
         raise CheckpointError(
             f"checkpoint {folder} has a causal head with a bias or several layers; only the output "
@@ -210,11 +206,7 @@ def _block_diagonal(up: Tensor, enabled: list[bool]) -> Tensor:
 def check_bottleneck(
     folder: Path, config: AdapterHubConfig, found: Sequence[BottleneckSpec], base: BaseShape
 ) -> None:
-    """Refuse a file whose bottlenecks differ from its configuration.
-
-    Raises:
-        CheckpointError: a bottleneck is missing, unexpected, or of another size.
-    """
+    """Refuse a file whose bottlenecks differ from its configuration."""
     if config.bottleneck is None:
         return
     layers = base.layers_but(config.bottleneck["leave_out"])

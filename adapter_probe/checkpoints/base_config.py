@@ -22,8 +22,8 @@ from adapter_probe.errors import AdapterProbeError, CheckpointError, ModelError,
 from adapter_probe.reads import report, report_base, report_unknown
 from adapter_probe.results.fingerprints import describe_changes
 
+from .adapter_folder import ask_hub
 from .files import COMMIT, base_files, folder_of_base, quote, read_json_file, refuse_unreadable
-from .hub import ask_hub
 from .identity import config_settings, forward_settings
 from .places import places_in
 from .quantised import twin_of
@@ -173,11 +173,7 @@ class AnyBase:
 
 
 def layers_of(name: str) -> tuple[str, ...]:
-    """A name for every layer of a base, the same for layers that share their weights.
-
-    Raises:
-        CheckpointError: see `find_any_base`.
-    """
+    """A name for every layer of a base, the same for layers that share their weights."""
     found = find_any_base(name)
     with contextlib.suppress(ModelError):  # a family whose layers are not known by name
         return places_in(found.config).layer_names(found.config)
@@ -229,11 +225,7 @@ def read_fields(name: str, revision: str | None = None) -> tuple[str, str | None
 
 
 def _refuse_config(name: str, fields: Mapping[str, Any]) -> None:
-    """Refuse configurations that transformers would fail on or change silently.
-
-    Raises:
-        CheckpointError: a size or dtype is invalid.
-    """
+    """Refuse configurations that transformers would fail on or change silently."""
     try:
         json.dumps(fields, allow_nan=False)
     except (ValueError, RecursionError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from .contents import role_of
 from .files import CONFIG, DESCRIPTION, refuse_full
 from .native import save_checkpoint
 from .opened_peft import OWN, OpenedPeft, OpenedPlaced
-from .peft_writing import WRITABLE, writable_specs, write_peft
+from .peft_writing import WRITABLE
 
 _VERSION = "adapters.1.3.0"  # the library's name, and the version of its format
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "swish": "swish", "tanh": "tanh"}
@@ -51,28 +50,6 @@ def to_native(opened: OpenedPlaced, out: Path) -> None:
             "labelled examples (--data FILE)"
         )
     save_checkpoint(out, opened.tensors, opened.description)
-
-
-def to_peft(opened: OpenedPlaced, out: Path, library: str = "PEFT") -> None:
-    """Write a folder that PEFT loads.
-
-    Args:
-        opened: a checkpoint with adapters of one of PEFT's types.
-        out: the new folder.
-        library: whose format a refusal is about, PEFT or MLX-LM, which is written from PEFT's.
-
-    Raises:
-        CheckpointError: `out` contains a checkpoint, or PEFT has no such adapters.
-        ResultsError: the folder cannot be written.
-    """
-    refuse_full(out)
-    description = opened.description
-    specs = writable_specs(description.method, library)
-    with torch.device("meta"):  # the base as it was before PEFT's modules were put into it
-        plain = type(opened.model)(copy.deepcopy(opened.model.config))
-    layers = tuple(dict.fromkeys(opened.layer_names))
-    name, revision = description.base.name, description.base.revision
-    write_peft(out, specs, opened.tensors, plain, layers, description.task.kind, name, revision)
 
 
 def lost_in_adapterhub(opened: OpenedPlaced) -> list[str]:

@@ -44,11 +44,7 @@ _READ = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 
 
 def refuse_unreadable(folder: Path) -> None:
-    """Refuse a model's folder if one of the files that transformers reads is no file with its own contents.
-
-    Raises:
-        CheckpointError: see `refuse_irregular`.
-    """
+    """Refuse a model's folder if a file that transformers reads is no file with its own contents."""
     for path in (path for pattern in _READ for path in sorted(folder.glob(pattern))):
         refuse_irregular(path)
 
@@ -104,11 +100,7 @@ class UnknownField(Unsupported):
 
 
 def refuse_irregular(path: Path) -> None:
-    """Refuse a pipe or device, which might never end, and a git-LFS pointer: a few lines about the file.
-
-    Raises:
-        CheckpointError: it is one of these; anything else, such as a missing file, passes.
-    """
+    """Refuse a pipe or device, which might never end, and a git-LFS pointer: a few lines about the file."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise CheckpointError(f"{path} is a pipe, socket or device; a regular file is needed")
     if not path.is_file():
@@ -257,9 +249,6 @@ def refuse_unknown(path: Path | str, document: Mapping[str, Any], known: Iterabl
         document: contents of the file.
         known: names of fields that are read, or known to have no effect.
         of: library and version that define the fields.
-
-    Raises:
-        CheckpointError: one line with the first such field.
     """
     known = set(known)
     for name, value in document.items():
@@ -285,11 +274,7 @@ def first_of(names: Sequence[str]) -> str:
 def refuse_other_shape(
     name: str, stored: Sequence[int], needed: Sequence[int], place: str, model: str
 ) -> None:
-    """Refuse a tensor of another shape than its place in the model.
-
-    Raises:
-        CheckpointError: naming the checkpoint's `place` and the `model`.
-    """
+    """Refuse a tensor of another shape than its place in the model."""
     if list(stored) != list(needed):
         raise CheckpointError(f"{place}: {name} has shape {list(stored)}, {model} needs {list(needed)}")
 
@@ -306,9 +291,6 @@ def refuse_other_tensors(
         said: what to call the checkpoint in the message.
         on_base: what to call the base.
         lacks_head: whether the checkpoint has no prediction head.
-
-    Raises:
-        CheckpointError: a tensor is missing, or is not the model's.
     """
     if lacking := sorted(empty - stored):
         if lacks_head:
@@ -324,10 +306,6 @@ def refuse_other_tensors(
 
 
 def refuse_full(out: Path) -> None:
-    """Refuse to overwrite a checkpoint.
-
-    Raises:
-        CheckpointError: the folder contains one.
-    """
+    """Refuse to overwrite a checkpoint."""
     if any((out / name).exists() for name in (DESCRIPTION, DELTA, CONFIG, "config.json")):
         raise CheckpointError(f"{out} already contains a checkpoint; choose another folder")

@@ -10,39 +10,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adapter_probe.data.spec import TaskSpec
-from adapter_probe.data.tasks import Kind
 from adapter_probe.errors import CheckpointError, ModelError
-from adapter_probe.metrics import OF_CLASSES, default_metric
 from adapter_probe.models.methods import Biases, FullFineTuning, LayerNormOnly, TopLayers
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_states import Difference, first_few, hold_both, put_back
 from adapter_probe.results.fingerprints import hash_json, sha256_of
 
-from . import native
-from .adapter_folder import adapters_below
-from .any_base import (
-    AnyLoaded,
-    choose_class,
-    hash_stored,
-    head_of_base,
-    limit_length,
-    load_any_base,
-    without_pooler,
-)
-from .base import load_tokenizer
+from .adapter_folder import adapters_below, name_of_checkpoint
+from .base import hash_stored, limit_length, load_any_base, without_pooler
 from .base_config import AnyBase, find_any_base, place_of_base
-from .description import Description, read_description
 from .files import CONFIG, DELTA, DESCRIPTION, MODULES, first_of
-from .foreign import names_of_outputs
-from .hub import name_of_checkpoint
 from .identity import tokenizer_parts
 from .kinds import Head
-from .native import library_versions
-from .opened_peft import NO_COLUMNS, OpenedFinetuned, OpenedPeft, OpenedPlaced
-from .own_tokenizer import own_tokenizer
+from .model_class import choose_class, head_of_base, head_with_labels
+from .native import Description, library_versions, read_description, task_of, with_record
+from .opened_peft import OpenedFinetuned, OpenedPeft, OpenedPlaced
 from .quantised import method_of
+from .tokenizer import load_tokenizer, own_tokenizer
 
 TUNED_IN_PLACE = (FullFineTuning, TopLayers, LayerNormOnly, Biases)
 """The methods of this project that train tensors of the base's layers."""
@@ -85,7 +70,14 @@ def open_whole_model(folder: Path, base: str | None, dtype: torch.dtype) -> Open
             f"{found.config.model_type} model; give the model that it was fine-tuned from with --base"
         )
     embeds = (folder / MODULES).is_file() or (said is not None and "pooling" in said.training)
-    head: Head = "features" if embeds else _head(folder, found)
+    head = "features" if embeds else head_with_labels(head_of_base(found.config), found.config)
+    if head is None:
+        named = (found.fields.get("architectures") or ["an unknown class"])[0]
+        raise CheckpointError(
+            f"checkpoint {folder} was saved from {named}, whose outputs adapter-probe has no scores of; give "
+            "a model for sequence or token classification, question answering or language modelling, or "
+            "from Python batches= and read="
+        )
     cls = choose_class(found.name, found.config, head, ())
     tuned = load_any_base(found, cls, None, dtype)
     if embeds:
@@ -98,24 +90,24 @@ def open_whole_model(folder: Path, base: str | None, dtype: torch.dtype) -> Open
         loaded = without_pooler(loaded)
     base_tokenizer = load_tokenizer(of_base.name, of_base.revision)
     tokenizer, changed = own_tokenizer((folder,), found.config, base_tokenizer)
+    n_labels = int(tuned.model.config.num_labels)
     about = Description(
-        FullFineTuning(), loaded.identity, _task(folder, head, tuned, found.fields),
+        FullFineTuning(), loaded.identity,
+        task_of(name_of_checkpoint(folder), head, n_labels, folder / "config.json", found.fields),
         limit_length(tuned.max_length, tokenizer.model_max_length, found.name),
         hash_stored(tuned.model, frozenset()), versions=library_versions(),
         tokenizer=tokenizer_parts(tokenizer),
     )  # fmt: skip
     if said is not None:
-        about = _with_record(folder, said, about)
+        files = sha256_of(folder / "model.safetensors")
+        about = with_record(folder, about, files, "method")
+        about = replace(about, delta_sha256=hash_json([files, about.delta_sha256]))
     opened = with_base(folder, about, head, tuned.model, loaded.model, loaded.missing)
     return replace(opened, tokenizer=tokenizer, own_tokenizer=bool(changed))
 
 
 def in_place(opened: OpenedPlaced, base: nn.Module) -> OpenedFinetuned:
-    """A checkpoint of this project that tunes tensors of the base, with those of the base.
-
-    Raises:
-        CheckpointError: see `with_base`.
-    """
+    """A checkpoint of this project that tunes tensors of the base, with those of the base."""
     found = with_base(
         opened.folder, opened.description, opened.head, opened.model, base, opened.missing, opened.tensors
     )
@@ -188,46 +180,6 @@ def _refuse_quantised(folder: Path, found: AnyBase, base: AnyBase) -> None:
             f"checkpoint {folder} is a whole model quantised with {method}, whose tensors have no difference "
             "to those of its base; give the unquantised model"
         )
-
-
-def _head(folder: Path, found: AnyBase) -> Head:
-    head = head_of_base(found.config)
-    if head not in ("classification", "extractive", "causal", "seq2seq", "tokens"):
-        named = (found.fields.get("architectures") or ["an unknown class"])[0]
-        raise CheckpointError(
-            f"checkpoint {folder} was saved from {named}, whose outputs adapter-probe has no scores of; give "
-            "a model for sequence or token classification, question answering or language modelling, or "
-            "from Python batches= and read="
-        )
-    if head == "classification":
-        several = found.config.problem_type == "multi_label_classification"
-        one = found.config.num_labels == 1 or found.config.problem_type == "regression"
-        return "multilabel" if several else "regression" if one else head
-    return head
-
-
-def _task(folder: Path, head: Head, loaded: AnyLoaded, fields: Mapping[str, Any]) -> TaskSpec:
-    kind: Kind = {"seq2seq": "causal", "features": "embedding"}.get(head, head)  # type: ignore[assignment]
-    names: tuple[str, ...] = ()
-    if kind in OF_CLASSES:
-        names = names_of_outputs(loaded.model.config.num_labels, folder / "config.json", fields)
-    return TaskSpec(name_of_checkpoint(folder), kind, default_metric(kind), names, NO_COLUMNS, {}, {})
-
-
-def _with_record(folder: Path, said: Description, found: Description) -> Description:
-    """The description of a model that this project trained, with what its record says.
-
-    Raises:
-        CheckpointError: its files have changed since then, or the base is another one.
-    """
-    if said.delta_sha256 != sha256_of(folder / "model.safetensors"):
-        raise CheckpointError(
-            f"{folder} was changed after it was written: its files do not match the sha256 in {DESCRIPTION}"
-        )
-    if said.base.weights_sha256 != found.base.weights_sha256:
-        raise native.other_base(folder, said.base, found.base)
-    kept = {name: getattr(said, name) for name in ("method", "task", "max_length", "training", "scores")}
-    return replace(found, **kept, delta_sha256=hash_json([said.delta_sha256, found.delta_sha256]))
 
 
 def with_outside_of_base(opened: OpenedPeft) -> OpenedPeft:

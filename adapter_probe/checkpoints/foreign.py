@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,11 +15,8 @@ from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
 from adapter_probe.models.adapters.imported import ImportedMethod
 
-from .base import tied_weights
-from .files import first_of, read_json_file
+from .files import first_of
 from .places import Places
-
-_MADE_UP = re.compile(r"LABEL_\d+")  # by transformers, for want of a name
 
 
 @dataclass(frozen=True)
@@ -36,7 +31,6 @@ class ForeignCheckpoint:
         documents: the parsed JSON files, by name.
         tensors: tensors of all weight files, under the library's names.
         base: name of its base, or None if not recorded.
-        revision: revision of the base on the hub, or None if not recorded.
         kind: kind of its task, or None if not recorded.
         n_outputs: number of logits of its head, or None without a head.
         label_names: label names in the order of the logits, or empty if not recorded.
@@ -49,19 +43,9 @@ class ForeignCheckpoint:
     documents: dict[str, dict[str, Any]]
     tensors: dict[str, Tensor]
     base: str | None = None
-    revision: str | None = None
     kind: Kind | None = None
     n_outputs: int | None = None
     label_names: tuple[str, ...] = ()
-
-    @property
-    def sha256(self) -> str:
-        """SHA-256 of the bytes of `files`."""
-        digest = hashlib.sha256()
-        for path in self.files:
-            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
-            digest.update(path.read_bytes())
-        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -127,7 +111,11 @@ class BaseShape:
         modules = frozenset(name for name, _ in model.named_modules())
         prefix = f"{model.base_model_prefix}."
         names, shared = places.layer_names(model.config), places.layer_groups is not None
-        return cls(places, model.config, prefix, modules, names, tied_weights(model), shared)
+        ends = (model.get_input_embeddings(), model.get_output_embeddings())
+        first, last = (getattr(end, "weight", None) for end in ends)
+        every = model.named_parameters(remove_duplicate=False)
+        tied = tuple(name for name, parameter in every if parameter is first is last)
+        return cls(places, model.config, prefix, modules, names, tied, shared)
 
     def layers_but(self, left_out: Iterable[int]) -> list[int]:
         """The layers, counted from the bottom, that are not in `left_out`."""
@@ -140,30 +128,6 @@ class BaseShape:
         return (
             name if name in self.modules or f"{self.prefix}{name}" not in self.modules else self.prefix + name
         )
-
-
-def names_of_outputs(n_outputs: int, own: Path, base: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of a head's outputs, from the first configuration that has real ones; else their numbers.
-
-    Args:
-        n_outputs: number of outputs.
-        own: a config.json that was saved beside the adapter; it may be missing.
-        base: contents of the base's config.json.
-
-    Raises:
-        CheckpointError: the adapter's config.json cannot be read.
-    """
-    for fields in (read_json_file(own) if own.is_file() else {}, base):
-        named = fields.get("id2label")
-        names = [named.get(str(number)) for number in range(n_outputs)] if isinstance(named, dict) else []
-        real = all(isinstance(name, str) and name.strip() for name in names)
-        if (
-            real
-            and len(named or ()) == n_outputs == len(set(names))
-            and not any(map(_MADE_UP.fullmatch, names))
-        ):
-            return tuple(names)
-    return tuple(map(str, range(n_outputs)))
 
 
 def refuse_left(folder: Path, left: Iterable[str]) -> None:

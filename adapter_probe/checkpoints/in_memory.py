@@ -16,10 +16,8 @@ from typing import Any
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
-from adapter_probe.data.spec import Columns, TaskSpec
-from adapter_probe.data.tasks import Kind
+from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
-from adapter_probe.metrics import OF_CLASSES, default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import FullFineTuning
 from adapter_probe.replay.several import split_adapters
@@ -29,13 +27,13 @@ from adapter_probe.replay.two_weights import STRENGTH
 from adapter_probe.results.fingerprints import hash_json
 
 from .adapter_folder import LIBRARY
-from .any_base import hash_stored, limit_length, load_any_base, positions_of
+from .base import hash_stored, limit_length, load_any_base, positions_of
 from .base_config import find_any_base, resolve_base
-from .description import Description
 from .finetuned import with_base
-from .foreign import names_of_outputs
 from .identity import BaseIdentity, config_settings, tokenizer_parts
 from .kinds import head_of_class
+from .model_class import head_with_labels
+from .native import NO_COLUMNS, Description, task_of
 from .opened_peft import OpenedFinetuned, OpenedPeft
 from .peft_loading import refuse_outside, refuse_unready, tuned_modules
 from .peft_opening import versions_of
@@ -43,16 +41,12 @@ from .quantised import method_of, mixes_examples
 
 
 def open_without_texts(model: nn.Module, base_model: Any = None) -> OpenedPeft:
-    """A model in memory that is given the arguments of its forward; see `open_in_memory`. It has no task.
-
-    Raises:
-        ModelError: see `open_in_memory`.
-    """
+    """A model in memory that is given the arguments of its forward; see `open_in_memory`. It has no task."""
     base, used = base_of(model), _copied(model)
     name = f"{type(base).__name__} in memory"
     _refuse_unready(used, model, base_model)
     fields = _fields(base)
-    task = TaskSpec("", "classification", "accuracy", (), Columns("", None, ""), {}, {})
+    task = TaskSpec("", "classification", "accuracy", (), NO_COLUMNS, {}, {})
     opened = OpenedPeft(
         used, None, _description(used, fields, BaseIdentity(name, None, "", 0, 0, 0, fields), task),  # type: ignore[arg-type]
         "classification", frozenset(), frozenset(), Path(name), quantised=method_of(fields),
@@ -67,10 +61,7 @@ def open_without_texts(model: nn.Module, base_model: Any = None) -> OpenedPeft:
 def _fields(base: nn.Module) -> dict[str, Any]:
     """The fields of a model's configuration, if it has one."""
     config = getattr(base, "config", None)
-    found: dict[str, Any] = (
-        json.loads(config.to_json_string(use_diff=False)) if hasattr(config, "to_json_string") else {}
-    )
-    return found
+    return json.loads(config.to_json_string(use_diff=False)) if hasattr(config, "to_json_string") else {}
 
 
 def _description(
@@ -107,7 +98,7 @@ def open_in_memory(model: nn.Module, tokenizer: Any, base_model: Any = None) -> 
     name = f"{type(base).__name__} in memory"
     config = getattr(base, "config", None)
     head = head_of_class(type(base).__name__, bool(getattr(config, "is_encoder_decoder", False)))
-    if config is None or head not in ("classification", "extractive", "causal", "seq2seq", "tokens"):
+    if config is None or head is None:
         raise ModelError(
             f"a {type(base).__name__} has no outputs that adapter-probe knows; give a model of transformers "
             "whose class ends in ForSequenceClassification, ForTokenClassification, ForQuestionAnswering or "
@@ -116,15 +107,9 @@ def open_in_memory(model: nn.Module, tokenizer: Any, base_model: Any = None) -> 
     used = _copied(model)
     _refuse_unready(used, model, base_model)
     fields = _fields(base)
-    kind: Kind = "causal" if head == "seq2seq" else head  # type: ignore[assignment]  # others are refused
+    head = head_with_labels(head, config) or head
     n_outputs = int(getattr(config, "num_labels", 0) or 0)
-    if kind == "classification" and (n_outputs == 1 or config.problem_type == "regression"):
-        kind = head = "regression"
-    elif kind == "classification" and config.problem_type == "multi_label_classification":
-        kind = "multilabel"
-    labels = names_of_outputs(n_outputs, Path("config.json", "none"), fields)
-    names = labels if kind in OF_CLASSES else ()
-    task = TaskSpec(type(base).__name__, kind, default_metric(kind), names, Columns("", None, ""), {}, {})
+    task = task_of(type(base).__name__, head, n_outputs, Path("config.json", "none"), fields)
     description = _description(
         used, fields, _identity(base, name, fields), task, tokenizer=tokenizer_parts(tokenizer),
         max_length=limit_length(positions_of(base), tokenizer.model_max_length, name),
@@ -143,11 +128,7 @@ def open_in_memory(model: nn.Module, tokenizer: Any, base_model: Any = None) -> 
 
 
 def _refuse_unready(used: nn.Module, model: nn.Module, base_model: Any) -> None:
-    """Refuse a model without adapters that can be switched, or, given with its base, with any.
-
-    Raises:
-        ModelError: it is one, or its weights cannot be shared with a copy.
-    """
+    """Refuse a model without adapters that can be switched, or, given with its base, with any."""
     name, tuned = type(base_of(model)).__name__, any(isinstance(m, BaseTunerLayer) for m in used.modules())
     if base_model is None:
         if not tuned:
@@ -167,11 +148,7 @@ def _refuse_unready(used: nn.Module, model: nn.Module, base_model: Any) -> None:
 
 
 def _against(opened: OpenedPeft, base_model: Any) -> OpenedFinetuned:
-    """A fine-tuned model in memory with the tensors of the model that it was trained from.
-
-    Raises:
-        ModelError, CheckpointError: the two do not belong together, or one is quantised.
-    """
+    """A fine-tuned model in memory with the tensors of the model that it was trained from."""
     model, about = opened.model, opened.description
     name, lacking = type(model).__name__, frozenset[str]()
     if isinstance(base_model, str | Path):

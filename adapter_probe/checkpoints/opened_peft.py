@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from adapter_probe.data.spec import Columns, TaskSpec
+from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Adapters
 from adapter_probe.spans import Span
 
-from .description import Description
 from .kinds import Head
+from .native import Description
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -29,8 +29,6 @@ Opened = TypeVar("Opened", bound="OpenedPeft")
 
 OWN = ".adapter."
 """In the names of an adapter's tensors in this project's format."""
-NO_COLUMNS = Columns("", None, "")
-"""Without a recorded task, the columns of a file are inferred."""
 
 
 @dataclass(frozen=True)

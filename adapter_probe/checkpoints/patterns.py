@@ -93,9 +93,6 @@ def refuse_slow_patterns(path: Path, document: Mapping[str, Any], modules: Itera
     Only what is repeated twice, or a repeated group, can take long. Such a pattern is tried in a process of
     its own, which can be stopped, as PEFT matches it: a text has to match the whole name, and what stands in
     a list or chooses ranks the end of it.
-
-    Raises:
-        CheckpointError: a pattern is invalid, or takes too long.
     """
     given = [document.get(name) or () for name in _PATTERNS]
     ends = [one for value in given if isinstance(value, list) for one in value if isinstance(one, str)]

@@ -45,11 +45,7 @@ _NO_EFFECT = ("unsloth_fixed", "merge_weights", "runtime_config", "megatron_core
 
 
 def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
-    """Refuse PEFT types that have nothing to switch off in the layers, by name (without torch).
-
-    Raises:
-        CheckpointError: such a type, or none.
-    """
+    """Refuse PEFT types that have nothing to switch off in the layers, by name (without torch)."""
     kind = document.get("peft_type")
     if not isinstance(kind, str):
         raise CheckpointError(f"checkpoint {folder}: peft_type is {quote(kind)}, expected a string")

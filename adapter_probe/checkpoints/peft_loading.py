@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from adapter_probe.errors import CheckpointError, ModelError, one_line
 from adapter_probe.models.adapters.imported import InnerKind, InnerSpec
 
-from .any_base import AnyLoaded
+from .base import AnyLoaded
 from .files import first_of
 from .quantised import quiet_quantisers
 
@@ -94,12 +94,13 @@ def _wrapped(loaded: AnyLoaded, config: PeftConfig, path: Path) -> PeftModel:
         return PeftModel(loaded.model, config, adapter_name=ADAPTER)
     except Exception as error:  # whatever PEFT or the base's modules raise where it does not fit
         raise CheckpointError(
-            f"{path.parent}: PEFT {peft.__version__} cannot put this {_name_of(config)} on base "
+            f"{path.parent}: PEFT {peft.__version__} cannot put this {type_of(config)} on base "
             f"{loaded.identity.name}: {one_line(error)}"
         ) from error
 
 
-def _name_of(config: PeftConfig) -> str:
+def type_of(config: PeftConfig) -> str:
+    """PEFT's name of the type of a configuration."""
     return str(getattr(config.peft_type, "value", config.peft_type))
 
 
@@ -335,9 +336,6 @@ def refuse_unready(model: nn.Module, place: str, several: bool = False) -> None:
         model: opened here or given by the user.
         place: what to call it in the message.
         several: whether several adapters may be active.
-
-    Raises:
-        ModelError: it is in training mode, merged, or with several adapters active or none.
     """
     if model.training:
         raise ModelError(f"{place} is in training mode; call model.eval() first")
@@ -361,9 +359,6 @@ def refuse_outside(model: nn.Module, place: str) -> None:
     Args:
         model: opened here or given by the user.
         place: what to call it in the message.
-
-    Raises:
-        ModelError: it is so.
     """
     tuners = [name for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
     if not any(_NUMBERED.search(name.removeprefix(_PREFIX)) for name in tuners):

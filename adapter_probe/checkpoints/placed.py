@@ -22,7 +22,7 @@ from adapter_probe.models.adapters.imported import SITE_KINDS, HeadSpec, Importe
 from adapter_probe.models.methods import Adapters, Method
 from adapter_probe.replay.switches import Application, Switchable
 
-from .any_base import AnyLoaded
+from .base import AnyLoaded
 from .files import refuse_other_shape
 from .foreign import BaseShape
 from .opened_peft import OWN
@@ -273,11 +273,7 @@ class _Kept(nn.Module):
 
 
 def _put_head(model: PreTrainedModel, shape: BaseShape, head: HeadSpec) -> None:
-    """Replace a classification head by one of AdapterHub.
-
-    Raises:
-        ModelError: the head reads a pooler, but the model has none.
-    """
+    """Replace a classification head by one of AdapterHub."""
     steps, sequence = shape.places.before_head, shape.places.reads_sequence
     if head.pooled and not shape.places.pooler:
         raise ModelError(
@@ -317,11 +313,7 @@ def _put_inner(model: nn.Module, specs: Sequence[InnerSpec]) -> None:
 
 
 def _config(specs: Sequence[InnerSpec]) -> PeftConfig:
-    """PEFT's configuration that puts modules of the specs' kinds where the specs say.
-
-    Raises:
-        ModelError: no single type of PEFT has all these kinds.
-    """
+    """PEFT's configuration that puts modules of the specs' kinds where the specs say."""
     from peft import IA3Config, LoraConfig
 
     names, kinds = [spec.module for spec in specs], {spec.kind for spec in specs}

@@ -12,12 +12,18 @@ from typing import Any
 import torch
 
 from adapter_probe.checkpoints.adapter_folder import WEIGHTS
-from adapter_probe.checkpoints.base import has_untrained_pooler, load_tokenizer
+from adapter_probe.checkpoints.base import has_untrained_pooler
 from adapter_probe.checkpoints.base_config import silent_transformers
-from adapter_probe.checkpoints.description import Description, read_description, write_description
 from adapter_probe.checkpoints.files import DESCRIPTION, Unsupported
-from adapter_probe.checkpoints.native import library_versions, save_checkpoint
+from adapter_probe.checkpoints.native import (
+    Description,
+    library_versions,
+    read_description,
+    save_checkpoint,
+    write_description,
+)
 from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.checkpoints.tokenizer import load_tokenizer
 from adapter_probe.errors import ResultsError, one_line
 from adapter_probe.metrics import sign_of
 from adapter_probe.results.atomic import make_folder, remove_leftovers, write_bytes

@@ -8,10 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adapter_probe.checkpoints.any_base import AnyLoaded, choose_class, load_any_base, without_pooler
-from adapter_probe.checkpoints.base import n_outputs, refuse_lost
+from adapter_probe.checkpoints.base import (
+    AnyLoaded,
+    load_any_base,
+    n_outputs,
+    refuse_lost,
+    without_pooler,
+)
 from adapter_probe.checkpoints.base_config import AnyBase
 from adapter_probe.checkpoints.foreign import BaseShape
+from adapter_probe.checkpoints.model_class import choose_class
 from adapter_probe.checkpoints.opened_peft import OWN
 from adapter_probe.checkpoints.placed import PlacedAdapter, put_bottlenecks
 from adapter_probe.checkpoints.places import FAMILIES, Places, places_in
@@ -67,8 +73,7 @@ def load_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -> AnyL
     loaded = load_any_base(found, cls, n_outputs(task), torch.float32, seed=seed)
     if kind == "embedding":
         loaded = without_pooler(loaded)
-    prefix = "" if headless else f"{loaded.model.base_model_prefix}."
-    refuse_lost(found.name, loaded.missing, prefix, f"{prefix}pooler.")
+    refuse_lost(loaded, headless)
     return loaded
 
 

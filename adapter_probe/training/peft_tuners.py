@@ -17,7 +17,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor
 
 from adapter_probe.checkpoints.adapter_folder import WEIGHTS
-from adapter_probe.checkpoints.any_base import AnyLoaded
+from adapter_probe.checkpoints.base import AnyLoaded
 from adapter_probe.checkpoints.files import CONFIG, first_of
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.checkpoints.patterns import refuse_slow_patterns

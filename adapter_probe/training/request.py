@@ -13,13 +13,12 @@ import torch
 from torch import nn
 
 from adapter_probe import metrics
-from adapter_probe.checkpoints.any_base import AnyLoaded, limit_length, start_of
-from adapter_probe.checkpoints.base import load_tokenizer, refuse_unknown_tokens
+from adapter_probe.checkpoints.base import AnyLoaded, limit_length, start_of
 from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.checkpoints.embedding import Embedding, Pooling, of_library
 from adapter_probe.checkpoints.files import MODULES
 from adapter_probe.checkpoints.identity import tokenizer_parts, training_identity
-from adapter_probe.checkpoints.own_tokenizer import with_blanks
+from adapter_probe.checkpoints.tokenizer import load_tokenizer, refuse_unknown_tokens, with_blanks
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples, load_training
 from adapter_probe.data.requests import Requests

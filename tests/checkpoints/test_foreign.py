@@ -13,8 +13,8 @@ from mask_loop import read
 from refusals import names
 from tiers import slow_unless
 
+from adapter_probe.checkpoints.base import SharedBase
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.shared import SharedBase
 from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
 from adapter_probe.replay.replay import Replay
 

@@ -23,8 +23,8 @@ from transformers import (
 )
 
 import adapter_probe as ap
+from adapter_probe.checkpoints.base import SharedBase
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.shared import SharedBase
 from adapter_probe.errors import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning")

@@ -12,9 +12,9 @@ import torch
 from refusals import naming
 from training_models import load_plain
 
-from adapter_probe.checkpoints.base import load_tokenizer
 from adapter_probe.checkpoints.identity import config_settings, forward_settings, tokenizer_parts
 from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.checkpoints.tokenizer import load_tokenizer
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, ResultsError
 from adapter_probe.models.methods import Adapters

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from adapter_probe import inspect
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.scaling import in_layers
+from adapter_probe.checkpoints.peft_rewriting import in_layers
 from adapter_probe.errors import AdapterProbeError, CheckpointError
 
 FIXTURES = Path(__file__).parent / "fixtures"

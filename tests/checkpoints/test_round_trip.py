@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from training_models import load_plain
 from transformers import AutoModelForSequenceClassification
 
-from adapter_probe.checkpoints.description import read_description
+from adapter_probe.checkpoints.native import read_description
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError

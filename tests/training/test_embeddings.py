@@ -91,7 +91,8 @@ def task_of(folder: Path, rows: list[dict], ending: str = "jsonl") -> Path:
 
 def request_of(base: Path, task: Path, method: str = "lora:r=4", **settings) -> TrainingRequest:
     chosen = TrainingSettings(**{"epochs": 2, "batch_size": 8, "learning_rate": 1e-2, **settings})
-    return TrainingRequest(str(base), find_task(task), method_of(method), chosen)
+    found = find_task(task, compared=chosen.pooling is not None)
+    return TrainingRequest(str(base), found, method_of(method), chosen)
 
 
 def texts_of(row: dict) -> list[str]:
