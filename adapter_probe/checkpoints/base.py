@@ -226,6 +226,14 @@ def has_untrained_pooler(model: PreTrainedModel, missing: Collection[str]) -> bo
     return bool(biases) and not any(bias.any() for bias in biases)
 
 
+def without_pooler(loaded: AnyLoaded) -> AnyLoaded:
+    """A model without a head whose pooler the base lacks, so that embeddings are not made by it."""
+    own = frozenset(name for name in loaded.missing if name.startswith("pooler."))
+    if own:
+        loaded.model.pooler = None
+    return replace(loaded, missing=loaded.missing - own)
+
+
 def refuse_lost(loaded: AnyLoaded, writes: bool) -> None:
     """Refuse a base that lacks more than a head and a pooler, or, of one that writes, anything."""
     prefix = "" if writes else f"{loaded.model.base_model_prefix}."

@@ -16,9 +16,9 @@ from adapter_probe.replay.two_states import Difference, first_few, hold_both, pu
 from adapter_probe.results.fingerprints import hash_json, sha256_of
 
 from .adapter_folder import adapters_below, name_of_checkpoint
-from .base import hash_stored, limit_length, load_any_base
+from .base import hash_stored, limit_length, load_any_base, without_pooler
 from .base_config import find_any_base, place_of_base
-from .files import CONFIG, DELTA, DESCRIPTION, first_of
+from .files import CONFIG, DELTA, DESCRIPTION, MODULES, first_of
 from .identity import tokenizer_parts
 from .model_class import choose_class, head_of_base, head_with_labels
 from .native import Description, library_versions, read_description, task_of, with_record
@@ -74,7 +74,8 @@ def open_whole_model(folder: Path, base: str | None, dtype: torch.dtype) -> Open
             f"base {of_base.name} is a {of_base.config.model_type} model and checkpoint {folder} a "
             f"{found.config.model_type} model; give the model that it was fine-tuned from with --base"
         )
-    head = head_with_labels(head_of_base(found.config), found.config)
+    embeds = (folder / MODULES).is_file() or (said is not None and "pooling" in said.training)
+    head = "features" if embeds else head_with_labels(head_of_base(found.config), found.config)
     if head is None:
         named = (found.fields.get("architectures") or ["an unknown class"])[0]
         raise CheckpointError(
@@ -84,10 +85,15 @@ def open_whole_model(folder: Path, base: str | None, dtype: torch.dtype) -> Open
         )
     cls = choose_class(found.name, found.config, head, ())
     tuned = load_any_base(found, cls, None, dtype)
+    if embeds:
+        tuned = without_pooler(tuned)
     if tuned.missing:
         raise CheckpointError(f"checkpoint {folder} lacks {first_of(sorted(tuned.missing))}")
     n_labels = int(tuned.model.config.num_labels)
-    loaded = load_any_base(of_base, cls, None if head in ("causal", "seq2seq") else n_labels, dtype)
+    outputs = None if head in ("causal", "seq2seq", "features") else n_labels
+    loaded = load_any_base(of_base, cls, outputs, dtype)
+    if embeds:
+        loaded = without_pooler(loaded)
     base_tokenizer = load_tokenizer(of_base.name, of_base.revision)
     tokenizer, changed = own_tokenizer((folder,), found.config, base_tokenizer)
     about = Description(

@@ -166,22 +166,23 @@ def with_embedding(opened: OpenedPeft, pooling: str | None) -> OpenedPeft:
     """
     folder = opened.folder if (opened.folder / MODULES).is_file() else opened.folder.parent
     listed_there = (folder / MODULES).is_file()
+    trained = opened.description.training.get("pooling")
     if opened.head != "features":
         if pooling is not None:
             raise CheckpointError(
                 f"--pooling {pooling} applies only to embeddings; checkpoint {opened.folder} has a head"
             )
         return opened
-    if pooling is None and not listed_there:
+    if pooling is None and trained is None and not listed_there:
         raise CheckpointError(
             f"checkpoint {opened.folder} is of embeddings and does not say how they are pooled; give "
             "--pooling mean, cls or last"
         )
-    if pooling is not None:
-        if listed_there:
-            said = f"{folder / MODULES} says how embeddings are pooled"
-            raise CheckpointError(f"{said}; omit --pooling {pooling}")
-        return replace(opened, embedding=Embedding((Pooling(pooling),)))
+    if pooling not in (None, trained) and (listed_there or trained):
+        source = f"{folder / MODULES} says" if listed_there else f"the training of {opened.folder} recorded"
+        raise CheckpointError(f"{source} how embeddings are pooled; omit --pooling {pooling}")
+    if not listed_there:
+        return replace(opened, embedding=Embedding((Pooling(str(pooling or trained)),)))
     embedding, limit, files = of_library(folder)
     said = opened.description
     found = replace(

@@ -27,7 +27,7 @@ from .adapter_folder import (
     refuse_changed_base,
     weights_in,
 )
-from .base import AnyLoaded, Load, limit_length, load_any_base
+from .base import AnyLoaded, Load, limit_length, load_any_base, without_pooler
 from .base_config import AnyBase, find_any_base, place_of_base
 from .files import CONFIG, MODULES, Unsupported, folder_of_base, read_json_file
 from .identity import tokenizer_parts
@@ -92,8 +92,8 @@ def open_with_peft(
             f"Transformers' {cls.__name__} is another class. From Python, give adapter_probe.ablate the model"
         )
     loaded = load(found, cls, None if head in ("causal", "seq2seq", "features") else outputs, dtype)
-    if head == "features":
-        loaded = _without_pooler(loaded, modules)
+    if head == "features" and not any(name.startswith("pooler.") for name in modules):
+        loaded = without_pooler(loaded)
     there, prefix = {name for name, _ in loaded.model.named_modules()}, loaded.model.base_model_prefix
     if prefix and modules and not modules & there and {f"{prefix}.{name}" for name in modules} <= there:
         raise Unsupported(
@@ -165,14 +165,6 @@ def open_with_peft(
         loaded.quantised,
         loaded.quantised is not None and mixes_examples(found.fields),
     )
-
-
-def _without_pooler(loaded: AnyLoaded, modules: set[str]) -> AnyLoaded:
-    """A model without a head whose pooler the base lacks, so that embeddings are not made by it."""
-    own = frozenset(name for name in loaded.missing if name.startswith("pooler."))
-    if own and not any(name.startswith("pooler.") for name in modules):
-        loaded.model.pooler = None
-    return replace(loaded, missing=loaded.missing - own)
 
 
 def _outputs(plain: Mapping[str, Tensor]) -> int | None:

@@ -19,7 +19,7 @@ from adapter_probe.data.tagged import tag_columns, tag_metric
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.known_tasks import KNOWN_TASKS
-from adapter_probe.metrics import OF_CLASSES, default_metric
+from adapter_probe.metrics import OF_CLASSES, Kind, default_metric
 
 _FROM_MEMORY = re.compile(r"rows-[0-9a-f]{12}\.jsonl")  # as `adapter_probe.studies.example_files` writes them
 GIVEN_BATCHES = "given batches"
@@ -72,7 +72,8 @@ def given_task(
     if task.kind == "causal":  # whose rows determine how they are scored
         return task
     if task.kind in ("regression", "embedding"):
-        names, kind = read_source(files[0], (), encoding).names, None
+        names = read_source(files[0], (), encoding).names
+        kind: Kind | None = None
         if task.kind == "embedding":
             kind = kind_of_rows(names)
         elif are_preferences(names):
@@ -80,7 +81,7 @@ def given_task(
         elif is_for_reranker(names):
             kind = "ranking"
         if kind is not None:
-            return replace(task, kind=kind, metric=default_metric(kind), encoding=encoding)  # type: ignore[arg-type]
+            return replace(task, kind=kind, metric=default_metric(kind), encoding=encoding)
         task = replace(task, kind="regression")
     if task.kind in OF_CLASSES:
         rows = read_source(files[0], (), encoding)

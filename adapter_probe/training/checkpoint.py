@@ -26,13 +26,20 @@ from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.tokenizer import load_tokenizer
 from adapter_probe.errors import ResultsError, one_line
 from adapter_probe.metrics import sign_of
-from adapter_probe.results.atomic import remove_leftovers
+from adapter_probe.results.atomic import make_folder, remove_leftovers, write_bytes
 from adapter_probe.results.fingerprints import refuse_changes, sha256_of
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory, read_manifest
 
 from .loop import OnProgress, Trainer
 from .model import TrainingModel
-from .request import TrainingRequest, build_model, identity_of, load_inputs, warn_of_untrained_pooler
+from .request import (
+    TrainingRequest,
+    build_model,
+    embedding_of,
+    identity_of,
+    load_inputs,
+    warn_of_untrained_pooler,
+)
 
 STATE_FOLDER = "training"
 _WHOLE = "model.safetensors"
@@ -80,9 +87,13 @@ def train_checkpoint(
             },
             scores={task.metric: best_score(scores, task.metric)},
         )
+        kind = request.modelled_task.kind
+        for place, file in embedding_of(request)[2].items():
+            make_folder((out / place).parent)
+            write_bytes(out / place, file.read_bytes())
         if model.is_tuned:
             save_tuned(out, model, best, description)
-        elif task.kind == "causal":
+        elif kind in ("causal", "embedding"):
             save_model(out, model, best, description)
         else:
             save_checkpoint(out, best, description)
