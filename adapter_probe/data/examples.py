@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.data.batches import EncodedBatches
-from adapter_probe.data.combining import Combine, Numbers
+from adapter_probe.data.combining import Agreement, Combine, Numbers
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.language_tasks import read_language_split
@@ -150,7 +150,13 @@ def _embedded(
 ) -> Examples:
     """Examples of embeddings: every distinct text is an item; see `load_examples`."""
     notes: tuple[str, ...] = ()
-    if task.kind == "regression":
+    if task.kind == "embedding":  # which are compared with the intact model's
+        given = load_split(task, split, max_examples, expect_fingerprint)
+        assert isinstance(given, Split), "there are texts"
+        texts = [(text, "") for text in dict.fromkeys((*given.texts, *(given.texts_b or ())))]
+        rows = replace(given, texts=tuple(text for text, _ in texts), texts_b=None)
+        rows, combine = replace(rows, labels=np.zeros(len(texts), dtype=np.int64)), Agreement(dot)
+    elif task.kind == "regression":
         rows = _scored_pairs(task, split, max_examples, expect_fingerprint)
         texts, combine = pairs_of(rows, dot)
     else:

@@ -283,10 +283,13 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
     split, about, data = arguments.split, opened.description, arguments.data
     if not any(map(is_task, data)):
         Prompting.of(arguments).refuse()
+    recorded = about.task
     if compares := arguments.metric in COMPARISONS:
-        check_metric(str(arguments.metric), about.task.kind, compared=True)
+        if opened.embedding is not None:
+            recorded = replace(recorded, kind="embedding")
+        check_metric(str(arguments.metric), recorded.kind, compared=True)
     task = given_task(
-        about.task, data, split, arguments.checkpoint, arguments.encoding, arguments.label_names,
+        recorded, data, split, arguments.checkpoint, arguments.encoding, arguments.label_names,
         arguments.categories, unlabelled=compares,
     )  # fmt: skip
     generation, asked = Generation.of(arguments), arguments.metric
