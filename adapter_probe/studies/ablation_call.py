@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.study_records import section_of
-from adapter_probe.checkpoints.adapter_folder import choose_adapter
+from adapter_probe.checkpoints.adapter_folder import choose_adapter, fetch_checkpoint, name_in_cache
 from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder_of_base
-from adapter_probe.checkpoints.hub import fetch_checkpoint, name_in_cache
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
@@ -162,7 +161,7 @@ def opened_for(call: Called) -> Iterator[tuple[Called, Given | None, TemporaryDi
     call = _on_disk(replace(call, adapter=None))
     if call.cluster is not None:
         raise CheckpointError("--slurm takes one adapter of a checkpoint; give one name with --adapter")
-    from adapter_probe.checkpoints.several_adapters import open_several
+    from adapter_probe.checkpoints.opening import open_several
 
     base = None if call.base is None else str(call.base)
     yield call, Given(open_several(Path(str(call.checkpoint)), names, base, call.dequantise)), None
@@ -231,7 +230,7 @@ def open_given(
         ModelError: it reads texts and there is no tokenizer, or the device is another one.
         CheckpointError: see `open_in_memory`.
     """
-    from adapter_probe.checkpoints.in_memory import open_in_memory, open_without_texts
+    from adapter_probe.checkpoints.in_memory import open_in_memory
     from adapter_probe.device import choose_device
 
     if texts and tokenizer is None:
@@ -239,7 +238,7 @@ def open_given(
     own = device_of(model)
     if device != "auto" and choose_device(device) != own:
         raise ModelError(f"the model is on {own}, where it runs; move it there, or omit device={device!r}")
-    return open_in_memory(model, tokenizer, base) if texts else open_without_texts(model, base)
+    return open_in_memory(model, tokenizer, base)
 
 
 def device_of(model: torch.nn.Module) -> torch.device:

@@ -20,7 +20,6 @@ from adapter_probe.analysis.removable import (
     Basis,
     longest_removable,
     random_halves,
-    restrict_to_examples,
     span_costs,
     spans_with_adapters,
 )
@@ -204,7 +203,7 @@ def prune(call: Prune) -> Pruning:
     pruned = prune_checkpoint(request, source, choice.span, out, call.progress)
     with activity("prune: computing intervals and tests", call.progress):
         kept = choice.measured
-        results = pruned.results if kept is None else restrict_to_examples(pruned.results, kept)
+        results = pruned.results if kept is None else pruned.results.of_examples(kept)
         row = ablation_tables(results).spans.iloc[0]
     before, after = row_scores(results).tolist()
     return Pruning(
@@ -275,7 +274,7 @@ def _by_ablation(
             raise ResultsError(
                 f"{study.folder} has too few examples to choose a span on half of them; give --span"
             )
-        spans, n_examples = span_costs(restrict_to_examples(study.results, chosen), basis), len(chosen)
+        spans, n_examples = span_costs(study.results.of_examples(chosen), basis), len(chosen)
     else:
         if "ci_low_points" not in study.spans and basis == "interval":
             raise ResultsError(
@@ -337,7 +336,7 @@ def _by_ranks(given: Ranks | str | Path, within: float) -> _Choice:
         chosen, measured = random_halves(part.results)
         if not len(chosen):
             raise ResultsError(f"{study.folder} has too few examples to choose a rank on half of them")
-        half = restrict_to_examples(part.results, chosen)
+        half = part.results.of_examples(chosen)
         before, after = row_scores(half)[[0, removed_row(half)]]
         points = float(metrics.to_points(half.metric, after - before))
         if math.isfinite(points) and points >= -within:
