@@ -99,7 +99,7 @@ def lay_out_removable(removable: pd.DataFrame, record: AblationRecord) -> Table:
         )
     text = pd.DataFrame(rows)
     caption = " ".join([*warnings_of([record]), ""]) + (
-        f"{study_label(record)}: the longest span of layers whose adapters can be {record.summary.done}"
+        f"{study_label(record)}: the longest span of layers whose {record.parts} can be {record.summary.done}"
         f" without retraining, by the estimated {drop} or by the upper bound of its 95% paired bootstrap"
         f" interval{wording.exact_note(metric)}."
     )

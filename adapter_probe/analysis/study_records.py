@@ -49,10 +49,8 @@ class StudyRecord:
 
     @property
     def parts(self) -> str:
-        """What the study switches, see `adapter_probe.wording.switched_parts`."""
-        identity: Any = self.identity.get("identity", self.identity)  # of a study of several values
-        method = section_of(section_of(identity, "checkpoint"), "method").get("name")
-        return switched_parts(str(method))
+        """What the study switches, see `parts_of`."""
+        return parts_of(section_of(self.identity, "identity") or self.identity)
 
     @classmethod
     def files(cls) -> dict[str, Mapping[str, Any]]:
@@ -239,6 +237,11 @@ def ablation_record(
         created_with=created_with or {},
         groups=groups,
     )
+
+
+def parts_of(identity: Mapping[str, object]) -> str:
+    """What a study with this identity switches, see `adapter_probe.wording.switched_parts`."""
+    return switched_parts(str(section_of(section_of(identity, "checkpoint"), "method").get("name")))
 
 
 def section_of(identity: Mapping[str, object], name: str) -> Mapping[str, Any]:
