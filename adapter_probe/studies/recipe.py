@@ -13,8 +13,9 @@ from safetensors import safe_open
 
 from adapter_probe.analysis.peft_settings import (
     kept_layers,
+    of_layers,
+    of_rank,
     pattern_of,
-    ranks_by_share,
     shares_by_layer,
     studied_lora,
 )
@@ -126,7 +127,7 @@ def write_recipe(
     shares = _shares(study, layers, ranked) if isinstance(keep, int) or rank is not None else None
     if rank is not None or layers != list(adapted):
         _refuse_numbered(found)
-    changed = _configured(found / CONFIG, config, layers, adapted, rank, shares)
+    changed = of_layers(found / CONFIG, config, layers, adapted, rank, shares)
     by_layer = (changed["rank_pattern"].get(pattern_of(layer), changed["r"]) for layer in layers)
     ranks = () if config.get("rank_pattern") else tuple(by_layer)
     removed = None if span is None else Span(int(span["first"]), int(span["last"]))
@@ -140,18 +141,7 @@ def write_rank_recipe(study: RankRecord, out: str | Path, checkpoint: str | Path
     said, (found, config) = study.summary, _configuration(study.folder, checkpoint)
     if config.get("peft_type") != "LORA":
         raise ResultsError(f"{found}: a recipe of ranks needs a LoRA of PEFT, not {config.get('peft_type')}")
-    ranks, alphas = (dict(config.get(name) or {}) for name in ("rank_pattern", "alpha_pattern"))
-    r, alpha, needed = config.get("r", 8), config.get("lora_alpha", 8), said.needed
-    fewer = {name: min(one, needed) for name, one in ranks.items()}
-    changed = {
-        **config, "inference_mode": False, "r": min(r, needed),
-        "lora_alpha": _alpha(config, alpha, r, min(r, needed)),
-        "rank_pattern": {name: one for name, one in fewer.items() if one != min(r, needed)},
-        "alpha_pattern": {
-            name: _alpha(config, alphas.get(name, alpha), ranks.get(name, r), min(ranks.get(name, r), needed))
-            for name in {**ranks, **alphas}
-        },
-    }  # fmt: skip
+    needed = said.needed
     rows = study.ranks[study.ranks["whole"]].sort_values("rank")
     lines = [
         f"| {row.rank} | {drop_text(-row.delta_points, said.metric)} | {100 * row.energy:.0f}% |"
@@ -166,7 +156,7 @@ def write_rank_recipe(study: RankRecord, out: str | Path, checkpoint: str | Path
         "more directions. Whether one that is trained with so few does as well is not known before it is "
         "trained and evaluated.", "",
     ]  # fmt: skip
-    _write(out, found, changed, "\n".join(card))
+    _write(out, found, of_rank(config, needed), "\n".join(card))
     return Path(out)
 
 
@@ -185,13 +175,6 @@ def _write(out: str | Path, checkpoint: Path, config: Mapping[str, Any], card: s
         raise ResultsError(f"{out} is the checkpoint itself; give another folder for the recipe")
     write_json(folder / CONFIG, config)
     write_text(folder / CARD, card)
-
-
-def _alpha(config: Mapping[str, Any], alpha: float, old: int, new: int) -> float:
-    """The alpha with which a rank is scaled as in the trained LoRA: alpha / r, or alpha / sqrt(r)."""
-    ratio = new / old
-    value = round(alpha * (math.sqrt(ratio) if config.get("use_rslora") else ratio), 9)
-    return int(value) if float(value).is_integer() else value
 
 
 def _refuse_numbered(checkpoint: Path) -> None:
@@ -219,38 +202,6 @@ def _shares(study: AblationRecord, layers: Sequence[int], ranked: Sequence[int])
             "layers with adapters; ablate with --spans all, or omit rank"
         )
     return found
-
-
-def _configured(
-    path: Path,
-    config: Mapping[str, Any],
-    layers: Sequence[int],
-    adapted: Sequence[int],
-    rank: int | None,
-    shares: Mapping[int, float] | None,
-) -> dict[str, Any]:
-    """PEFT's configuration with the layers and ranks; every layer keeps its scale."""
-    changed = {**config, "inference_mode": False}
-    changed |= {name: dict(config.get(name) or {}) for name in ("rank_pattern", "alpha_pattern")}
-    if list(layers) != list(adapted):
-        if not isinstance(config.get("target_modules"), list):
-            raise ResultsError(
-                f"{path}: PEFT allows layers_to_transform only with a list of target_modules, and no pattern"
-            )
-        changed["layers_to_transform"] = list(layers)
-    if rank is None or shares is None:
-        return changed
-    if rank < 1:
-        raise ResultsError(must_be("rank", "at least 1", rank))
-    if changed["rank_pattern"] or changed["alpha_pattern"]:
-        raise ResultsError(f"{path} has a rank_pattern or alpha_pattern of its own; omit rank")
-    ranks = ranks_by_share([shares[layer] for layer in layers], rank)
-
-    alphas = {own: _alpha(config, config["lora_alpha"], config["r"], own) for own in (rank, *ranks)}
-    changed |= {"r": rank, "lora_alpha": alphas[rank]}
-    changed["rank_pattern"] = {pattern_of(n): own for n, own in zip(layers, ranks) if own != rank}
-    changed["alpha_pattern"] = {pattern_of(n): alphas[own] for n, own in zip(layers, ranks) if own != rank}
-    return changed
 
 
 def _card(
