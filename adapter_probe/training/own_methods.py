@@ -15,13 +15,12 @@ from adapter_probe.checkpoints.base import (
     refuse_lost,
     without_pooler,
 )
-from adapter_probe.checkpoints.base_config import AnyBase
+from adapter_probe.checkpoints.base_config import AnyBase, method_of
 from adapter_probe.checkpoints.foreign import BaseShape
 from adapter_probe.checkpoints.model_class import choose_class
 from adapter_probe.checkpoints.opened_peft import OWN
 from adapter_probe.checkpoints.placed import PlacedAdapter, put_bottlenecks
 from adapter_probe.checkpoints.places import FAMILIES, Places, places_in
-from adapter_probe.checkpoints.quantised import method_of
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.methods import (
