@@ -12,10 +12,9 @@ import torch
 
 from adapter_probe.ablation_settings import AblationSettings, read_strengths
 from adapter_probe.checkpoints.base import start_of
-from adapter_probe.checkpoints.embedding import with_embedding
 from adapter_probe.checkpoints.finetuned import with_outside_of_base
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
-from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.checkpoints.opening import open_any, with_embedding
 from adapter_probe.checkpoints.tokenizer import refuse_unknown_tokens
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.batches import EncodedBatches
