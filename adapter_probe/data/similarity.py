@@ -12,9 +12,9 @@ import numpy as np
 
 from adapter_probe.data.combining import Combine, Ranking, Similarities
 from adapter_probe.data.formats import Rows
+from adapter_probe.data.labels import Split
 from adapter_probe.data.sources import subset
 from adapter_probe.data.spec import Columns
-from adapter_probe.data.splits import Split
 from adapter_probe.errors import DataError, listed, shown
 from adapter_probe.metrics import Kind
 
