@@ -22,9 +22,25 @@ from adapter_probe.spans import SITES
 
 QUESTION_SCORES = ("squad_f1", "exact_match")
 """What the columns of `AblationResults.outputs` hold in question answering."""
-BY_VARIANT = (
-    "masks", "spans", "outputs", "answers", "greedy", "differences", "right", "stacks", "modules", "tags",
-)  # fmt: skip
+ARRAYS: dict[str, tuple[type, tuple[str | int, ...]]] = {
+    "outputs": (np.float32, ("variants", "examples", "outputs")),
+    "masks": (np.bool_, ("variants", "sites")),
+    "spans": (np.int64, ("variants", 2)),
+    "scored_with": (np.int64, ("examples", "labels")),
+    "answers": (np.int32, ("variants", "examples", 2)),
+    "counts": (np.int64, ("examples", "outputs", len(metrics.COUNTED))),
+    "groups": (np.str_, ("examples",)),
+    "greedy": (np.bool_, ("variants", "examples")),
+    "differences": (np.float64, ("variants", "examples", 2)),
+    "right": (np.int64, ("variants", "examples")),
+    "stacks": (np.str_, ("variants",)),
+    "modules": (np.str_, ("variants",)),
+    "tags": (np.int16, ("variants", "examples", "words")),
+    "true_tags": (np.int16, ("examples", "words")),
+    "reference": (np.float64, ("examples", 2)),
+}
+"""The arrays of an ablation: type of their numbers, and axes."""
+_N_OUTPUTS = {"regression": 1, "extractive": 2, "pairwise": 2, "ranking": 4, "embedding": 2}
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +60,9 @@ class AblationResults:
             of what is chosen and what is rejected, ``[variants, examples, 2]``; of rankings what each query
             scores by every metric of a ranking, ``[variants, queries, 4]``. Of tags, how many entities of
             each type (or words of each tag) of a sentence were found, and how many were predicted,
-            ``[variants, sentences, 2 classes]``, NaN where a logit was not finite.
+            ``[variants, sentences, 2 classes]``, NaN where a logit was not finite. Of embeddings without
+            labels, whether each text's nearest other text is the intact model's, and the cosine to the intact
+            embedding, ``[variants, texts, 2]``.
         scored_with: ``[examples]``, what the metric takes besides the predictions: int64 labels, indices into
             `label_names`; float64 targets of a regression; int64 numbers of the questions' paragraphs; of a
             language model int64 right choices (1 of pairs), or for its losses the int64 number of tokens,
@@ -54,7 +72,7 @@ class AblationResults:
             ``[sentences, classes]``, how many entities or words.
         metric: name of the metric.
         kind: ``classification``, ``regression``, ``extractive``, ``causal``, ``tokens``, ``multilabel``,
-            ``pairwise`` or ``ranking``.
+            ``pairwise``, ``ranking`` or ``embedding``.
         label_names: names in the order of the outputs; empty for a regression.
         identity: everything that determines the numbers, as plain JSON.
         settings: settings of the ablation, as plain JSON.
@@ -116,44 +134,29 @@ class AblationResults:
         compares = self.kind == "causal" and self.metric in metrics.COMPARISONS
         if compares != (self.differences is not None):
             raise ValueError(f"metric {self.metric!r} does not go with differences {not compares}")
-        n_variants, n_examples, n_outputs = (*self.outputs.shape, 0, 0, 0)[:3]
+        sizes: dict[str | int, int] = dict(zip(ARRAYS["outputs"][1], (*self.outputs.shape, 0, 0, 0)))
         if self.kind != "causal":
-            n_outputs = {"regression": 1, "extractive": 2, "pairwise": 2, "ranking": 4}.get(
-                self.kind, len(self.label_names)
-            )
+            sizes["outputs"] = _N_OUTPUTS.get(self.kind, len(self.label_names))
         if self.scored_with.ndim == 2:
-            n_outputs = self.scored_with.shape[1] * (2 if self.kind == "tokens" else 1)
-        expected = {
-            "outputs": (np.float32, (n_variants, n_examples, n_outputs)),
-            "masks": (np.bool_, (n_variants, *self.masks.shape[-1:])),
-            "spans": (np.int64, (n_variants, 2)),
-            "scored_with": (
-                np.float64 if self.kind == "regression" else np.int64,
-                (n_examples, *self.scored_with.shape[1:]),
-            ),
-            "answers": (np.int32, (n_variants, n_examples, 2)),
-            "counts": (np.int64, (n_examples, n_outputs, len(metrics.COUNTED))),
-            "groups": (np.str_, (n_examples,)),
-            "greedy": (np.bool_, (n_variants, n_examples)),
-            "differences": (np.float64, (n_variants, n_examples, 2)),
-            "right": (np.int64, (n_variants, n_examples)),
-            "stacks": (np.str_, (n_variants,)),
-            "modules": (np.str_, (n_variants,)),
-            "tags": (np.int16, (n_variants, *np.shape(self.true_tags))),
-            "true_tags": (np.int16, (n_examples, *np.shape(self.true_tags)[1:])),
-            "reference": (np.float64, (n_examples, 2)),
-        }
-        for name, (kind, shape) in expected.items():
-            array = getattr(self, name)
-            if array is not None and (array.dtype.type is not kind or array.shape != shape):
+            sizes["outputs"] = self.scored_with.shape[1] * (2 if self.kind == "tokens" else 1)
+        for name, (kind, axes) in ARRAYS.items():
+            if (array := getattr(self, name)) is None:
+                continue
+            if name == "scored_with":
+                kind, axes = (np.float64 if self.kind == "regression" else kind), axes[: max(1, array.ndim)]
+            own = dict(zip(axes, array.shape))
+            shape = tuple(
+                axis if isinstance(axis, int) else sizes.setdefault(axis, own.get(axis, 0)) for axis in axes
+            )
+            if array.dtype.type is not kind or array.shape != shape:
                 raise ValueError(
                     f"{name} should be {kind.__name__} {list(shape)}, got {array.dtype} {list(array.shape)}"
                 )
-        if len(self.row_names) != n_variants:
-            raise ValueError(f"{n_variants} variants have {len(self.row_names)} row names")
+        if len(self.row_names) != sizes["variants"]:
+            raise ValueError(f"{sizes['variants']} variants have {len(self.row_names)} row names")
         classes = self.kind == "classification" and self.metric not in metrics.COMPARISONS
-        if classes and not np.all((self.scored_with >= 0) & (self.scored_with < n_outputs)):
-            raise ValueError(f"scored_with should lie in 0..{n_outputs - 1}")
+        if classes and not np.all((self.scored_with >= 0) & (self.scored_with < sizes["outputs"])):
+            raise ValueError(f"scored_with should lie in 0..{sizes['outputs'] - 1}")
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -201,8 +204,26 @@ class AblationResults:
 
     def rows(self, kept: Sequence[int]) -> AblationResults:
         """Some of the variants."""
-        own = {key: x[list(kept)] for key in BY_VARIANT if (x := getattr(self, key)) is not None}
-        return replace(self, **own, row_names=tuple(self.row_names[row] for row in kept))
+        return replace(
+            self, **self._taken("variants", kept), row_names=tuple(self.row_names[row] for row in kept)
+        )
+
+    def of_examples(self, chosen: np.ndarray) -> AblationResults:
+        """The ablation restricted to some examples, int ``[chosen]``."""
+        return replace(self, **self._taken("examples", chosen))
+
+    def _taken(self, axis: str, chosen: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
+        """The arrays that have an axis, restricted to some places of it."""
+        return {
+            name: np.take(array, chosen, axis=axes.index(axis))
+            for name, (_, axes) in ARRAYS.items()
+            if axis in axes and (array := getattr(self, name)) is not None
+        }
+
+    @property
+    def units(self) -> np.ndarray:
+        """What resamples draw as one, int ``[examples]``: the questions on a paragraph, else each example."""
+        return self.scored_with if self.kind == "extractive" else np.arange(self.n_examples)
 
     @property
     def n_examples(self) -> int:
@@ -237,6 +258,9 @@ class AblationResults:
             return np.where(np.isfinite(self.differences), self.differences, np.nan)[
                 ..., metrics.COMPARISONS.index(self.metric)
             ]
+        if self.kind == "embedding":
+            scored = self.outputs[..., metrics.COMPARABLE["embedding"].index(self.metric)].astype(np.float64)
+            return np.where(np.isfinite(scored), scored, np.nan)
         if self.metric in metrics.COMPARISONS:
             intact = self.outputs[np.argmax(self.masks.all(axis=1))]
             return differences_from_logits(self.metric, self.outputs, intact)

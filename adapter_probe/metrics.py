@@ -134,6 +134,7 @@ LANGUAGE_METRICS = {
     "continuation_perplexity": LanguageMetric("continuation perplexity", ("completion",), "", ""),
     "kl": LanguageMetric("KL divergence from the intact model", _FREE, "tokens", "nats"),
     "agreement": LanguageMetric("agreement with the intact model", _FREE, "tokens"),
+    "cosine": LanguageMetric("cosine similarity to the intact embedding", (), "tokens", in_percent=False),
     "text_match": LanguageMetric("exact match", _WRITTEN),
     "contains": LanguageMetric("answers contained", _WRITTEN),
     "number": LanguageMetric("correct numbers", _WRITTEN),
@@ -142,10 +143,10 @@ LANGUAGE_METRICS = {
 }
 """A new metric of language models is a row here; its formula is in `adapter_probe.formulas.loss`."""
 
-COMPARISONS = ("kl", "agreement")
+COMPARISONS = ("kl", "agreement", "cosine")
 """Metrics of an ablation that compare with the intact model's outputs and need no labels."""
-COMPARABLE = ("classification", "causal")
-"""Kinds of tasks that have them."""
+COMPARABLE = {"classification": COMPARISONS[:2], "causal": COMPARISONS[:2], "embedding": COMPARISONS[1:]}
+"""Which of them a kind of task has; of embeddings, agreement is that on the nearest other text."""
 METRICS: dict[str, tuple[str, ...]] = {
     kind: tuple(name for name, one in LABEL_METRICS.items() if kind in one.kinds) for kind in get_args(Kind)
 } | {"causal": tuple(name for name in LANGUAGE_METRICS if name not in COMPARISONS)}
@@ -283,7 +284,7 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None, *, compare
     Raises:
         DataError: the metric is unknown, belongs to the other kind, or is F1 with other than two classes.
     """
-    allowed = METRICS[check_kind(kind)] + (COMPARISONS if compared and kind in COMPARABLE else ())
+    allowed = METRICS[check_kind(kind)] + (COMPARABLE.get(kind, ()) if compared else ())
     if isinstance(metric, CustomMetric) and kind in ("classification", "regression", "multilabel"):
         return
     if metric.startswith(CUSTOM) and not isinstance(metric, CustomMetric):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import get_args
 
 import numpy as np
 import pandas as pd
 
-from adapter_probe.ablation_results import BY_VARIANT, AblationResults
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import (
     drop_points,
     intact_row,
@@ -121,23 +120,10 @@ def random_halves(results: AblationResults) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         int ``[examples in the half]`` each, ascending; the same results give the same halves.
     """
-    clusters = results.scored_with if results.kind == "extractive" else np.arange(results.n_examples)
-    found, cluster = np.unique(clusters, return_inverse=True)
+    found, cluster = np.unique(results.units, return_inverse=True)
     first = np.zeros(len(found), dtype=bool)
     first[np.random.default_rng(0).permutation(len(found))[: len(found) // 2]] = True
     return np.flatnonzero(first[cluster]), np.flatnonzero(~first[cluster])
-
-
-def restrict_to_examples(results: AblationResults, examples: np.ndarray) -> AblationResults:
-    """The ablation restricted to some examples, int ``[chosen]``."""
-    names = (name for name in BY_VARIANT if name not in ("masks", "spans", "stacks", "modules"))
-    by_variant = {name: getattr(results, name) for name in names}
-    by_example = {name: getattr(results, name) for name in ("scored_with", "counts", "groups", "true_tags")}
-    return replace(
-        results,
-        **{name: values[:, examples] for name, values in by_variant.items() if values is not None},
-        **{name: values[examples] for name, values in by_example.items() if values is not None},
-    )
 
 
 def span_costs(results: AblationResults, basis: Basis = "estimate") -> pd.DataFrame:

@@ -17,7 +17,6 @@ from adapter_probe.analysis.removable import (
     Basis,
     longest_removable,
     random_halves,
-    restrict_to_examples,
     span_costs,
     spans_with_adapters,
 )
@@ -267,7 +266,7 @@ def _choose(
             raise ResultsError(
                 f"{study.folder} has too few examples to choose a span on half of them; give --span"
             )
-        spans, n_examples = span_costs(restrict_to_examples(study.results, chosen), basis), len(chosen)
+        spans, n_examples = span_costs(study.results.of_examples(chosen), basis), len(chosen)
     else:
         spans, n_examples, measured = _table(study, checkpoint, basis), len(request.examples.labels), None
     found = longest_removable(_with_adapters(spans, request), within, basis)
@@ -337,9 +336,7 @@ def _table(study: Ablation, checkpoint: Path, basis: Basis) -> pd.DataFrame:
 
 
 def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path, rank: int) -> Pruning:
-    results = (
-        pruned.results if choice.measured is None else restrict_to_examples(pruned.results, choice.measured)
-    )
+    results = pruned.results if choice.measured is None else pruned.results.of_examples(choice.measured)
     row = ablation_tables(results).spans.iloc[0]
     before, after = row_scores(results).tolist()
     return Pruning(

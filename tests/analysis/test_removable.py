@@ -17,7 +17,6 @@ from adapter_probe.analysis.removable import (
     non_monotone,
     random_halves,
     removable_table,
-    restrict_to_examples,
     spans_with_adapters,
     tolerance_steps,
 )
@@ -98,7 +97,7 @@ def test_halves_have_no_example_in_common(make_results, n_examples):
     chosen, judged = random_halves(results)
     assert (len(chosen), sorted([*chosen, *judged])) == (n_examples // 2, list(range(n_examples)))
     assert chosen.tolist() == sorted(chosen) != list(range(len(chosen)))
-    half = restrict_to_examples(results, judged)
+    half = results.of_examples(judged)
     np.testing.assert_array_equal(half.predictions, results.predictions[:, judged])
     np.testing.assert_array_equal(half.scored_with, results.scored_with[judged])
     paragraphs = np.arange(n_examples) // 3  # of three questions each
@@ -174,3 +173,15 @@ def test_what_is_undefined_is_not_compared():
     drops[4], resampled[:, 4] = math.nan, math.nan
     assert not non_monotone(SPANS, drops, resampled)[4]
     assert not non_monotone(SPANS, np.full(len(SPANS), math.nan), resampled * math.nan).any()
+
+
+def test_every_array_is_restricted_to_the_examples(make_results):
+    """Also the log-likelihoods by a reference model."""
+    pairs = replace(
+        make_results(2, n_labels=2), kind="pairwise", metric="margin", label_names=(),
+        scored_with=np.ones(40, np.int64), reference=np.arange(80.0).reshape(40, 2),
+    )  # fmt: skip
+    chosen = np.array([3, 17])
+    half = pairs.of_examples(chosen)
+    np.testing.assert_array_equal(half.reference, pairs.reference[chosen])
+    np.testing.assert_array_equal(half.predictions, pairs.predictions[:, chosen])
