@@ -10,7 +10,6 @@ from ablation_facts import record_of
 from matplotlib.colors import to_hex
 from refusals import names, naming
 
-from adapter_probe import wording
 from adapter_probe.analysis.published import published_ablation
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import ablation_words, style
@@ -85,37 +84,6 @@ def test_notes_tell_what_a_reader_wants_to_know(changes, expected):
 def test_the_bar_says_what_is_dropped_on_which_data(metric, data, expected):
     study = record_of(pd.DataFrame(), split="test", data=data or None)
     assert names(ablation_words.drop_label([study], metric), *expected)
-
-
-@pytest.mark.parametrize(
-    ("drop", "text"),
-    [(0.04, "0.0"), (-0.04, "0.0"), (9.94, "9.9"), (9.95, "10"), (10.4, "10"), (-3.25, "−3.2"),
-     (101.0, "101"), (np.nan, "")],
-)  # fmt: skip
-def test_cell_text(drop, text):
-    assert wording.cell_text(drop) == text
-
-
-@pytest.mark.parametrize(
-    ("drop", "text"),
-    [
-        (0.04, "0.04"),
-        (0.0095, "0.01"),
-        (0.0034, "3e−3"),
-        (-2.6e-5, "−3e−5"),
-        (0.0, "0.0"),
-        (0.05, "0.1"),
-        (12, "12"),
-    ],
-)
-def test_a_cell_of_a_small_divergence_shows_that_it_is_not_zero(drop, text):
-    assert wording.cell_text(drop, "kl") == text
-    assert wording.cell_text(drop, "agreement") == wording.cell_text(drop)  # in points like a drop
-
-
-@pytest.mark.parametrize(("points", "text"), [(-5.06, "−5.1"), (0.3, "+0.3"), (-0.04, "0.0"), (0.0, "0.0")])
-def test_signed(points, text):
-    assert wording.signed(points) == text
 
 
 @pytest.mark.parametrize(

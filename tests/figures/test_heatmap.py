@@ -19,12 +19,6 @@ from adapter_probe.figures.span_grid import Grid, draw, scale_of
 from adapter_probe.wording import ALL_OFF
 
 
-@pytest.fixture(autouse=True)
-def _no_figure_stays_open():
-    yield
-    plt.close("all")
-
-
 def drawn(frame: pd.DataFrame, inches: float = 3.0, *, notes=(), tolerance=1.0, shows="drops", **said):
     """One grid on its own axes, without a colour bar; `said` are facts of an ablation."""
     grid = Grid(frame, notes, record(frame, **said) if said else None, shows=shows)
