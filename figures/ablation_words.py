@@ -10,8 +10,8 @@ import pandas as pd
 from adapter_probe import wording
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import StudyKind, tested_spans
-from adapter_probe.analysis.study_records import AblationRecord, section_of
+from adapter_probe.analysis.deltas import StudyKind, section_of, tested_spans
+from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.analysis.summary import NOT_DIFFERENT, NOT_WORSE, AblationSummary
 from adapter_probe.settings import texts_of
 from adapter_probe.wording import (

@@ -136,7 +136,7 @@ def of_tradeoffs(
 
 def task_heading(task: str, metric: str) -> str:
     """A task with its metric: `CoLA (MCC)`."""
-    known = metrics.LABEL_METRICS.get(metric)
+    known = metrics.BY_NAME.get(metric)
     return f"{task_label(task)} ({(known and known.short) or metrics.metric_label(metric)})"
 
 

@@ -10,8 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adapter_probe.analysis.costs import with_costs
-from adapter_probe.analysis.overlay import beside
+from adapter_probe.analysis.costs import beside, with_costs
 from adapter_probe.analysis.published import published_tradeoff
 from adapter_probe.analysis.study_records import StudyRecord, TradeoffRecord
 from adapter_probe.analysis.sweeps import TRADEOFF_POINT, chosen_trials
@@ -108,7 +107,7 @@ def tradeoff(
         ax: Axes to draw on; by default the current Axes.
         task: task to draw; required only when the study has several.
         paper: whether to overlay the published curve.
-        overlay: results of other people, see `adapter_probe.analysis.overlay.read_overlay`.
+        overlay: results of other people, see `adapter_probe.analysis.costs.read_overlay`.
 
     Raises:
         ResultsError: there is no such task, or there are several and none is given; or the cost is unknown.

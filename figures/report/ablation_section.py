@@ -12,8 +12,8 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.deltas import are_groups, drop_points, span_order
-from adapter_probe.analysis.study_records import AblationRecord, section_of
+from adapter_probe.analysis.deltas import are_groups, drop_points, section_of, span_order
+from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.figures.ablation_words import study_label
 from adapter_probe.figures.attribution import attribution, legend_entries
 from adapter_probe.figures.layout import one_panel

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from adapter_probe.analysis.deltas import drop_points, tested_spans
-from adapter_probe.analysis.removable import longest_removable, shortest_sufficient, tolerance_steps
+from adapter_probe.analysis.deltas import StudyKind, drop_points, tested_spans
+from adapter_probe.analysis.removable import longest_removable, tolerance_steps
 from adapter_probe.wording import (
     amount_text,
     done_text,
@@ -43,7 +43,7 @@ class Words:
     """
 
     metric: str | None
-    study: str = "ablated"
+    study: StudyKind = "ablated"
     strength: float | str = 0.0
 
     @property
@@ -247,10 +247,11 @@ def slider_steps(
     spans, steps = _counted(frame, words, parameters), []
     has_intervals = "ci_low_points" in frame
     axis = reading.content(words)["axis"] if reading else None
-    best = shortest_sufficient if words.study == "kept" else longest_removable
     for tolerance in tolerance_steps(np.concatenate([drops, *others]), start):
         bases = ("estimate", "interval") if has_intervals else ("estimate",)
-        found = [None if warning else best(spans, tolerance, basis) for basis in bases]
+        found = [
+            None if warning else longest_removable(spans, tolerance, basis, words.study) for basis in bases
+        ]
         rows = [None if row is None else int(row.name) for row in found]
         limit, within = tolerance_text(tolerance, words.metric), int((drops <= tolerance).sum())
         count = f"{within} of {len(frame)} span{'s' * (len(frame) != 1)} {'is' if within == 1 else 'are'}"
