@@ -119,6 +119,7 @@ BY_NAME = {
     "continuation_perplexity": _loss("continuation perplexity", ("completion",), "", ""),
     "kl": _loss("KL divergence from the intact model", _FREE, "tokens", "nats"),
     "agreement": Metric("agreement with the intact model", forms=_FREE, divided_by="tokens"),
+    "cosine": Metric("cosine similarity to the intact embedding", divided_by="tokens", in_percent=False),
     "text_match": Metric("exact match", forms=_WRITTEN),
     "contains": Metric("answers contained", forms=_WRITTEN),
     "number": Metric("correct numbers", forms=_WRITTEN),
@@ -130,10 +131,10 @@ BY_NAME = {
 The formula of one of a language model is in `adapter_probe.formulas.loss`.
 """
 
-COMPARISONS = ("kl", "agreement")
+COMPARISONS = ("kl", "agreement", "cosine")
 """Metrics of an ablation that compare with the intact model's outputs and need no labels."""
-COMPARABLE = ("classification", "causal")
-"""Kinds of tasks that have them."""
+COMPARABLE = {"classification": COMPARISONS[:2], "causal": COMPARISONS[:2], "embedding": COMPARISONS[1:]}
+"""Which of them a kind of task has; of embeddings, agreement is that on the nearest other text."""
 METRICS: dict[str, tuple[str, ...]] = {
     kind: tuple(name for name, one in BY_NAME.items() if kind in one.kinds) for kind in get_args(Kind)
 } | {"causal": tuple(name for name, one in BY_NAME.items() if one.forms and name not in COMPARISONS)}
@@ -264,7 +265,7 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None, *, compare
     Raises:
         DataError: the metric is unknown, belongs to the other kind, or is F1 with other than two classes.
     """
-    allowed = METRICS[check_kind(kind)] + (COMPARISONS if compared and kind in COMPARABLE else ())
+    allowed = METRICS[check_kind(kind)] + (COMPARABLE.get(kind, ()) if compared else ())
     if isinstance(metric, CustomMetric) and kind in ("classification", "regression", "multilabel"):
         return
     if metric.startswith(CUSTOM) and not isinstance(metric, CustomMetric):

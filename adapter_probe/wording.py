@@ -35,7 +35,7 @@ METHOD_LABELS = {
 BASELINE = "tfidf"
 """The baseline without pretraining."""
 
-_DISTANCES = {"kl": "KL divergence", "agreement": "disagreement"}
+_DISTANCES = {"kl": "KL divergence", "agreement": "disagreement", "cosine": "cosine distance"}
 """Changes of the metrics that compare with the intact model: they have a size, and no better or worse."""
 
 # Types of PEFT that are rarer, or another's names for them.
@@ -278,7 +278,7 @@ def change_of(metric: str | None, scored: str = "") -> str:
     """
     name = scored or metric_name(metric)
     if is_distance(metric):
-        return name.replace("agreement", "disagreement", 1)
+        return name.replace("agreement", "disagreement", 1).replace("cosine similarity", "cosine distance", 1)
     return f"{drop_name(metric)} in {name}"
 
 

@@ -10,10 +10,9 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from huggingface_hub import try_to_load_from_cache
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 from transformers import __version__ as transformers_version
 from transformers import logging as transformers_logging
@@ -22,8 +21,8 @@ from adapter_probe.errors import AdapterProbeError, CheckpointError, ModelError,
 from adapter_probe.reads import report, report_base, report_unknown
 from adapter_probe.results.fingerprints import describe_changes
 
-from .files import COMMIT, base_files, folder_of_base, quote, read_json_file, refuse_unreadable
-from .hub import ask_hub
+from .adapter_folder import ask_hub
+from .files import COMMIT, base_files, cached_base, folder_of_base, quote, read_json_file, refuse_unreadable
 from .identity import config_settings, forward_settings
 from .places import places_in
 from .quantised import twin_of
@@ -80,7 +79,12 @@ def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | Non
     """
     if not name.strip():
         raise CheckpointError(f"base {name!r} is empty; give a folder or a hub id, or omit --base")
-    _report(name, revision)
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # an invalid name is refused below
+        report_base(name, revision)
+        if (known := folder_of_base(name, revision)) is None:
+            report_unknown()
+        else:
+            report("base", lambda: base_files(known))
     try:
         folder = Path(name).expanduser()
         if folder.is_dir():
@@ -92,25 +96,22 @@ def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | Non
         raise CheckpointError(f"base {name} is a file; a folder with config.json and weights is needed")
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise CheckpointError(f"base {name}: no such folder")
-    commit = _cached_commit(name, revision) if revision and COMMIT.fullmatch(revision) else None
-    return name, commit or ask_hub(name, revision) or _cached_commit(name, revision) or _not_found(name)
-
-
-def _report(name: str, revision: str | None) -> None:
-    """Report the files of a base to `adapter_probe.reads`."""
-    with contextlib.suppress(OSError, RuntimeError, ValueError):  # an invalid name is refused below
-        report_base(name, revision)
-        if (folder := folder_of_base(name, revision)) is None:
-            report_unknown()
-        else:
-            report("base", lambda: base_files(folder))
+    cached = cached_base(name, revision)
+    commit = cached.name if cached else None
+    if not (commit and revision and COMMIT.fullmatch(revision)):
+        commit = ask_hub(name, revision) or commit
+    if commit is None:
+        raise CheckpointError(
+            f"base {name!r} is not a folder on this machine, and the Hugging Face Hub could not provide it "
+            "(no network and no cached copy, or no such name, or no access); give a folder"
+        )
+    return name, commit
 
 
 def place_of_base(folder: Path, recorded: Any, revision: Any, given: str | None) -> tuple[str, str | None]:
     """Place and revision of the base of another library's checkpoint; see `resolve_base`.
 
     Args:
-        folder: the checkpoint.
         recorded: name of the base in the checkpoint, if any; not yet known to be a string.
         revision: its revision, if recorded; the same.
         given: the folder or hub id that the user gave instead.
@@ -139,22 +140,6 @@ def place_of_base(folder: Path, recorded: Any, revision: Any, given: str | None)
         ) from error
 
 
-def _cached_commit(name: str, revision: str | None) -> str | None:
-    """The commit of a cached copy; the cache keeps a file under ``snapshots/<commit>/``."""
-    try:
-        found = try_to_load_from_cache(name, "config.json", revision=revision)
-    except ValueError:  # not a name that the hub allows
-        return None
-    return Path(found).parent.name if isinstance(found, str) else None
-
-
-def _not_found(name: str) -> NoReturn:
-    raise CheckpointError(
-        f"base {name!r} is not a folder on this machine, and the Hugging Face Hub could not provide it (no "
-        "network and no cached copy, or no such name, or no access); give a folder"
-    )
-
-
 @dataclass(frozen=True)
 class AnyBase:
     """A base that was found and whose configuration transformers knows; its weights have not been read.
@@ -173,11 +158,7 @@ class AnyBase:
 
 
 def layers_of(name: str) -> tuple[str, ...]:
-    """A name for every layer of a base, the same for layers that share their weights.
-
-    Raises:
-        CheckpointError: see `find_any_base`.
-    """
+    """A name for every layer of a base, the same for layers that share their weights."""
     found = find_any_base(name)
     with contextlib.suppress(ModelError):  # a family whose layers are not known by name
         return places_in(found.config).layer_names(found.config)
@@ -229,11 +210,7 @@ def read_fields(name: str, revision: str | None = None) -> tuple[str, str | None
 
 
 def _refuse_config(name: str, fields: Mapping[str, Any]) -> None:
-    """Refuse configurations that transformers would fail on or change silently.
-
-    Raises:
-        CheckpointError: a size or dtype is invalid.
-    """
+    """Refuse configurations that transformers would fail on or change silently."""
     try:
         json.dumps(fields, allow_nan=False)
     except (ValueError, RecursionError) as error:

@@ -45,11 +45,7 @@ _NO_EFFECT = ("unsloth_fixed", "merge_weights", "runtime_config", "megatron_core
 
 
 def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
-    """Refuse PEFT types that have nothing to switch off in the layers, by name (without torch).
-
-    Raises:
-        CheckpointError: such a type, or none.
-    """
+    """Refuse PEFT types that have nothing to switch off in the layers, by name (without torch)."""
     kind = document.get("peft_type")
     if not isinstance(kind, str):
         raise CheckpointError(f"checkpoint {folder}: peft_type is {quote(kind)}, expected a string")
@@ -74,15 +70,6 @@ def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
         )
 
 
-def headless(folder: Path) -> CheckpointError:
-    """The error for an adapter of a model without a head, whose outputs are no predictions."""
-    return Unsupported(
-        f"checkpoint {folder} was trained without a head, so it has no predictions to score; if it makes "
-        "embeddings, write the task type FEATURE_EXTRACTION, or from Python give the loaded model to "
-        "adapter_probe.ablate with batches=, labels= and read="
-    )
-
-
 def read_fields(path: Path, document: Mapping[str, Any]) -> PeftConfig:
     """The configuration as an object of PEFT's class for it.
 
@@ -104,7 +91,6 @@ def read_config(path: Path | str, document: Mapping[str, Any]) -> PeftConfig:
 
     Args:
         path: the file, or what else a message should name.
-        document: the configuration.
 
     Raises:
         CheckpointError: a type or a field that this PEFT does not know, or a value that it refuses.

@@ -46,11 +46,7 @@ def method_of(fields: Mapping[str, Any]) -> str | None:
 
 
 def refuse_without_package(name: str, fields: Mapping[str, Any]) -> None:
-    """Refuse a quantised base whose package is not installed.
-
-    Raises:
-        CheckpointError: one line that names the package.
-    """
+    """Refuse a quantised base whose package is not installed."""
     method = method_of(fields)
     if method is None:
         return

@@ -29,6 +29,8 @@ class Encoded:
             each by what is predicted at the place before it; else None.
         sources: of an encoder-decoder, int64 ``[examples]``: how many of the first tokens the encoder reads,
             the decoder reading what follows; else None.
+        firsts: where examples are several items each, int64 ``[examples + 1]``: the first item of every
+            example, and the number of items; else None.
     """
 
     input_ids: tuple[np.ndarray, ...]
@@ -36,9 +38,21 @@ class Encoded:
     fingerprint: str
     scored: tuple[np.ndarray, ...] | None = None
     sources: np.ndarray | None = None
+    firsts: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
+
+    @property
+    def example_lengths(self) -> np.ndarray:
+        """Tokens of every example: int64 ``[examples]``."""
+        return self.lengths if self.firsts is None else np.add.reduceat(self.lengths, self.firsts[:-1])
+
+    def items(self, examples: np.ndarray) -> np.ndarray:
+        """The items of some examples, one example's after the other's."""
+        if self.firsts is None:
+            return examples
+        return np.concatenate([np.arange(*self.firsts[one : one + 2]) for one in examples])
 
     @cached_property
     def lengths(self) -> np.ndarray:

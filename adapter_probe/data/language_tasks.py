@@ -1,4 +1,4 @@
-"""Tasks of a language model: rows whose columns say what is scored, see `adapter_probe.data.requests`."""
+"""Tasks whose rows say by their columns what is scored: of language models, and of embeddings."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from adapter_probe.data.columns import LABEL_COLUMNS
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.hub import HubSplit
-from adapter_probe.data.request_rows import refuse_preferences
 from adapter_probe.data.requests import FORM_METRICS, form_of, is_of_language_model, read_tables
+from adapter_probe.data.similarity import kind_of_rows
 from adapter_probe.data.sources import no_such_split, read_source, refuse_changed, share_out
 from adapter_probe.data.spec import Columns, TaskSpec, check_name
-from adapter_probe.errors import DataError
-from adapter_probe.metrics import COMPARISONS
+from adapter_probe.errors import DataError, listed
+from adapter_probe.metrics import COMPARISONS, METRICS, Kind
 
 
 def are_for_language_model(files: Mapping[str, tuple[str, ...]], encoding: str) -> bool:
@@ -28,12 +28,14 @@ def are_for_language_model(files: Mapping[str, tuple[str, ...]], encoding: str) 
     return is_of_language_model(table) and not set(LABEL_COLUMNS) & {name.lower() for name in table.names}
 
 
-def language_task(
-    name: str, files: dict[str, tuple[str, ...]], metric: str | None, encoding: str, validation_share: float
-) -> TaskSpec:
-    """The task of a language model's rows.
+def task_of_rows(
+    name: str, kind: Kind, files: dict[str, tuple[str, ...]], metric: str | None, encoding: str,
+    validation_share: float,
+) -> TaskSpec:  # fmt: skip
+    """The task of rows whose columns say what is scored.
 
     Args:
+        kind: ``causal``, ``pairwise`` or ``ranking``.
         metric: metric; by default that of the rows.
         validation_share: share of the training rows that make the validation split.
 
@@ -42,21 +44,17 @@ def language_task(
             fit them.
     """
     check_name(name)
-    spec = TaskSpec(
-        name, "causal", "nll", (), Columns("", None, ""), files, {}, None, encoding, validation_share
-    )
+    spec = TaskSpec(name, kind, "", (), Columns("", None, ""), files, {}, None, encoding, validation_share)
     tables = {split: read_language_split(spec, split) for split in files}
-    forms = {split: form_of(own[0]) for split, own in tables.items()}
+    forms = {split: _columns_and_form(own[0], kind) for split, own in tables.items()}
     (lead, (columns, form)), *others = forms.items()
-    if form == "preference":
-        refuse_preferences(name, ("chosen", "rejected"))
     for split, (found, _) in others:
         if found != columns:
             raise DataError(
                 f"the {split} rows of {name} have {found}, but the {lead} rows have {columns}; give rows of "
                 "one kind"
             )
-    allowed = FORM_METRICS[form]
+    allowed = FORM_METRICS[form] if kind == "causal" else METRICS[kind]
     if metric not in (None, *allowed) or metric in COMPARISONS:
         known = ", ".join(one for one in allowed if one not in COMPARISONS)
         raise DataError(f"metric {metric!r} does not fit rows of form {form!r}; allowed: {known}")
@@ -82,3 +80,11 @@ def _print_of(tables: Sequence[Rows]) -> str:
     """SHA-256 of rows as they are in their files, in order."""
     content = json.dumps([rows.records for rows in tables], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _columns_and_form(table: Rows, kind: Kind) -> tuple[str, str]:
+    """What has to be the same in all splits, in the words of an error, and the form of the rows."""
+    if kind == "causal":
+        return form_of(table)
+    found = {"pairwise": "negative texts", "ranking": "no negative texts", None: listed(table.names)}
+    return found[kind_of_rows(table.names)], kind

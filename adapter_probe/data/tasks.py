@@ -11,7 +11,7 @@ from adapter_probe.data.columns import choose_columns, lacks_labels
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.hub import HubSplit
 from adapter_probe.data.labels import class_names, guess_kind, holds_lists, label_texts, names_in_lists
-from adapter_probe.data.language_tasks import are_for_language_model, language_task
+from adapter_probe.data.language_tasks import are_for_language_model, task_of_rows
 from adapter_probe.data.presets import (
     PRESETS,
     Preset,
@@ -23,6 +23,7 @@ from adapter_probe.data.presets import (
 )
 from adapter_probe.data.questions import Questions, assemble_questions
 from adapter_probe.data.readers import SPLITS, find_files, name_of_file
+from adapter_probe.data.similarity import are_contrasts, kind_of_rows
 from adapter_probe.data.sources import (
     read_source,
     read_split,
@@ -90,6 +91,7 @@ def find_task(
     preset: str | None = None,
     encoding: str = "utf-8",
     validation_share: float = 0.0,
+    compared: bool = False,
 ) -> TaskSpec:
     """Determine the task in a folder or some files; given arguments override what is inferred.
 
@@ -108,6 +110,7 @@ def find_task(
             folder and files it is read from the Hugging Face Hub.
         validation_share: fraction of the training rows to hold out as the validation split, which then has
             no files.
+        compared: whether the texts of pairs are compared by their embeddings, so that labels are numbers.
 
     Raises:
         DataError: no data are found, or they cannot be read as one task; the message gives the reason.
@@ -125,12 +128,16 @@ def find_task(
         kind is None and chosen is None and not asked and are_for_language_model(files, encoding)
     ):
         called = name or _name_of(next(iter(files.values()))[0], folder is None)
-        return language_task(called, files, metric, encoding, validation_share)
+        return task_of_rows(called, "causal", files, metric, encoding, validation_share)
     tables = {
         split: share_out([read_source(entry, asked, encoding) for entry in entries], split, validation_share)
         for split, entries in files.items()
     }
     lead = next(iter(files))  # the train split, or else the first split
+    names = tables[lead][0].names
+    if kind is None and chosen is None and not asked and are_contrasts(names):
+        called = name or _name_of(files[lead][0], folder is None)
+        return task_of_rows(called, kind_of_rows(names), files, metric, encoding, validation_share)
     if kind == "tokens" or (kind is None and chosen is None and not asked and has_tags(tables[lead][0])):
         kind, columns = "tokens", tag_columns(tables[lead][0], text, label)
     elif chosen is None or asked:
@@ -142,6 +149,7 @@ def find_task(
     rows = {
         split: Rows.joined(without_undecided(chosen, one, columns.label)) for split, one in tables.items()
     }
+    kind = "regression" if compared and kind is None and columns.text_b else kind
     kind, classes = _kind_and_classes(chosen, kind, rows[lead], columns)
     if kind in ("tokens", "multilabel"):  # of which a rare one may be in one split only
         what = "tag" if kind == "tokens" else "label"

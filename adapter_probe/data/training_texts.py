@@ -1,7 +1,8 @@
 """Rows of a language model as tokens, and which of them are scored: sequences to train on, and to score.
 
 A sequence is tokenised as by `requests_encoding`, so that the loss is of the same tokens as the score: those
-of the right choice, the good sentence, the completion, every turn of the assistant, or a whole text.
+of the right choice, the good sentence, the completion, every turn of the assistant, both answers of a
+preference, or a whole text.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from adapter_probe.errors import DataError
 def encode_training(
     tokenizer: Any, requests: Requests, max_length: int, start: Start | None = None
 ) -> Encoded:
-    """The sequences to train on, one per row, or per window of a long text.
+    """The sequences to train on, one per row, or per window of a long text; two of a preference.
 
     Args:
         requests: the rows; chats with the turns of the assistant.
@@ -50,6 +51,9 @@ def encode_training(
             source = encoder.source(request)
             if request.turns:
                 found = [_chat(tokenizer, request)]
+            elif requests.form == "preference":
+                answers = encoder.answers if isinstance(encoder, Encoder) else encoder.pairs
+                found = [_places(text, source) for text in answers(request)]
             elif requests.form == "text" and isinstance(encoder, Encoder):
                 found = [_places(text) for texts in encoder.windows(request) for text in texts]
             else:
@@ -65,7 +69,9 @@ def encode_training(
             ids.append(tokens[cut:])
             scored.append(kept)
             sources.append(source)
-    return encoded_with_fingerprint(tuple(ids), None, tuple(scored), _sizes(sources))
+    made = encoded_with_fingerprint(tuple(ids), None, tuple(scored), _sizes(sources))
+    pairs = requests.form == "preference"
+    return replace(made, firsts=np.arange(0, len(ids) + 1, 2)) if pairs else made
 
 
 def _places(text: Text, source: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -106,15 +106,17 @@ def identify_trials(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
             inputs = load_inputs(request)
             last = key, inputs
             untrained = has_untrained_pooler(inputs.base.model, inputs.base.missing)
-            known[key] = (inputs.fingerprints, len(inputs.objective.train), inputs.base.identity, untrained)
+            n_train = len(inputs.objective.train.example_lengths)
+            known[key] = (inputs.fingerprints, n_train, inputs.base.identity, untrained)
         fingerprints, n_train, base, untrained = known[key]
         check_depth(request.method, base.n_layers)
-        refuse_method(request.method, request.task.kind, str(base.config.get("model_type")))
-        case = base.weights_sha256, request.task.kind, request.method
+        task = request.modelled_task
+        refuse_method(request.method, task.kind, str(base.config.get("model_type")))
+        case = base.weights_sha256, task.kind, request.method
         if isinstance(request.method, PeftMethod) and case not in fit and last and last[0] == key:
             from adapter_probe.training.peft_tuners import refuse_unfit  # whose import takes seconds
 
-            refuse_unfit(last[1].base, request.method, request.task)
+            refuse_unfit(last[1].base, request.method, task)
             fit.add(case)
         if untrained:
             warn_of_untrained_pooler(request, base.n_layers)

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from adapter_probe.ablation_settings import AblationSettings, read_strengths
-from adapter_probe.checkpoints.any_base import start_of
-from adapter_probe.checkpoints.base import refuse_unknown_tokens
+from adapter_probe.checkpoints.base import start_of
 from adapter_probe.checkpoints.finetuned import with_outside_of_base
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any, with_embedding
+from adapter_probe.checkpoints.tokenizer import refuse_unknown_tokens
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
@@ -283,10 +283,13 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
     split, about, data = arguments.split, opened.description, arguments.data
     if not any(map(is_task, data)):
         Prompting.of(arguments).refuse()
+    recorded = about.task
     if compares := arguments.metric in COMPARISONS:
-        check_metric(str(arguments.metric), about.task.kind, compared=True)
+        if opened.embedding is not None:
+            recorded = replace(recorded, kind="embedding")
+        check_metric(str(arguments.metric), recorded.kind, compared=True)
     task = given_task(
-        about.task, data, split, arguments.checkpoint, arguments.encoding, arguments.label_names,
+        recorded, data, split, arguments.checkpoint, arguments.encoding, arguments.label_names,
         arguments.categories, unlabelled=compares,
     )  # fmt: skip
     generation, asked = Generation.of(arguments), arguments.metric

@@ -12,21 +12,34 @@ from typing import Any
 import torch
 
 from adapter_probe.checkpoints.adapter_folder import WEIGHTS
-from adapter_probe.checkpoints.base import has_untrained_pooler, load_tokenizer
+from adapter_probe.checkpoints.base import has_untrained_pooler
 from adapter_probe.checkpoints.base_config import silent_transformers
-from adapter_probe.checkpoints.description import Description, read_description, write_description
 from adapter_probe.checkpoints.files import DESCRIPTION, Unsupported
-from adapter_probe.checkpoints.native import library_versions, save_checkpoint
+from adapter_probe.checkpoints.native import (
+    Description,
+    library_versions,
+    read_description,
+    save_checkpoint,
+    write_description,
+)
 from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.checkpoints.tokenizer import load_tokenizer
 from adapter_probe.errors import ResultsError, one_line
 from adapter_probe.metrics import sign_of
-from adapter_probe.results.atomic import remove_leftovers
+from adapter_probe.results.atomic import make_folder, remove_leftovers, write_bytes
 from adapter_probe.results.fingerprints import refuse_changes, sha256_of
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory, read_manifest
 
 from .loop import OnProgress, Trainer
 from .model import TrainingModel
-from .request import TrainingRequest, build_model, identity_of, load_inputs, warn_of_untrained_pooler
+from .request import (
+    TrainingRequest,
+    build_model,
+    embedding_of,
+    identity_of,
+    load_inputs,
+    warn_of_untrained_pooler,
+)
 
 STATE_FOLDER = "training"
 _WHOLE = "model.safetensors"
@@ -74,9 +87,13 @@ def train_checkpoint(
             },
             scores={task.metric: best_score(scores, task.metric)},
         )
+        kind = request.modelled_task.kind
+        for place, file in embedding_of(request)[2].items():
+            make_folder((out / place).parent)
+            write_bytes(out / place, file.read_bytes())
         if model.is_tuned:
             save_tuned(out, model, best, description)
-        elif task.kind == "causal":
+        elif kind in ("causal", "embedding"):
             save_model(out, model, best, description)
         else:
             save_checkpoint(out, best, description)

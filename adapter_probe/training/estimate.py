@@ -33,7 +33,7 @@ def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.d
     model = build_model(request, replace(inputs.base, model=deepcopy(inputs.base.model)), device)
     objective, settings = inputs.objective, request.settings
     lengths = objective.train.lengths
-    middle = _middle(lengths, settings.batch_size)
+    middle = objective.train.items(_middle(objective.train.example_lengths, settings.batch_size))
     features = FrozenFeatures(model, objective.train, max_bytes=0)
     kept = model.lowest_trained_layer > 0
     batch = pack(objective.train, middle).to(device)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,37 +18,46 @@ from adapter_probe.data.examples import Examples
 from adapter_probe.data.packing import PackedBatch
 from adapter_probe.data.questions import Questions
 from adapter_probe.data.tagged import count_tags
-from adapter_probe.predictions import labels_from_logits, predictions_from_logits
+from adapter_probe.predictions import labels_from_logits, predictions_from_logits, scores_of_pairs
 
 from .features import FrozenFeatures, evaluate
 from .model import TrainingModel
 
+_SCALE = 20.0  # of cosines, in the losses of sentence-transformers
 
-class Objective(Protocol):
-    """Interface of a task for the training loop."""
 
-    @property
-    def train(self) -> Encoded:
-        """The examples to train on."""
+class Objective(ABC):
+    """A task for the training loop.
 
-    @property
-    def validation(self) -> Encoded:
-        """The examples to validate on."""
+    Args:
+        train, validation: the items to train on and to validate on.
+        metric: metric of the validation score.
 
-    sign: int
-    """-1 for a score of which less is better, else 1."""
+    Attributes:
+        sign: -1 for a score of which less is better, else 1.
+    """
+
+    def __init__(self, train: Encoded, validation: Encoded, metric: str):
+        self.train, self.validation, self._metric = train, validation, metric
+        self.sign = metrics.sign_of(metric)
+
+    def begin(self, model: TrainingModel) -> None:  # noqa: B027  # most need nothing
+        """Take from a model that has not been trained yet what the loss compares with."""
 
     def weight(self, indices: np.ndarray) -> float:
         """How much the mean loss of some examples counts in that of a batch with others."""
+        return float(len(indices))
 
+    @abstractmethod
     def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
         """The mean loss of a batch from the model's outputs, a scalar."""
 
+    @abstractmethod
     def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
         """The validation score, a fraction; NaN where undefined."""
 
 
-class LabelObjective:
+class LabelObjective(Objective):
     """Classification by cross-entropy, several labels by a binary one each, regression by the squared error.
 
     Args:
@@ -58,14 +67,10 @@ class LabelObjective:
     """
 
     def __init__(self, train: Examples, validation: Examples, kind: str, metric: str):
-        self.train, self.validation = _encoded(train), _encoded(validation)
-        self._kind, self._metric, self.sign = kind, metric, metrics.sign_of(metric)
+        super().__init__(_encoded(train), _encoded(validation), metric)
+        self._kind = kind
         self._targets = torch.from_numpy(train.labels)
         self._labels = validation.labels
-
-    def weight(self, indices: np.ndarray) -> float:
-        """See `Objective.weight`."""
-        return float(len(indices))
 
     def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
         """See `Objective.loss`."""
@@ -84,7 +89,7 @@ class LabelObjective:
         return float(metrics.score(self._metric, predictions, self._labels))
 
 
-class TagObjective:
+class TagObjective(Objective):
     """Tags of words: cross-entropy at each word's first piece, its other pieces left out.
 
     Args:
@@ -96,9 +101,8 @@ class TagObjective:
     def __init__(self, train: Examples, validation: Examples, metric: str, names: Sequence[str]):
         assert train.words is not None, "sentences have words"
         assert validation.words is not None
-        self.train, self.validation = _encoded(train), _encoded(validation)
-        self._words, self._scored = train.words, validation.words
-        self._metric, self._names, self.sign = metric, names, metrics.sign_of(metric)
+        super().__init__(_encoded(train), _encoded(validation), metric)
+        self._words, self._scored, self._names = train.words, validation.words, names
 
     def weight(self, indices: np.ndarray) -> float:
         """See `Objective.weight`; the number of words."""
@@ -121,7 +125,7 @@ class TagObjective:
         return float(metrics.score(self._metric, found[0].reshape(*there.shape, 2).astype(np.float64), there))
 
 
-class AnswerObjective:
+class AnswerObjective(Objective):
     """Extractive question answering: cross-entropy of the answer's first and last token in each window.
 
     The target of a window without the answer is its first token.
@@ -135,14 +139,9 @@ class AnswerObjective:
         assert train.windows is not None, "questions are cut into windows"
         assert validation.windows is not None
         assert isinstance(validation.rows, Questions)
-        self.train, self.validation = _encoded(train), _encoded(validation)
+        super().__init__(_encoded(train), _encoded(validation), metric)
         self._targets = torch.from_numpy(train.windows.labels)
         self._questions, self._windows = validation.rows, validation.windows
-        self._metric, self.sign = metric, metrics.sign_of(metric)
-
-    def weight(self, indices: np.ndarray) -> float:
-        """See `Objective.weight`."""
-        return float(len(indices))
 
     def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
         """See `Objective.loss`; the mean over windows of the mean of start and end."""
@@ -164,6 +163,58 @@ class AnswerObjective:
         exact, f1 = score_answers(self._questions, choose_windows(self._windows, decoded))
         scores = {"exact_match": exact, "squad_f1": f1}[self._metric]
         return float(metrics.score(self._metric, scores[0], self._questions.paragraph))
+
+
+class EmbeddingObjective(Objective):
+    """Embeddings: in-batch negatives of queries, or of pairs with a number the order of their similarities.
+
+    The losses are those of sentence-transformers at their defaults: MultipleNegativesRankingLoss and
+    CoSENTLoss, which does not depend on the scale of the numbers.
+
+    Args:
+        train: texts, several to an example.
+        validation: texts, and what makes the examples' outputs of their embeddings.
+        kind: ``ranking``, ``pairwise``, or ``regression`` of pairs with a number.
+        metric: metric of the validation score.
+    """
+
+    def __init__(self, train: Examples, validation: Examples, kind: str, metric: str):
+        assert validation.combine is not None, "embeddings are compared"
+        super().__init__(_encoded(train), _encoded(validation), metric)
+        assert self.train.firsts is not None, "an example is several texts"
+        sizes = np.diff(self.train.firsts)
+        self._place = np.arange(len(self.train)) - np.repeat(self.train.firsts[:-1], sizes)  # [items]
+        self._example = np.repeat(np.arange(len(sizes)), sizes)  # [items]
+        self._kind, self._labels, self._scores = kind, validation.labels, torch.from_numpy(train.labels)
+        self._combine = validation.combine
+
+    def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
+        """See `Objective.loss`."""
+        order = np.argsort(batch.index)
+        items = batch.index[order]
+        vectors = F.normalize(outputs[torch.from_numpy(order).to(outputs.device)], dim=-1)  # [items, width]
+        first, second, others = (
+            vectors[torch.from_numpy(own).to(outputs.device)]
+            for own in (np.minimum(self._place[items], 2) == number for number in range(3))
+        )
+        if self._kind != "regression":
+            similar = _SCALE * first @ torch.cat([second, others]).T  # [examples, texts]
+            return F.cross_entropy(similar, torch.arange(len(first), device=outputs.device))
+        scores = self._scores[self._example[items[::2]]].to(outputs.device)
+        similar = _SCALE * (first * second).sum(dim=-1)
+        apart = (similar[:, None] - similar)[scores[:, None] < scores]  # of all pairs in the wrong order
+        return torch.cat([apart.new_zeros(1), apart]).logsumexp(dim=0)
+
+    def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
+        """See `Objective.score`."""
+        outputs = self._combine(evaluate(model, self.validation)[None])[0].astype(np.float64)
+        if self._kind == "ranking":
+            predictions = outputs[:, metrics.METRICS["ranking"].index(self._metric)]
+        elif self._kind == "pairwise":
+            predictions = scores_of_pairs(self._metric, outputs)
+        else:
+            predictions = outputs[:, 0]
+        return float(metrics.score(self._metric, predictions, self._labels))
 
 
 def _encoded(examples: Examples) -> Encoded:

@@ -8,10 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adapter_probe.checkpoints.any_base import AnyLoaded, choose_class, load_any_base
-from adapter_probe.checkpoints.base import n_outputs, refuse_lost
+from adapter_probe.checkpoints.base import (
+    AnyLoaded,
+    load_any_base,
+    n_outputs,
+    refuse_lost,
+    without_pooler,
+)
 from adapter_probe.checkpoints.base_config import AnyBase
 from adapter_probe.checkpoints.foreign import BaseShape
+from adapter_probe.checkpoints.model_class import choose_class
 from adapter_probe.checkpoints.opened_peft import OWN
 from adapter_probe.checkpoints.placed import PlacedAdapter, put_bottlenecks
 from adapter_probe.checkpoints.places import FAMILIES, Places, places_in
@@ -32,6 +38,9 @@ from adapter_probe.models.methods import (
 
 from .prepared import Known, Prepared
 
+_HEADLESS = ("causal", "embedding")
+"""Kinds without a new head, of which any family trains by any method but those for classifiers."""
+
 
 def load_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -> AnyLoaded:
     """A base of any family that Transformers has, with a head for the task.
@@ -46,22 +55,25 @@ def load_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -> AnyL
         CheckpointError: it is quantised, it lacks weights, or its configuration is not supported.
         ModelError: the method does not fit the task or the family.
     """
-    refuse_method(method, task.kind, found.config.model_type)
+    kind = task.kind
+    refuse_method(method, kind, found.config.model_type)
     if quantised := method_of(found.fields):
         raise CheckpointError(
             f"base {found.name} is quantised with {quantised}; give the model in full to train on"
         )
-    writes = task.kind == "causal"
-    if not writes and found.config.model_type in FAMILIES:
+    headless = kind in _HEADLESS
+    if not headless and found.config.model_type in FAMILIES:
         try:
             places_in(found.config)
         except ModelError as error:
             raise CheckpointError(f"base {found.name}: {error}") from error
-    head: Any = "seq2seq" if writes and found.config.is_encoder_decoder else task.kind
+    head: Any = "features" if kind == "embedding" else kind
+    head = "seq2seq" if kind == "causal" and found.config.is_encoder_decoder else head
     cls = choose_class(found.name, found.config, head, ())
     loaded = load_any_base(found, cls, n_outputs(task), torch.float32, seed=seed)
-    prefix = "" if writes else f"{loaded.model.base_model_prefix}."
-    refuse_lost(found.name, loaded.missing, prefix, f"{prefix}pooler.")
+    if kind == "embedding":
+        loaded = without_pooler(loaded)
+    refuse_lost(loaded, headless)
     return loaded
 
 
@@ -70,18 +82,19 @@ def refuse_method(method: Method, kind: str, family: str) -> None:
 
     Args:
         method: the method.
-        kind: kind of the task.
+        kind: kind of the task, or ``embedding``.
         family: the base's model type.
 
     Raises:
         ModelError: it is one.
     """
-    if kind == "causal" and isinstance(method, Adapters | HeadOnly | TfidfLinear):
+    if kind in _HEADLESS and isinstance(method, Adapters | HeadOnly | TfidfLinear):
+        trained = "a language model trains" if kind == "causal" else "embeddings train"
         raise ModelError(
-            f"the method {method.name} is for classifiers; a language model trains with a method of PEFT, "
+            f"the method {method.name} is for classifiers; {trained} with a method of PEFT, "
             "such as lora:r=8, or with top_layers, layernorm_only, bitfit or full"
         )
-    if kind != "causal" and not isinstance(method, PeftMethod | TfidfLinear) and family not in FAMILIES:
+    if kind not in _HEADLESS and not isinstance(method, PeftMethod | TfidfLinear) and family not in FAMILIES:
         raise ModelError(
             f"the method {method.name} does not know where the layers of a {family} model are; a classifier "
             "of this family trains with a method of PEFT, such as --method lora:r=8"
@@ -102,7 +115,7 @@ def prepare_own(loaded: AnyLoaded, method: Method, kind: str, seed: int) -> Prep
     """
     model, config = loaded.model, loaded.model.config
     refuse_method(method, kind, config.model_type)
-    places = None if kind == "causal" else places_in(config)
+    places = None if kind in _HEADLESS else places_in(config)
     if places is None:
         names = _stacks_of(model, loaded.identity.n_layers)
     else:

@@ -17,7 +17,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor
 
 from adapter_probe.checkpoints.adapter_folder import WEIGHTS
-from adapter_probe.checkpoints.any_base import AnyLoaded
+from adapter_probe.checkpoints.base import AnyLoaded
 from adapter_probe.checkpoints.files import CONFIG, first_of
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.checkpoints.patterns import refuse_slow_patterns
@@ -49,7 +49,7 @@ def prepare_tuner(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec, seed: i
         ModelError: PEFT cannot put the tuner on the base, or it has nothing to train there.
     """
     pretrained = {name for name, _ in loaded.model.named_parameters()} - loaded.missing
-    prefix = "" if task.kind == "causal" else f"{loaded.model.base_model_prefix}."
+    prefix = "" if task.kind in ("causal", "embedding") else f"{loaded.model.base_model_prefix}."
     model = _wrapped(loaded, method, task, seed)
     known = {name: _known(name, pretrained, prefix) for name, _ in model.named_parameters()}
     _refuse_untrained(model, known, loaded, method)
@@ -161,7 +161,7 @@ def _config(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec) -> PeftConfig
     if fields["peft_type"] == "LN_TUNING" and not fields.get("target_modules"):
         fields["target_modules"] = _norms(loaded)  # PEFT knows them of few families
     writes = task.kind == "causal" and loaded.model.config.is_encoder_decoder
-    kind = TASK_TYPES[task.kind]  # type: ignore[index]  # others have no training
+    kind = TASK_TYPES["features" if task.kind == "embedding" else task.kind]  # type: ignore[index]  # others have no training
     return read_config(place, {**fields, "task_type": "SEQ_2_SEQ_LM" if writes else kind})
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from adapter_probe.checkpoints.embedding import Embedding
 from adapter_probe.models.methods import ParameterRole
 
 
@@ -32,7 +33,7 @@ class Prepared:
     Attributes:
         base: the model that is called; of PEFT, its own.
         inner: the model of Transformers in it.
-        kind: kind of the task.
+        kind: kind of the task, or ``embedding``.
         n_layers: number of layers of the base.
         parameters: what is known of every parameter, by its name in `base`.
         layers: the layers, bottom first, a module that serves several repeated; empty where no frozen layer's
@@ -41,6 +42,7 @@ class Prepared:
         averages: names of running averages in adapters, by those in `base`.
         reads_first: whether the head reads the first token of each text, not the last.
         first_alone: modules of the last layer that compute this token alone, see `computing_first`.
+        embedding: what makes an embedding of the states; None of other models.
     """
 
     base: nn.Module
@@ -53,3 +55,4 @@ class Prepared:
     averages: Mapping[str, str] = field(default_factory=dict)
     reads_first: bool = False
     first_alone: Sequence[nn.Module] = ()
+    embedding: Embedding | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ import torch
 from torch import nn
 
 from adapter_probe import metrics
-from adapter_probe.checkpoints.any_base import AnyLoaded, limit_length, start_of
-from adapter_probe.checkpoints.base import load_tokenizer, refuse_unknown_tokens
+from adapter_probe.checkpoints.base import AnyLoaded, limit_length, start_of
 from adapter_probe.checkpoints.base_config import find_any_base
+from adapter_probe.checkpoints.embedding import Embedding, Pooling, of_library
+from adapter_probe.checkpoints.files import MODULES
 from adapter_probe.checkpoints.identity import tokenizer_parts, training_identity
-from adapter_probe.checkpoints.own_tokenizer import with_blanks
+from adapter_probe.checkpoints.tokenizer import load_tokenizer, refuse_unknown_tokens, with_blanks
 from adapter_probe.data.encoding import Encoded
-from adapter_probe.data.examples import Examples, load_examples, load_training_texts
+from adapter_probe.data.examples import Examples, load_examples, load_training
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.data.spec import TaskSpec
@@ -27,6 +28,7 @@ from adapter_probe.data.squad import WindowSettings
 from adapter_probe.errors import (
     AdapterProbeError,
     AdapterProbeWarning,
+    DataError,
     ModelError,
     ResultsError,
     must_be,
@@ -34,10 +36,11 @@ from adapter_probe.errors import (
 from adapter_probe.models.methods import Method, PeftMethod, TfidfLinear, method_from_json
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json
+from adapter_probe.results.fingerprints import hash_files
 
-from .language import LanguageObjective
+from .language import LanguageObjective, PreferenceObjective
 from .model import TrainingModel
-from .objectives import AnswerObjective, LabelObjective, Objective, TagObjective
+from .objectives import AnswerObjective, EmbeddingObjective, LabelObjective, Objective, TagObjective
 from .own_methods import is_norm, load_base, prepare_own
 from .prepared import Prepared
 from .settings import TrainingSettings
@@ -47,6 +50,7 @@ from .settings import TrainingSettings
 # Classifiers under methods that are not PEFT's are one version ahead, which compute by the forward of
 # Transformers since then. The fourth version in bfloat16 draws other dropout masks on a processor, and rounds
 # attention differently; since the sixth, tuners of PEFT and language models do so, too.
+_POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}  # by the names of sentence-transformers
 TRAINING_VERSION = {"float32": 2, "bfloat16": 7}
 
 
@@ -70,6 +74,12 @@ class TrainingRequest:
     max_length: int | None = None
     revision: str | None = None
     max_train: int | None = None
+
+    @property
+    def modelled_task(self) -> TaskSpec:
+        """The task as a model sees it, which makes embeddings whatever they are compared with."""
+        embeds = self.settings.pooling is not None or self.task.kind in ("pairwise", "ranking")
+        return replace(self.task, kind="embedding") if embeds else self.task
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict; `from_json` reads it back."""
@@ -142,24 +152,20 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
     """
     task = request.task
     found = find_any_base(request.base, request.revision)
-    base = load_base(found, task, request.method, request.settings.seed)
+    base = load_base(found, request.modelled_task, request.method, request.settings.seed)
+    embedding, shortest, files = embedding_of(request)
     tokenizer = load_tokenizer(base.identity.name, base.identity.revision)
     if task.kind == "tokens":
         tokenizer = with_blanks((), base.model.config, tokenizer) or tokenizer
-    limit = _limit(request.max_length, base, tokenizer.model_max_length)
+    limit = _limit(request.max_length, base, min(tokenizer.model_max_length, shortest or math.inf))
     if task.kind == "extractive":
         limit = WindowSettings.within(limit).max_length
     start = start_of(base.model) if task.kind == "causal" and base.model.config.is_encoder_decoder else None
+    prepared = None if embedding is None else embedding.prepared
     splits = {
-        "train": (
-            load_training_texts(tokenizer, task, limit, request.max_train, start)
-            if task.kind == "causal"
-            else load_examples(
-                tokenizer, task, "train", limit, max_examples=request.max_train, expect_fingerprint=True
-            )
-        ),
+        "train": load_training(tokenizer, task, limit, request.max_train, start, prepared),
         "validation": load_examples(
-            tokenizer, task, "validation", limit, expect_fingerprint=True, start=start
+            tokenizer, task, "validation", limit, expect_fingerprint=True, start=start, prepared=prepared
         ),
     }
     for examples in splits.values():
@@ -169,15 +175,54 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         **training_identity(base.identity.to_json(), tokenizer_parts(tokenizer)),
         "tokens": {name: examples.encoded.fingerprint for name, examples in splits.items()},
         "data": {**task.fingerprints, "train": splits["train"].rows.fingerprint},
+        **({"modules": hash_files(files)} if files else {}),
     }
-    return TrainingInputs(base, splits, _objective(task, splits), limit, fingerprints)
+    return TrainingInputs(base, splits, _objective(request, splits), limit, fingerprints)
 
 
-def _limit(asked: int | None, base: AnyLoaded, tokenizer_limit: int) -> int:
+def _limit(asked: int | None, base: AnyLoaded, tokenizer_limit: float) -> int:
     """Maximum number of tokens per example."""
     if asked is not None and asked < 3:  # no room for a token between the two special ones
         raise ModelError(must_be("max_length", "at least 3", asked))
     return limit_length(base.max_length, min(asked or tokenizer_limit, tokenizer_limit), base.identity.name)
+
+
+def embedding_of(request: TrainingRequest) -> tuple[Embedding | None, int | None, dict[str, Path]]:
+    """What makes embeddings, with the limit of tokens and the files of a folder of sentence-transformers.
+
+    Raises:
+        DataError: the task's rows are not compared.
+        ModelError: the pooling is not known, or another one than the folder's.
+    """
+    kind, pooling = request.task.kind, request.settings.pooling
+    if request.modelled_task.kind != "embedding":
+        return None, None, {}
+    if kind not in ("regression", "pairwise", "ranking"):
+        raise DataError(
+            f"--pooling {pooling} is for embeddings, which are compared; task {request.task.name} is {kind}: "
+            "give rows with sentence1, sentence2 and score, or with query and positive"
+        )
+    if request.settings.accumulate > 1:
+        raise ModelError(
+            "--accumulate is not possible for embeddings, each of which is compared with all others of its "
+            "batch; give a smaller --batch-size"
+        )
+    folder = Path(request.base).expanduser()
+    if (folder / MODULES).is_file():
+        embedding, limit, files = of_library(folder)
+        own = next((str(one.pooling_mode) for one in embedding.modules if hasattr(one, "pooling_mode")), "")
+        if pooling not in (None, _POOLINGS.get(own)):
+            raise ModelError(
+                f"--pooling {pooling}: the embeddings of base {request.base} are pooled by {own}, as its "
+                f"{MODULES} says; omit it"
+            )
+        return embedding, limit, files
+    if pooling is None:
+        raise ModelError(
+            f"base {request.base} does not say how embeddings are pooled; give --pooling mean, cls or last, "
+            "or a folder of sentence-transformers"
+        )
+    return Embedding((Pooling(pooling),)), None, {}
 
 
 def warn_of_untrained_pooler(request: TrainingRequest, n_layers: int) -> None:
@@ -200,8 +245,12 @@ def warn_of_untrained_pooler(request: TrainingRequest, n_layers: int) -> None:
     )
 
 
-def _objective(task: TaskSpec, splits: Mapping[str, Examples]) -> Objective:
-    train, validation = splits["train"], splits["validation"]
+def _objective(request: TrainingRequest, splits: Mapping[str, Examples]) -> Objective:
+    train, validation, task = splits["train"], splits["validation"], request.task
+    if request.modelled_task.kind == "embedding":
+        return EmbeddingObjective(train, validation, task.kind, task.metric)
+    if isinstance(train.rows, Requests) and train.rows.form == "preference":
+        return PreferenceObjective(train, validation, task.metric, request.settings.beta)
     if task.kind == "extractive":
         return AnswerObjective(train, validation, task.metric)
     if task.kind == "causal":
@@ -236,7 +285,8 @@ def build_model(request: TrainingRequest, base: AnyLoaded, device: torch.device)
     Raises:
         ModelError: the method does not fit the base.
     """
-    model = TrainingModel(_with_method(request, base)).to(device)
+    prepared = replace(_with_method(request, base), embedding=embedding_of(request)[0])
+    model = TrainingModel(prepared).to(device)
     dtype = getattr(torch, request.settings.dtype)
     kept = _partly_trained_norms(model.base)
     for parameter in model.base.parameters():
@@ -269,7 +319,7 @@ def _partly_trained_norms(base: nn.Module) -> set[nn.Parameter]:
 
 
 def _with_method(request: TrainingRequest, base: AnyLoaded) -> Prepared:
-    method, task, seed = request.method, request.task, request.settings.seed
+    method, task, seed = request.method, request.modelled_task, request.settings.seed
     if request.settings.packing and task.kind != "causal":
         raise ModelError(f"--packing is for language models; task {task.name} is {task.kind}")
     if request.settings.packing and base.model.config.is_encoder_decoder:

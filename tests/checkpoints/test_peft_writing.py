@@ -15,9 +15,9 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
-from adapter_probe.checkpoints.converting import to_peft
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.peft_pruning import write_without
+from adapter_probe.checkpoints.peft_rewriting import write_without
+from adapter_probe.checkpoints.peft_writing import to_peft
 from adapter_probe.errors import CheckpointError
 from adapter_probe.spans import Span
 from adapter_probe.studies.prune import prune

@@ -65,7 +65,7 @@ def test_notes_tell_what_a_reader_wants_to_know(changes, expected):
         "task": "CoLA$", "n_examples": 40, "intact_score": 0.9, "removed_delta_points": -15.0,
         "majority_score": 0.75,
     }  # fmt: skip
-    task, *lines = ablation_words.ablation_notes(record_of(pd.DataFrame(), **{**study, **changes}))
+    task, *lines = ablation_words.notes_of(record_of(pd.DataFrame(), **{**study, **changes}))
     assert task == r"CoLA\$, n = 40"
     assert len(lines) == len(expected)
     assert all(names(line, *facts) for line, facts in zip(lines, expected))

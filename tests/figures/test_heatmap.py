@@ -14,7 +14,7 @@ from adapter_probe.analysis.comparing import ComparisonRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style
 from adapter_probe.figures.heatmap import heatmap
-from adapter_probe.figures.levels import DivergingScale, DropScale
+from adapter_probe.figures.levels import difference_scale, drop_scale
 from adapter_probe.figures.span_grid import Grid, draw, scale_of
 from adapter_probe.wording import ALL_OFF
 
@@ -67,7 +67,7 @@ def test_cells_have_the_colours_and_numbers_of_their_drops(make_frame, n_layers,
     frame = make_frame(n_layers, seed=seed).sample(frac=1, random_state=seed)
     ax = drawn(frame)
     mesh = ax.collections[0]
-    scale = DropScale.spanning(-frame["delta_points"].to_numpy())
+    scale = drop_scale(-frame["delta_points"].to_numpy())
     drops = {(r.first, r.last): -r.delta_points for r in frame.itertuples()}
     colours = mesh.get_facecolors().reshape(n_layers, n_layers, 4)
     masked = mesh.get_array().mask.reshape(n_layers, n_layers)
@@ -100,7 +100,8 @@ def test_numbers_stand_out_from_their_cells(make_frame):
     frame = make_frame(3, [0.1, 3.0, 45.0, 0.7, 15.0, -0.5])
     ax = drawn(frame)
     backgrounds = {
-        (r.first, r.last): DropScale().colours(np.array([-r.delta_points]))[0] for r in frame.itertuples()
+        (r.first, r.last): drop_scale(np.zeros(1)).colours(np.array([-r.delta_points]))[0]
+        for r in frame.itertuples()
     }
     for text in ax.texts:
         column, row = map(int, text.get_position())
@@ -319,11 +320,14 @@ def test_colours_and_numbers_on_request(make_frame):
     ax.figure.draw_without_rendering()
     assert not any(numbers(ax).values())
     colours = {to_hex(c) for c in ax.collections[0].get_facecolors() if c[3]}
-    assert colours == set(DropScale().recoloured("viridis").colours(-frame["delta_points"].to_numpy()))
-    ends = [to_hex(plt.get_cmap("viridis")(end)) for end in (0.0, 1.0)]
-    assert (DropScale().recoloured("viridis").shown[0], DropScale().recoloured("viridis").shown[-1]) == tuple(
-        ends
+    assert colours == set(
+        drop_scale(np.zeros(1)).recoloured("viridis").colours(-frame["delta_points"].to_numpy())
     )
+    ends = [to_hex(plt.get_cmap("viridis")(end)) for end in (0.0, 1.0)]
+    assert (
+        drop_scale(np.zeros(1)).recoloured("viridis").shown[0],
+        drop_scale(np.zeros(1)).recoloured("viridis").shown[-1],
+    ) == tuple(ends)
     for wrong in ("no such map", 7):
         with pytest.raises(ResultsError, match="cmap"):
             heatmap(record(frame), cmap=wrong)
@@ -379,7 +383,7 @@ def test_a_difference_has_a_neutral_middle_and_the_sign_of_the_drops(make_frame)
         v: to_hex(mesh.to_rgba(w))
         for v, w in zip([0.3, -3.0, 4.0], (values[0, 0], values[0, 1], values[1, 1]))
     }
-    scale = DivergingScale.spanning(np.array([-3.0, 4.0]))
+    scale = difference_scale(np.array([-3.0, 4.0]))
     assert colours == dict(zip(colours, scale.colours(np.array(list(colours)))))
     assert "tolerance border" not in labels(ax)
     spans = frame.assign(difference_points=-frame["delta_points"])

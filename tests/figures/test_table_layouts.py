@@ -7,11 +7,12 @@ from ablation_facts import record_of
 
 from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.published import published_glue, published_tasks
-from adapter_probe.figures.paper_tables import glue_table, tasks_table
 from adapter_probe.figures.table_layouts import (
+    glue_table,
     lay_out_removable,
     lay_out_sizes,
     lay_out_tradeoff,
+    tasks_table,
 )
 from adapter_probe.wording import percent_text
 

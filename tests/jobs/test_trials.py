@@ -12,7 +12,7 @@ import pytest
 import torch
 from refusals import naming
 
-from adapter_probe.checkpoints.description import read_description
+from adapter_probe.checkpoints.native import read_description
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, ModelError, ResultsError, TrainingError
 from adapter_probe.jobs.trial_run import run_trial

@@ -15,7 +15,7 @@ from adapter_probe.analysis.study_records import TradeoffRecord
 from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.figures import gallery
 from adapter_probe.figures.gallery import write_gallery
-from adapter_probe.figures.report.curve_sections import WIDE, _points, sweep_section
+from adapter_probe.figures.report.curve_sections import WIDE, _points, curves_section
 from adapter_probe.figures.report.maps import places
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import write_csv
@@ -68,7 +68,7 @@ class Reader(HTMLParser):
 
 
 def read(folder: Path) -> Reader:
-    return Reader(sweep_section(load(folder).record, 0, "a heading"))
+    return Reader(curves_section(load(folder).record, 0, "a heading"))
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_settings_are_those_of_the_study(sweep_folder, tmp_path: Path):
     )
     with sealed(folder, SWEEP_TABLES):
         pass
-    made = sweep_section(load(folder).record, 0, "a heading")
+    made = curves_section(load(folder).record, 0, "a heading")
     assert "<dt>study</dt><dd>init-sweep</dd>" in made
     assert "<dt>base.name</dt><dd>y</dd>" in made
     assert f"{tmp_path.name}/s" in made
