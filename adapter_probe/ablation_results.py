@@ -125,15 +125,16 @@ class AblationResults:
     def __post_init__(self) -> None:
         if self.kind not in metrics.METRICS:
             raise ValueError(f"kind should be one of {', '.join(metrics.METRICS)}, got {self.kind!r}")
-        if (self.kind == "causal") != (self.counts is not None):
-            raise ValueError(f"kind {self.kind!r} does not go with counts {self.counts is not None}")
-        if (self.metric == "greedy_accuracy") != (self.greedy is not None):
-            raise ValueError(f"metric {self.metric!r} does not go with greedy {self.greedy is not None}")
-        if (self.metric == "token_accuracy") != (self.right is not None):
-            raise ValueError(f"metric {self.metric!r} does not go with right {self.right is not None}")
-        compares = self.kind == "causal" and self.metric in metrics.COMPARISONS
-        if compares != (self.differences is not None):
-            raise ValueError(f"metric {self.metric!r} does not go with differences {not compares}")
+        needed = {
+            "counts": self.kind == "causal",
+            "greedy": self.metric == "greedy_accuracy",
+            "right": self.metric == "token_accuracy",
+            "differences": self.kind == "causal" and self.metric in metrics.COMPARISONS,
+        }
+        for name, there in needed.items():
+            if there != (getattr(self, name) is not None):
+                known = f"kind {self.kind!r} and metric {self.metric!r}"
+                raise ValueError(f"{known} {'need' if there else 'do not go with'} {name}")
         sizes: dict[str | int, int] = dict(zip(ARRAYS["outputs"][1], (*self.outputs.shape, 0, 0, 0)))
         if self.kind != "causal":
             sizes["outputs"] = _N_OUTPUTS.get(self.kind, len(self.label_names))
@@ -305,8 +306,7 @@ class AblationResults:
         if self.metric in metrics.COMPARISONS:
             return None
         if self.kind == "classification" or (self.kind == "causal" and self.metric in metrics.PROPORTIONS):
-            found: np.ndarray = self.predictions == (0 if self.greedy is not None else self.scored_with)
-            return found
+            return np.asarray(self.predictions == self.scored_with)
         if self.metric == "pairwise_accuracy":
             return np.asarray(self.predictions == 1)
         if self.kind == "extractive":
@@ -324,6 +324,6 @@ class AblationResults:
             return 0.0 if self.metric == "margin" else 0.5
         if self.counts is None:
             return metrics.majority_score(self.metric, self.scored_with)
-        if metrics.is_ratio(self.metric) or metrics.is_generated(self.metric) or self.greedy is not None:
+        if self.metric not in metrics.OF_CHOICES:
             return float("nan")
         return float((1 / (self.counts[..., 0] > 0).sum(axis=1)).mean())

@@ -12,7 +12,7 @@ import pandas as pd
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.deltas import of_stack, row_scores
+from adapter_probe.analysis.deltas import of_stack, row_scores, section_of
 from adapter_probe.analysis.removable import (
     Basis,
     longest_removable,
@@ -20,7 +20,6 @@ from adapter_probe.analysis.removable import (
     span_costs,
     spans_with_adapters,
 )
-from adapter_probe.analysis.study_records import section_of
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.mlx import as_peft

@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from adapter_probe import wording
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import are_groups, drop_points, span_order
-from adapter_probe.analysis.study_records import AblationRecord, section_of
+from adapter_probe.analysis.deltas import are_groups, drop_points, section_of, span_order
+from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.figures.ablation_words import SpanRecord, Words, score_range, study_label
 from adapter_probe.figures.attribution import attribution, legend_entries
 from adapter_probe.figures.layout import one_panel
