@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from adapter_probe.analysis.study_records import StudyRecord
+from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.results.atomic import make_folder, write_csv, write_text
 
 from . import style
+from .ablation_words import study_label
 from .venues import FigureOptions
 
 SOURCE = "Houlsby et al. (2019)"
 """How captions and legends cite the paper whose values they show."""
+
+RecordT = TypeVar("RecordT")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +69,35 @@ def identity_of(studies: Sequence[StudyRecord]) -> dict[str, object]:
     return known[0] if len(known) == 1 else {"studies": known}
 
 
-def caption_of(sentences: Iterable[str]) -> str:
-    """The sentences as one paragraph, without the empty ones."""
-    return " ".join(sentence for sentence in sentences if sentence)
+def caption_of(sentences: Iterable[object]) -> str:
+    """The sentences as one paragraph, without those that are empty or False."""
+    return " ".join(str(sentence) for sentence in sentences if sentence)
 
 
 def undefined_text(n: int, what: str) -> str:
     """How undefined values are shown, and their number; empty if there are none."""
     return f"{what} are undefined ({n})." if n else ""
+
+
+def of_kind(studies: Sequence[object], kind: type[RecordT]) -> Iterator[tuple[RecordT, str]]:
+    """The studies of one kind, each with the suffix of its files; see `suffix_of`."""
+    found = [study for study in studies if isinstance(study, kind)]
+    return ((study, suffix_of(study, found)) for study in found)
+
+
+def suffix_of(study: StudyRecord, studies: Sequence[StudyRecord]) -> str:
+    """Suffix that distinguishes a study's files from others of its kind: empty, task, folder or number."""
+    if len(studies) == 1:
+        return ""
+    if isinstance(study, AblationRecord) and study.stack and len({one.folder for one in studies}) == 1:
+        return f"-{study.stack}"
+    folders, names = [one.folder.resolve().name for one in studies], []
+    for one in studies:
+        label = study_label(one).lower() if isinstance(one, AblationRecord) else ""
+        names.append("-".join(re.findall(r"[a-z0-9]+", label)))
+    for known in (names, folders):
+        name = known[studies.index(study)]
+        if name and known.count(name) == 1:
+            return f"-{name}"
+    same = [other for other, folder in zip(studies, folders) if folder == name]
+    return f"-{name}-{1 + same.index(study)}"

@@ -16,19 +16,21 @@ from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 
 from adapter_probe.analysis.comparing import AverageRecord
-from adapter_probe.analysis.deltas import drop_points, span_order, span_units
+from adapter_probe.analysis.deltas import span_order, span_units
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
-from adapter_probe.wording import common_value, drop_name, is_distance, metric_name, sentence, tolerance_text
+from adapter_probe.wording import common_value, drop_name, metric_name, sentence, tolerance_text
 
 from . import style
 from .ablation_words import (
+    SpanRecord,
+    Words,
+    alike_ablations,
     checkpoint_sentences,
     common_metric,
-    done_to_span,
     drop_label,
-    over_spans,
+    gains_sentence,
+    ring_sentence,
     study_label,
-    tests_of,
     warnings_of,
 )
 from .attribution import attribution, legend_entries
@@ -46,18 +48,7 @@ from .layout import (
 )
 from .levels import add_bar, draw_colorbar
 from .modules import module_map
-from .naming import alike_ablations
-from .span_grid import (
-    Grid,
-    SpanRecord,
-    bar_label,
-    draw,
-    drawn_tolerance,
-    grid_of,
-    published_grid,
-    scale_of,
-    spread_grid,
-)
+from .span_grid import Grid, bar_label, draw, drawn_tolerance, grid_of, published_grid, scale_of, spread_grid
 from .venues import FigureOptions
 
 _WIDEST_SPREAD = "0.5\n± 0.5"  # text that cells must have room for, so that the spread is legible
@@ -83,20 +74,9 @@ def heatmap(
 ) -> Axes:
     """Draw an ablation's drops by span, their mean over several ablations, or the difference of two.
 
-    Args:
-        record: an ablation, an average or a comparison; of several stacks of layers, a grid for each. Of
-            ablations by module, see `modules.module_map`.
-        ax: Axes to draw on; by default the current Axes. A colour bar takes its room from it. Of an average
-            whose grid is too deep for numbers, the spread over the studies takes the right half, if that is
-            an inch and a half wide.
-        tolerance: tolerated drop, in percentage points, marked by the black line; ignored for differences.
-        paper: for an ablation, whether the published grid of the same task, if there is one, is drawn in the
-            right half of the axes.
-        colorbar: whether to draw a colour bar.
-        notes: whether to print task, scores and the legend of symbols in the empty corner.
-        spread: for an average, draw the standard deviation over the studies instead of the mean.
-        cmap: Matplotlib's colour map for the levels; by default this project's own colours.
-        annot: whether to print the numbers in cells that have room for them.
+    Arguments as of `adapter_probe.Ablation.heatmap` and `adapter_probe.Average.heatmap`. Of several stacks of
+    layers, a grid for each shares the axes' place. Of an average whose grid is too deep for numbers, the
+    spread over the studies takes the right half, if that is an inch and a half wide.
 
     Returns:
         the axes of the record's grid.
@@ -130,7 +110,7 @@ def heatmap(
         place.set_ylabel("" if grid.shows == "spread" or len(parts) > 1 else place.get_ylabel())
     if colorbar:
         line = drawn_tolerance(grids, tolerance)
-        draw_colorbar(scale, axes, bar_label(grids[0].label, line, grids[0].metric), line)
+        draw_colorbar(scale, axes, bar_label(grids[0].label, line, grids[0].words.metric), line)
     return ax
 
 
@@ -182,7 +162,7 @@ def _drawing(records: Sequence[AblationRecord], options: FigureOptions) -> Drawi
 
 def _with_published(grids: Sequence[Grid]) -> list[Grid]:
     """The grids, with each published grid after the last ablation of its task."""
-    theirs = [published_grid(grid.record.summary.task, grid.study) for grid in grids]
+    theirs = [published_grid(grid.record.summary.task, grid.words.study) for grid in grids]
     names = [None if grid is None else grid.notes[0] for grid in theirs]
     out: list[Grid] = []
     for index, (grid, published) in enumerate(zip(grids, theirs)):
@@ -247,41 +227,27 @@ def _caption(
     records: Sequence[AblationRecord], grids: Sequence[Grid], tolerance: float, with_shares: bool
 ) -> str:
     frame = pd.concat([grid.frame for grid in grids], ignore_index=True)
-    metric, study = common_metric(records), records[0].summary.study
-    strength = records[0].summary.strength or 0.0
-    drop, marked = drop_name(metric), []
-    line, gains = drawn_tolerance(grids, tolerance), (drop_points(frame["delta_points"]) < 0).any()
+    metric, words = common_metric(records), Words.of(records[0])
+    drop, line = drop_name(metric), drawn_tolerance(grids, tolerance)
     units = [one for one in (span_units(record.spans) for record in records) if one is not None]
-    grouped = any((ends[:, 0] < ends[:, 1]).any() for ends in units)
-    one = "group of layers" if grouped else "layer"
-    if "significant" in frame:
-        marked.append(
-            "A ring, or in small cells a dot, marks a span that does not differ significantly from the intact"
-            f" model at 0.05 by {tests_of(records)}, Holm-corrected"
-            f"{over_spans(one.spans for one in records)}."
-        )
-    if "non_monotone" in frame and frame["non_monotone"].eq(True).any():
-        marked.append(
-            f"A triangle marks a span with a smaller {drop} than a shorter span inside it (simultaneous 95%"
-            " paired bootstrap bound over the spans inside it; not corrected over spans)."
-        )
+    one = "group of layers" if any((ends[:, 0] < ends[:, 1]).any() for ends in units) else "layer"
     return caption_of(
         [
             *warnings_of(records),
-            f"{sentence(drop_label(records, metric))} when {done_to_span(study, strength)}.",
-            f"Rows: the first layer {records[0].summary.done}, columns: the last; green frames mark "
-            f"{'single groups of layers' if grouped else 'single layers'}.",
-            f"The black line separates spans with a {drop} of at most"
-            f" {tolerance_text(tolerance, metric)} from the others."
-            if line is not None
-            else "",
+            f"{sentence(drop_label(records, metric))} when {words.done_to_span()}.",
+            f"Rows: the first layer {words.done}, columns: the last; green frames mark single "
+            f"{one.replace('group', 'groups') if ' ' in one else 'layers'}.",
+            line is not None
+            and f"The black line separates spans with a {drop} of at most {tolerance_text(line, metric)} "
+            "from the others.",
             *checkpoint_sentences(records),
-            f"Blue cells, with a minus sign: the {metric_name(metric)} improves."
-            if gains and not is_distance(metric)
-            else "",
-            *marked,
-            f"Right: the share of each {one} in the whole, and the {one} alone." if with_shares else "",
-            PUBLISHED if len(records) < len(grids) else "",
-            undefined_text(int(frame["delta_points"].isna().sum()), "Crossed-out spans"),
+            gains_sentence(frame, metric, metric_name(metric)),
+            ring_sentence(records, [frame]),
+            frame.get("non_monotone", pd.Series(dtype=bool)).eq(True).any()
+            and f"A triangle marks a span with a smaller {drop} than a shorter span inside it (simultaneous "
+            "95% paired bootstrap bound over the spans inside it; not corrected over spans).",
+            with_shares and f"Right: the share of each {one} in the whole, and the {one} alone.",
+            len(records) < len(grids) and PUBLISHED,
+            undefined_text(frame["delta_points"].isna().sum(), "Crossed-out spans"),
         ]
     )

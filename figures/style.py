@@ -111,6 +111,11 @@ def grid_props() -> dict[str, object]:
     return {"color": line_colour(), "alpha": 0.11, "linewidth": 0.5 * scale_factor()}
 
 
+def dashed(colour: str, width: float) -> dict[str, object]:
+    """A dashed line, `width` in units."""
+    return {"color": colour, "linewidth": width * scale_factor(), "linestyle": (0, (4, 2))}
+
+
 def scale_factor() -> float:
     """Scale factor of gaps, lines and marks with the font size: 1 for axis labels of 8 points."""
     return label_size() / _UNIT_LABEL

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -173,9 +172,3 @@ def ablation_record(
         created_with=created_with or {},
         groups=groups,
     )
-
-
-def section_of(identity: Mapping[str, object], name: str) -> Mapping[str, Any]:
-    """A section of an ablation's identity, such as its settings; empty where the identity lacks it."""
-    section = identity.get(name)
-    return section if isinstance(section, Mapping) else {}

@@ -1,11 +1,11 @@
-"""Which adapter a folder holds, what lies beside it, and the names in its file (without torch)."""
+"""Where an adapter is, in a folder or on the hub, what lies beside it, and its file (without torch)."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,12 @@ CHANGE_THE_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 _KINDS = "|".join((*CHANGE_THE_BASE, "loft"))
 _SIDE = re.compile(rf"(?:{_KINDS})_(?:init|backup)")
 _CONVERTED = re.compile(rf"(?:{_KINDS})_(?:converted|lora)")
+_TIMEOUT = 10.0  # seconds
+_READ = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+_READ += ["adapter_model.bin", "pytorch_adapter.bin", "pytorch_model_head.bin"]
+"""Files that opening a checkpoint can read."""
+_ABOVE = ["*adapter_config.json", "tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "*.jinja"]
+_IN_CACHE = re.compile(r"/models--(?:[^/]*--)?([^/]+)/snapshots/[^/]+((?:/[^/]+)*)\Z")
 _SAME = ("base_model_name_or_path", "r", "target_modules")
 
 
@@ -55,11 +61,7 @@ def note_on_others(folder: Path) -> list[str]:
 
 
 def choose_adapter(folder: Path, name: str | None) -> Path:
-    """The folder of one of several adapters below a checkpoint's folder; without a name the folder itself.
-
-    Raises:
-        CheckpointError: there is none of this name.
-    """
+    """The folder of one of several adapters below a checkpoint's folder; without a name the folder itself."""
     if name is None:
         return folder
     place = folder / name
@@ -120,7 +122,6 @@ def plain_lora(folder: Path, start: str) -> str:
 
 
 def _named(folder: Path, names: re.Pattern[str]) -> list[Path]:
-    """The adapters in subfolders whose names match."""
     return sorted(path.parent for path in folder.glob(f"*/{CONFIG}") if names.fullmatch(path.parent.name))
 
 
@@ -134,14 +135,10 @@ def _alike(folder: Path, document: Mapping[str, Any]) -> bool:
     return all(one == two for one, two in pairs)
 
 
-def weights_in(folder: Path) -> Path:
-    """The file with an adapter's tensors.
-
-    Raises:
-        CheckpointError: there is none.
-    """
-    if (file := first_file(folder, WEIGHTS)) is None:
-        raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
+def weights_in(folder: Path, names: Sequence[str] = WEIGHTS) -> Path:
+    """The file with an adapter's tensors, the first of these."""
+    if (file := first_file(folder, names)) is None:
+        raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(names)}")
     return file
 
 
@@ -171,9 +168,6 @@ def write_adapter(
     """Write a folder that PEFT loads: the configuration, which makes it one, is written last.
 
     Args:
-        out: the folder.
-        tensors: by PEFT's names.
-        document: the configuration.
         tokenizer: the checkpoint's own, if it has one.
 
     Raises:
@@ -203,15 +197,6 @@ def plain_name(name: str) -> str:
     return _PARALLEL.sub(r"\1", _WRAPPERS.sub("", name), count=1)
 
 
-_TIMEOUT = 10.0  # seconds
-_READ = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
-_READ += ["adapter_model.bin", "pytorch_adapter.bin", "pytorch_model_head.bin"]
-"""Files that opening a checkpoint can read."""
-_ABOVE = ["*adapter_config.json", "tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "*.jinja"]
-_IN_CACHE = re.compile(r"/models--(?:[^/]*--)?([^/]+)/snapshots/[^/]+((?:/[^/]+)*)\Z")
-_TRAINING = ["checkpoint-*/*"]  # of transformers' Trainer, next to the result
-
-
 def ask_hub(name: str, revision: str | None) -> str | None:
     """The commit of a revision, or None if the hub does not answer; asked once, without retries."""
     from huggingface_hub import HfApi
@@ -238,7 +223,7 @@ def fetch_checkpoint(name: str, revision: str | None = None, adapter: str | None
     from huggingface_hub import snapshot_download
 
     patterns = _READ if adapter is None else [*_ABOVE, *(f"{adapter}/{one}" for one in _READ)]
-    ignored = [] if (adapter or "").startswith("checkpoint-") else _TRAINING
+    ignored = [] if (adapter or "").startswith(_TRAINING) else [f"{_TRAINING}*/*"]
     known, found = revision is not None and COMMIT.fullmatch(revision) is not None, None
     for cached in (True, False) if known else (False, True):
         commit = revision if cached else ask_hub(name, revision)

@@ -19,10 +19,9 @@ from adapter_probe.errors import CheckpointError, must_be
 from adapter_probe.metrics import OF_CLASSES
 from adapter_probe.replay.sharing import sharing
 
-from .base_config import AnyBase, naming_base
+from .base_config import AnyBase, method_of, naming_base, quiet_quantisers, refuse_without_package
 from .identity import BaseIdentity, config_settings
 from .model_class import config_for, without_weights
-from .quantised import method_of, quiet_quantisers, refuse_without_package
 
 Load = Callable[[AnyBase, type[PreTrainedModel], int | None, torch.dtype], "AnyLoaded"]
 """Loads a base, see `load_any_base`."""
@@ -62,12 +61,10 @@ def load_any_base(
     """Read a base's weights; what it lacks is drawn as in `initialise`.
 
     Args:
-        found: the base.
         cls: its class, see `choose_class`.
         n_outputs: number of logits of a head per text or token, None for the base's own.
         dtype: precision in memory; of a quantised base, of the parameters that are not quantised.
         dequantise: whether the weights of a quantised base are dequantised, by transformers' `dequantize`.
-        seed: seed of what is drawn.
         weights: whether to read the weights; else the model is without memory, as if its base were stored in
             full, and its identity has no hash.
 
@@ -104,13 +101,7 @@ def load_any_base(
             missing = frozenset(name for name in missing if not name.startswith(inside))
         identity = _identify(found, model, missing, method, hashed=False)
         return AnyLoaded(model.requires_grad_(False).eval(), missing, identity, method, positions_of(model))
-    if any(getattr(module, "W_q", "absent") is None for module in model.modules()):
-        # Transformers left HQQ's weights aside and filled them with random ones.
-        raise CheckpointError(
-            f"base {found.name} is quantised with {method}, whose weights transformers "
-            f"{transformers.__version__} does not read; load it with the package {method} and ablate the "
-            "model in memory, or give the unquantised model with --base, which is another model"
-        )
+    _refuse_unread(found.name, method, model)
     if dequantise:
         with naming_base("quantised weights", found.name), quiet_quantisers():
             model, method = model.dequantize(), None
@@ -127,6 +118,16 @@ def load_any_base(
     model.config.dtype = dtype
     model.requires_grad_(False)
     return AnyLoaded(model.eval(), missing, identity, method, positions_of(model))
+
+
+def _refuse_unread(name: str, method: str | None, model: nn.Module) -> None:
+    """Refuse a base whose quantised weights transformers left aside: it fills HQQ's with random ones."""
+    if any(getattr(module, "W_q", "absent") is None for module in model.modules()):
+        raise CheckpointError(
+            f"base {name} is quantised with {method}, whose weights transformers {transformers.__version__} "
+            f"does not read; load it with the package {method} and ablate the model in memory, or give the "
+            "unquantised model with --base, which is another model"
+        )
 
 
 def _identify(
@@ -151,8 +152,6 @@ def hash_stored(model: nn.Module, missing: frozenset[str], others: Iterable[tupl
     """SHA-256 of a model's tensors as they are stored, those of `missing` left out, scales included.
 
     Args:
-        model: the model.
-        missing: names that are left out.
         others: tensors that are not stored, by name, that belong to it too.
     """
     digest = hashlib.sha256()
@@ -275,22 +274,26 @@ def _hash_weights(model: PreTrainedModel, missing: Collection[str]) -> str:
     return weights.hexdigest()
 
 
+def load_without_weights(
+    found: AnyBase, cls: type[PreTrainedModel], n_outputs: int | None, dtype: torch.dtype
+) -> AnyLoaded:
+    """A base without its weights, for what can be told from names and shapes; see `load_any_base`."""
+    return load_any_base(found, cls, n_outputs, dtype, weights=False)
+
+
 class SharedBase:
     """A base that is read once and used by any number of checkpoints.
 
     Every checkpoint receives a model with separate modules whose parameters are views of the single copy in
     memory. Parameters are copied before they are changed, see `AnyLoaded.shared`, so the base's weights stay
     available for the next checkpoint.
-
-    Args:
-        device: device of the weights.
     """
 
     def __init__(self, device: torch.device):
         self._device = device
-        self._any: dict[tuple[object, ...], AnyLoaded] = {}
+        self._loaded: dict[tuple[object, ...], AnyLoaded] = {}
 
-    def load_any(
+    def load(
         self, found: AnyBase, cls: type[PreTrainedModel], n_outputs: int | None, dtype: torch.dtype
     ) -> AnyLoaded:
         """Like `load_any_base`, but uses the weights in memory if there are any, also for another head.
@@ -299,9 +302,9 @@ class SharedBase:
             CheckpointError: it is another base than the one in memory.
         """
         key = (found.name, found.revision, cls)
-        if key not in self._any:
+        if key not in self._loaded:
             loaded = load_any_base(found, cls, n_outputs, dtype)
-            first = next(iter(self._any.values()), loaded).identity
+            first = next(iter(self._loaded.values()), loaded).identity
             if loaded.identity.weights_sha256 != first.weights_sha256:
                 raise CheckpointError(
                     f"the weights of base {found.name} differ from those of the base in memory, "
@@ -309,27 +312,14 @@ class SharedBase:
                 )
             if loaded.quantised is None:
                 loaded.model.to(self._device)
-            self._any[key] = loaded
-        kept = self._any[key]
+            self._loaded[key] = loaded
+        kept = self._loaded[key]
         model, missing = sharing(kept.model), kept.missing
         if n_outputs is not None and n_outputs != model.config.num_labels:
             resized = _resize_head(model, n_outputs)
             initialise(model, resized, seed=0)
             missing |= resized
         return replace(kept, model=model.requires_grad_(False), missing=missing, shared=True)
-
-
-class BaseWithoutWeights(SharedBase):
-    """Bases whose weights are not read, for what can be told from names and shapes."""
-
-    def __init__(self) -> None:
-        super().__init__(torch.device("meta"))
-
-    def load_any(
-        self, found: AnyBase, cls: type[PreTrainedModel], n_outputs: int | None, dtype: torch.dtype
-    ) -> AnyLoaded:
-        """See `load_any_base`."""
-        return load_any_base(found, cls, n_outputs, dtype, weights=False)
 
 
 def _resize_head(model: PreTrainedModel, n_outputs: int) -> frozenset[str]:

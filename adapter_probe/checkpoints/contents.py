@@ -85,9 +85,6 @@ def count_parameters(
     """Numbers of parameters by role, those in the checkpoint, in its body, and in the base's body.
 
     Args:
-        shapes: of all parameters, by name.
-        trained: those in the checkpoint.
-        lacked: those that the base lacks.
         prefix: of the encoder's names.
     """
     counts: dict[ParameterRole, int] = dict.fromkeys(get_args(ParameterRole), 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,9 @@ from torch import Tensor, nn
 
 from adapter_probe.errors import CheckpointError, install_extra, listed, one_line
 from adapter_probe.replay.tensors import split
-from adapter_probe.results.fingerprints import hash_files, hash_json
 from adapter_probe.startup import import_needed
 
 from .files import MODULES, read_json_file
-from .opened_peft import OpenedPeft
 
 _LIBRARY = "sentence_transformers."
 _CONFIG, _LIMITS = "config_sentence_transformers.json", "sentence_bert_config.json"
@@ -127,7 +125,6 @@ def of_library(folder: Path) -> tuple[Embedding, int | None, dict[str, Path]]:
 
 
 def _optional(path: Path, files: dict[str, Path]) -> dict[str, Any]:
-    """The fields of a file, if it is there."""
     if not path.is_file():
         return {}
     files[path.name] = path
@@ -151,40 +148,3 @@ def _load(folder: Path, name: str, inside: str) -> nn.Module:
     except Exception as error:  # of another library's files
         raise CheckpointError(f"{folder / inside}: {name} cannot be loaded ({one_line(error)})") from None
     return found.eval().requires_grad_(False)
-
-
-def with_embedding(opened: OpenedPeft, pooling: str | None) -> OpenedPeft:
-    """An open checkpoint with what makes embeddings; any that is not of embeddings as it is.
-
-    Args:
-        pooling: ``mean``, ``cls`` or ``last``; None for that of sentence-transformers in the folder.
-
-    Raises:
-        CheckpointError: the pooling is neither given nor in the folder, or both, or cannot be loaded.
-    """
-    folder = opened.folder if (opened.folder / MODULES).is_file() else opened.folder.parent
-    listed_there = (folder / MODULES).is_file()
-    trained = opened.description.training.get("pooling")
-    if opened.head != "features":
-        if pooling is not None:
-            raise CheckpointError(
-                f"--pooling {pooling} applies only to embeddings; checkpoint {opened.folder} has a head"
-            )
-        return opened
-    if pooling is None and trained is None and not listed_there:
-        raise CheckpointError(
-            f"checkpoint {opened.folder} is of embeddings and does not say how they are pooled; give "
-            "--pooling mean, cls or last"
-        )
-    if pooling not in (None, trained) and (listed_there or trained):
-        source = f"{folder / MODULES} says" if listed_there else f"the training of {opened.folder} recorded"
-        raise CheckpointError(f"{source} how embeddings are pooled; omit --pooling {pooling}")
-    if not listed_there:
-        return replace(opened, embedding=Embedding((Pooling(str(pooling or trained)),)))
-    embedding, limit, files = of_library(folder)
-    said = opened.description
-    found = replace(
-        said, delta_sha256=hash_json([said.delta_sha256, hash_files(files)]),
-        max_length=min(said.max_length, limit or said.max_length),
-    )  # fmt: skip
-    return replace(opened, embedding=embedding, description=found)

@@ -13,7 +13,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
-from adapter_probe.models.adapters.imported import ImportedMethod
+from adapter_probe.models.adapters.imported import ImportedMethod, SiteKind
 
 from .files import first_of
 from .places import Places
@@ -24,14 +24,9 @@ class ForeignCheckpoint:
     """The contents of another library's checkpoint, before its base is known.
 
     Attributes:
-        folder: checkpoint folder.
-        library: library that wrote it.
-        name: display name of the adapter.
         files: all files that determine its numbers.
         documents: the parsed JSON files, by name.
         tensors: tensors of all weight files, under the library's names.
-        base: name of its base, or None if not recorded.
-        kind: kind of its task, or None if not recorded.
         n_outputs: number of logits of its head, or None without a head.
         label_names: label names in the order of the logits, or empty if not recorded.
     """
@@ -65,12 +60,7 @@ class TranslatedCheckpoint:
     frozen: frozenset[str] = frozenset()
 
     def without_copies(self, base: Mapping[str, Tensor], base_name: str) -> TranslatedCheckpoint:
-        """Drop untrained tensors that equal the base; others are reported in a note.
-
-        Args:
-            base: the base's parameters by name.
-            base_name: name of the base, for the note.
-        """
+        """Drop untrained tensors that equal the base; others are reported in a note."""
         copies = {n for n in self.frozen if n in base and torch.equal(base[n], self.tensors[n])}
         kept = {name: tensor for name, tensor in self.tensors.items() if name not in copies}
         others = self.frozen - copies
@@ -123,11 +113,16 @@ class BaseShape:
         left_out = set(left_out)
         return [n for n, name in enumerate(self.layer_names) if modules.index(name) not in left_out]
 
+    def adapter_name(self, layer: int, site: SiteKind) -> str:
+        """The name inside the encoder of the bottleneck of a layer after a sublayer."""
+        holder = getattr(self.places, site).holder
+        parts = (self.layer_names[layer], holder, "adapter", str(layer) if self.shared else "")
+        return ".".join(part for part in parts if part)
+
     def full_name(self, name: str) -> str:
         """A module's name in the whole model, from one that may lack the encoder's prefix."""
-        return (
-            name if name in self.modules or f"{self.prefix}{name}" not in self.modules else self.prefix + name
-        )
+        known = name in self.modules or f"{self.prefix}{name}" not in self.modules
+        return name if known else f"{self.prefix}{name}"
 
 
 def refuse_left(folder: Path, left: Iterable[str]) -> None:

@@ -66,10 +66,6 @@ def _of_vision(document: Mapping[str, Any]) -> bool:
 def as_peft(given: Path, base: str | None = None) -> Translated:
     """A folder that PEFT loads: the folder itself, or the translation of MLX-LM's files in it.
 
-    Args:
-        given: a checkpoint of any library.
-        base: folder or hub id to use instead of the recorded base.
-
     Raises:
         CheckpointError: the files are damaged, of another kind of tuning, or do not fit the base.
     """
@@ -143,7 +139,6 @@ def _refuse(folder: Path, document: Mapping[str, Any]) -> None:
 
 
 def _parts(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of every module, by MLX's names."""
     found: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if _NOT_TEXT.search(name) or name.endswith((".A", ".B")):
@@ -302,15 +297,8 @@ def write_mlx(source: Path, n_layers: int, base: str, out: Path) -> None:
     MLX-LM has one rank and one scale for all modules. Smaller ranks are filled up with zeros, and other
     scales are multiplied into ``lora_b``, in float32.
 
-    Args:
-        source: a LoRA or DoRA in PEFT's format.
-        n_layers: number of layers of its base.
-        base: name of the base.
-        out: the new folder.
-
     Raises:
         CheckpointError: the format cannot express the adapter.
-        ResultsError: the folder cannot be written.
     """
     import safetensors.torch
     from torch.nn.functional import pad
@@ -361,7 +349,6 @@ def _scale_of(module: str, document: Mapping[str, Any]) -> float:
 
 
 def _parts_of_peft(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of every module."""
     found: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         module, _, part = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".")

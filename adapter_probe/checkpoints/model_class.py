@@ -56,9 +56,6 @@ def choose_class(
     of the two classes, so the class is used that has the modules of the adapters.
 
     Args:
-        name: the base, for the message.
-        config: its configuration.
-        head: what the model should compute.
         modules: names of modules with adapters, in the whole model.
 
     Raises:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from adapter_probe.data.spec import Columns
 from adapter_probe.data.tasks import Kind, TaskSpec
-from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError, must_be, reason_of
+from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError, must_be
 from adapter_probe.metrics import OF_CLASSES, default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method, method_from_json
@@ -32,9 +32,14 @@ from adapter_probe.results.fingerprints import describe_changes, hash_json, list
 from adapter_probe.version import __version__
 
 from .base_config import AnyBase, config_changes
-from .files import DELTA, DESCRIPTION, check_values, read_json_file, refuse_irregular
+from .files import DELTA, DESCRIPTION, check_values, read_json_file, read_whole, refuse_irregular
 from .identity import BaseIdentity, checkpoint_identity
 from .kinds import Head
+
+SCHEMA = 2
+NO_COLUMNS = Columns("", None, "")
+"""Without a recorded task, the columns of a file are inferred."""
+_MADE_UP = re.compile(r"LABEL_\d+")  # by transformers, for want of a name
 
 
 def library_versions() -> dict[str, str]:
@@ -127,11 +132,7 @@ def read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
         CheckpointError: the file is damaged, or not the one that was written.
     """
     path = folder / DELTA
-    refuse_irregular(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
+    data = read_whole(path)
     if hashlib.sha256(data).hexdigest() != description.delta_sha256:
         raise CheckpointError(
             f"{path} is damaged or was changed after it was written: its {len(data):,} bytes do not match "
@@ -144,12 +145,6 @@ def read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
     for name, tensor in delta.items():
         check_values(path, name, tensor)
     return delta
-
-
-SCHEMA = 2
-NO_COLUMNS = Columns("", None, "")
-"""Without a recorded task, the columns of a file are inferred."""
-_MADE_UP = re.compile(r"LABEL_\d+")  # by transformers, for want of a name
 
 
 def _method_from_json(record: object) -> Method | ImportedMethod:
@@ -271,9 +266,7 @@ def names_of_outputs(n_outputs: int, own: Path, base: Mapping[str, Any]) -> tupl
     """The names of a head's outputs, from the first configuration that has real ones; else their numbers.
 
     Args:
-        n_outputs: number of outputs.
         own: the config.json beside the checkpoint; it may be missing.
-        base: contents of the base's config.json.
 
     Raises:
         CheckpointError: the checkpoint's config.json cannot be read.

@@ -13,19 +13,19 @@ import torch
 from adapter_probe.errors import CheckpointError, ModelError, one_line
 from adapter_probe.reads import report
 from adapter_probe.replay.several import split_adapters
-from adapter_probe.results.fingerprints import hash_json
+from adapter_probe.results.fingerprints import hash_files, hash_json
 
 from . import adapter_bert, adapterhub
 from .adapter_folder import choose_adapter, only_adapter
-from .base import Load, SharedBase, load_any_base
-from .base_config import place_of_base, read_fields
-from .files import CONFIG, DESCRIPTION, checkpoint_files, is_own, read_json_file
+from .base import Load, load_any_base
+from .base_config import method_of, place_of_base, quiet_quantisers, read_fields
+from .embedding import Embedding, Pooling, of_library
+from .files import CONFIG, DESCRIPTION, MODULES, checkpoint_files, is_own, read_json_file
 from .finetuned import is_whole_model, open_whole_model
 from .mlx import as_peft, naming
 from .native import with_record
 from .opened_peft import OpenedPeft, OpenedPlaced
 from .peft_fields import refuse_unswitched
-from .quantised import method_of, quiet_quantisers
 
 
 def open_any(
@@ -33,7 +33,7 @@ def open_any(
     base: str | None = None,
     *,
     dtype: torch.dtype = torch.float32,
-    shared: SharedBase | None = None,
+    load: Load = load_any_base,
     dequantise: bool = False,
 ) -> OpenedPeft:
     """Open a checkpoint on its base.
@@ -42,7 +42,7 @@ def open_any(
         folder: checkpoint folder, of this project or another library.
         base: folder or hub id to use instead of the recorded base, which may have moved.
         dtype: precision of the model in memory; the base is read once.
-        shared: keeps the base in memory for other checkpoints; if it already has one, it is used.
+        load: loads the base, such as `SharedBase.load`, which keeps it for other checkpoints.
         dequantise: whether the weights of a quantised base are dequantised while they are loaded.
 
     Raises:
@@ -50,13 +50,12 @@ def open_any(
             or does not fit, or nothing to dequantise.
     """
     folder = Path(folder)
-    load: Load = load_any_base if shared is None else shared.load_any
     if folder.is_dir():
         report("checkpoint", lambda: checkpoint_files(folder))
         if (translated := as_peft(folder, base)).notes:
             with naming(translated.folder, folder):
                 opened = open_any(
-                    translated.folder, base, dtype=dtype, shared=shared, dequantise=dequantise,
+                    translated.folder, base, dtype=dtype, load=load, dequantise=dequantise,
                 )  # fmt: skip
             return replace(opened, notes=(*translated.notes, *opened.notes))
     if folder.is_dir() and is_whole_model(folder) and not adapter_bert.is_in(folder) and not dequantise:
@@ -123,12 +122,6 @@ def open_several(
 ) -> OpenedPeft:
     """Open adapters below a folder, each of which is checked by itself, as one model with all of them active.
 
-    Args:
-        folder: the folder.
-        names: the adapters' subfolders.
-        base: folder or hub id to use instead of the recorded base.
-        dequantise: see `open_any`.
-
     Raises:
         CheckpointError: one is missing, named twice, or cannot be opened, or PEFT cannot run all of them at
             once on one base.
@@ -159,3 +152,40 @@ def open_several(
         raise CheckpointError(f"{folder}: --adapter {','.join(names)}: {one_line(error)}") from error
     about = replace(first.description, delta_sha256=hash_json([list(names), hashes]))
     return replace(first, description=about, folder=folder)
+
+
+def with_embedding(opened: OpenedPeft, pooling: str | None) -> OpenedPeft:
+    """An open checkpoint with what makes embeddings; any that is not of embeddings as it is.
+
+    Args:
+        pooling: ``mean``, ``cls`` or ``last``; None for that of sentence-transformers in the folder.
+
+    Raises:
+        CheckpointError: the pooling is neither given nor in the folder, or both, or cannot be loaded.
+    """
+    folder = opened.folder if (opened.folder / MODULES).is_file() else opened.folder.parent
+    listed_there = (folder / MODULES).is_file()
+    trained = opened.description.training.get("pooling")
+    if opened.head != "features":
+        if pooling is not None:
+            raise CheckpointError(
+                f"--pooling {pooling} applies only to embeddings; checkpoint {opened.folder} has a head"
+            )
+        return opened
+    if pooling is None and trained is None and not listed_there:
+        raise CheckpointError(
+            f"checkpoint {opened.folder} is of embeddings and does not say how they are pooled; give "
+            "--pooling mean, cls or last"
+        )
+    if pooling not in (None, trained) and (listed_there or trained):
+        source = f"{folder / MODULES} says" if listed_there else f"the training of {opened.folder} recorded"
+        raise CheckpointError(f"{source} how embeddings are pooled; omit --pooling {pooling}")
+    if not listed_there:
+        return replace(opened, embedding=Embedding((Pooling(str(pooling or trained)),)))
+    embedding, limit, files = of_library(folder)
+    said = opened.description
+    found = replace(
+        said, delta_sha256=hash_json([said.delta_sha256, hash_files(files)]),
+        max_length=min(said.max_length, limit or said.max_length),
+    )  # fmt: skip
+    return replace(opened, embedding=embedding, description=found)

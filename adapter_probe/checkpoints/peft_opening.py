@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import chain, count
@@ -19,6 +19,7 @@ from adapter_probe.models.adapters.imported import ImportedMethod
 
 from .adapter_folder import (
     LIBRARY,
+    PREFIX,
     hash_files,
     name_of_checkpoint,
     note_on_others,
@@ -27,7 +28,7 @@ from .adapter_folder import (
     weights_in,
 )
 from .base import AnyLoaded, Load, limit_length, load_any_base, without_pooler
-from .base_config import AnyBase, find_any_base, place_of_base
+from .base_config import AnyBase, find_any_base, method_of, mixes_examples, place_of_base
 from .files import CONFIG, MODULES, Unsupported, folder_of_base, read_json_file
 from .identity import tokenizer_parts
 from .kinds import HEADS, Head, class_of_own_code, head_of_class, note_on_code
@@ -35,13 +36,17 @@ from .model_class import choose_class, head_of_base, is_for
 from .native import Description, library_versions, task_of
 from .opened_peft import OpenedPeft
 from .patterns import refuse_slow_patterns
-from .peft_fields import headless, note_on_fields, read_fields, refuse_unswitched
+from .peft_fields import note_on_fields, read_fields, refuse_unswitched
 from .peft_loading import HEADS as HEAD_MODULES
-from .peft_loading import put_adapter, refuse_outside, refuse_unready, tuned_modules, type_of
-from .quantised import method_of, mixes_examples
-from .tokenizer import load_tokenizer, note_on_tokenizer, own_tokenizer, use_padding, with_blanks
+from .peft_loading import is_outside, put_adapter, refuse_outside, refuse_unready, tuned_modules, type_of
+from .tokenizer import load_tokenizer, own_tokenizer, use_padding, with_blanks
 
 _MOST_NAMED = 5
+# The axis of the tokens in what a file has of an embedding.
+_AXES = {
+    **dict.fromkeys(("weight", "base_layer.weight", "token_adapter.base_layer.weight", "lora_B.weight"), 0),
+    "lora_embedding_A": 1,
+}
 _PARTS = ("lora_", "ia3_", "ln_tuning_", "oft_", "hada_", "lokr_", "vera_")
 
 
@@ -57,11 +62,8 @@ def open_with_peft(
     """Open a checkpoint of PEFT on a base of any class, by PEFT's own loader.
 
     Args:
-        folder: the folder with its files.
-        base: folder or hub id to use instead of the recorded base.
         dtype: precision of the model in memory; of a quantised base, of what is not quantised.
         given: the folder above, if the user named that or it has another adapter; a tokenizer there is used.
-        load: loads the base.
         in_layers: whether to refuse adapters that are all outside the layers.
 
     Raises:
@@ -77,7 +79,8 @@ def open_with_peft(
     tensors, notes = read_adapter(folder)
     found = find_any_base(*place)
     refuse_changed_base(folder, document, folder_of_base(found.name, found.revision))
-    outputs, modules = _outputs(tensors), _modules(tensors)
+    plain = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    outputs, modules = _outputs(plain), _modules(plain)
     head, unfit = _head(config, found, outputs, modules)
     if any((one / MODULES).is_file() for one in (folder, folder.parent)):
         head, unfit = "features", ""
@@ -90,9 +93,15 @@ def open_with_peft(
     loaded = load(found, cls, None if head in ("causal", "seq2seq", "features") else outputs, dtype)
     if head == "features" and not any(name.startswith("pooler.") for name in modules):
         loaded = without_pooler(loaded)
-    _refuse_headless(folder, loaded, modules)
+    there, prefix = {name for name, _ in loaded.model.named_modules()}, loaded.model.base_model_prefix
+    if prefix and modules and not modules & there and {f"{prefix}.{name}" for name in modules} <= there:
+        raise Unsupported(
+            f"checkpoint {folder} was trained without a head, so it has no predictions to score; if it makes "
+            "embeddings, write the task type FEATURE_EXTRACTION, or from Python give the loaded model to "
+            "adapter_probe.ablate with batches=, labels= and read="
+        )
     refuse_slow_patterns(path, document, [name for name, _ in loaded.model.named_modules()])
-    _save_heads(config, loaded, tensors)
+    _save_heads(config, loaded, plain)
     loaded, grown = grow(loaded, config, tensors, file)
     model, said = put_adapter(loaded, config, tensors, file, dtype)
     if grown is not None:
@@ -111,10 +120,9 @@ def open_with_peft(
     tokenizer = after or tokenizer
     tuned = tuned_modules(model)
     kind = "dora" if getattr(config, "use_dora", False) else type_of(config).lower()
-    method = ImportedMethod(LIBRARY, (kind,), inner=tuned.inside + tuned.outside)
     n_labels = int(loaded.model.config.num_labels)
     description = Description(
-        method=method,
+        method=ImportedMethod(LIBRARY, (kind,), inner=tuned),
         base=loaded.identity,
         delta_sha256=hash_files((path, file)),
         tokenizer=tokenizer_parts(tokenizer),
@@ -122,12 +130,19 @@ def open_with_peft(
         max_length=limit_length(loaded.max_length, tokenizer.model_max_length, found.name),
         versions=versions_of(method_of(found.fields)),
     )
-    notes += [*said, *filter(None, [note_on_fields(document, config)]), *filter(None, [unfit])]
+    notes += [*said, *filter(None, (note_on_fields(document, config), unfit))]
     notes += [grown.note] if grown is not None else []
-    notes += notes_on([spec.module for spec in tuned.outside], getattr(config, "bias", "none"))
+    if outside := [spec.module for spec in tuned if is_outside(spec.module)]:
+        more = f" and {len(outside) - _MOST_NAMED} more" if len(outside) > _MOST_NAMED else ""
+        names = ", ".join(outside[:_MOST_NAMED])
+        notes.append(f"Changes to {names}{more} are outside the layers and always stay on.")
+    if getattr(config, "bias", "none") != "none":
+        notes.append("Trained biases of the base always stay on.")
     if head not in ("causal", "seq2seq", "features") and not outputs:
         notes.append("The checkpoint contains no head, so the head of the base is used.")
-    notes += [note_on_tokenizer(changed)] * bool(changed)
+    if changed:
+        parts = ", ".join(changed).replace("_", " ")
+        notes.append(f"The checkpoint's own tokenizer is used; it differs from the base's in: {parts}.")
     if after is not None:
         notes.append(
             "Words are read with a blank before them (add_prefix_space), as in transformers' training."
@@ -151,21 +166,8 @@ def open_with_peft(
     )
 
 
-def notes_on(outside: Sequence[str], bias: str) -> list[str]:
-    """What to say of modules with an adapter outside the layers, and of trained biases."""
-    notes = []
-    if outside:
-        more = f" and {len(outside) - _MOST_NAMED} more" if len(outside) > _MOST_NAMED else ""
-        names = ", ".join(outside[:_MOST_NAMED])
-        notes.append(f"Changes to {names}{more} are outside the layers and always stay on.")
-    if bias != "none":
-        notes.append("Trained biases of the base always stay on.")
-    return notes
-
-
-def _outputs(tensors: Mapping[str, Tensor]) -> int | None:
+def _outputs(plain: Mapping[str, Tensor]) -> int | None:
     """Number of logits, from the last matrix of a trained head."""
-    plain = {name.removeprefix("base_model.model."): tensor for name, tensor in tensors.items()}
     found = [n for n in plain if n.startswith(HEAD_MODULES) and n.endswith("weight") and "lora_" not in n]
     found = [name for name in found if name.endswith("out_proj.weight")] or found
     return len(plain[found[-1]]) if found and plain[found[-1]].dim() else None
@@ -192,23 +194,15 @@ def _head(config: PeftConfig, found: AnyBase, outputs: int | None, modules: set[
     return "regression" if head == "classification" and outputs == 1 else head, unfit
 
 
-def _refuse_headless(folder: Path, loaded: AnyLoaded, modules: set[str]) -> None:
-    """Refuse an adapter whose names are those of a model without the head and its prefix."""
-    there, prefix = {name for name, _ in loaded.model.named_modules()}, loaded.model.base_model_prefix
-    if prefix and modules and not modules & there and {f"{prefix}.{name}" for name in modules} <= there:
-        raise headless(folder)
-
-
 def _modules(tensors: Iterable[str]) -> set[str]:
     """Names of the modules with an adapter of a well-known kind, to tell apart two classes of a base."""
-    names = (name.removeprefix("base_model.model.").split(".") for name in tensors)
+    names = (name.split(".") for name in tensors)
     ends = ((parts, next((i for i, p in enumerate(parts) if p.startswith(_PARTS)), 0)) for parts in names)
     return {".".join(parts[:end]).replace(".base_layer", "") for parts, end in ends if end}
 
 
-def _save_heads(config: PeftConfig, loaded: AnyLoaded, tensors: Iterable[str]) -> None:
+def _save_heads(config: PeftConfig, loaded: AnyLoaded, plain: Collection[str]) -> None:
     """Name the trained head, which PEFT's classes for tasks with one add without writing it down."""
-    plain = {name.removeprefix("base_model.model.") for name in tensors}
     there = {  # as a whole, not with a tuner in its maps
         name
         for name, head in loaded.model.named_children()
@@ -222,14 +216,6 @@ def versions_of(quantised: str | None) -> dict[str, str]:
     """The libraries whose code computes the outputs."""
     packages = ("peft", *(("bitsandbytes",) if quantised == "bitsandbytes" else ()))
     return {**library_versions(), **{name: version(name) for name in packages}}
-
-
-_PREFIX = "base_model.model."
-# The axis of the tokens in what a file has of an embedding.
-_AXES = {
-    **dict.fromkeys(("weight", "base_layer.weight", "token_adapter.base_layer.weight", "lora_B.weight"), 0),
-    "lora_embedding_A": 1,
-}
 
 
 @dataclass(frozen=True)
@@ -289,7 +275,7 @@ def grow(
     old = int(ends[0].weight.shape[0])
     rows = [old]
     for name in [name for name, module in model.named_modules() if module in ends]:
-        keys = {f"{_PREFIX}{name}.{part}": axis for part, axis in _AXES.items()}
+        keys = {f"{PREFIX}{name}.{part}": axis for part, axis in _AXES.items()}
         rows += [
             int(tensors[k].shape[axis]) for k, axis in keys.items() if k in tensors and tensors[k].dim() == 2
         ]

@@ -55,14 +55,8 @@ def write_without(opened: OpenedPeft, gone: Collection[nn.Module], out: Path) ->
     of trained biases, all of which are written then. PEFT's format requires adapters: without any, the model
     itself is written, as transformers loads it.
 
-    Args:
-        opened: the checkpoint.
-        gone: modules of PEFT in its model.
-        out: the new folder.
-
     Raises:
         CheckpointError: `out` contains a checkpoint, or the base cannot be written without adapters.
-        ResultsError: the folder cannot be written.
     """
     refuse_full(out)
     document = read_json_file(opened.folder / CONFIG)
@@ -169,14 +163,11 @@ def write_truncated(opened: OpenedPeft, modules: Collection[nn.Module], rank: in
     Their factors get smaller, and the ranks and scales of all modules are written down by their names.
 
     Args:
-        opened: the checkpoint.
         modules: modules of PEFT in its model.
         rank: how many directions each of them keeps, at most.
-        out: the new folder.
 
     Raises:
         CheckpointError: `out` contains a checkpoint, or the adapter is no LoRA of single maps.
-        ResultsError: the folder cannot be written.
     """
     refuse_full(out)
     document = read_json_file(opened.folder / CONFIG)
@@ -213,15 +204,11 @@ def _truncated(tensors: dict[str, Tensor], prefix: str, rank: int) -> dict[str, 
     }
 
 
-def scaled_bottlenecks(
-    tensors: Mapping[str, Tensor], strengths: Mapping[nn.Module, float], model: nn.Module
-) -> dict[str, Tensor]:
-    """The tensors of this project's format with some bottlenecks scaled: their last map is multiplied.
+def scaled_bottlenecks(opened: OpenedPlaced, strengths: Mapping[nn.Module, float]) -> OpenedPlaced:
+    """A checkpoint in which the last map of some bottlenecks is multiplied.
 
     Args:
-        tensors: all tensors, by name.
         strengths: what the change of each scaled adapter is multiplied by.
-        model: the model, in which the adapters have the names of their tensors.
 
     Raises:
         CheckpointError: the change of an adapter is not proportional to its last map.
@@ -235,9 +222,11 @@ def scaled_bottlenecks(
                 "whose change is added as it is, and adapters in PEFT's format, can be scaled in their "
                 "weights"
             )
-    names = {name: strengths[module] for name, module in model.named_modules() if module in strengths}
+    modules = opened.model.named_modules()
+    names = {name: strengths[module] for name, module in modules if module in strengths}
     factors = {f"{name}.{part}": strength for name, strength in names.items() for part in _UP}
-    return {n: factors[n] * tensor if n in factors else tensor for n, tensor in tensors.items()}
+    tensors = {n: factors[n] * tensor if n in factors else tensor for n, tensor in opened.tensors.items()}
+    return replace(opened, tensors=tensors)
 
 
 def in_layers(
@@ -250,22 +239,14 @@ def in_layers(
     return layer_strengths(strengths, layers)
 
 
-def scaled(opened: OpenedPlaced, strengths: Mapping[nn.Module, float]) -> OpenedPlaced:
-    """A checkpoint whose bottlenecks are scaled; see `scaled_bottlenecks`."""
-    return replace(opened, tensors=scaled_bottlenecks(opened.tensors, strengths, opened.model))
-
-
 def write_scaled(opened: OpenedPeft, strengths: Mapping[nn.Module, float], out: Path) -> None:
     """Write a folder that PEFT loads, in which what some modules change is multiplied by numbers.
 
     Args:
-        opened: the checkpoint.
         strengths: modules of PEFT in its model, with their numbers.
-        out: the new folder.
 
     Raises:
         CheckpointError: `out` contains a checkpoint, or no weights of this tuner give the scaled change.
-        ResultsError: the folder cannot be written.
     """
     refuse_full(out)
     document = read_json_file(opened.folder / CONFIG)

@@ -21,22 +21,14 @@ from adapter_probe.replay.two_states import TwoStates, finished
 
 from .adapter_folder import PREFIX, write_adapter
 from .files import refuse_full
-from .kinds import Head
+from .kinds import HEADS, Head
 from .model_class import without_weights
 from .opened_peft import OWN, OpenedFinetuned, OpenedPlaced
 
 WRITABLE = {"PEFT": "LoRA or (IA)³, one of them at a time", "MLX-LM": "LoRA and DoRA of language models"}
 _TYPES = {"low_rank": "LORA", "scale_input": "IA3", "scale_output": "IA3"}
-TASK_TYPES: dict[Head, str] = {
-    "classification": "SEQ_CLS",
-    "regression": "SEQ_CLS",
-    "multilabel": "SEQ_CLS",
-    "tokens": "TOKEN_CLS",
-    "extractive": "QUESTION_ANS",
-    "causal": "CAUSAL_LM",
-    "seq2seq": "SEQ_2_SEQ_LM",
-    "features": "FEATURE_EXTRACTION",
-}
+TASK_TYPES: dict[Head, str] = {head: name for name, head in HEADS.items()}
+TASK_TYPES |= dict.fromkeys(("regression", "multilabel"), "SEQ_CLS")
 
 
 def to_peft(opened: OpenedPlaced, out: Path, library: str = "PEFT") -> None:
@@ -44,12 +36,10 @@ def to_peft(opened: OpenedPlaced, out: Path, library: str = "PEFT") -> None:
 
     Args:
         opened: a checkpoint with adapters of one of PEFT's types.
-        out: the new folder.
         library: whose format a refusal is about, PEFT or MLX-LM, which is written from PEFT's.
 
     Raises:
         CheckpointError: `out` contains a checkpoint, or PEFT has no such adapters.
-        ResultsError: the folder cannot be written.
     """
     refuse_full(out)
     _write(out, opened, _writable_specs(opened.description.method, library), opened.tensors)
@@ -188,9 +178,7 @@ def to_lora(opened: OpenedFinetuned, rank: int, out: Path, strength: float | Non
     that differs is saved as a whole.
 
     Args:
-        opened: the fine-tuned model.
         rank: the largest rank of a map.
-        out: the new folder.
         strength: what the difference in the layers is multiplied by; None for 1.
 
     Returns:
@@ -198,7 +186,6 @@ def to_lora(opened: OpenedFinetuned, rank: int, out: Path, strength: float | Non
 
     Raises:
         CheckpointError: `out` contains a checkpoint, or PEFT's format cannot express the rest.
-        ResultsError: the folder cannot be written.
     """
     refuse_full(out)
     model = opened.model

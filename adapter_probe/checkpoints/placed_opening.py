@@ -19,10 +19,10 @@ from adapter_probe.replay.sharing import sharing
 from . import native
 from .adapter_folder import hash_files
 from .base import AnyLoaded, Load, limit_length, n_outputs, refuse_lost
-from .base_config import AnyBase, find_any_base, place_of_base, read_fields
+from .base_config import AnyBase, find_any_base, method_of, place_of_base, read_fields
 from .contents import Shapes, role_of
-from .files import DELTA, first_of, refuse_other_tensors
-from .finetuned import TUNED_IN_PLACE, in_place
+from .files import DELTA, first_of, refuse_random
+from .finetuned import TUNED_IN_PLACE, with_base
 from .foreign import BaseShape, ForeignCheckpoint
 from .identity import tokenizer_parts
 from .kinds import Head
@@ -32,7 +32,6 @@ from .opened_peft import OpenedPlaced
 from .peft_opening import versions_of
 from .placed import fill, put_method
 from .places import Places, places_in
-from .quantised import method_of
 from .tokenizer import load_tokenizer, with_blanks
 
 _AVERAGES = ("running_mean", "running_var", "num_batches_tracked")  # of batch normalisation: no parameters
@@ -44,11 +43,7 @@ def open_foreign(
     """Open a checkpoint of AdapterHub or of adapter-bert.
 
     Args:
-        folder: the folder with its files.
         library: the module that reads its format.
-        base: folder or hub id to use instead of the recorded base.
-        dtype: precision of the model in memory.
-        load: loads the base.
     """
     source = library.read(folder)
     found = _find(*place_of_base(folder, source.base, None, base))
@@ -97,7 +92,7 @@ def open_own(folder: Path, base: str | None, dtype: torch.dtype, load: Load) -> 
     before = sharing(loaded.model) if isinstance(about.method, TUNED_IN_PLACE) else None
     opened = _put(folder / DELTA, loaded, shape, about, delta, dtype)
     opened = replace(opened, folder=folder, tokenizer=tokenizer)
-    return opened if before is None else in_place(opened, before)
+    return opened if before is None else with_base(opened, before)
 
 
 def _find(name: str, revision: str | None) -> AnyBase:
@@ -114,7 +109,6 @@ def _find(name: str, revision: str | None) -> AnyBase:
 
 
 def _places(name: str, config: Any) -> Places:
-    """Where adapters sit in a base."""
     try:
         return places_in(config)
     except ModelError as error:
@@ -124,7 +118,6 @@ def _places(name: str, config: Any) -> Places:
 def _load(
     found: AnyBase, kind: Head, outputs: int | None, dtype: torch.dtype, load: Load
 ) -> tuple[AnyLoaded, BaseShape]:
-    """The base and where its adapters sit."""
     places = _places(found.name, found.config)
     loaded = load(found, choose_class(found.name, found.config, kind, ()), outputs, dtype)
     refuse_lost(loaded, kind == "causal")
@@ -151,7 +144,9 @@ def _put(
     random = {n for n in targets if n in loaded.missing or (head and n.startswith(f"{shape.places.head}."))}
     empty = random | {name for name in targets if ".adapter." in name}
     lacks_head = source is not None and source.n_outputs is None
-    refuse_other_tensors(tensors.keys(), targets.keys(), empty, said, on_base, lacks_head)
+    refuse_random(sorted(empty - tensors.keys()), said, on_base, lacks_head)
+    if unknown := sorted(tensors.keys() - targets.keys()):
+        raise CheckpointError(f"{said} contains {unknown[0]}, which the model on {on_base} does not have")
     shapes = {name: tuple(t.shape) for name, t in targets.items() if not name.endswith(_AVERAGES)}
     whole = source is None and not about.training.get("layers_of_base")  # which a pruned fine-tune has not
     if whole and (lost := _untrained(method, shape, shapes, tensors.keys())):

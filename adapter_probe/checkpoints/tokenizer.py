@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,6 @@ def load_tokenizer(
     """The base's tokenizer, or that of another folder, such as a checkpoint's.
 
     Args:
-        name: folder or hub id.
-        revision: commit on the hub.
         config: configuration of the model, for a folder without one.
 
     Raises:
@@ -121,8 +119,6 @@ def own_tokenizer(
 
     Args:
         folders: the checkpoint, and the folder that the user named, which may be the one above.
-        config: configuration of the base.
-        tokenizer: the base's tokenizer.
 
     Returns:
         The tokenizer to use, and in what the checkpoint's differs; nothing if the base's is used.
@@ -166,9 +162,3 @@ def use_padding(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) ->
     """
     if getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = tokenizer.pad_token_id
-
-
-def note_on_tokenizer(changed: Sequence[str]) -> str:
-    """The remark that the checkpoint's tokenizer is used, and in what it differs."""
-    parts = ", ".join(changed).replace("_", " ")
-    return f"The checkpoint's own tokenizer is used; it differs from the base's in: {parts}."

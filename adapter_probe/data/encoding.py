@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adapter_probe.data.splits import Split
+from adapter_probe.data.labels import Split
 from adapter_probe.errors import DataError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from adapter_probe.data.labels import holds_lists
 from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.request_rows import are_preferences
-from adapter_probe.data.similarity import CORPUS, is_for_reranker, kind_of_rows
+from adapter_probe.data.similarity import CORPUS, contrast_columns, is_for_reranker, kind_of_rows
 from adapter_probe.data.sources import read_source
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import tag_columns, tag_metric
@@ -62,6 +62,14 @@ def given_task(
         label_names = categories
     if label_names:
         task = _named(task, tuple(label_names), checkpoint)
+    if unlabelled and task.kind == "embedding":
+        if not files:
+            raise DataError(
+                "embeddings are compared with the intact model's on texts; give them as --data FILE"
+            )
+        rows = read_source(files[0], (), encoding)
+        columns = contrast_columns(rows.names) or text_columns(rows)
+        return replace(task, columns=columns, preset=None, encoding=encoding)
     if unlabelled and files and task.kind == "classification":
         columns = task.columns if task.files else text_columns(read_source(files[0], (), encoding))
         return replace(task, columns=replace(columns, label=""), preset=None)

@@ -18,14 +18,14 @@ from adapter_probe.data.readers import read_rows, read_text
 from adapter_probe.data.request_rows import FORMS, Form, Request, columns_of, request_of
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, listed
-from adapter_probe.metrics import GENERATED, LANGUAGE_METRICS, PER_TEXT
+from adapter_probe.metrics import BY_NAME, GENERATED, PER_TEXT
 
 _DEFAULTS: dict[Form, str] = {
     "choice": "accuracy", "completion": "nll", "text": "bits_per_byte", "generation": "text_match",
     "preference": "pairwise_accuracy",
 }  # fmt: skip
 FORM_METRICS = {
-    form: tuple(dict.fromkeys((default, *(n for n, one in LANGUAGE_METRICS.items() if form in one.forms))))
+    form: tuple(dict.fromkeys((default, *(n for n, one in BY_NAME.items() if form in one.forms))))
     for form, default in _DEFAULTS.items()
 }
 """Metrics that fit each form; the first is the default."""

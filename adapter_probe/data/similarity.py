@@ -12,8 +12,9 @@ import numpy as np
 
 from adapter_probe.data.combining import Combine, Ranking, Similarities
 from adapter_probe.data.formats import Rows
+from adapter_probe.data.labels import Split
 from adapter_probe.data.sources import subset
-from adapter_probe.data.splits import Split
+from adapter_probe.data.spec import Columns
 from adapter_probe.errors import DataError, listed, shown
 from adapter_probe.metrics import Kind
 
@@ -53,6 +54,11 @@ def files_of_collection(folder: Path, split: str) -> tuple[str, ...]:
 def are_contrasts(names: Sequence[str]) -> bool:
     """Whether rows are queries with similar texts."""
     return _named(names, _QUERY) is not None and "positive" in names
+
+
+def contrast_columns(names: Sequence[str]) -> Columns | None:
+    """The columns of queries and similar texts; None of other rows."""
+    return Columns(str(_named(names, _QUERY)), "positive", "") if are_contrasts(names) else None
 
 
 def kind_of_rows(names: Sequence[str]) -> Kind | None:

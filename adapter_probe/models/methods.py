@@ -250,7 +250,6 @@ def check_shared(method: Method, layers: Sequence[str]) -> None:
     """Refuse to train layers that share their weights with frozen layers.
 
     Args:
-        method: the training method.
         layers: see `possible_top_k`.
     """
     possible = possible_top_k(layers)

@@ -57,7 +57,7 @@ def write_own(
     if strengths := _strengths_of(request, span):
         from adapter_probe.checkpoints.peft_rewriting import scaled_bottlenecks  # which imports PEFT
 
-        tensors = scaled_bottlenecks(tensors, strengths, opened.model)
+        tensors = dict(scaled_bottlenecks(opened, strengths).tensors)
         said = request.settings.strength or str(request.settings.strengths_by_layer)
         done = [*training.get("scaled_layers", ()), [span.first, span.last, said]]
         described = replace(description, training={**training, "scaled_layers": done}, scores=scores)

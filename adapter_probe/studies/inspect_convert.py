@@ -35,14 +35,14 @@ def inspect(call: Inspect) -> dict[str, Any]:
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
     """
-    from adapter_probe.checkpoints.base import BaseWithoutWeights
+    from adapter_probe.checkpoints.base import load_without_weights
     from adapter_probe.checkpoints.contents import contents_of
     from adapter_probe.checkpoints.opening import open_any
 
     place = None if call.base is None else str(call.base)
     folder = choose_adapter(Path(call.checkpoint), call.adapter)
     try:
-        return contents_of(open_any(folder, place, shared=BaseWithoutWeights()))
+        return contents_of(open_any(folder, place, load=load_without_weights))
     except AdapterProbeError:
         raise
     except Exception:  # code of a tuner or a family that needs the numbers
@@ -95,9 +95,9 @@ def _write(call: Convert, out: Path) -> list[str]:
     _refuse_rank(opened, call)
     strengths = _strengths(opened, call)
     if strengths is not None and isinstance(opened, OpenedPlaced):
-        from adapter_probe.checkpoints.peft_rewriting import scaled
+        from adapter_probe.checkpoints.peft_rewriting import scaled_bottlenecks
 
-        opened = scaled(opened, strengths)
+        opened = scaled_bottlenecks(opened, strengths)
     if call.to == "mlx":
         base = opened.description.base
         with TemporaryDirectory() as made:
@@ -162,23 +162,17 @@ def _write_peft(
 ) -> list[str]:
     """Write PEFT's format, whatever was opened; modules of PEFT are scaled by strengths."""
     from adapter_probe.checkpoints.opened_peft import OpenedFinetuned, OpenedPlaced
-    from adapter_probe.checkpoints.peft_writing import to_peft
+    from adapter_probe.checkpoints.peft_rewriting import write_scaled, write_without
+    from adapter_probe.checkpoints.peft_writing import to_lora, to_peft
 
     if isinstance(opened, OpenedFinetuned) and call.rank is not None:
-        from adapter_probe.checkpoints.peft_writing import to_lora
-
         return [to_lora(opened, call.rank, out, call.strength)]
     if isinstance(opened, OpenedPlaced):
         to_peft(opened, out, library)
-        return []
-    if strengths is not None:
-        from adapter_probe.checkpoints.peft_rewriting import write_scaled
-
+    elif strengths is not None:
         write_scaled(opened, strengths, out)
-        return []
-    from adapter_probe.checkpoints.peft_rewriting import write_without
-
-    write_without(opened, (), out)
+    else:
+        write_without(opened, (), out)
     return []
 
 

@@ -278,7 +278,7 @@ def open_model(
     shared, place = SharedBase(where), None if base is None else str(base)
 
     def open_on(folder: str | Path) -> OpenModel:
-        opened = open_any(folder, place, dtype=getattr(torch, dtype), shared=shared)
+        opened = open_any(folder, place, dtype=getattr(torch, dtype), load=shared.load)
         return OpenModel(opened, where)
 
     return Model(open_on, choose_adapter(Path(checkpoint), adapter) if adapter is not None else checkpoint)

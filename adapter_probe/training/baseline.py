@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adapter_probe import metrics
-from adapter_probe.data.splits import Split
+from adapter_probe.data.labels import Split
 from adapter_probe.errors import TrainingError, install_extra
 from adapter_probe.startup import import_needed
 

@@ -16,8 +16,8 @@ from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.bottleneck import TokenBatchNorm
 from adapter_probe.models.methods import ParameterRole
 
+from .own_methods import Prepared
 from .partial_forward import computing_first, output_of, passing_over
-from .prepared import Prepared
 from .rows import LanguageRows, PaddedRows, pad_rows, pair_rows, text_rows
 
 

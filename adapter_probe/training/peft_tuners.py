@@ -29,8 +29,7 @@ from adapter_probe.errors import ModelError, one_line
 from adapter_probe.models.methods import ParameterRole, PeftMethod
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
-from .own_methods import is_norm
-from .prepared import Known, Prepared
+from .own_methods import Known, Prepared, is_norm
 
 _MOST_NAMES = 12
 _WHOLE = ".modules_to_save."

@@ -38,11 +38,17 @@ from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.fingerprints import hash_files
 
-from .language import LanguageObjective, PreferenceObjective
 from .model import TrainingModel
-from .objectives import AnswerObjective, EmbeddingObjective, LabelObjective, Objective, TagObjective
-from .own_methods import is_norm, load_base, prepare_own
-from .prepared import Prepared
+from .objectives import (
+    AnswerObjective,
+    EmbeddingObjective,
+    LabelObjective,
+    LanguageObjective,
+    Objective,
+    PreferenceObjective,
+    TagObjective,
+)
+from .own_methods import Prepared, is_norm, load_base, prepare_own
 from .settings import TrainingSettings
 
 # Increased when a code change changes the result of the same settings. In bfloat16 the first version

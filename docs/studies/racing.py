@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from adapter_probe.ablation_settings import RaceSettings
 from adapter_probe.analysis.racing import BEYOND, CHOSEN, WITHIN, RaceState, order_of, round_ends
-from adapter_probe.race_settings import RaceSettings
 
 STUDIES = Path(__file__).resolve().parent
 RECORDED = {

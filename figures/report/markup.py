@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 _VOID = frozenset(("input",))
+NONE = "—"  # where nothing is known
 
 
 class Html(str):

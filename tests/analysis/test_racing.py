@@ -11,6 +11,7 @@ import pytest
 from docs_scripts import module
 from refusals import names
 
+from adapter_probe.ablation_settings import RaceSettings
 from adapter_probe.analysis.confidence_sequences import FRACTIONS, Evidence, mean_bounds
 from adapter_probe.analysis.race_tables import race_table
 from adapter_probe.analysis.racing import (
@@ -26,7 +27,6 @@ from adapter_probe.analysis.racing import (
     round_ends,
 )
 from adapter_probe.errors import ResultsError
-from adapter_probe.race_settings import RaceSettings
 
 POPULATION = (1.0, 0.0, 0.0, -1.0, 0.5, 1.0, 0.0)
 ORDERS = np.array(list(itertools.permutations(POPULATION)))

@@ -8,7 +8,7 @@ import pytest
 from ablation_facts import record_of
 from refusals import names, says
 
-from adapter_probe.figures import aggregate, attribution, heatmap, init_sweep, size_robustness, tradeoff
+from adapter_probe.figures import aggregate, attribution, heatmap, init_sweep, tradeoff
 from adapter_probe.figures.curves import ScoreSeries
 from adapter_probe.figures.span_grid import Grid
 
@@ -197,7 +197,7 @@ def test_an_aggregate_names_its_tasks_and_the_papers():
     assert says(single, "one seed", "no interval")
     assert "95%" not in single
     none = aggregate_points(trained_parameters_without_head=[0, 10**6], on_frontier=False)
-    caption = aggregate._caption(none, ["a"], "additional")
+    caption = aggregate._caption(none, ["a"], published_glue=False)
     assert says(caption, "At 0", "head")
     assert "17 additional tasks, BERT-base" in caption
     assert "Pareto" not in caption
@@ -206,7 +206,7 @@ def test_an_aggregate_names_its_tasks_and_the_papers():
 def test_sizes_count_what_is_missing():
     frame = pd.DataFrame({"size": [8, 64], "n_tasks": [2, 1], "mean_score": [0.8, np.nan], "sem": 0.01,
                           "cola": [0.8, 0.7], "rte": [0.8, np.nan]})  # fmt: skip
-    caption = size_robustness._caption(frame, paper=True)
+    caption = aggregate._sizes_caption(frame, paper=True)
     assert says(caption, "mean", "2 tasks")
     assert says(caption, "mean", "eight", "GLUE", "BERT-large")
     assert says(caption, "undefined (1)")
