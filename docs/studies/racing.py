@@ -45,8 +45,8 @@ OTHERS = {  # the other committed maps of accuracies: seeds, suffixes, and a fil
     "BLiMP, SmolLM2, suffixes": "smollm2/blimp-suffix/curve.csv",
 }  # fmt: skip
 PREDICTIONS = {  # what `--record` wrote
-    "SST-2 words written, SmolLM2": "generated/words.csv",
-    "SQuAD answers written, SmolLM2": "generated/answers.csv",
+    "SST-2 words written, SmolLM2": "generated/words-right.csv",
+    "SQuAD answers written, SmolLM2": "generated/answers-right.csv",
 }
 ORDERS, OTHER_ORDERS, DEEP_ORDERS, DEEP = 1000, 100, 50, 30
 _LEVELS = 1.959964  # standard errors from the middle to an end of a 95% interval

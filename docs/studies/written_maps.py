@@ -129,7 +129,14 @@ def main(out: Path, *given: str) -> None:
         shown = np.flatnonzero(~off | (table["n_layers"] >= results.n_layers // 3))
         differs = [k for k in range(len(rows)) if len(set(texts[shown, k])) > 2][:EXAMPLES]
         examples += [
-            {"task": name, "row": k + 1, **rows[k], "off": results.row_names[v], "text": texts[v, k]}
+            {
+                "task": name,
+                "row": k + 1,
+                **rows[k],
+                "answers": " | ".join(rows[k]["answers"]),
+                "off": results.row_names[v],
+                "text": texts[v, k],
+            }
             for k in differs
             for v in shown
         ]

@@ -3,8 +3,8 @@
 OUT/words has SST-2's sentences, whose answer is a word, OUT/answers the questions of SQuAD whose answer is at
 most five words of a sentence of at most 200 characters, which is the text to copy it from. Each has
 `train.jsonl`, `held.jsonl` and the rows to judge on in the forms of the scores: `written.jsonl`,
-`likelihood.jsonl` and, of words, `choices.jsonl`. A completion ends with a line break, so that the model
-learns to stop.
+`likelihood.jsonl` and, of words, `choices.jsonl` and `spaced.jsonl`, with one space too many before a word.
+A completion ends with a line break, so that the model learns to stop.
 """
 
 import json
@@ -19,10 +19,10 @@ WORDS = (" negative", " positive")
 
 
 def reviews(file: Path) -> Iterator[dict[str, object]]:
-    """SST-2's sentences, with both words as choices."""
+    """SST-2's sentences, and which of the words is right."""
     for row in map(json.loads, file.open(encoding="utf-8")):
         prompt = f"Review: {str(row['sentence']).strip()}\nSentiment:"
-        yield {"prompt": prompt, "choices": WORDS, "gold": row["label"], "answers": [WORDS[row["label"]]]}
+        yield {"prompt": prompt, "gold": row["label"], "answers": [WORDS[row["label"]]]}
 
 
 def questions(file: Path) -> Iterator[dict[str, object]]:
@@ -70,13 +70,10 @@ def main(data: Path, out: Path) -> None:
             ({"prompt": row["prompt"], "answers": own} for row, own in zip(drawn[1], answers)),
         )
         if name == "words":
-            write(
-                out / name / "choices.jsonl",
-                (
-                    {"context": row["prompt"], "choices": row["choices"], "gold": row["gold"]}
-                    for row in drawn[1]
-                ),
-            )
+            for file, space in (("choices", ""), ("spaced", " ")):  # the harness puts a space before a choice
+                choices = [f"{space}{word.strip()}" for word in WORDS]
+                rows = ({"context": r["prompt"], "choices": choices, "gold": r["gold"]} for r in drawn[1])
+                write(out / name / f"{file}.jsonl", rows)
 
 
 if __name__ == "__main__":
