@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adapter_probe import wording
-from adapter_probe.analysis.costs import with_costs
-from adapter_probe.analysis.overlay import beside
+from adapter_probe.analysis.costs import beside, with_costs
 from adapter_probe.analysis.published import published_tradeoff
 from adapter_probe.analysis.study_records import StudyRecord, TradeoffRecord
 from adapter_probe.analysis.sweeps import TRADEOFF_POINT, chosen_trials
@@ -82,7 +81,7 @@ def tradeoff(
 ) -> Axes:
     """Draw one task's score against the number of trained parameters, or another cost.
 
-    Arguments as of `adapter_probe.Tradeoff.plot`, and `overlay` as `analysis.overlay.read_overlay` gives it.
+    Arguments as of `adapter_probe.Tradeoff.plot`, and `overlay` as `analysis.costs.read_overlay` gives it.
 
     Raises:
         ResultsError: there is no such task, or there are several and none is given; or the cost is unknown.
@@ -137,18 +136,6 @@ def _baselines(series: Sequence[ScoreSeries]) -> list[pd.DataFrame]:
     ]
 
 
-def _others_text(series: Sequence[ScoreSeries]) -> str:
-    """Where the results of other people are from; empty if there are none."""
-    found = [curve.others["source"] for curve in series if curve.others is not None]
-    sources = list(dict.fromkeys(name for one in found for name in one))
-    if not sources:
-        return ""
-    return (
-        f"Hollow marks without a line: results of other people, as given, from {'; '.join(sources)}. Base, "
-        "data, training and what is counted as trained parameters may differ from this study."
-    )
-
-
 def _caption(series: Sequence[ScoreSeries]) -> str:
     points = pd.concat([curve.points for curve in series], ignore_index=True)
     metric, cost = wording.common_value(curve.metric for curve in series), COSTS[series[0].x]
@@ -158,6 +145,8 @@ def _caption(series: Sequence[ScoreSeries]) -> str:
         for one in series
         if np.isfinite(one.majority)
     )
+    others = [curve.others["source"] for curve in series if curve.others is not None]
+    sources = dict.fromkeys(name for one in others for name in one)
     axis = "upper axis: percentage of the base model"
     if in_shares(series):
         axis = "as a percentage of the base model that is adapted: each line's own"
@@ -181,7 +170,10 @@ def _caption(series: Sequence[ScoreSeries]) -> str:
             any(curve.published is not None for curve in series)
             and f"Thin lines with hollow marks: {SOURCE}, Figs. 4 and 5 (BERT-base; SQuAD: BERT-large), at"
             " the numbers of parameters plotted there.",
-            _others_text(series),
+            sources
+            and "Hollow marks without a line: results of other people, as given, from "
+            f"{'; '.join(sources)}. Base, data, training and what is counted as trained parameters may"
+            " differ from this study.",
             undefined_text(points["mean"].isna().sum(), "Means left out"),
         ]
     )

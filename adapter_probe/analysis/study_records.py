@@ -11,7 +11,7 @@ import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.deltas import of_stack
+from adapter_probe.analysis.deltas import of_stack, section_of
 from adapter_probe.analysis.groups import group_scores
 from adapter_probe.analysis.race_tables import RaceSummary
 from adapter_probe.analysis.ranks import RankSummary
@@ -150,13 +150,11 @@ class TradeoffRecord(StudyRecord):
 
 @dataclass(frozen=True, eq=False)
 class StrengthRecord(StudyRecord):
-    """A folder that `adapter-probe strength` wrote.
+    """A folder that `adapter-probe strength` wrote; see `AblationRecord`.
 
     Attributes:
-        folder: results folder.
         strengths: ``strengths.csv``, see `adapter_probe.analysis.strengths.strength_table`.
         summary: ``summary.json``.
-        identity: everything that determines the numbers.
     """
 
     study = "Strengths"
@@ -170,14 +168,11 @@ class StrengthRecord(StudyRecord):
 
 @dataclass(frozen=True, eq=False)
 class RaceRecord(StudyRecord):
-    """A folder that `adapter-probe ablate --race` wrote.
+    """A folder that `adapter-probe ablate --race` wrote; see `AblationRecord`.
 
     Attributes:
-        folder: results folder.
         spans: ``spans.csv``, see `adapter_probe.analysis.race_tables.race_table`.
         summary: ``race.json``.
-        identity: everything that determines the numbers.
-        created_with: library versions, as far as known.
     """
 
     study = "Race"
@@ -192,14 +187,12 @@ class RaceRecord(StudyRecord):
 
 @dataclass(frozen=True, eq=False)
 class RankRecord(StudyRecord):
-    """A folder that `adapter-probe ranks` wrote.
+    """A folder that `adapter-probe ranks` wrote; see `AblationRecord`.
 
     Attributes:
-        folder: results folder.
         ranks: ``ranks.csv``, see `adapter_probe.analysis.ranks.rank_table`.
         spectra: ``spectra.csv``, see `adapter_probe.analysis.ranks.spectra_table`.
         summary: ``summary.json``.
-        identity: everything that determines the numbers.
     """
 
     study = "Ranks"
@@ -242,9 +235,3 @@ def ablation_record(
 def parts_of(identity: Mapping[str, object]) -> str:
     """What a study with this identity switches, see `adapter_probe.wording.switched_parts`."""
     return switched_parts(str(section_of(section_of(identity, "checkpoint"), "method").get("name")))
-
-
-def section_of(identity: Mapping[str, object], name: str) -> Mapping[str, Any]:
-    """A section of an ablation's identity, such as its settings; empty where the identity lacks it."""
-    section = identity.get(name)
-    return section if isinstance(section, Mapping) else {}

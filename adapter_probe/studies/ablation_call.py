@@ -18,13 +18,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.analysis.study_records import section_of
+from adapter_probe.analysis.deltas import section_of
 from adapter_probe.checkpoints.adapter_folder import choose_adapter, fetch_checkpoint, name_in_cache
 from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder_of_base
 from adapter_probe.custom_metric import CustomMetric
-from adapter_probe.data.generating import Generation
+from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
-from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.rows import categories_of, token_rows
 from adapter_probe.errors import (
     AdapterProbeError,

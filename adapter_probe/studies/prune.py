@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
-from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe.ablation_settings import LONGEST, AblationSettings, RaceOptions
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.deltas import of_stack, removed_row, row_scores
+from adapter_probe.analysis.deltas import of_stack, removed_row, row_scores, section_of
 from adapter_probe.analysis.racing import WITHIN, order_of
 from adapter_probe.analysis.removable import (
     Basis,
@@ -23,13 +23,11 @@ from adapter_probe.analysis.removable import (
     span_costs,
     spans_with_adapters,
 )
-from adapter_probe.analysis.study_records import section_of
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.mlx import as_peft
-from adapter_probe.data.generating import Generation
+from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
-from adapter_probe.data.prompting import Prompting
 from adapter_probe.device import choose_device, use_threads
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
@@ -37,7 +35,6 @@ from adapter_probe.probe.prune import prune_checkpoint
 from adapter_probe.probe.prune_writing import adapted_layers
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.progress import activity
-from adapter_probe.race_settings import LONGEST, RaceOptions
 from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.schema import MANIFEST
 from adapter_probe.settings import as_points

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from adapter_probe.ablation_settings import RaceSettings
+from adapter_probe.analysis.deltas import section_of
 from adapter_probe.analysis.race_tables import RaceSummary, race_rows, race_summary, race_table
-from adapter_probe.analysis.study_records import RaceRecord, section_of
+from adapter_probe.analysis.study_records import RaceRecord
 from adapter_probe.analysis.summary_text import plain_text
 from adapter_probe.argument_checks import checked, taking
 from adapter_probe.progress import activity, progress_bar
-from adapter_probe.race_settings import RaceSettings
 from adapter_probe.reads import recorded
 from adapter_probe.records import to_record
 from adapter_probe.results import schema
