@@ -106,6 +106,13 @@ def test_a_study_of_a_model_after_training_equals_the_loop(model, tokenizer, tmp
     assert not folder.exists()
 
 
+def test_strengths_of_a_model_are_kept_by_save(model, tokenizer, tmp_path):
+    study = ap.strength(model, tokenizer=tokenizer, strengths=[0.5], **QUIET)
+    study.save(tmp_path / "kept", only="strength", formats="svg")
+    read = ap.load(tmp_path / "kept")
+    assert (read.table["score"].tolist(), read.summary) == (study.table["score"].tolist(), study.summary)
+
+
 def test_an_open_model_gives_logits_and_removes_nothing(model, tokenizer):
     before = state_of(model)[:2]
     opened = ap.open(model, tokenizer=tokenizer)
