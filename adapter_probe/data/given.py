@@ -12,7 +12,7 @@ from adapter_probe.data.labels import holds_lists
 from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.request_rows import are_preferences
-from adapter_probe.data.similarity import CORPUS, is_for_reranker, kind_of_rows
+from adapter_probe.data.similarity import CORPUS, contrast_columns, is_for_reranker, kind_of_rows
 from adapter_probe.data.sources import read_source
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import tag_columns, tag_metric
@@ -42,7 +42,6 @@ def given_task(
     Args:
         task: the task of the checkpoint, which determines the kind and the classes.
         files: files, or tasks of lm-evaluation-harness; empty for the recorded ones.
-        split: split that the files are.
         label_names: names of the head's outputs, in their order, for a checkpoint that does not name them.
         categories: names that hold where neither `label_names` nor the checkpoint gives any, and they are as
             many as the outputs.
@@ -62,6 +61,14 @@ def given_task(
         label_names = categories
     if label_names:
         task = _named(task, tuple(label_names), checkpoint)
+    if unlabelled and task.kind == "embedding":
+        if not files:
+            raise DataError(
+                "embeddings are compared with the intact model's on texts; give them as --data FILE"
+            )
+        rows = read_source(files[0], (), encoding)
+        columns = contrast_columns(rows.names) or text_columns(rows)
+        return replace(task, columns=columns, preset=None, encoding=encoding)
     if unlabelled and files and task.kind == "classification":
         columns = task.columns if task.files else text_columns(read_source(files[0], (), encoding))
         return replace(task, columns=replace(columns, label=""), preset=None)
@@ -124,11 +131,7 @@ def records_no_data(checkpoint: str | Path, causal: bool) -> CheckpointError:
 
 
 def _named(task: TaskSpec, names: tuple[str, ...], checkpoint: str | Path) -> TaskSpec:
-    """The task with the given names of the head's outputs.
-
-    Raises:
-        DataError: the head has no classes, another number of them, or names of its own.
-    """
+    """The task with the given names of the head's outputs."""
     own, given = task.label_names, ", ".join(names)
     if task.kind not in OF_CLASSES:
         raise DataError(
