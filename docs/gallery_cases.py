@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.ablation_settings import RaceSettings
 from adapter_probe.analysis import racing, sweeps
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.attribution import shares
@@ -23,7 +24,6 @@ from adapter_probe.analysis.race_tables import race_summary, race_table
 from adapter_probe.analysis.ranks import rank_summary, rank_table, spectra_table
 from adapter_probe.analysis.strengths import joined, strength_summary, strength_table
 from adapter_probe.analysis.summary import summarise
-from adapter_probe.race_settings import RaceSettings
 from adapter_probe.records import to_record
 from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.atomic import make_folder, write_csv, write_json, write_text
@@ -166,7 +166,8 @@ def made_up(
 def ablation(path: Path, **facts: Any) -> None:
     """Write a made-up ablation; see `made_up`."""
     results = made_up(**facts)
-    tables = ablation_tables(results, _RESAMPLES)
+    tested = results.metric == "margin"  # by the bootstrap, whose p-values are shares of the resamples
+    tables = ablation_tables(results, 10 * _RESAMPLES if tested else _RESAMPLES)
     make_folder(path)
     write_spans(path, tables.spans)
     write_csv(path / "layers.csv", tables.layers)

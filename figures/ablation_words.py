@@ -10,10 +10,9 @@ import pandas as pd
 
 from adapter_probe import wording
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.data_comparison import DataComparisonRecord
-from adapter_probe.analysis.deltas import StudyKind, drop_points, tested_spans
-from adapter_probe.analysis.study_records import AblationRecord, StudyRecord, section_of
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord, DataComparisonRecord
+from adapter_probe.analysis.deltas import StudyKind, drop_points, section_of, tested_spans
+from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.analysis.summary import NOT_DIFFERENT, NOT_WORSE, AblationSummary
 from adapter_probe.errors import ResultsError
 from adapter_probe.settings import texts_of

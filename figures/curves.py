@@ -44,7 +44,7 @@ class ScoreSeries:
         baseline: the score without pretraining, a fraction; NaN where it was not asked for.
         x: what the column `trained_parameters` has: these, or another cost.
         tried: the most learning rates that were tried for a point.
-        others: results of other people, columns of `adapter_probe.analysis.overlay.beside`; or None.
+        others: results of other people, columns of `adapter_probe.analysis.costs.beside`; or None.
     """
 
     name: str

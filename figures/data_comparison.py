@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from adapter_probe import wording
-from adapter_probe.analysis.data_comparison import DataComparisonRecord
+from adapter_probe.analysis.comparing import DataComparisonRecord
 from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.errors import cut
 

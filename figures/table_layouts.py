@@ -117,7 +117,7 @@ def tables(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[T
 
 def task_heading(task: str, metric: str) -> str:
     """A task with its metric: `CoLA (MCC)`."""
-    known = metrics.LABEL_METRICS.get(metric)
+    known = metrics.BY_NAME.get(metric)
     return f"{wording.task_label(task)} ({(known and known.short) or metrics.metric_label(metric)})"
 
 

@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adapter_probe import wording
-from adapter_probe.analysis.costs import with_costs
-from adapter_probe.analysis.overlay import beside
+from adapter_probe.analysis.costs import beside, with_costs
 from adapter_probe.analysis.published import published_tradeoff
 from adapter_probe.analysis.study_records import StudyRecord, TradeoffRecord
 from adapter_probe.analysis.sweeps import TRADEOFF_POINT, chosen_trials
@@ -82,7 +81,7 @@ def tradeoff(
 ) -> Axes:
     """Draw one task's score against the number of trained parameters, or another cost.
 
-    Arguments as of `adapter_probe.Tradeoff.plot`, and `overlay` as `analysis.overlay.read_overlay` gives it.
+    Arguments as of `adapter_probe.Tradeoff.plot`, and `overlay` as `analysis.costs.read_overlay` gives it.
 
     Raises:
         ResultsError: there is no such task, or there are several and none is given; or the cost is unknown.

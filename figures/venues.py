@@ -56,7 +56,7 @@ class FigureOptions:
         labels: panel labels of the ablations, in order; empty for their tasks.
         only: names of the figures and tables to write; empty for all.
         x: what a trade-off's score is drawn against.
-        overlay: results of other people, see `adapter_probe.analysis.overlay.read_overlay`; or None.
+        overlay: results of other people, see `adapter_probe.analysis.costs.read_overlay`; or None.
     """
 
     venue: Venue

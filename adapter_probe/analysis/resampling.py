@@ -62,6 +62,14 @@ def bootstrap_scores(
     return scores
 
 
+def resampled_changes(
+    results: AblationResults, intact: int, n_resamples: int = N_RESAMPLES, seed: int = 0
+) -> np.ndarray:
+    """The variants' scores on resampled examples less the intact one's, points ``[resamples, variants]``."""
+    scores = bootstrap_scores(results, n_resamples, seed)
+    return metrics.to_points(results.metric, scores - scores[:, [intact]])
+
+
 def draw_counts(
     n_examples: int, n_resamples: int, seed: int, clusters: np.ndarray | None = None, chunk: int | None = None
 ) -> Iterator[np.ndarray]:
@@ -168,7 +176,7 @@ def _of_counted(metric: str, predictions: np.ndarray, labels: np.ndarray) -> Sco
     """Scores of several labels or of tags, from the hits, predictions and labels of every example."""
     found = counts_by_example(predictions, labels, metric in METRICS["tokens"])
     parts = [found.hits, found.predicted, np.broadcast_to(found.actual, found.hits.shape)]
-    if not metrics.LABEL_METRICS[metric].by_class:
+    if not metrics.BY_NAME[metric].by_class:
         parts = [part.sum(axis=-1, keepdims=True) for part in parts]
     n_variants, n_examples, n_classes = parts[0].shape
     columns = [part.swapaxes(0, 1).reshape(n_examples, -1).astype(np.float64) for part in parts]

@@ -12,10 +12,10 @@ import pandas as pd
 from adapter_probe import metrics, wording
 from adapter_probe.ablation_results import ARRAYS, AblationResults
 from adapter_probe.analysis.deltas import finite_or_none, removed_row, row_scores, without_noise
+from adapter_probe.analysis.notable_spans import StoredSummary
 from adapter_probe.analysis.removable import random_halves
-from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
+from adapter_probe.analysis.resampling import resampled_changes
 from adapter_probe.analysis.significance import span_interval
-from adapter_probe.analysis.stored_summary import StoredSummary
 from adapter_probe.results.schema import span_columns
 
 
@@ -77,15 +77,13 @@ def choose_and_judge(
     best = choose(row_scores(results.of_examples(chosen))[rows])
     pair = [0, rows[best]]
     there = results.of_examples(judged)
-    changes = [
-        without_noise(metrics.to_points(results.metric, scores[..., 1:] - scores[..., :1]))
-        for scores in (row_scores(there)[pair], bootstrap_scores(there)[:, pair])
-    ]
-    ends = span_interval(changes[1], (there, pair[1:]))
+    scores, sampled = row_scores(there)[pair], resampled_changes(there, 0)[:, pair[1:]]
+    change = without_noise(metrics.to_points(results.metric, scores[1:] - scores[:1]))
+    ends = span_interval(without_noise(sampled), (there, pair[1:]))
     return best, {
         "chosen_on": "half" if half else "all",
         "n_judged": len(judged),
-        "delta_points": finite_or_none(changes[0][0]),
+        "delta_points": finite_or_none(change[0]),
         "interval_points": tuple(finite_or_none(end[0]) for end in ends),
     }
 
@@ -171,8 +169,7 @@ def strength_table(results: AblationResults, variants: pd.DataFrame, intact: flo
         strength 1 in points, a loss negative, with its 95% interval `ci_low_points`,
         `ci_high_points`; `n_examples`. The whole adapter first, by strength.
     """
-    scores, sampled = row_scores(results), bootstrap_scores(results, N_RESAMPLES)
-    deltas = without_noise(metrics.to_points(results.metric, sampled - sampled[:, :1]))
+    scores, deltas = row_scores(results), without_noise(resampled_changes(results, 0))
     low, high = span_interval(deltas, (results, range(len(scores))))
     points = without_noise(metrics.to_points(results.metric, scores - scores[0]))
     columns = {"score": scores, "delta_points": points, "ci_low_points": low, "ci_high_points": high}

@@ -12,7 +12,7 @@ import pandas as pd
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.deltas import of_stack, row_scores
+from adapter_probe.analysis.deltas import of_stack, row_scores, section_of
 from adapter_probe.analysis.removable import (
     Basis,
     longest_removable,
@@ -20,13 +20,11 @@ from adapter_probe.analysis.removable import (
     span_costs,
     spans_with_adapters,
 )
-from adapter_probe.analysis.study_records import section_of
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.mlx import as_peft
-from adapter_probe.data.generating import Generation
+from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
-from adapter_probe.data.prompting import Prompting
 from adapter_probe.device import choose_device, use_threads
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments

@@ -13,8 +13,8 @@ import pandas as pd
 from adapter_probe import wording
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import are_groups, drop_points, span_order
-from adapter_probe.analysis.study_records import AblationRecord, section_of
+from adapter_probe.analysis.deltas import are_groups, drop_points, section_of, span_order
+from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.figures.ablation_words import SpanRecord, Words, score_range, study_label
 from adapter_probe.figures.attribution import draw_shares
 from adapter_probe.figures.layout import one_panel

@@ -193,8 +193,7 @@ def _predicted(
     if results.kind == "classification":
         return said, list(names), [names[i] for i in results.scored_with[kept]]
     choices = texts.choices or (("right", "wrong"),) * len(texts.texts)
-    gold = np.zeros_like(results.scored_with) if results.greedy is not None else results.scored_with
-    return said, [list(choices[i]) for i in kept], [choices[i][gold[i]] for i in kept]
+    return said, [list(choices[i]) for i in kept], [choices[i][results.scored_with[i]] for i in kept]
 
 
 def _distinct(found: Sequence[Sequence[str]]) -> tuple[np.ndarray, list[list[str]]]:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from adapter_probe import wording
 from adapter_probe.analysis.deltas import drop_points, tested_spans
-from adapter_probe.analysis.removable import longest_removable, shortest_sufficient, tolerance_steps
+from adapter_probe.analysis.removable import longest_removable, tolerance_steps
 from adapter_probe.figures.ablation_words import Words
 
 from .maps import MANY, Map
@@ -358,8 +358,9 @@ def slider_steps(
     bases = ("estimate", "interval") if "ci_low_points" in frame else ("estimate",)
     (least, reach), drawn = view.reading.axis if view else (None, None), view.map if view else Map(Html(""))
     for tolerance in tolerance_steps(np.concatenate([drops, *others]), start):
-        best = shortest_sufficient if kept else longest_removable
-        found = [None if warning else best(spans, tolerance, basis) for basis in bases]
+        found = [
+            None if warning else longest_removable(spans, tolerance, basis, words.study) for basis in bases
+        ]
         rows = [None if row is None else int(row.name) for row in found]
         limit, within = wording.tolerance_text(tolerance, words.metric), int((drops <= tolerance).sum())
         count = f"{within} of {len(frame)} span{'s' * (len(frame) != 1)} {'is' if within == 1 else 'are'}"

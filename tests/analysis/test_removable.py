@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from adapter_probe.analysis.notable_spans import notable_spans
 from adapter_probe.analysis.removable import (
@@ -18,6 +20,7 @@ from adapter_probe.analysis.removable import (
     random_halves,
     removable_table,
     spans_with_adapters,
+    tolerance_border,
     tolerance_steps,
 )
 from adapter_probe.spans import contiguous_spans
@@ -185,3 +188,38 @@ def test_every_array_is_restricted_to_the_examples(make_results):
     half = pairs.of_examples(chosen)
     np.testing.assert_array_equal(half.reference, pairs.reference[chosen])
     np.testing.assert_array_equal(half.predictions, pairs.predictions[:, chosen])
+
+
+grids = st.tuples(st.integers(1, 8), st.integers(1, 8)).flatmap(
+    lambda shape: hnp.arrays(float, shape, elements=st.sampled_from([-2.0, 0.0, 1.0, 1.001, 7.0, np.nan]))
+)
+
+
+def border_by_brute_force(drops: np.ndarray, tolerance: float) -> Counter:
+    """Ask of every pair of cells whether they touch and whether the tolerance parts them."""
+    found = Counter()
+    cells = [(r, c) for r, c in np.ndindex(drops.shape) if not np.isnan(drops[r, c])]
+    for r, c in cells:
+        for other_r, other_c in cells:
+            parted = (drops[r, c] <= tolerance) and not (drops[other_r, other_c] <= tolerance)
+            if parted and abs(r - other_r) + abs(c - other_c) == 1:
+                corners = {(x, y) for x in (c, c + 1) for y in (r, r + 1)}
+                shared = {(x, y) for x in (other_c, other_c + 1) for y in (other_r, other_r + 1)}
+                found[tuple(sorted(corners & shared))] += 1
+    return found
+
+
+@given(grids, st.sampled_from([0.0, 1.0, 5.0, 50.0]))
+def test_it_parts_within_from_beyond_and_nothing_else(drops, tolerance):
+    edges = tolerance_border(drops, tolerance)
+    assert Counter(tuple(sorted(edge)) for edge in edges) == border_by_brute_force(drops, tolerance)
+
+
+def test_of_the_published_shape():
+    drops = np.array([[1.2, 0.4, 3.0], [np.nan, 0.3, 1.0], [np.nan, np.nan, 1.5]])
+    assert set(tolerance_border(drops, 1.0)) == {
+        ((1, 0), (1, 1)),
+        ((2, 0), (2, 1)),
+        ((2, 1), (3, 1)),
+        ((2, 2), (3, 2)),
+    }

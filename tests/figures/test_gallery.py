@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from refusals import names, naming, says
 
-from adapter_probe.analysis.overlay import read_overlay
+from adapter_probe.analysis.costs import read_overlay
 from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style

@@ -261,7 +261,7 @@ def test_costs_and_counts_are_those_of_the_files(text, request_for, tmp_path):
 
 
 def test_the_peak_is_of_the_block(tmp_path):
-    from adapter_probe.jobs.memory import PeakMemory
+    from adapter_probe.jobs.trial_run import PeakMemory
 
     def peak(n_bytes: int) -> int:
         with PeakMemory(CPU) as memory:
@@ -277,7 +277,7 @@ def test_the_peak_is_of_the_block(tmp_path):
 
 
 def test_what_an_earlier_trial_left_is_not_counted():
-    from adapter_probe.jobs.memory import PeakMemory
+    from adapter_probe.jobs.trial_run import PeakMemory
 
     def peak() -> int:
         with PeakMemory(CPU) as memory:
