@@ -22,9 +22,25 @@ from adapter_probe.spans import SITES
 
 QUESTION_SCORES = ("squad_f1", "exact_match")
 """What the columns of `AblationResults.outputs` hold in question answering."""
-BY_VARIANT = (
-    "masks", "spans", "outputs", "answers", "greedy", "differences", "right", "stacks", "modules", "tags",
-)  # fmt: skip
+ARRAYS: dict[str, tuple[type, tuple[str | int, ...]]] = {
+    "outputs": (np.float32, ("variants", "examples", "outputs")),
+    "masks": (np.bool_, ("variants", "sites")),
+    "spans": (np.int64, ("variants", 2)),
+    "scored_with": (np.int64, ("examples", "labels")),
+    "answers": (np.int32, ("variants", "examples", 2)),
+    "counts": (np.int64, ("examples", "outputs", len(metrics.COUNTED))),
+    "groups": (np.str_, ("examples",)),
+    "greedy": (np.bool_, ("variants", "examples")),
+    "differences": (np.float64, ("variants", "examples", 2)),
+    "right": (np.int64, ("variants", "examples")),
+    "stacks": (np.str_, ("variants",)),
+    "modules": (np.str_, ("variants",)),
+    "tags": (np.int16, ("variants", "examples", "words")),
+    "true_tags": (np.int16, ("examples", "words")),
+    "reference": (np.float64, ("examples", 2)),
+}
+"""The arrays of an ablation: type of their numbers, and axes."""
+_N_OUTPUTS = {"regression": 1, "extractive": 2, "pairwise": 2, "ranking": 4, "embedding": 2}
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,17 +60,13 @@ class AblationResults:
             of what is chosen and what is rejected, ``[variants, examples, 2]``; of rankings what each query
             scores by every metric of a ranking, ``[variants, queries, 4]``. Of tags, how many entities of
             each type (or words of each tag) of a sentence were found, and how many were predicted,
-            ``[variants, sentences, 2 classes]``, NaN where a logit was not finite.
-        scored_with: ``[examples]``, what the metric takes besides the predictions: int64 labels, indices into
-            `label_names`; float64 targets of a regression; int64 numbers of the questions' paragraphs; of a
-            language model int64 right choices (1 of pairs), or for its losses the int64 number of tokens,
-            bytes or words by which the metric divides. For a comparison with the intact model the int64
-            number of predictions compared: of tokens, or 1 of a classifier. Of several labels int64
-            ``[examples, labels]``, 0 or 1; of several targets float64 ``[examples, targets]``; of tags int64
-            ``[sentences, classes]``, how many entities or words.
+            ``[variants, sentences, 2 classes]``, NaN where a logit was not finite. Of embeddings without
+            labels, whether each text's nearest other text is the intact model's, and the cosine to the intact
+            embedding, ``[variants, texts, 2]``.
+        scored_with: ``[examples]`` or ``[examples, labels]``, the `labels` of `metrics.score`; of classes
+            indices into `label_names`.
         metric: name of the metric.
-        kind: ``classification``, ``regression``, ``extractive``, ``causal``, ``tokens``, ``multilabel``,
-            ``pairwise`` or ``ranking``.
+        kind: see `metrics.Kind`.
         label_names: names in the order of the outputs; empty for a regression.
         identity: everything that determines the numbers, as plain JSON.
         settings: settings of the ablation, as plain JSON.
@@ -107,53 +119,39 @@ class AblationResults:
     def __post_init__(self) -> None:
         if self.kind not in metrics.METRICS:
             raise ValueError(f"kind should be one of {', '.join(metrics.METRICS)}, got {self.kind!r}")
-        if (self.kind == "causal") != (self.counts is not None):
-            raise ValueError(f"kind {self.kind!r} does not go with counts {self.counts is not None}")
-        if (self.metric == "greedy_accuracy") != (self.greedy is not None):
-            raise ValueError(f"metric {self.metric!r} does not go with greedy {self.greedy is not None}")
-        if (self.metric == "token_accuracy") != (self.right is not None):
-            raise ValueError(f"metric {self.metric!r} does not go with right {self.right is not None}")
-        compares = self.kind == "causal" and self.metric in metrics.COMPARISONS
-        if compares != (self.differences is not None):
-            raise ValueError(f"metric {self.metric!r} does not go with differences {not compares}")
-        n_variants, n_examples, n_outputs = (*self.outputs.shape, 0, 0, 0)[:3]
-        if self.kind != "causal":
-            n_outputs = {"regression": 1, "extractive": 2, "pairwise": 2, "ranking": 4}.get(
-                self.kind, len(self.label_names)
-            )
-        if self.scored_with.ndim == 2:
-            n_outputs = self.scored_with.shape[1] * (2 if self.kind == "tokens" else 1)
-        expected = {
-            "outputs": (np.float32, (n_variants, n_examples, n_outputs)),
-            "masks": (np.bool_, (n_variants, *self.masks.shape[-1:])),
-            "spans": (np.int64, (n_variants, 2)),
-            "scored_with": (
-                np.float64 if self.kind == "regression" else np.int64,
-                (n_examples, *self.scored_with.shape[1:]),
-            ),
-            "answers": (np.int32, (n_variants, n_examples, 2)),
-            "counts": (np.int64, (n_examples, n_outputs, len(metrics.COUNTED))),
-            "groups": (np.str_, (n_examples,)),
-            "greedy": (np.bool_, (n_variants, n_examples)),
-            "differences": (np.float64, (n_variants, n_examples, 2)),
-            "right": (np.int64, (n_variants, n_examples)),
-            "stacks": (np.str_, (n_variants,)),
-            "modules": (np.str_, (n_variants,)),
-            "tags": (np.int16, (n_variants, *np.shape(self.true_tags))),
-            "true_tags": (np.int16, (n_examples, *np.shape(self.true_tags)[1:])),
-            "reference": (np.float64, (n_examples, 2)),
+        needed = {
+            "counts": self.kind == "causal",
+            "greedy": self.metric == "greedy_accuracy",
+            "right": self.metric == "token_accuracy",
+            "differences": self.kind == "causal" and self.metric in metrics.COMPARISONS,
         }
-        for name, (kind, shape) in expected.items():
-            array = getattr(self, name)
-            if array is not None and (array.dtype.type is not kind or array.shape != shape):
+        for name, there in needed.items():
+            if there != (getattr(self, name) is not None):
+                known = f"kind {self.kind!r} and metric {self.metric!r}"
+                raise ValueError(f"{known} {'need' if there else 'do not go with'} {name}")
+        sizes: dict[str | int, int] = dict(zip(ARRAYS["outputs"][1], (*self.outputs.shape, 0, 0, 0)))
+        if self.kind != "causal":
+            sizes["outputs"] = _N_OUTPUTS.get(self.kind, len(self.label_names))
+        if self.scored_with.ndim == 2:
+            sizes["outputs"] = self.scored_with.shape[1] * (2 if self.kind == "tokens" else 1)
+        for name, (kind, axes) in ARRAYS.items():
+            if (array := getattr(self, name)) is None:
+                continue
+            if name == "scored_with":
+                kind, axes = (np.float64 if self.kind == "regression" else kind), axes[: max(1, array.ndim)]
+            own = dict(zip(axes, array.shape))
+            shape = tuple(
+                axis if isinstance(axis, int) else sizes.setdefault(axis, own.get(axis, 0)) for axis in axes
+            )
+            if array.dtype.type is not kind or array.shape != shape:
                 raise ValueError(
                     f"{name} should be {kind.__name__} {list(shape)}, got {array.dtype} {list(array.shape)}"
                 )
-        if len(self.row_names) != n_variants:
-            raise ValueError(f"{n_variants} variants have {len(self.row_names)} row names")
+        if len(self.row_names) != sizes["variants"]:
+            raise ValueError(f"{sizes['variants']} variants have {len(self.row_names)} row names")
         classes = self.kind == "classification" and self.metric not in metrics.COMPARISONS
-        if classes and not np.all((self.scored_with >= 0) & (self.scored_with < n_outputs)):
-            raise ValueError(f"scored_with should lie in 0..{n_outputs - 1}")
+        if classes and not np.all((self.scored_with >= 0) & (self.scored_with < sizes["outputs"])):
+            raise ValueError(f"scored_with should lie in 0..{sizes['outputs'] - 1}")
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -201,8 +199,26 @@ class AblationResults:
 
     def rows(self, kept: Sequence[int]) -> AblationResults:
         """Some of the variants."""
-        own = {key: x[list(kept)] for key in BY_VARIANT if (x := getattr(self, key)) is not None}
-        return replace(self, **own, row_names=tuple(self.row_names[row] for row in kept))
+        return replace(
+            self, **self._taken("variants", kept), row_names=tuple(self.row_names[row] for row in kept)
+        )
+
+    def of_examples(self, chosen: np.ndarray) -> AblationResults:
+        """The ablation restricted to some examples, int ``[chosen]``."""
+        return replace(self, **self._taken("examples", chosen))
+
+    def _taken(self, axis: str, chosen: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
+        """The arrays that have an axis, restricted to some places of it."""
+        return {
+            name: np.take(array, chosen, axis=axes.index(axis))
+            for name, (_, axes) in ARRAYS.items()
+            if axis in axes and (array := getattr(self, name)) is not None
+        }
+
+    @property
+    def units(self) -> np.ndarray:
+        """What resamples draw as one, int ``[examples]``: the questions on a paragraph, else each example."""
+        return self.scored_with if self.kind == "extractive" else np.arange(self.n_examples)
 
     @property
     def n_examples(self) -> int:
@@ -222,21 +238,17 @@ class AblationResults:
 
     @cached_property
     def predictions(self) -> np.ndarray:
-        """What `adapter_probe.metrics.score` takes with `scored_with`: ``[variants, examples]``.
+        """The `predictions` of `metrics.score`, ``[variants, examples]``: see there.
 
-        Class numbers or regression values; of question answering, what each question scores by the metric; of
-        a language model the most likely choices, or for a loss each example's negative log-likelihood in
-        nats; for ``greedy_accuracy`` 0 where the model's greedy output is the continuation, else 1; for
-        ``token_accuracy`` each example's number of right tokens; compared
-        with the intact model, each example's summed divergence in nats, or its number of predictions that
-        agree; of pairs, what `scores_of_pairs` gives. Of several labels, 1 where the sigmoid of the logit is
-        above 0.5 and else 0; of tags, what is counted, ``[variants, sentences, classes, 2]``. -1 or NaN where
-        an output is not finite.
+        -1 or NaN where an output is not finite.
         """
         if self.differences is not None:
             return np.where(np.isfinite(self.differences), self.differences, np.nan)[
                 ..., metrics.COMPARISONS.index(self.metric)
             ]
+        if self.kind == "embedding":
+            scored = self.outputs[..., metrics.COMPARABLE["embedding"].index(self.metric)].astype(np.float64)
+            return np.where(np.isfinite(scored), scored, np.nan)
         if self.metric in metrics.COMPARISONS:
             intact = self.outputs[np.argmax(self.masks.all(axis=1))]
             return differences_from_logits(self.metric, self.outputs, intact)
@@ -281,8 +293,7 @@ class AblationResults:
         if self.metric in metrics.COMPARISONS:
             return None
         if self.kind == "classification" or (self.kind == "causal" and self.metric in metrics.PROPORTIONS):
-            found: np.ndarray = self.predictions == (0 if self.greedy is not None else self.scored_with)
-            return found
+            return np.asarray(self.predictions == self.scored_with)
         if self.metric == "pairwise_accuracy":
             return np.asarray(self.predictions == 1)
         if self.kind == "extractive":
@@ -300,6 +311,6 @@ class AblationResults:
             return 0.0 if self.metric == "margin" else 0.5
         if self.counts is None:
             return metrics.majority_score(self.metric, self.scored_with)
-        if metrics.is_ratio(self.metric) or metrics.is_generated(self.metric) or self.greedy is not None:
+        if self.metric not in metrics.OF_CHOICES:
             return float("nan")
         return float((1 / (self.counts[..., 0] > 0).sum(axis=1)).mean())

@@ -40,24 +40,31 @@ Kind = Literal[
 """What a task is; that of a model of embeddings is another one as soon as its rows are known."""
 
 
-class LabelMetric(NamedTuple):
-    """A metric of labels; everything about it follows from here.
+class Metric(NamedTuple):
+    """A metric; everything about it but its formula follows from here.
 
     Attributes:
         words: its printed name.
-        kinds: kinds of tasks that it fits.
-        of_counts: the score ``[...]`` from the counts of classes; None for a mean over questions or a
-            correlation, whose formula is in `adapter_probe.formulas`.
+        kinds: kinds of tasks with labels that it fits.
+        forms: forms of a language model's rows that it fits, see `adapter_probe.data.requests`.
+        of_counts: the score ``[...]`` from the counts of classes; None for a mean over examples, a
+            correlation, or a ratio, whose formula is in `adapter_probe.formulas`.
         by_class: whether the counts of single classes matter, and not their sums alone.
-        in_percent: whether it is printed as a percentage; correlations are not.
+        divided_by: what of a continuation its log-likelihood is divided by, one of `COUNTED`, or ``texts`` of
+            a mean over written texts; else empty.
+        loss_unit: unit of a loss, empty for a perplexity; None for a score of which more is better.
+        in_percent: whether a score is printed as a percentage; losses and correlations are not.
         short: its name in headings of tables, if shorter.
         hub: its name on the Hugging Face Hub, if another.
     """
 
     words: str
-    kinds: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
+    forms: tuple[str, ...] = ()
     of_counts: Callable[[ClassCounts], np.ndarray] | None = None
     by_class: bool = False
+    divided_by: str = ""
+    loss_unit: str | None = None
     in_percent: bool = True
     short: str = ""
     hub: str = ""
@@ -69,95 +76,77 @@ def _binary_f1(counts: ClassCounts) -> np.ndarray:
     return f1[..., -1]
 
 
-_CLASSES = ("classification",)
-LABEL_METRICS = {
-    "accuracy": LabelMetric("accuracy", _CLASSES, accuracy, short="acc."),
-    "mcc": LabelMetric(
-        "Matthews correlation", _CLASSES, matthews, in_percent=False, short="MCC", hub="matthews_correlation"
+def _loss(words: str, forms: tuple[str, ...], divided_by: str, unit: str) -> Metric:
+    return Metric(words, forms=forms, divided_by=divided_by, loss_unit=unit, in_percent=False)
+
+
+_CLASSES, _RANKED = ("classification",), ("ranking",)
+_FREE, _WRITTEN = ("completion", "text"), ("generation",)
+BY_NAME = {
+    "accuracy": Metric("accuracy", _CLASSES, ("choice",), accuracy, short="acc."),
+    "mcc": Metric(
+        "Matthews correlation", _CLASSES, (), matthews, in_percent=False, short="MCC",
+        hub="matthews_correlation",
     ),
-    "f1": LabelMetric("F1", _CLASSES, _binary_f1),
-    "micro_f1": LabelMetric("micro F1", ("multilabel",), micro_f1, hub="f1"),
-    "macro_f1": LabelMetric("macro F1", (*_CLASSES, "multilabel"), macro_f1, by_class=True, hub="f1"),
-    "entity_f1": LabelMetric("entity F1", ("tokens",), micro_f1, hub="f1"),
-    "tag_accuracy": LabelMetric("tag accuracy", ("tokens",), accuracy, hub="accuracy"),
-    "pearson": LabelMetric(
+    "f1": Metric("F1", _CLASSES, (), _binary_f1),
+    "micro_f1": Metric("micro F1", ("multilabel",), (), micro_f1, hub="f1"),
+    "macro_f1": Metric("macro F1", (*_CLASSES, "multilabel"), (), macro_f1, by_class=True, hub="f1"),
+    "entity_f1": Metric("entity F1", ("tokens",), (), micro_f1, hub="f1"),
+    "tag_accuracy": Metric("tag accuracy", ("tokens",), (), accuracy, hub="accuracy"),
+    "pearson": Metric(
         "Pearson correlation", ("regression",), in_percent=False, short="Pearson", hub="pearsonr"
     ),
-    "spearman": LabelMetric(
+    "spearman": Metric(
         "Spearman correlation", ("regression",), in_percent=False, short="Spearman", hub="spearmanr"
     ),
-    "squad_f1": LabelMetric("answer F1", ("extractive",), short="F1", hub="f1"),
-    "exact_match": LabelMetric("exact match", ("extractive",), short="EM"),
-    "pairwise_accuracy": LabelMetric("pairwise accuracy", ("pairwise",), hub="accuracy"),
-    "margin": LabelMetric("margin", ("pairwise",), in_percent=False),
-    "ndcg@10": LabelMetric("nDCG@10", ("ranking",), hub="ndcg_at_10"),
-    "mrr@10": LabelMetric("MRR@10", ("ranking",), hub="mrr_at_10"),
-    "recall@10": LabelMetric("recall@10", ("ranking",), hub="recall_at_10"),
-    "ordered_pairs": LabelMetric("pairs in order", ("ranking",), hub="accuracy"),
-}
-"""A new metric of labels is a row here; the first one of a kind is its usual one, except of a regression."""
+    "squad_f1": Metric("answer F1", ("extractive",), short="F1", hub="f1"),
+    "exact_match": Metric("exact match", ("extractive",), short="EM"),
+    "acc_norm": Metric("length-normalised accuracy", forms=("choice",), divided_by="characters"),
+    "acc_bytes": Metric("byte-normalised accuracy", forms=("choice",), divided_by="bytes"),
+    "pairwise_accuracy": Metric("pairwise accuracy", ("pairwise",), ("preference",), hub="accuracy"),
+    "margin": Metric("margin", ("pairwise",), ("preference",), in_percent=False),
+    "ndcg@10": Metric("nDCG@10", _RANKED, hub="ndcg_at_10"),
+    "mrr@10": Metric("MRR@10", _RANKED, hub="mrr_at_10"),
+    "recall@10": Metric("recall@10", _RANKED, hub="recall_at_10"),
+    "ordered_pairs": Metric("pairs in order", _RANKED, hub="accuracy"),
+    "greedy_accuracy": Metric("accuracy of greedy continuations", forms=("completion",)),
+    "token_accuracy": Metric("token accuracy", forms=_FREE, divided_by="tokens"),
+    "nll": _loss("negative log-likelihood", _FREE, "tokens", "nats"),
+    "perplexity": _loss("perplexity", _FREE, "tokens", ""),
+    "bits_per_byte": _loss("bits per byte", _FREE, "bytes", "bits"),
+    "byte_perplexity": _loss("byte perplexity", _FREE, "bytes", ""),
+    "word_perplexity": _loss("word perplexity", _FREE, "words", ""),
+    "continuation_perplexity": _loss("continuation perplexity", ("completion",), "", ""),
+    "kl": _loss("KL divergence from the intact model", _FREE, "tokens", "nats"),
+    "agreement": Metric("agreement with the intact model", forms=_FREE, divided_by="tokens"),
+    "cosine": Metric("cosine similarity to the intact embedding", divided_by="tokens", in_percent=False),
+    "text_match": Metric("exact match", forms=_WRITTEN),
+    "contains": Metric("answers contained", forms=_WRITTEN),
+    "number": Metric("correct numbers", forms=_WRITTEN),
+    "token_f1": Metric("token F1", forms=_WRITTEN, divided_by="texts"),
+    "rouge_l": Metric("ROUGE-L", forms=_WRITTEN, divided_by="texts"),
+}  # fmt: skip
+"""A new metric is a row here; the first one of a kind is its usual one, except of a regression.
 
+The formula of one of a language model is in `adapter_probe.formulas.loss`.
+"""
 
-class LanguageMetric(NamedTuple):
-    """A metric of language models; everything about it but its formula follows from here.
-
-    Attributes:
-        words: its printed name.
-        forms: forms of the rows that it fits, see `adapter_probe.data.requests`.
-        divided_by: what of a continuation its log-likelihood is divided by, one of `COUNTED`, or ``texts`` of
-            a mean over written texts; else empty.
-        loss_unit: unit of a loss, empty for a perplexity; None for a share of right examples.
-        in_percent: whether a score that is no loss is printed as a percentage.
-    """
-
-    words: str
-    forms: tuple[str, ...]
-    divided_by: str = ""
-    loss_unit: str | None = None
-    in_percent: bool = True
-
-
-_FREE, _WRITTEN = ("completion", "text"), ("generation",)
-LANGUAGE_METRICS = {
-    "accuracy": LanguageMetric("accuracy", ("choice",)),
-    "acc_norm": LanguageMetric("length-normalised accuracy", ("choice",), "characters"),
-    "acc_bytes": LanguageMetric("byte-normalised accuracy", ("choice",), "bytes"),
-    "pairwise_accuracy": LanguageMetric("pairwise accuracy", ("preference",)),
-    "margin": LanguageMetric("margin", ("preference",), in_percent=False),
-    "greedy_accuracy": LanguageMetric("accuracy of greedy continuations", ("completion",)),
-    "token_accuracy": LanguageMetric("token accuracy", _FREE, "tokens"),
-    "nll": LanguageMetric("negative log-likelihood", _FREE, "tokens", "nats"),
-    "perplexity": LanguageMetric("perplexity", _FREE, "tokens", ""),
-    "bits_per_byte": LanguageMetric("bits per byte", _FREE, "bytes", "bits"),
-    "byte_perplexity": LanguageMetric("byte perplexity", _FREE, "bytes", ""),
-    "word_perplexity": LanguageMetric("word perplexity", _FREE, "words", ""),
-    "continuation_perplexity": LanguageMetric("continuation perplexity", ("completion",), "", ""),
-    "kl": LanguageMetric("KL divergence from the intact model", _FREE, "tokens", "nats"),
-    "agreement": LanguageMetric("agreement with the intact model", _FREE, "tokens"),
-    "text_match": LanguageMetric("exact match", _WRITTEN),
-    "contains": LanguageMetric("answers contained", _WRITTEN),
-    "number": LanguageMetric("correct numbers", _WRITTEN),
-    "token_f1": LanguageMetric("token F1", _WRITTEN, "texts"),
-    "rouge_l": LanguageMetric("ROUGE-L", _WRITTEN, "texts"),
-}
-"""A new metric of language models is a row here; its formula is in `adapter_probe.formulas.loss`."""
-
-COMPARISONS = ("kl", "agreement")
+COMPARISONS = ("kl", "agreement", "cosine")
 """Metrics of an ablation that compare with the intact model's outputs and need no labels."""
-COMPARABLE = ("classification", "causal")
-"""Kinds of tasks that have them."""
+COMPARABLE = {"classification": COMPARISONS[:2], "causal": COMPARISONS[:2], "embedding": COMPARISONS[1:]}
+"""Which of them a kind of task has; of embeddings, agreement is that on the nearest other text."""
 METRICS: dict[str, tuple[str, ...]] = {
-    kind: tuple(name for name, one in LABEL_METRICS.items() if kind in one.kinds) for kind in get_args(Kind)
-} | {"causal": tuple(name for name in LANGUAGE_METRICS if name not in COMPARISONS)}
+    kind: tuple(name for name, one in BY_NAME.items() if kind in one.kinds) for kind in get_args(Kind)
+} | {"causal": tuple(name for name, one in BY_NAME.items() if one.forms and name not in COMPARISONS)}
 METRICS["embedding"] = METRICS["regression"] + METRICS["pairwise"] + METRICS["ranking"]
 OF_CLASSES = ("classification", "tokens", "multilabel")
 """Kinds of tasks whose head has an output per class."""
-LOSSES = tuple(name for name, one in LANGUAGE_METRICS.items() if one.loss_unit is not None)
+LOSSES = tuple(name for name, one in BY_NAME.items() if one.loss_unit is not None)
 """Metrics in nats or bits, or perplexities, of which less is closer."""
-_SHARES = tuple(name for name in LANGUAGE_METRICS if name not in LOSSES)
-RATIOS = (
-    *LOSSES,
-    *(n for n in _SHARES if LANGUAGE_METRICS[n].divided_by and "choice" not in LANGUAGE_METRICS[n].forms),
+RATIOS = tuple(
+    name
+    for name, one in BY_NAME.items()
+    if one.loss_unit is not None or (one.divided_by and "choice" not in one.forms)
 )
 """Metrics that are a ratio of two sums over examples: of `predictions` and of `labels`, see `score`."""
 OF_PAIRS = METRICS["pairwise"]
@@ -168,34 +157,27 @@ PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in (*RATIOS, 
 """Shares of right examples; of pairs, two equal scores are half right."""
 FEW_DISCORDANT = 25
 """Of a share, fewer predictions than these change between right and wrong: then its interval is exact."""
-GENERATED = tuple(name for name, one in LANGUAGE_METRICS.items() if one.forms == _WRITTEN)
+GENERATED = tuple(name for name, one in BY_NAME.items() if one.forms == _WRITTEN)
 """Metrics of texts that a language model writes; the first is the usual one."""
 PER_TEXT = "per text:"
 """Prefix of the names of further ones, means of a number per text: of a function, or of a task."""
 _ALIASES = {"exact_match": "text_match"}  # exact_match is of questions whose answers are passages
-OF_CHOICES = tuple(name for name, one in LANGUAGE_METRICS.items() if one.forms == ("choice",))
+OF_CHOICES = tuple(name for name, one in BY_NAME.items() if one.forms == ("choice",))
 """Metrics of multiple choice."""
 _TOKENS_ALONE = tuple(
     name
-    for name, one in LANGUAGE_METRICS.items()
+    for name, one in BY_NAME.items()
     if "completion" in one.forms and one.divided_by in ("tokens", "") and name not in COMPARISONS
 )
 OF_TOKENS = ("nll", *(name for name in _TOKENS_ALONE if name != "nll"))
 """Metrics of a text of which only the tokens are known; the first is the usual one."""
-LOSS_UNITS = {name: LANGUAGE_METRICS[name].loss_unit for name in LOSSES}
-"""Units of the losses; empty for perplexities."""
-
 COUNTED = ("tokens", "characters", "bytes", "words")
 """What is counted of every continuation of a language model's example."""
 
 _OF_ROWS = METRICS["multilabel"] + METRICS["tokens"]
 """Metrics of labels ``[examples, labels]``, of which some are also metrics of classes."""
-IN_PERCENT = tuple(
-    name for name, one in (LABEL_METRICS | LANGUAGE_METRICS).items() if one.in_percent and name not in LOSSES
-)
+IN_PERCENT = tuple(name for name, one in BY_NAME.items() if one.in_percent)
 """Metrics that are printed as percentages; the others are correlations and losses."""
-
-_WORDS = {name: one.words for name, one in (LABEL_METRICS | LANGUAGE_METRICS).items()}
 
 
 def continuation_sizes(metric: str, counts: np.ndarray) -> np.ndarray:
@@ -204,7 +186,7 @@ def continuation_sizes(metric: str, counts: np.ndarray) -> np.ndarray:
     Args:
         counts: int64 ``[examples, continuations, 4]``, of what `COUNTED` says; 0 where there is none.
     """
-    unit = LANGUAGE_METRICS[metric].divided_by
+    unit = BY_NAME[metric].divided_by
     if unit in COUNTED:
         return counts[..., COUNTED.index(unit)]
     return (counts[..., 0] > 0).astype(np.int64)
@@ -227,9 +209,9 @@ def metric_label(metric: str) -> str:
     for prefix in (CUSTOM, PER_TEXT):
         if metric.startswith(prefix):
             return metric.removeprefix(prefix)
-    if metric not in _WORDS:
-        raise DataError(f"unknown metric {metric!r}; allowed: {', '.join(_WORDS)}")
-    return _WORDS[metric]
+    if metric not in BY_NAME:
+        raise DataError(f"unknown metric {metric!r}; allowed: {', '.join(BY_NAME)}")
+    return BY_NAME[metric].words
 
 
 def generated_metric(asked: str | None) -> str | None:
@@ -283,7 +265,7 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None, *, compare
     Raises:
         DataError: the metric is unknown, belongs to the other kind, or is F1 with other than two classes.
     """
-    allowed = METRICS[check_kind(kind)] + (COMPARISONS if compared and kind in COMPARABLE else ())
+    allowed = METRICS[check_kind(kind)] + (COMPARABLE.get(kind, ()) if compared else ())
     if isinstance(metric, CustomMetric) and kind in ("classification", "regression", "multilabel"):
         return
     if metric.startswith(CUSTOM) and not isinstance(metric, CustomMetric):
@@ -293,7 +275,7 @@ def check_metric(metric: str, kind: str, n_labels: int | None = None, *, compare
     if metric not in allowed:
         near = get_close_matches(metric, allowed, 1)
         task = f"{kind} with {n_labels} labels" if metric == "f1" and n_labels else kind
-        meant = f"did you mean {near[0]!r}? " if near and metric not in _WORDS else ""
+        meant = f"did you mean {near[0]!r}? " if near and metric not in BY_NAME else ""
         raise DataError(f"metric {metric!r} does not fit {task}; {meant}allowed: {', '.join(allowed)}")
 
 
@@ -317,16 +299,16 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
             the correlations; for squad_f1 and exact_match the score of each question, in [0, 1]; for losses
             the negative log-likelihood of each example, in nats; for kl its summed divergences in nats, for
             agreement how many of its predictions agree, for token_accuracy how many of its tokens are right;
-            for pairwise_accuracy and margin what `predictions.scores_of_pairs` gives, and for metrics of a
-            ranking what each query scores.
-            Of several labels or targets ``[..., examples, labels]``, 0 or 1 for each label. For
-            entity_f1 and tag_accuracy ``[..., sentences, classes, 2]``: how many of the entities of a type,
-            or words of a tag, were predicted rightly, and how many were predicted.
-        labels: ``[examples]``, of the same kind; ``[examples, labels]`` of several labels or targets;
-            ``[sentences, classes]``, numbers of entities or words; for squad_f1 and exact_match any array of
-            that length (such as the questions' paragraphs), since the questions' scores already account for
-            the true answers;
-            for losses and comparisons the number of tokens, bytes or words in each example.
+            for greedy_accuracy and shares of written texts 0 where an example is right and else 1; for
+            pairwise_accuracy and margin what `predictions.scores_of_pairs` gives, and for metrics of a
+            ranking what each query scores. Of several labels or targets ``[..., examples, labels]``, 0 or 1
+            for each label. For entity_f1 and tag_accuracy ``[..., sentences, classes, 2]``: how many of the
+            entities of a type, or words of a tag, were predicted rightly, and how many were predicted.
+        labels: ``[examples]``, of the same kind: int64 classes, right choices, or 0, or float64 targets;
+            ``[examples, labels]`` of several labels or targets; int64 ``[sentences, classes]``, numbers of
+            entities or words; for squad_f1 and exact_match the numbers of the questions' paragraphs, since
+            the questions' scores already account for the true answers; for losses and comparisons the number
+            of tokens, bytes or words in each example, or of predictions compared, of a classifier 1.
 
     Returns:
         float64 ``[...]``, fractions in [-1, 1] or nan; losses in nats a token (``nll``, the mean over
@@ -413,6 +395,6 @@ def score_counts(metric: str, counts: ClassCounts) -> np.ndarray:
     Raises:
         DataError: F1 with more than two classes.
     """
-    formula = LABEL_METRICS[metric].of_counts
+    formula = BY_NAME[metric].of_counts
     assert formula is not None, f"{metric} is no function of counts"
     return formula(counts)

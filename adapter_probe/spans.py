@@ -17,7 +17,6 @@ import numpy as np
 
 from adapter_probe.errors import ResultsError, shown
 from adapter_probe.settings import SUBLAYERS, Unit
-from adapter_probe.settings import NormChoice as NormChoice
 
 SPAN_SETS = ("all", "single", "prefix", "suffix", "whole")
 _LENGTHS = re.compile(r"([0-9]{1,6})\.\.([0-9]{1,6})")

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from adapter_probe.metrics import Metric
 
 METHOD_LABELS = {
     "adapters": "adapters",
@@ -32,7 +35,7 @@ METHOD_LABELS = {
 BASELINE = "tfidf"
 """The baseline without pretraining."""
 
-_DISTANCES = {"kl": "KL divergence", "agreement": "disagreement"}
+_DISTANCES = {"kl": "KL divergence", "agreement": "disagreement", "cosine": "cosine distance"}
 """Changes of the metrics that compare with the intact model: they have a size, and no better or worse."""
 
 # Types of PEFT that are rarer, or another's names for them.
@@ -102,22 +105,13 @@ _PRINTED = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Metric:
-    """How a metric is written: its name, whether in percent, and of a loss the unit, which may be empty."""
-
-    name: str
-    in_percent: bool
-    loss_unit: str | None
-
-
 @cache
-def _written(metric: str | None) -> _Metric:
-    from adapter_probe import metrics
+def _written(metric: str | None) -> Metric:
+    """How a metric is written."""
+    from adapter_probe.metrics import BY_NAME, Metric, metric_label
 
-    unit = metrics.LOSS_UNITS.get(str(metric))
-    name = "score" if metric is None else metrics.metric_label(metric)
-    return _Metric(name, metric in metrics.IN_PERCENT, unit)
+    words = "score" if metric is None else metric_label(metric)
+    return BY_NAME.get(str(metric), Metric(words, in_percent=False))
 
 
 def printable(name: str) -> str:
@@ -137,7 +131,7 @@ def task_label(name: str) -> str:
 
 def metric_name(metric: str | None) -> str:
     """The name of the metric; `score` if it is unknown or differs between studies."""
-    return _written(metric).name
+    return _written(metric).words
 
 
 def is_loss(metric: str | None) -> bool:
@@ -183,7 +177,7 @@ def score_text(score: float | None, metric: str | None) -> str:
 def named_score(score: float | None, metric: str | None) -> str:
     """A score with its name: `74.2% accuracy`, `Matthews correlation 0.362`."""
     written, text = _written(metric), score_text(score, metric)
-    return f"{text} {written.name}" if written.in_percent else f"{written.name} {text}"
+    return f"{text} {written.words}" if written.in_percent else f"{written.words} {text}"
 
 
 def amount_text(points: float, metric: str | None) -> str:
@@ -284,7 +278,7 @@ def change_of(metric: str | None, scored: str = "") -> str:
     """
     name = scored or metric_name(metric)
     if is_distance(metric):
-        return name.replace("agreement", "disagreement", 1)
+        return name.replace("agreement", "disagreement", 1).replace("cosine similarity", "cosine distance", 1)
     return f"{drop_name(metric)} in {name}"
 
 
@@ -299,7 +293,7 @@ def score_axis(metric: str | None) -> tuple[float, str]:
         return 100.0, "score × 100"
     written = _written(metric)
     unit = "%" if written.in_percent else written.loss_unit
-    return (100.0 if written.in_percent else 1.0), written.name + (f" ({unit})" if unit else "")
+    return (100.0 if written.in_percent else 1.0), written.words + (f" ({unit})" if unit else "")
 
 
 def count_text(n: int, noun: str) -> str:

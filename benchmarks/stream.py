@@ -27,10 +27,11 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 import adapter_probe as ap
 from adapter_probe import metrics
-from adapter_probe.checkpoints.base import load_tokenizer, n_outputs
-from adapter_probe.checkpoints.description import Description, read_description
+from adapter_probe.checkpoints.base import n_outputs
 from adapter_probe.checkpoints.files import DELTA, DESCRIPTION
+from adapter_probe.checkpoints.native import Description, read_description
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
+from adapter_probe.checkpoints.tokenizer import load_tokenizer
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import load_examples
 from adapter_probe.data.tasks import load_split

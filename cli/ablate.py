@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from adapter_probe.ablation_settings import RaceSettings
 from adapter_probe.analysis.summary_text import aligned_columns, data_comparison_rows
 from adapter_probe.errors import ResultsError
 from adapter_probe.figure_settings import Tolerance
-from adapter_probe.race_settings import RaceSettings
 from adapter_probe.settings import as_points, fields_of, flag_of
 from adapter_probe.studies.checkpoint_arguments import Ablate, RunRace
 

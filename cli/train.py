@@ -29,13 +29,13 @@ def train(asked: Train, json: options.Json = False) -> None:
 
 
 def _text(outcome: dict[str, Any]) -> str:
-    from adapter_probe.metrics import LANGUAGE_METRICS  # loads NumPy, which no page of help needs
+    from adapter_probe.metrics import METRICS  # loads NumPy, which no page of help needs
 
     metric, score, majority = outcome["metric"], outcome["score"], outcome["majority_score"]
     epochs = ", ".join(score_text(score, metric) for score in outcome["validation_scores"])
     no_better = majority is not None and (score is None or score <= majority)
     warning = "; the model scores no higher, so an ablation would not be informative" if no_better else ""
-    no_class = majority is None and metric in {*LANGUAGE_METRICS, "entity_f1"}  # no classes
+    no_class = majority is None and metric in {*METRICS["causal"], "entity_f1"}  # no classes
     return aligned_columns(
         [
             ("task", outcome["task"]),

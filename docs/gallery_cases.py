@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.ablation_settings import RaceSettings
 from adapter_probe.analysis import racing, sweeps
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.attribution import shares
@@ -23,7 +24,6 @@ from adapter_probe.analysis.race_tables import race_summary, race_table
 from adapter_probe.analysis.ranks import rank_summary, rank_table, spectra_table
 from adapter_probe.analysis.strengths import joined, strength_summary, strength_table
 from adapter_probe.analysis.summary import summarise
-from adapter_probe.race_settings import RaceSettings
 from adapter_probe.records import to_record
 from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.atomic import make_folder, write_csv, write_json, write_text
@@ -98,7 +98,7 @@ def write(root: Path, cases: Sequence[Case] | None = None) -> None:
 def made_up(
     n_layers: int = 12, *, seed: int = 0, task: str = "cola", n_examples: int = 300,
     stacks: Sequence[Stack] = (), useless: int = 0, harmful: float = 0.0, undefined: Sequence[int] = (),
-    data: str = "", spread: float = 0.12, **variants: Any,
+    data: str = "", spread: float = 0.12, metric: str = "accuracy", **variants: Any,
 ) -> AblationResults:  # fmt: skip
     """An ablation of which deeper layers matter more; equal arguments give equal results.
 
@@ -113,6 +113,7 @@ def made_up(
         undefined: rows without a score.
         data: name of the evaluated data, if it is not the task's own.
         spread: of what single variants do to single examples.
+        metric: ``accuracy`` of two classes, ``margin`` of preferences, or ``cosine`` of embeddings.
         variants: see `adapter_probe.spans.span_variants`; and the `modules` of a layer, by name.
     """
     draw, own = np.random.default_rng(len(task) + len(data)), np.random.default_rng(seed)
@@ -136,6 +137,13 @@ def made_up(
     truth = draw.choice(2, n_examples, p=(0.32, 0.68))
     said = np.where(margins > 0, truth, 1 - truth)
     outputs = np.eye(2, dtype=np.float32)[said]
+    kind = {"margin": "pairwise", "cosine": "embedding"}.get(metric, "classification")
+    if kind == "pairwise":
+        outputs = np.stack([margins, -margins], axis=-1).astype(np.float32)
+    elif kind == "embedding":
+        cosines = np.clip(1 - np.abs(margins - margins[0]) / 4, -1, 1)
+        outputs = np.stack([cosines > 0.9, cosines], axis=-1).astype(np.float32)
+    truth = truth if kind == "classification" else np.ones_like(truth)
     outputs[list(undefined)] = np.nan
     settings = {"task": task, "split": "validation", "site_parameters": [49_536] * chosen.masks.shape[1]}
     settings |= {name: value for name, value in variants.items() if name != "spans"}
@@ -143,8 +151,9 @@ def made_up(
     settings |= {"stacks": [list(one) for one in stacks]} if stacks else {}
     return AblationResults(
         masks=chosen.masks, spans=np.array([(s.first, s.last) if s else (-1, -1) for s in chosen.spans]),
-        row_names=chosen.names, outputs=outputs, scored_with=truth, metric="accuracy", kind="classification",
-        label_names=("unacceptable", "acceptable"), settings=settings | ({"data": data} if data else {}),
+        row_names=chosen.names, outputs=outputs, scored_with=truth, metric=metric, kind=kind,
+        label_names=("unacceptable", "acceptable") if kind == "classification" else (),
+        settings=settings | ({"data": data} if data else {}),
         identity={
             "checkpoint": {"delta_sha256": f"seed {seed}"}, "data": {"name": data or task},
             "settings": settings,
@@ -157,7 +166,8 @@ def made_up(
 def ablation(path: Path, **facts: Any) -> None:
     """Write a made-up ablation; see `made_up`."""
     results = made_up(**facts)
-    tables = ablation_tables(results, _RESAMPLES)
+    tested = results.metric == "margin"  # by the bootstrap, whose p-values are shares of the resamples
+    tables = ablation_tables(results, 10 * _RESAMPLES if tested else _RESAMPLES)
     make_folder(path)
     write_spans(path, tables.spans)
     write_csv(path / "layers.csv", tables.layers)
@@ -358,6 +368,8 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
     "gains": partial(ablation, harmful=0.7),
     "small-gains": partial(ablation, n_layers=6, harmful=0.5, spread=0.5),
     "undefined": partial(ablation, n_layers=6, undefined=(3, 9)),
+    "preferences": partial(ablation, task="preferences", metric="margin"),
+    "embeddings": partial(ablation, task="texts", metric="cosine"),
     "one-layer": partial(ablation, n_layers=1),
     "stacks": partial(ablation, n_layers=6, stacks=_ENCODER_DECODER, task="xsum"),
     "stacks-single": partial(ablation, n_layers=6, stacks=_ENCODER_DECODER, task="xsum", spans="single"),
@@ -403,6 +415,8 @@ CASES = (
     Case("gains", "Layers without which the model is better.", ("gains",)),
     Case("small-gains", "Small gains, not significant.", ("small-gains",)),
     Case("undefined", "Two spans without a score.", ("undefined",)),
+    Case("preferences", "The margin of chosen and rejected answers, in nats.", ("preferences",)),
+    Case("embeddings", "Embeddings without labels: the cosine to the intact ones.", ("embeddings",)),
     Case("one-layer", "One layer: one span, one share, one value on the colour bar.", ("one-layer",)),
     Case("stacks", "An encoder and a decoder.", ("stacks",)),
     Case("stacks-single", "An encoder and a decoder, single layers.", ("stacks-single",)),

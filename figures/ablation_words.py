@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from adapter_probe import wording
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import StudyKind, tested_spans
-from adapter_probe.analysis.study_records import AblationRecord, section_of
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord, DataComparisonRecord
+from adapter_probe.analysis.deltas import StudyKind, drop_points, section_of, tested_spans
+from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.analysis.summary import NOT_DIFFERENT, NOT_WORSE, AblationSummary
+from adapter_probe.errors import ResultsError
 from adapter_probe.settings import texts_of
 from adapter_probe.wording import (
+    amount_text,
     common_value,
+    count_text,
+    done_text,
     drop_text,
     examples_text,
     metric_name,
@@ -28,8 +33,105 @@ from adapter_probe.wording import (
 
 from .style import escape_mathtext
 
+SpanRecord = AblationRecord | AverageRecord | ComparisonRecord
+"""A study of spans, or of layers by modules."""
+
 _IN_PLACE = ("full", "top_layers", "layernorm_only", "bitfit")  # methods that train the base's own tensors
 _MCNEMAR = "an exact two-sided McNemar test of its predictions against the intact model's"
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of one study of spans: what was done to the adapters, and drops with their unit.
+
+    Attributes:
+        metric: its metric; None if unknown.
+        study: whether the spans were ablated or kept on.
+        strength: what the adapters were multiplied by; 0 if they were switched off.
+        rank: how many directions they kept; 0 if none.
+        adapters: what was switched: ``adapters``, or the ``changes`` of a fine-tuned model.
+    """
+
+    metric: str | None
+    study: StudyKind = "ablated"
+    strength: float | str = 0.0
+    rank: int = 0
+    adapters: str = "adapters"
+
+    @classmethod
+    def of(cls, record: SpanRecord | DataComparisonRecord) -> Words:
+        """The words of a study, or of several that differ in seed, checkpoint or data."""
+        if isinstance(record, AblationRecord):
+            said, noun = record.summary, "changes" if _is_finetuned(record.identity) else "adapters"
+            return cls(said.metric, said.study, said.strength or 0.0, said.rank or 0, noun)
+        identities = [one for one in record.identity.values() if isinstance(one, Mapping)]
+        ranks = [section_of(one, "settings").get("rank") for one in identities]
+        noun = "changes" if identities and all(map(_is_finetuned, identities)) else "adapters"
+        metric = record.metrics[0] if isinstance(record, DataComparisonRecord) else record.metric
+        return cls(metric, record.study, record.strength, next(filter(None, ranks), 0), noun)
+
+    @property
+    def done(self) -> str:
+        """What was done to the adapters: `switched off`, `kept on`, `scaled by 0.5`."""
+        return done_text(self.study, self.strength, self.rank)
+
+    @property
+    def off(self) -> str:
+        """What was done where they were not left on, in a word or two: `off`, `scaled by 0.5`."""
+        return done_text("ablated", self.strength, self.rank).removeprefix("switched ")
+
+    @property
+    def removed(self) -> str:
+        """The same, where it is about what the checkpoint has: `removed`, `alone`, `scaled by 0.5`."""
+        return "alone" if self.study == "kept" else self.off.replace("off", "removed")
+
+    @property
+    def drop(self) -> str:
+        """What a change for the worse is called."""
+        return wording.drop_name(self.metric)
+
+    @property
+    def best_span(self) -> str:
+        """What the longest or shortest span within a tolerance is called."""
+        return wording.best_span_text(self.study, self.strength, self.rank)
+
+    def done_to(self, where: str) -> str:
+        """What was done to the adapters of some layers, as a clause; `where` says which, with its blank."""
+        if self.study == "ablated":
+            return f"the {self.adapters} {where} are {self.done}, without retraining"
+        return f"the {self.adapters} {where} are the only ones kept on, without retraining"
+
+    def done_to_span(self) -> str:
+        """What was done to the adapters of a span, as a clause."""
+        where = "in a contiguous span of layers"
+        if self.study == "ablated":
+            return self.done_to(where)
+        others = f" and the others {replace(self, study='ablated').done}" if self.off != "off" else ""
+        return f"only the {self.adapters} {where} are kept on{others}, without retraining"
+
+    def span(self, first: int, last: int) -> str:
+        """A span with what was done to it."""
+        done = "alone" if self.study == "kept" else self.off
+        return f"{wording.layers_text(first, last).capitalize()} {done}"
+
+    def amount(self, points: float) -> str:
+        """A number of points with its unit; `undefined` for NaN."""
+        return "undefined" if math.isnan(points) else amount_text(points, self.metric)
+
+    def number(self, points: float) -> str:
+        """A number of points without its unit; `undefined` for NaN."""
+        return self.amount(points).split(" ")[0]
+
+    @property
+    def unit(self) -> str:
+        """The unit with a blank before it; empty for a perplexity."""
+        return amount_text(0.0, self.metric).removeprefix(self.number(0.0))
+
+
+def _is_finetuned(identity: Mapping[str, object]) -> bool:
+    """Whether a study is of a model that was trained in place, by its identity."""
+    method = section_of(identity, "checkpoint").get("method")
+    return isinstance(method, Mapping) and method.get("name") in _IN_PLACE
 
 
 def study_label(record: AblationRecord) -> str:
@@ -38,13 +140,75 @@ def study_label(record: AblationRecord) -> str:
     return f"{name}, {record.stack}" if record.stack else name
 
 
-def done_to_span(study: StudyKind, strength: float | str = 0.0) -> str:
-    """What was done to the adapters of a span, as a clause."""
-    if study == "ablated":
-        done = wording.done_text(study, strength)
-        return f"the adapters in a contiguous span of layers are {done}, without retraining"
-    others = f" and the others {wording.done_text('ablated', strength)}" if strength else ""
-    return f"only the adapters in a contiguous span of layers are kept on{others}, without retraining"
+def with_labels(studies: Sequence[StudyRecord], labels: Sequence[str]) -> list[StudyRecord]:
+    """The studies with their panel labels, in order; sweeps have none. Equal labels are told apart.
+
+    A study of several stacks of layers becomes one of each, which is a panel of its own. Equal labels are
+    extended by the settings that differ or, if those are equal, by folders.
+
+    Raises:
+        ResultsError: the number of labels differs from that of ablations.
+    """
+    ablations, left = [one for one in studies if isinstance(one, AblationRecord)], iter(labels)
+    if labels and len(labels) != len(ablations):
+        raise ResultsError(
+            f"{count_text(len(labels), 'label')} for {count_text(len(ablations), 'ablation')}; give --label "
+            "once per ablation, in the order of the folders"
+        )
+    ablations = [replace(one, label=next(left)) for one in ablations] if labels else ablations
+    apart = told_apart([study_label(one) for one in ablations], ablations)
+    named = iter([replace(one, label=label) for one, label in zip(ablations, apart)])
+    return [
+        part
+        for study in studies
+        for part in (next(named).in_stacks if isinstance(study, AblationRecord) else [study])
+    ]
+
+
+def told_apart(labels: Sequence[str], studies: Sequence[StudyRecord]) -> list[str]:
+    """The labels of studies; equal ones are extended by settings that differ or, without any, by folders."""
+    found = list(labels)
+    for label in {label for label in labels if labels.count(label) > 1}:
+        same = [index for index, other in enumerate(labels) if other == label]
+        for index, words in zip(same, _distinguishing_texts([studies[index] for index in same])):
+            found[index] = f"{label}, {words}" if words else label
+    return found
+
+
+def _distinguishing_texts(studies: Sequence[StudyRecord]) -> list[str]:
+    """Short texts that distinguish the studies: settings, folder, or parent folder."""
+    folders = [study.folder.resolve() for study in studies]
+    settings = [_settings_text(study) if isinstance(study, AblationRecord) else "" for study in studies]
+    for words in (settings, [folder.name for folder in folders], [folder.parent.name for folder in folders]):
+        if len(set(words)) == len(words):
+            return words
+    return [folder.name for folder in folders]
+
+
+def _settings_text(study: AblationRecord) -> str:
+    """The non-default settings of an ablation as text: `ffn only, groups of 3 layers`."""
+    chosen = texts_of(AblationSettings, section_of(study.identity, "settings"), "note").values()
+    said = study.summary
+    split = "" if said.split == "validation" else said.split
+    return ", ".join(part for part in (*chosen, split, _data_label(said.data or "")) if part)
+
+
+def alike_ablations(
+    studies: Sequence[StudyRecord], by_module: bool = False
+) -> Iterator[tuple[str, list[AblationRecord]]]:
+    """The ablations that belong into one figure, by what was done to the spans, with the file's ending.
+
+    Args:
+        by_module: whether to give the maps of layers and modules instead of the studies of spans.
+    """
+    ablations = [one for one in studies if isinstance(one, AblationRecord) and one.by_module == by_module]
+    for kind, suffix in (("ablated", ""), ("kept", "-kept")):
+        alike = [one for one in ablations if one.summary.study == kind]
+        strengths = dict.fromkeys(one.summary.strength or 0.0 for one in alike)
+        for strength in sorted(strengths, key=str):
+            text = "-by-layer" if isinstance(strength, str) else f"{strength:g}"
+            own = f"-strength{text}" if strength and len(strengths) > 1 else ""
+            yield f"{suffix}{own}", [one for one in alike if (one.summary.strength or 0.0) == strength]
 
 
 def common_metric(records: Iterable[AblationRecord]) -> str | None:
@@ -52,74 +216,59 @@ def common_metric(records: Iterable[AblationRecord]) -> str | None:
     return common_value(record.summary.metric for record in records)
 
 
-def scored(records: Sequence[AblationRecord], metric: str | None) -> str:
-    """The metric with its data, where the studies agree: `validation accuracy`, `accuracy on test.tsv`."""
+def drop_label(records: Sequence[AblationRecord], metric: str | None) -> str:
+    """Label of drops in the metric on the studies' data, where they agree; see `wording.drop_label`."""
     name, own = metric_name(metric), [record.summary for record in records]
     if data := common_value(one.data for one in own):
-        return f"{name} on {data_label(data)}"
+        return wording.drop_label(metric, f"{name} on {_data_label(data)}")
     split = "" if any(one.data for one in own) else common_value(one.split for one in own)
-    return f"{split or ''} {name}".strip()
+    return wording.drop_label(metric, f"{split or ''} {name}".strip())
 
 
-def data_label(name: str) -> str:
+def _data_label(name: str) -> str:
     """The printed name of given data: file names as they are, tasks of a harness as papers print them."""
     return printable(name) if "." in name or not name else task_label(name)
 
 
-def drop_label(records: Sequence[AblationRecord], metric: str | None) -> str:
-    """Label of drops in the metric on the studies' data; see `adapter_probe.wording.drop_label`."""
-    return wording.drop_label(metric, scored(records, metric))
-
-
-def ablation_notes(record: AblationRecord) -> list[str]:
-    """The notes in a grid: the task, the intact score, everything switched off, the majority class."""
+def notes_of(record: SpanRecord) -> list[str]:
+    """The notes in a grid: what it is of, the number of examples, intact scores, everything switched off."""
+    if not isinstance(record, AblationRecord):
+        return _joint_notes(record)
     said, delta = record.summary, record.summary.removed_delta_points
     lost = None if delta is None else -delta
-    intact = f"intact {named_score(said.intact_score, said.metric)}"
-    notes = [
-        f"{escape_mathtext(study_label(record))}, n = {said.n_examples:,}",
-        *([] if wording.is_distance(said.metric) else [intact]),
-        f"{said.removed}: {drop_text(lost, said.metric).removesuffix(' points')}",
-    ]
+    notes = [f"{escape_mathtext(study_label(record))}, n = {said.n_examples:,}"]
+    if not wording.is_distance(said.metric):
+        notes.append(f"intact {named_score(said.intact_score, said.metric)}")
+    notes.append(f"{said.removed}: {drop_text(lost, said.metric).removesuffix(' points')}")
     if said.majority_score is not None:
         notes.append(f"{said.baseline} {score_text(said.majority_score, said.metric)}")
-    reason = why_spans_mean_nothing(said)
+    reason = _why_spans_mean_nothing(said)
     return notes + ([f"{reason}:", "spans not informative"] if reason else [])
 
 
-def settings_text(study: AblationRecord) -> str:
-    """The non-default settings of an ablation as text: `ffn only, groups of 3 layers`."""
-    chosen = texts_of(AblationSettings, section_of(study.identity, "settings"), "note").values()
-    said = study.summary
-    split = "" if said.split == "validation" else said.split
-    return ", ".join(part for part in (*chosen, split, data_label(said.data or "")) if part)
-
-
-def joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
-    """The notes in a grid of means or differences: studies, number of examples, intact scores."""
-    stack = [record.stack] if record.stack else []
-    stack += ["spans not informative"] if record.warnings else []
+def _joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
+    metric, n_examples = record.metric, f"n = {record.n_examples:,}"
+    notes = [record.stack] if record.stack else []
+    notes += ["spans not informative"] if record.warnings else []
     if isinstance(record, ComparisonRecord):
-        scores = [score_text(score, record.metric) for score in record.intact_scores]
         names = [escape_mathtext(name) for name in record.names]
-        notes = [
-            *stack,
-            f"{names[1]} minus {names[0]}",
-            f"n = {record.n_examples:,}, {metric_name(record.metric)}",
+        notes += [f"{names[1]} minus {names[0]}", f"{n_examples}, {metric_name(metric)}"]
+        intact = [
+            f"{name}: intact {score_text(score, metric)}" for name, score in zip(names, record.intact_scores)
         ]
-        if wording.is_distance(record.metric):
-            return notes
-        return notes + [f"{name}: intact {score}" for name, score in zip(names, scores)]
-    ends = min(record.intact_scores), max(record.intact_scores)
-    low, high = (score_text(score, record.metric) for score in ends)
-    studies = [*stack, f"mean ± s.d. of {len(record.names)} studies"]
-    if wording.is_distance(record.metric):
-        return [*studies, f"n = {record.n_examples:,}"]
-    intact = low if low == high else f"{low} to {high}"
-    return [*studies, f"n = {record.n_examples:,}", f"intact {metric_name(record.metric)} {intact}"]
+    else:
+        notes += [f"mean ± s.d. of {len(record.names)} studies", n_examples]
+        intact = [f"intact {metric_name(metric)} {score_range(record)}"]
+    return notes + ([] if wording.is_distance(metric) else intact)
 
 
-def why_spans_mean_nothing(summary: AblationSummary) -> str | None:
+def score_range(record: AverageRecord) -> str:
+    """The lowest and the highest intact score of the studies of a mean, or one where they look the same."""
+    low, high = (score_text(end(record.intact_scores), record.metric) for end in (min, max))
+    return low if low == high else f"{low} to {high}"
+
+
+def _why_spans_mean_nothing(summary: AblationSummary) -> str | None:
     """Why the spans of a study are not informative by its tests; None if they are."""
     if summary.warning is None:
         return None
@@ -136,15 +285,13 @@ def warnings_of(records: Iterable[AblationRecord]) -> list[str]:
     return [
         f"{study_label(one)}: the intact model is {reason}, so its spans are not informative."
         for one in records
-        if (reason := why_spans_mean_nothing(one.summary))
+        if (reason := _why_spans_mean_nothing(one.summary))
     ]
 
 
-def checkpoint_sentence(record: AblationRecord) -> str:
-    """A sentence on one checkpoint."""
+def _checkpoint_sentence(record: AblationRecord) -> str:
     found = record.summary
-    intact = score_text(found.intact_score, found.metric)
-    what = f"intact {metric_name(found.metric)} {intact}"
+    what = f"intact {metric_name(found.metric)} {score_text(found.intact_score, found.metric)}"
     if wording.is_distance(found.metric):
         what = "compared with its own intact outputs"
     said = [examples_text(found.n_examples, found.metric), what]
@@ -155,21 +302,18 @@ def checkpoint_sentence(record: AblationRecord) -> str:
 
 def checkpoint_sentences(records: Sequence[AblationRecord]) -> list[str]:
     """A sentence on every checkpoint, and on the stacks where grids are of one of several."""
-    methods = [section_of(one.identity, "checkpoint").get("method") for one in records]
-    found = list(dict.fromkeys(map(checkpoint_sentence, records)))
+    found = list(dict.fromkeys(map(_checkpoint_sentence, records)))
     stacks = list(dict.fromkeys(record.stack for record in records if record.stack))
+    if any(stack.endswith("adapters together") for stack in stacks):
+        said = "In each map the other adapters stay on; in the last one, all adapters are switched together."
+        return [said, *found]
     if stacks:
-        if any(stack.endswith("adapters together") for stack in stacks):
-            said = (
-                "In each map the other adapters stay on; in the last one, all adapters are switched together."
-            )
-            return [said, *found]
         found.insert(
             0, f"Layers are numbered within {' and '.join(stacks)}, and the layers of the others stay on."
         )
-    if any(isinstance(one, Mapping) and one.get("name") in _IN_PLACE for one in methods):
+    if any(_is_finetuned(one.identity) for one in records):
         found.append(
-            "Of a fine-tuned model, the adapters of a layer are the differences of its tensors from those of "
+            "The changes of a fine-tuned model in a layer are the differences of its tensors from those of "
             "the base."
         )
     return found
@@ -191,7 +335,27 @@ def units_of(records: Iterable[AblationRecord]) -> str:
     return " or ".join(dict.fromkeys(wording.drawn_units(one.summary.metric) for one in records))
 
 
-def over_spans(frames: Iterable[pd.DataFrame], what: str = "spans") -> str:
-    """The number of spans, or of what else there is, that the correction is over."""
+def at_level(tests: str, frames: Iterable[pd.DataFrame], what: str = "spans") -> str:
+    """By which tests something is significant at 0.05, and the number of spans that Holm corrects over."""
     counts = {tested_spans(frame) for frame in frames if "p_holm" in frame}
-    return f" over {' or '.join(map(str, sorted(counts)))} {what}" if counts else ""
+    over = f" over {' or '.join(map(str, sorted(counts)))} {what}" if counts else ""
+    return f"at 0.05 by {tests}, Holm-corrected{over}"
+
+
+def ring_sentence(
+    records: Sequence[AblationRecord], frames: Sequence[pd.DataFrame], what: str = "span"
+) -> str:
+    """What a ring in a grid of ablations means; empty where nothing was tested."""
+    if not any("significant" in frame for frame in frames):
+        return ""
+    return (
+        f"A ring, or in small cells a dot, marks a {what} that does not differ significantly from the intact"
+        f" model {at_level(tests_of(records), (one.spans for one in records), f'{what}s')}."
+    )
+
+
+def gains_sentence(frame: pd.DataFrame, metric: str | None, what: str) -> str:
+    """What blue cells mean; empty where there are none."""
+    if wording.is_distance(metric) or not (drop_points(frame["delta_points"]) < 0).any():
+        return ""
+    return f"Blue cells, with a minus sign: the {what} improves."

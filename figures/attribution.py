@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -19,10 +18,13 @@ from matplotlib.patches import Patch
 from adapter_probe.analysis.deltas import are_groups, last_layers
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
-from adapter_probe.wording import drop_name, is_distance, number_text, unit_name
+from adapter_probe.errors import ResultsError
+from adapter_probe.wording import cell_text, drop_name, drop_text, is_distance, number_text, unit_name
 
 from . import style
 from .ablation_words import (
+    Words,
+    alike_ablations,
     checkpoint_sentences,
     common_metric,
     drop_label,
@@ -31,13 +33,11 @@ from .ablation_words import (
     units_of,
     warnings_of,
 )
-from .drawing import Drawing, caption_of, identity_of, undefined_text
-from .grid import number_layers
-from .interactions import interaction_label, interaction_map, shares_of, total_drop
+from .drawing import Drawing, caption_of, identity_of, suffix_of, undefined_text
+from .grid import Cells, draw_cells, number_layers, write_notes
 from .layout import LOWEST_ROW, WIDE, fit_height, legend_below, new_figure, shape_of
-from .legends import legend_on_top
-from .levels import DivergingScale, add_bar
-from .naming import alike_ablations, suffix_of
+from .legends import LegendEntry, legend_on_top
+from .levels import DIVERGING_EDGES, Scale, add_bar, difference_scale, draw_colorbar
 from .style import escape_mathtext
 from .venues import FigureOptions
 
@@ -45,121 +45,170 @@ _HATCHES = ("", "/////", ".....", "xxxxx")
 _GROUP, _BAR_SHARE = 0.86, 0.62  # of a layer's place, and of a task's part of it
 
 
+def shares_of(record: AblationRecord) -> pd.DataFrame:
+    """The table of layer shares.
+
+    Raises:
+        ResultsError: there is none; shares require an ablation of every span with defined scores.
+    """
+    if record.shares is None:
+        raise ResultsError(
+            f"{record.folder}: layer shares are not available; they require an ablation of every span,"
+            " with all scores defined"
+        )
+    return record.shares
+
+
+def total_drop(record: AblationRecord) -> float:
+    """The drop of all layers together: the sum of their shares, in points."""
+    return float(shares_of(record)["share_points"].sum(skipna=False))
+
+
+def interaction_map(
+    record: AblationRecord,
+    ax: Axes | None = None,
+    *,
+    colorbar: bool = True,
+    scale: Scale | None = None,
+) -> Axes:
+    """Draw the grid of interactions: the part of each span's drop that shorter spans do not explain.
+
+    An interaction counts as clear if its interval excludes 0, or without intervals if it is at least half a
+    point. Clear interactions show their value where it fits; the others are small squares, and NaN is crossed
+    out. Without a scale, it is the smallest that covers the record.
+    """
+    ax = plt.gca() if ax is None else ax
+    frame, about = record.spans, record.summary
+    cells = Cells.of(frame)
+    values = frame["interaction_points"].to_numpy(float)
+    scale = difference_scale(values) if scale is None else scale
+    clear = is_clear(frame)
+    texts = [cell_text(value, record.summary.metric) if sure else "" for value, sure in zip(values, clear)]
+    draw_cells(cells, values, ax, scale=scale, texts=texts, studied=about.done, small=~clear)
+    said = [escape_mathtext(study_label(record))]
+    if record.shares is not None:
+        said.append(f"{about.removed}: {drop_text(total_drop(record), about.metric)}")
+    if "interaction_low_points" in frame and not clear[~np.isnan(values)].all():
+        said.append("small: 95% interval includes 0")
+    write_notes(ax, said + ["crossed out: undefined"] * bool(np.isnan(values).any()), cells)
+    if colorbar:
+        draw_colorbar(scale, [ax], interaction_label(about.metric))
+    return ax
+
+
+def interaction_label(metric: str | None) -> str:
+    """Label of the colour bar of interactions."""
+    return f"interaction ({unit_name(metric)})"
+
+
+def is_clear(frame: pd.DataFrame) -> np.ndarray:
+    """Whether an interaction differs from 0 by its interval, or by size without one, bool `[rows]`."""
+    if "interaction_low_points" not in frame:
+        return frame["interaction_points"].abs().to_numpy(float) >= DIVERGING_EDGES[0]
+    low, high = (frame[f"interaction_{end}_points"].to_numpy(float) for end in ("low", "high"))
+    return (low > 0) | (high < 0)
+
+
 def attribution(
     records: AblationRecord | Sequence[AblationRecord], ax: Axes | None = None, *, legend: bool = True
 ) -> Axes:
     """Draw each layer's share as a bar with its interval, next to the drop of the layer alone.
 
-    Args:
-        records: one or several ablations.
-        ax: Axes to draw on; by default the current Axes.
-        legend: whether to draw the legend of bars and diamonds.
-
     Raises:
         ResultsError: a study has no shares.
     """
-    records = [records] if isinstance(records, AblationRecord) else records
-    records = [part for record in records for part in record.in_stacks]
     ax = plt.gca() if ax is None else ax
-    layers = [shares_of(record) for record in records]
-    names = np.unique(np.concatenate([table["layer"].to_numpy(int) for table in layers]))
-    slot = _GROUP / len(records)
-    for index, table in enumerate(layers):
+    records = [records] if isinstance(records, AblationRecord) else records
+    entries = draw_shares([part for record in records for part in record.in_stacks], ax)
+    if legend:
+        legend_on_top(ax, entries)
+    return ax
+
+
+def draw_shares(records: Sequence[AblationRecord], ax: Axes) -> list[LegendEntry]:
+    """Draw the shares without a legend; its entries: bars by task, then the diamonds."""
+    tables, unit, ink = [shares_of(record) for record in records], style.scale_factor(), style.line_colour()
+    layers, metric = pd.concat(tables), common_metric(records)
+    names, slot = np.unique(layers["layer"].to_numpy(int)), _GROUP / len(records)
+    interval = ", 95% interval" if "share_low_points" in layers else ""
+    entries: list[LegendEntry] = []
+    for index, (record, table) in enumerate(zip(records, tables)):
         left = np.searchsorted(names, table["layer"].to_numpy(int)) - _GROUP / 2 + index * slot
-        width = _BAR_SHARE * slot
+        width, look = _BAR_SHARE * slot, {"edgecolor": style.WHITE, "linewidth": 0.0}
+        look |= {"facecolor": style.FILLS[index % len(style.FILLS)], "hatch": _HATCHES[index % len(_HATCHES)]}
         x = left + width / 2
-        ax.bar(x, table["share_points"], width, **_bar_style(index))
+        ax.bar(x, table["share_points"], width, **look)
         if "share_low_points" in table:
             ends = table["share_low_points"], table["share_high_points"]
-            ax.vlines(x, *ends, color=style.line_colour(), linewidth=0.7 * style.scale_factor(), zorder=3)
+            ax.vlines(x, *ends, color=ink, linewidth=0.7 * unit, zorder=3)
         _draw_alone(ax, table, left + (1 + _BAR_SHARE) * slot / 2)
-    ax.axhline(0, color=style.line_colour(), linewidth=0.6 * style.scale_factor())
+        name = f"share of the {drop_name(record.summary.metric)}{interval}"
+        if len(records) > 1:
+            total = number_text(total_drop(record), record.summary.metric)
+            name = f"{escape_mathtext(study_label(record))} ({total} in total)"
+        entries.append((Patch(**look), name))
+    ax.axhline(0, color=ink, linewidth=0.6 * unit)
     ax.set_axisbelow(True)
     ax.grid(True, axis="y", **style.grid_props())
     ax.grid(False, axis="x")
     ax.set_xlim(-0.6, len(names) - 0.4)
     number_layers(ax.xaxis, names, 0.0)
     ax.tick_params(axis="x", length=0)
-    ax.set_xlabel("first layer of the group" if are_groups(pd.concat(layers)) else "layer")
-    metric = common_metric(records)
+    one = "group" if are_groups(layers) else "layer"
+    ax.set_xlabel("first layer of the group" if one == "group" else "layer")
     ax.set_ylabel(f"{drop_name(metric)} ({unit_name(metric)})")
-    if legend:
-        legend_on_top(ax, legend_entries(records))
-    return ax
+    dot = {
+        "linestyle": "",
+        "marker": "D",
+        "color": ink,
+        "markersize": 2.6 * unit,
+        "markeredgewidth": 0.5 * unit,
+    }
+    sure = _is_sure(layers)
+    for fill, present, word in ((ink, sure, "significant"), ("none", ~sure, "not significant")):
+        if present.any():
+            said = f"{one} alone, {word}" if "p_holm" in layers else f"{one} alone"
+            entries.append((Line2D([], [], markerfacecolor=fill, **dot), said))
+    return entries
 
 
-def _bar_style(index: int) -> dict[str, object]:
-    return {
-        "facecolor": style.FILLS[index % len(style.FILLS)], "hatch": _HATCHES[index % len(_HATCHES)],
-        "edgecolor": style.WHITE, "linewidth": 0.0,
-    }  # fmt: skip
+def _is_sure(layers: pd.DataFrame) -> np.ndarray:
+    """Whether the drop of each layer alone is significant, bool ``[layers]``; True if no test was made."""
+    return layers["p_holm"].to_numpy() < ALPHA if "p_holm" in layers else np.ones(len(layers), bool)
 
 
 def _draw_alone(ax: Axes, layers: pd.DataFrame, x: np.ndarray) -> None:
     """One diamond per layer, open if its drop is not significant."""
-    unit = style.scale_factor()
+    unit, ink = style.scale_factor(), style.line_colour()
     if "ci_low_points" in layers:
         ends = -layers["ci_high_points"], -layers["ci_low_points"]
         ax.vlines(x, *ends, color=style.FAINT, linewidth=0.5 * unit, zorder=3)
-    ink, sure = style.line_colour(), np.ones(len(x), bool)
-    if "p_holm" in layers:
-        sure = layers["p_holm"].to_numpy() < ALPHA
-    fill = [ink if one else ax.get_facecolor() for one in sure]
+    fill = [ink if sure else ax.get_facecolor() for sure in _is_sure(layers)]
     props = {"marker": "D", "s": (2.6 * unit) ** 2, "edgecolors": ink, "linewidths": 0.5 * unit}
     ax.scatter(x, -layers["delta_points"], facecolors=fill, zorder=4, label="alone", **props)
 
 
-def legend_entries(records: Sequence[AblationRecord]) -> list[tuple[Artist, str]]:
-    """Legend handles and labels: bars by task, then the diamonds."""
-    layers = pd.concat([shares_of(record) for record in records])
-    unit = "group" if are_groups(layers) else "layer"
-    interval = ", 95% interval" if "share_low_points" in layers else ""
-    entries: list[tuple[Artist, str]] = []
-    for index, record in enumerate(records):
-        name = f"share of the {drop_name(record.summary.metric)}{interval}"
-        if len(records) > 1:
-            total = number_text(total_drop(record), record.summary.metric)
-            name = f"{escape_mathtext(study_label(record))} ({total} in total)"
-        entries.append((Patch(**_bar_style(index)), name))
-    tested = "p_holm" in layers
-    sure = layers["p_holm"].to_numpy() < ALPHA if tested else np.array([True])
-    ink = style.line_colour()
-    for fill, present, word in ((ink, sure, "significant"), ("none", ~sure, "not significant")):
-        if present.any():
-            props = {"markersize": 2.6 * style.scale_factor(), "markeredgewidth": 0.5 * style.scale_factor()}
-            handle = Line2D([], [], linestyle="", marker="D", color=ink, markerfacecolor=fill, **props)
-            entries.append((handle, f"{unit} alone, {word}" if tested else f"{unit} alone"))
-    return entries
-
-
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
-    """The figure of the ablations with layer shares, with its CSV and caption; of many ablations one each.
-
-    Raises:
-        ResultsError: the grids do not fit the width.
-    """
+    """The figure of the ablations with layer shares, with its CSV and caption; of many ablations one each."""
     for suffix, ablations in alike_ablations(studies):
         shared = [record for record in ablations if record.shares is not None]
         groups = [shared] if len(shared) <= len(_HATCHES) else [[record] for record in shared]
         for group in filter(None, groups):
             own = suffix_of(group[0], shared) if len(groups) > 1 else ""
-            yield _drawing(group, options).renamed(f"{own}{suffix}")
-
-
-def _drawing(records: Sequence[AblationRecord], options: FigureOptions) -> Drawing:
-    names = [study_label(record) for record in records]
-    figure = attribution_figure(records, options)
-    numbers = pd.concat([_shares_drawn(record, name) for record, name in zip(records, names)])
-    title = f"{' and '.join(dict.fromkeys(names))}: shares of the drop by layer, interactions of spans"
-    frame = numbers.reset_index(drop=True)
-    return Drawing("attribution", title, figure, frame, _caption(records), identity_of(records))
+            names = [study_label(record) for record in group]
+            numbers = pd.concat([_shares_drawn(*pair) for pair in zip(group, names)], ignore_index=True)
+            yield Drawing(
+                f"attribution{own}{suffix}",
+                f"{' and '.join(dict.fromkeys(names))}: shares of the drop by layer, interactions of spans",
+                attribution_figure(group, options), numbers, _caption(group), identity_of(group),
+            )  # fmt: skip
 
 
 def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions) -> Figure:
     """Grids above the shares, or a single grid next to the shares in a wide figure."""
     width = options.width("full")
     values = np.concatenate([record.spans["interaction_points"].to_numpy(float) for record in records])
-    scale = DivergingScale.spanning(values)
+    scale = difference_scale(values)
     with style.paper_style(options.venue):
         figure = new_figure(width, 3 * width)
         beside = len(records) == 1 and width >= WIDE
@@ -174,8 +223,7 @@ def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions
             interaction_map(record, ax, colorbar=False, scale=scale)
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
         add_bar(scale, axes, interaction_label(common_metric(records)), "bottom")
-        attribution(records, shares, legend=False)
-        legend_below(figure, legend_entries(records))
+        legend_below(figure, draw_shares(records, shares))
         return fit_height(figure, max(options.venue.tallest, len(heights) * LOWEST_ROW))
 
 
@@ -203,41 +251,39 @@ def _shares_drawn(record: AblationRecord, name: str) -> pd.DataFrame:
 
 def _caption(records: Sequence[AblationRecord]) -> str:
     layers = pd.concat([record.shares for record in records], ignore_index=True)
-    spans = pd.concat([record.spans for record in records], ignore_index=True)
-    metric = common_metric(records)
+    frames = [record.spans for record in records]
+    metric, words = common_metric(records), Words.of(records[0])
     one, chain, numbered = "layer", "layers", ""
     if are_groups(layers):
         one, chain, numbered = "group of layers", "groups", ", where a and b are numbers of groups"
     drop, loss = drop_name(metric), "" if is_distance(metric) else " loss"
     told = dict.fromkeys(record.summary.removed for record in records)
-    whole = " or ".join(text.replace("all s", "all adapters s", 1) for text in told)
-    parts = [
-        *warnings_of(records),
-        f"Attribution to layers of the {drop_label(records, metric)} with {whole}.",
-        f"Grid: interaction of each span of layers, the part of its {drop} that shorter spans do not explain,"
-        f" m(a,b) = d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1) with d(a,b) the {drop} of span a to"
-        f" b{numbered}; red: more{loss} than additive, blue: less{loss} than additive.",
-        f"Bars: the share of each {one}, the sum of m(a,b)/(b−a+1) over the spans that contain it (the"
-        f" Myerson value on the chain of {chain}); the shares sum to the total {drop}.",
-        f"Diamonds: the {drop} of the {one} alone.",
-        *checkpoint_sentences(records),
+    whole = " or ".join(text.replace("all s", f"all {words.adapters} s", 1) for text in told)
+    counts = sorted({int(frame["interaction_points"].notna().sum()) for frame in frames})
+    chance = f"about {ALPHA * counts[-1]:.0f}" if ALPHA * counts[-1] >= 1 else "fewer than 1"
+    intervals = [
+        f"Error bars are 95% paired bootstrap intervals over {units_of(records)}; in the grid, squares"
+        " whose interval includes 0 are small, and the others show their value where it fits.",
+        f"The {' or '.join(map(str, counts))} intervals of a grid are not corrected for their number:"
+        f" {chance} would exclude 0 by chance alone.",
     ]
-    if "share_low_points" in layers:
-        parts.append(
-            f"Error bars are 95% paired bootstrap intervals over {units_of(records)}; in the grid, squares"
-            " whose interval includes 0 are small, and the others show their value where it fits."
-        )
-        frames = [record.spans for record in records]
-        counts = sorted({int(frame["interaction_points"].notna().sum()) for frame in frames})
-        many = " or ".join(map(str, counts))
-        chance = f"about {ALPHA * counts[-1]:.0f}" if ALPHA * counts[-1] >= 1 else "fewer than 1"
-        parts.append(
-            f"The {many} intervals of a grid are not corrected for their number: {chance} would exclude 0 by"
-            " chance alone."
-        )
-    if "p_holm" in layers:
-        parts.append(
-            f"Filled diamonds: significant at 0.05 by {tests_of(records)}, Holm-corrected over all spans."
-        )
-    missing = int(layers["share_points"].isna().sum() + spans["interaction_points"].isna().sum())
-    return caption_of([*parts, undefined_text(missing, "Values left out")])
+    missing = layers["share_points"].isna().sum()
+    missing += sum(frame["interaction_points"].isna().sum() for frame in frames)
+    return caption_of(
+        [
+            *warnings_of(records),
+            f"Attribution to layers of the {drop_label(records, metric)} with {whole}.",
+            f"Grid: interaction of each span of layers, the part of its {drop} that shorter spans do not "
+            f"explain, m(a,b) = d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1) with d(a,b) the {drop} of span a to"
+            f" b{numbered}; red: more{loss} than additive, blue: less{loss} than additive.",
+            f"Bars: the share of each {one}, the sum of m(a,b)/(b−a+1) over the spans that contain it (the"
+            f" Myerson value on the chain of {chain}); the shares sum to the total {drop}.",
+            f"Diamonds: the {drop} of the {one} alone.",
+            *checkpoint_sentences(records),
+            *(intervals if "share_low_points" in layers else []),
+            "p_holm" in layers
+            and f"Filled diamonds: significant at 0.05 by {tests_of(records)}, Holm-corrected over all "
+            "spans.",
+            undefined_text(missing, "Values left out"),
+        ]
+    )

@@ -1,4 +1,4 @@
-"""Shared parts of figures with curves: marks that are distinct without colour, axes, the legend."""
+"""What figures of sweeps and trade-offs share: marks distinct without colour, axes, legends, captions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from adapter_probe.settings import Axis
-from adapter_probe.wording import BASELINE, METHOD_LABELS, method_label
+from adapter_probe.wording import BASELINE, METHOD_LABELS, count_text, method_label, range_text
 
 from . import style
 from .legends import LegendEntry
 
 FOOT = 0.06  # fraction of the axes' height: position of marks without a value, or with one below the axis
 _FAR = 0.6  # of the range of scores
+MEANS = "Marks show means over seeds, bars their standard errors (no bar for a single run)"
+ARROWS = "Hollow marks with an arrow lie below the range of the axis; their values are printed next to them."
+BASELINE_WORDS = (
+    "TF-IDF: a linear model of TF-IDF features, without pretraining, tuned by cross-validation on the"
+    " training data; shown as a horizontal line, or in the notes if it lies below the range of the axis."
+)
 _COUNT = "trained_parameters"
 _LEVELS = {"baseline": ("#7a5c00", (6, 2, 1, 2), 0.9), "majority": (style.FAINT, (8, 3), 0.6)}
 _SPREADS = ("min", "max", "p20_points", "p80_points", "iqm_low_points", "iqm_high_points")
@@ -39,7 +45,7 @@ class ScoreSeries:
         baseline: the score without pretraining, a fraction; NaN where it was not asked for.
         x: what the column `trained_parameters` has: these, or another cost.
         tried: the most learning rates that were tried for a point.
-        others: results of other people, columns of `adapter_probe.analysis.overlay.beside`; or None.
+        others: results of other people, columns of `adapter_probe.analysis.costs.beside`; or None.
     """
 
     name: str
@@ -60,6 +66,11 @@ class ScoreSeries:
     def majority(self) -> float:
         """The score of the most frequent class, as a fraction; NaN if it is not known."""
         return float(self.points["majority_score"].iloc[0])
+
+    @property
+    def has_majority(self) -> bool:
+        """Whether the score of the most frequent class is known."""
+        return bool(np.isfinite(self.majority))
 
     @property
     def has_means(self) -> bool:
@@ -95,11 +106,8 @@ class ScoreSeries:
 class MarkerStyle:
     """The style of a series; every series has a different marker, so that colour is not required.
 
-    Attributes:
-        colour: hexadecimal colour from the palettes of Okabe and Ito and of Tol.
-        marker: Matplotlib's marker.
-        line: line style; empty for points that are not joined.
-        size: size of the marker, in units.
+    Colours are from the palettes of Okabe and Ito and of Tol, the line is empty for points that are not
+    joined, and the marker's size is in units.
     """
 
     colour: str
@@ -192,6 +200,13 @@ def ends_of(values: Iterable[np.ndarray | pd.Series], least: float) -> tuple[flo
     return low - apart, high + apart
 
 
+def count_limits(counts: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Limits of an axis of numbers of parameters, or of another cost, around those above 0."""
+    known = np.concatenate(counts)
+    known = known[known > 0]
+    return (float(known.min()) / 1.8, float(known.max()) * 1.8) if len(known) else (1.0, 10.0)
+
+
 def tidy_axes(ax: Axes) -> None:
     """Light grid below the data, and few ticks on the scores' axis."""
     ax.set_axisbelow(True)
@@ -200,12 +215,7 @@ def tidy_axes(ax: Axes) -> None:
 
 
 def decade_ticks(ax: Axes, low: float, high: float, least: float | None = None) -> None:
-    """Log axis from `low` to `high`: a tick a decade, small ones between.
-
-    Args:
-        ax: where.
-        least: the first value that ticks make sense for; by default `low`.
-    """
+    """Log axis from `low` to `high`: a tick a decade, small ones between, from `least` or else from `low`."""
     ax.set_xscale("log")
     ax.set_xlim(low, high)
     first, last = np.floor(np.log10(least or low)), np.ceil(np.log10(high))
@@ -282,11 +292,7 @@ def has_dots(series: Iterable[ScoreSeries]) -> bool:
 
 
 def far_below(points: pd.DataFrame, column: str) -> np.ndarray:
-    """Heads on unadapted features, so far below all else that they would press it flat, bool `[rows]`.
-
-    Args:
-        points: columns `method`, `k`, the one asked for, and those of the spread that is drawn with it.
-    """
+    """Heads on unadapted features, so far below all else that they would press it flat, bool `[rows]`."""
     bare = ((points["method"] == "head_only") | (points["k"] == 0).fillna(False)).to_numpy(bool)
     drawn = [name for name in (column, *_SPREADS) if name in points]
     rest = points.loc[~bare, drawn].to_numpy(float)
@@ -326,3 +332,47 @@ def dot_of() -> Line2D:
     """A legend's handle for single trials."""
     return Line2D([], [], linestyle="", marker="o", markersize=1.9 * style.scale_factor(), color=style.FAINT,
                   markeredgewidth=0, alpha=0.6)  # fmt: skip
+
+
+def runs_text(points: pd.DataFrame, tables: Iterable[pd.DataFrame | None], tried: int = 1) -> str:
+    """How many seeds a point has, which ones, and their settings, of so many learning rates tried."""
+    counted = range_text((points["n"] + points["diverged"]).astype(int).tolist(), "seed")
+    known = sorted({int(seed) for trials in tables if trials is not None for seed in trials["seed"].dropna()})
+    seeds = f" ({'seed ' * (len(known) == 1)}{', '.join(map(str, known))})" if known else ""
+    return f"{counted} per point{seeds}{_settings(points, tried)}"
+
+
+def rates_tried(trials: pd.DataFrame | None, point: Sequence[str]) -> int:
+    """The most learning rates that all trials of a point have."""
+    if trials is None or trials.empty:
+        return 1
+    return int(trials.groupby(list(point), dropna=False)["learning_rate"].nunique().max())
+
+
+def dots_text(series: Sequence[ScoreSeries]) -> str:
+    """What the small dots mean; empty if there are none."""
+    return "Small dots are single trials, each at its best epoch." if has_dots(series) else ""
+
+
+def _settings(points: pd.DataFrame, tried: int) -> str:
+    """The chosen learning rate and epochs, and how they were chosen."""
+    rates = points["learning_rate"].dropna().unique()
+    epochs = points["epochs"].dropna().unique()
+    of = f" out of up to {tried} learning rates" if tried > 1 else ""
+    if len(rates) == 1 and len(epochs) == 1:
+        chosen = f" (chosen per point on validation data{of}, and the same for all)" if of else ""
+        return f", learning rate {rates[0]:g}{chosen}, {count_text(int(epochs[0]), 'epoch')}"
+    return (
+        f", learning rate and number of epochs chosen per point{of} (largest share of seeds that did not"
+        " diverge, then best mean)"
+    )
+
+
+def diverged_text(lost: int) -> str:
+    """What the crosses mean, with the number of diverged trials; empty if there are none."""
+    if not lost:
+        return ""
+    return (
+        "Crosses at the bottom: points with diverged trials, which are excluded from the mean"
+        f" ({count_text(lost, 'trial')} in total)."
+    )

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from functools import partial
 
 import pandas as pd
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from adapter_probe.analysis.data_comparison import DataComparisonRecord
+from adapter_probe import wording
+from adapter_probe.analysis.comparing import DataComparisonRecord
 from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.errors import cut
-from adapter_probe.wording import (
-    change_of,
-    count_text,
-    done_text,
-    drop_name,
-    exact_note,
-    is_distance,
-    span_text,
-    task_label,
-    unit_name,
-)
 
 from . import style
-from .drawing import Drawing
+from .ablation_words import Words
+from .drawing import Drawing, caption_of
 from .layout import one_panel
-from .legends import LegendEntry, add_legend
-from .point_labels import INTERVAL, PointLabel, label_points
+from .legends import INTERVAL, LegendEntry, PointLabel, label_points, with_legend
 from .venues import FigureOptions
 
 _MOST_NAMED = 8  # maximum number of frontier spans that are labelled with their layers
@@ -43,13 +32,8 @@ def data_comparison(record: DataComparisonRecord, ax: Axes | None = None) -> Axe
     The intact model is the cross at (0, 0), and gains are negative. The line is the Pareto frontier: the
     points, possibly including the intact model, that no other dominates. Thin bars are the frontier's 95%
     bootstrap intervals.
-
-    Args:
-        ax: Axes to draw on; by default the current Axes.
     """
-    ax = plt.gca() if ax is None else ax
-    add_legend(ax, _draw(record, ax))
-    return ax
+    return with_legend(ax, partial(_draw, record), room=False)
 
 
 def _draw(record: DataComparisonRecord, ax: Axes) -> list[LegendEntry]:
@@ -67,8 +51,9 @@ def _draw(record: DataComparisonRecord, ax: Axes) -> list[LegendEntry]:
     ax.plot(0, 0, **_intact_props(), zorder=4)
     _draw_frontier(frame, ax, unit)
     (task, other), (first, second) = record.names, record.metrics
-    ax.set_xlabel(f"{drop_name(first)} on {cut(task_label(task), _LONGEST_NAME)} ({unit_name(first)})")
-    ax.set_ylabel(f"{drop_name(second)} on {cut(task_label(other), _LONGEST_NAME)} ({unit_name(second)})")
+    for name, metric, set_label in ((task, first, ax.set_xlabel), (other, second, ax.set_ylabel)):
+        on = cut(wording.task_label(name), _LONGEST_NAME)
+        set_label(f"{wording.drop_name(metric)} on {on} ({wording.unit_name(metric)})")
     return _entries(record)
 
 
@@ -84,12 +69,8 @@ def _drops(spans: pd.DataFrame) -> pd.DataFrame:
 
 
 def _intact_props() -> dict[str, object]:
-    return {
-        "marker": "P",
-        "color": style.line_colour(),
-        "markersize": 5 * style.scale_factor(),
-        "linestyle": "none",
-    }
+    size = 5 * style.scale_factor()
+    return {"marker": "P", "color": style.line_colour(), "markersize": size, "linestyle": "none"}
 
 
 def _entries(record: DataComparisonRecord) -> list[LegendEntry]:
@@ -101,7 +82,7 @@ def _entries(record: DataComparisonRecord) -> list[LegendEntry]:
     shades = seaborn.color_palette(_PALETTE, as_cmap=True)([0.0, 1.0][: len(ends)])
     dot = {"linestyle": "none", "marker": "o", "markersize": 4 * unit, "markeredgewidth": 0.0}
     entries: list[LegendEntry] = [
-        (Line2D([], [], color=shade, **dot), f"{count_text(n, 'layer')} {_state(record)}")
+        (Line2D([], [], color=shade, **dot), f"{wording.count_text(n, 'layer')} {Words.of(record).done}")
         for n, shade in zip(ends, shades)
     ]
     interval = {"color": style.FAINT, "linewidth": 0.5 * unit}
@@ -111,18 +92,6 @@ def _entries(record: DataComparisonRecord) -> list[LegendEntry]:
         (Line2D([], [], color=style.line_colour(), linewidth=0.8 * unit), "frontier"),
         (Line2D([], [], **interval), "95% interval"),
     ]
-
-
-def _state(record: DataComparisonRecord) -> str:
-    return done_text(record.study, record.strength)
-
-
-def _directions(first: str, second: str) -> str:
-    """What left and down mean: a distance from the intact model says nothing of better or worse."""
-    left, down = ("closer to the intact model" if is_distance(one) else "better" for one in (first, second))
-    if left == down:
-        return f"Left and down is {left}{'' if is_distance(first) else '; gains are negative'}."
-    return f"Left is {left}, down is {down}; gains are negative."
 
 
 def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
@@ -139,15 +108,10 @@ def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
     ax.vlines(x, best["other_low_points"], best["other_high_points"], **props)
     # Of spans at one point the longest is named.
     named = best.sort_values("n_layers").drop_duplicates(["task_points", "other_points"], keep="last")
-    names = [
-        PointLabel(
-            stack_text(row, span_text(row.first, row.last)),
-            row.task_points,
-            row.other_points,
-            style.line_colour(),
-        )
-        for row in named.itertuples(index=False)
-    ]
+    names = []
+    for row in named.itertuples(index=False):
+        text = f"{getattr(row, 'stack', '')} {wording.span_text(row.first, row.last)}".strip()
+        names.append(PointLabel(text, row.task_points, row.other_points, style.line_colour()))
     label_points(ax, names if len(names) <= _MOST_NAMED else (), opaque=True)
 
 
@@ -155,30 +119,36 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
     """The figure of each comparison of two data sets, with its CSV and caption."""
     for record in studies:
         if isinstance(record, DataComparisonRecord):
-            figure = one_panel(lambda ax, record=record: _draw(record, ax), options, 0.8, 0.5)
-            first, second = map(task_label, record.names)
+            figure = one_panel(partial(_draw, record), options, 0.8, 0.5)
+            first, second = map(wording.task_label, record.names)
             title, identity = f"Drop on {first} against drop on {second}", {"studies": dict(record.identity)}
             yield Drawing("data-comparison", title, figure, record.spans, _caption(record), identity)
 
 
-def stack_text(row: Any, words: str) -> str:
-    """Words on a span with its stack before them, if the row of its table has one."""
-    stack = getattr(row, "stack", "")
-    return f"{stack} {words}" if stack else words
-
-
 def _caption(record: DataComparisonRecord) -> str:
-    shades = (
-        f" Darker points: more layers {_state(record)}." if record.spans["n_layers"].nunique() > 1 else ""
+    (first, second), words = record.metrics, Words.of(record)
+    task, other = (
+        f"{wording.change_of(metric)} on {wording.task_label(name)} ({wording.unit_name(metric)}, n = {n:,})"
+        for metric, name, n in zip(record.metrics, record.names, record.n_examples)
     )
-    (first, second), (n, m) = record.metrics, record.n_examples
-    task, other = map(task_label, record.names)
-    off = record.study == "ablated"
-    done = f"the span's adapters are {_state(record)}" if off else "only the span's adapters are kept on"
-    return (f"{record.warning} " if record.warning else "") + (
-        f"Each point is a contiguous span of layers: the {change_of(first)} on"
-        f" {task} ({unit_name(first)}, n = {n:,}) against the {change_of(second)} on"
-        f" {other} ({unit_name(second)}, n = {m:,}) when {done}, without retraining."
-        f" {_directions(first, second)} The cross marks the intact model; the line is the"
-        f" Pareto frontier; bars are 95% paired bootstrap intervals{exact_note(first, second)}.{shades}"
+    done = f"only the span's {words.adapters} are kept on"
+    if words.study == "ablated":
+        done = f"the span's {words.adapters} are {words.done}"
+    left, down = (
+        "closer to the intact model" if wording.is_distance(one) else "better" for one in (first, second)
+    )
+    directions = f"Left is {left}, down is {down}; gains are negative."
+    if left == down:
+        gains = "" if wording.is_distance(first) else "; gains are negative"
+        directions = f"Left and down is {left}{gains}."
+    return caption_of(
+        [
+            record.warning,
+            f"Each point is a contiguous span of layers: the {task} against the {other} when {done}, without "
+            "retraining.",
+            directions,
+            "The cross marks the intact model; the line is the Pareto frontier; bars are 95% paired"
+            f" bootstrap intervals{wording.exact_note(first, second)}.",
+            record.spans["n_layers"].nunique() > 1 and f"Darker points: more layers {words.done}.",
+        ]
     )

@@ -1,4 +1,4 @@
-"""All figures and tables of a set of results, as two tables of functions: a new figure is a row here.
+"""All figures and tables of a set of results: a new figure is a row of the table of functions.
 
 A figure's function yields the drawings that it makes of the studies it knows, and ignores the others.
 """
@@ -20,17 +20,14 @@ from . import (
     init_sweep,
     joint,
     modules,
-    paper_tables,
     race,
-    ranks,
-    size_robustness,
     span_curve,
     strengths,
-    table_layouts,
     tradeoff,
 )
+from .ablation_words import with_labels
 from .drawing import Drawing
-from .naming import with_labels
+from .table_layouts import tables
 from .tables import Table
 from .venues import FigureOptions
 
@@ -40,34 +37,19 @@ FIGURES: tuple[Callable[[Sequence[StudyRecord], FigureOptions], Iterator[Drawing
     modules.drawings,
     strengths.drawings,
     race.drawings,
-    ranks.drawings,
     attribution.drawings,
     joint.drawings,
     data_comparison.drawings,
     init_sweep.drawings,
     tradeoff.drawings,
     aggregate.drawings,
-    size_robustness.drawings,
-)
-TABLES: tuple[Callable[[Sequence[StudyRecord], FigureOptions], Iterator[Table]], ...] = (
-    table_layouts.removable_tables,
-    table_layouts.tradeoff_tables,
-    paper_tables.tasks_tables,
-    paper_tables.glue_tables,
-    table_layouts.sizes_tables,
+    aggregate.sizes_drawings,
 )
 
 
 @dataclass(frozen=True)
 class GalleryItem:
-    """A figure or a table on disk.
-
-    Attributes:
-        kind: ``figure`` or ``table``.
-        stem: common file name without suffix.
-        caption: caption for a paper.
-        files: paths in the order written.
-    """
+    """A ``figure`` or ``table`` on disk: its file name without suffix, its caption, and the paths written."""
 
     kind: str
     stem: str
@@ -84,15 +66,14 @@ def write_gallery(
         ResultsError: a table is not a grid of spans, the grids do not fit the width, the number of labels
             differs from that of ablations, a name in `only` is unknown, or a file cannot be written.
     """
-    drawings, tables = list(figures_of(studies, options)), list(tables_of(studies, options))
-    wanted = _chosen_stems([made.stem for made in (*drawings, *tables)], options.only)
-    figures = [
-        GalleryItem("figure", d.stem, d.caption, d.write(folder, options))
-        for d in drawings
-        if d.stem in wanted
-    ]
-    return figures + [
-        GalleryItem("table", t.stem, t.caption, t.write(folder)) for t in tables if t.stem in wanted
+    made: list[Drawing | Table] = [*figures_of(studies, options), *tables_of(studies, options)]
+    wanted = _chosen_stems([one.stem for one in made], options.only)
+    return [
+        GalleryItem("figure", one.stem, one.caption, one.write(folder, options))
+        if isinstance(one, Drawing)
+        else GalleryItem("table", one.stem, one.caption, one.write(folder))
+        for one in made
+        if one.stem in wanted
     ]
 
 
@@ -120,6 +101,4 @@ def figures_of(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterat
 
 def tables_of(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Table]:
     """Yield all tables of the studies; see `figures_of`."""
-    named = with_labels(studies, options.labels)
-    for tables in TABLES:
-        yield from tables(named, options)
+    yield from tables(with_labels(studies, options.labels), options)

@@ -16,23 +16,25 @@ from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 
 from adapter_probe.analysis.comparing import AverageRecord
-from adapter_probe.analysis.deltas import drop_points, span_order, span_units
+from adapter_probe.analysis.deltas import span_order, span_units
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
-from adapter_probe.wording import common_value, drop_name, is_distance, metric_name, sentence, tolerance_text
+from adapter_probe.wording import common_value, drop_name, metric_name, sentence, tolerance_text
 
 from . import style
 from .ablation_words import (
+    SpanRecord,
+    Words,
+    alike_ablations,
     checkpoint_sentences,
     common_metric,
-    done_to_span,
     drop_label,
-    over_spans,
+    gains_sentence,
+    ring_sentence,
     study_label,
-    tests_of,
     warnings_of,
 )
-from .attribution import attribution, legend_entries
-from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
+from .attribution import draw_shares
+from .drawing import SOURCE, Drawing, caption_of, identity_of, joined, undefined_text
 from .grid import Cells, number_size
 from .layout import (
     LOWEST_ROW,
@@ -46,18 +48,7 @@ from .layout import (
 )
 from .levels import add_bar, draw_colorbar
 from .modules import module_map
-from .naming import alike_ablations
-from .span_grid import (
-    Grid,
-    SpanRecord,
-    bar_label,
-    draw,
-    drawn_tolerance,
-    grid_of,
-    published_grid,
-    scale_of,
-    spread_grid,
-)
+from .span_grid import Grid, bar_label, draw, drawn_tolerance, grid_of, published_grid, scale_of, spread_grid
 from .venues import FigureOptions
 
 _WIDEST_SPREAD = "0.5\n± 0.5"  # text that cells must have room for, so that the spread is legible
@@ -83,20 +74,9 @@ def heatmap(
 ) -> Axes:
     """Draw an ablation's drops by span, their mean over several ablations, or the difference of two.
 
-    Args:
-        record: an ablation, an average or a comparison; of several stacks of layers, a grid for each. Of
-            ablations by module, see `modules.module_map`.
-        ax: Axes to draw on; by default the current Axes. A colour bar takes its room from it. Of an average
-            whose grid is too deep for numbers, the spread over the studies takes the right half, if that is
-            an inch and a half wide.
-        tolerance: tolerated drop, in percentage points, marked by the black line; ignored for differences.
-        paper: for an ablation, whether the published grid of the same task, if there is one, is drawn in the
-            right half of the axes.
-        colorbar: whether to draw a colour bar.
-        notes: whether to print task, scores and the legend of symbols in the empty corner.
-        spread: for an average, draw the standard deviation over the studies instead of the mean.
-        cmap: Matplotlib's colour map for the levels; by default this project's own colours.
-        annot: whether to print the numbers in cells that have room for them.
+    Arguments as of `adapter_probe.Ablation.heatmap` and `adapter_probe.Average.heatmap`. Of several stacks of
+    layers, a grid for each shares the axes' place. Of an average whose grid is too deep for numbers, the
+    spread over the studies takes the right half, if that is an inch and a half wide.
 
     Returns:
         the axes of the record's grid.
@@ -130,7 +110,7 @@ def heatmap(
         place.set_ylabel("" if grid.shows == "spread" or len(parts) > 1 else place.get_ylabel())
     if colorbar:
         line = drawn_tolerance(grids, tolerance)
-        draw_colorbar(scale, axes, bar_label(grids[0].label, line, grids[0].metric), line)
+        draw_colorbar(scale, axes, bar_label(grids[0].label, line, grids[0].words.metric), line)
     return ax
 
 
@@ -156,47 +136,32 @@ def beside(ax: Axes, n: int) -> list[Axes]:
 
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
-    """The figure of the ablations of every span, with its CSV and caption; another one of spans kept on.
-
-    Raises:
-        ResultsError: the grids do not fit the width.
-    """
+    """The figure of the ablations of every span, with its CSV and caption; another one of spans kept on."""
     for suffix, ablations in alike_ablations(studies):
         records = [record for record in ablations if span_order(record.spans) is None]
-        if records:
-            yield _drawing(records, options).renamed(suffix)
-
-
-def _drawing(records: Sequence[AblationRecord], options: FigureOptions) -> Drawing:
-    grids = [grid_of(record) for record in records]
-    grids = _with_published(grids) if options.paper else grids
-    published = ["accuracy"] if len(records) < len(grids) else []  # the published drops are drops in accuracy
-    metric = common_value([*(record.summary.metric for record in records), *published])
-    beside = records[0] if len(grids) == 1 and records[0].shares is not None else None
-    figure = heatmap_figure(grids, options, drop_label(records, metric), metric, beside)
-    names = " and ".join(dict.fromkeys(study_label(record) for record in records))
-    title = f"{names}: {drop_name(metric)} by span of layers {records[0].summary.done}"
-    caption = _caption(records, grids, options.tolerance, bool(beside and len(figure.axes) > 2))
-    return Drawing("heatmap", title, figure, _spans_drawn(grids), caption, identity_of(records))
+        if not records:
+            continue
+        grids = [grid_of(record) for record in records]
+        grids = _with_published(grids) if options.paper else grids
+        published = ["accuracy"] if len(records) < len(grids) else []  # in which the published drops are
+        metric = common_value([*(record.summary.metric for record in records), *published])
+        beside = records[0] if len(grids) == 1 and records[0].shares is not None else None
+        figure = heatmap_figure(grids, options, drop_label(records, metric), metric, beside)
+        names = " and ".join(dict.fromkeys(study_label(record) for record in records))
+        title = f"{names}: {drop_name(metric)} by span of layers {records[0].summary.done}"
+        caption = _caption(records, grids, options.tolerance, bool(beside and len(figure.axes) > 2))
+        named = [(grid.name, grid.frame) for grid in grids]
+        yield Drawing(f"heatmap{suffix}", title, figure, joined(named), caption, identity_of(records))
 
 
 def _with_published(grids: Sequence[Grid]) -> list[Grid]:
     """The grids, with each published grid after the last ablation of its task."""
-    theirs = [published_grid(grid.record.summary.task, grid.study) for grid in grids]
+    theirs = [published_grid(grid.record.summary.task, grid.words.study) for grid in grids]
     names = [None if grid is None else grid.notes[0] for grid in theirs]
     out: list[Grid] = []
     for index, (grid, published) in enumerate(zip(grids, theirs)):
         out += [grid] if published is None or names[index] in names[index + 1 :] else [grid, published]
     return out
-
-
-def _spans_drawn(grids: Sequence[Grid]) -> pd.DataFrame:
-    """The grids' frames concatenated, with a column that names each grid."""
-    named = []
-    for grid in grids:
-        named.append(grid.frame.copy())
-        named[-1].insert(0, "grid", grid.name)
-    return pd.concat(named, ignore_index=True) if len(named) > 1 else grids[0].frame
 
 
 def heatmap_figure(
@@ -233,8 +198,7 @@ def heatmap_figure(
         if with_shares:
             shares = figure.add_subplot(1, 2, 2)
             shares.set_box_aspect(1.0)
-            attribution(beside, shares, legend=False)
-            legend_below(figure, legend_entries([beside]))
+            legend_below(figure, draw_shares([beside], shares))
         spare = 72 * width - max(cells * _WIDEST_CELL, _SMALLEST_GRID) - 2 * _LABELS if alone else 0.0
         if spare > 0 and not with_shares:
             edge = spare / 144 / width  # of the figure's width, on either side
@@ -247,41 +211,27 @@ def _caption(
     records: Sequence[AblationRecord], grids: Sequence[Grid], tolerance: float, with_shares: bool
 ) -> str:
     frame = pd.concat([grid.frame for grid in grids], ignore_index=True)
-    metric, study = common_metric(records), records[0].summary.study
-    strength = records[0].summary.strength or 0.0
-    drop, marked = drop_name(metric), []
-    line, gains = drawn_tolerance(grids, tolerance), (drop_points(frame["delta_points"]) < 0).any()
+    metric, words = common_metric(records), Words.of(records[0])
+    drop, line = drop_name(metric), drawn_tolerance(grids, tolerance)
     units = [one for one in (span_units(record.spans) for record in records) if one is not None]
-    grouped = any((ends[:, 0] < ends[:, 1]).any() for ends in units)
-    one = "group of layers" if grouped else "layer"
-    if "significant" in frame:
-        marked.append(
-            "A ring, or in small cells a dot, marks a span that does not differ significantly from the intact"
-            f" model at 0.05 by {tests_of(records)}, Holm-corrected"
-            f"{over_spans(one.spans for one in records)}."
-        )
-    if "non_monotone" in frame and frame["non_monotone"].eq(True).any():
-        marked.append(
-            f"A triangle marks a span with a smaller {drop} than a shorter span inside it (simultaneous 95%"
-            " paired bootstrap bound over the spans inside it; not corrected over spans)."
-        )
+    one = "group of layers" if any((ends[:, 0] < ends[:, 1]).any() for ends in units) else "layer"
     return caption_of(
         [
             *warnings_of(records),
-            f"{sentence(drop_label(records, metric))} when {done_to_span(study, strength)}.",
-            f"Rows: the first layer {records[0].summary.done}, columns: the last; green frames mark "
-            f"{'single groups of layers' if grouped else 'single layers'}.",
-            f"The black line separates spans with a {drop} of at most"
-            f" {tolerance_text(tolerance, metric)} from the others."
-            if line is not None
-            else "",
+            f"{sentence(drop_label(records, metric))} when {words.done_to_span()}.",
+            f"Rows: the first layer {words.done}, columns: the last; green frames mark single "
+            f"{one.replace('group', 'groups') if ' ' in one else 'layers'}.",
+            line is not None
+            and f"The black line separates spans with a {drop} of at most {tolerance_text(line, metric)} "
+            "from the others.",
             *checkpoint_sentences(records),
-            f"Blue cells, with a minus sign: the {metric_name(metric)} improves."
-            if gains and not is_distance(metric)
-            else "",
-            *marked,
-            f"Right: the share of each {one} in the whole, and the {one} alone." if with_shares else "",
-            PUBLISHED if len(records) < len(grids) else "",
-            undefined_text(int(frame["delta_points"].isna().sum()), "Crossed-out spans"),
+            gains_sentence(frame, metric, metric_name(metric)),
+            ring_sentence(records, [frame]),
+            frame.get("non_monotone", pd.Series(dtype=bool)).eq(True).any()
+            and f"A triangle marks a span with a smaller {drop} than a shorter span inside it (simultaneous "
+            "95% paired bootstrap bound over the spans inside it; not corrected over spans).",
+            with_shares and f"Right: the share of each {one} in the whole, and the {one} alone.",
+            len(records) < len(grids) and PUBLISHED,
+            undefined_text(frame["delta_points"].isna().sum(), "Crossed-out spans"),
         ]
     )

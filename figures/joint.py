@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from matplotlib.figure import Figure
-
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.wording import (
     drawn_units,
     drop_label,
-    drop_name,
     examples_text,
     is_distance,
     score_text,
@@ -20,13 +17,12 @@ from adapter_probe.wording import (
 )
 
 from . import style
-from .ablation_words import done_to_span, over_spans
+from .ablation_words import Words, at_level
 from .drawing import Drawing, caption_of
 from .heatmap import PUBLISHED, heatmap_figure, spread_fits
 from .modules import joint_drawing
-from .span_curve import curve_figure, of_lines
+from .span_curve import curve_figure, line_of_spans, of_lines
 from .span_grid import Grid, drawn_tolerance, grid_of, published_grid, spread_grid
-from .span_line import span_line
 from .venues import FigureOptions
 
 _MARGIN = 0.5  # inches: width of the labels next to a grid
@@ -37,9 +33,6 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
 
     Of means whose cells are too small for two numbers, a second grid shows the spread; on request the
     published grid stands beside that of the means.
-
-    Raises:
-        ResultsError: the grids do not fit the width.
     """
     for record in studies:
         if isinstance(record, (AverageRecord, ComparisonRecord)):
@@ -49,7 +42,12 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
             stem = "comparison" if isinstance(record, ComparisonRecord) else "average"
             grids = _grids(record, options)
             title = f"{grids[0].label}: {', '.join(record.names)}"
-            figure = _figure(record, grids, options)
+            if span_order(record.in_stacks[0].spans) is not None:
+                figure = curve_figure([line_of_spans(part) for part in record.in_stacks], options)
+            else:
+                mixed = _has_published(record, grids) and record.metric != "accuracy"
+                label = f"mean {drop_label(None)}" if mixed else grids[0].label  # drops in two metrics
+                figure = heatmap_figure(grids, options, label, None if mixed else record.metric)
             caption = _caption(record, grids, options.tolerance)
             yield Drawing(stem, title, figure, record.spans, caption, {"studies": dict(record.identity)})
 
@@ -68,75 +66,47 @@ def _grids(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> 
     return grids
 
 
-def _figure(
-    record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], options: FigureOptions
-) -> Figure:
-    if lines := [line for part in record.in_stacks if (line := span_line(part)) is not None]:
-        return curve_figure(lines, options)
-    label, mixed = grids[0].label, _has_published(record, grids) and record.metric != "accuracy"
-    if mixed:
-        label = f"mean {drop_label(None)}"  # the published drops are drops in accuracy
-    return heatmap_figure(grids, options, label, None if mixed else record.metric)
-
-
 def _has_published(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid]) -> bool:
     return len(grids) > 1 and grids[-1].shows == "drops" and len(record.in_stacks) == 1
 
 
 def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], tolerance: float) -> str:
     metric, names, frame = record.metric, record.names, record.in_stacks[0].spans
-    is_grid = span_order(frame) is None
-    drop = drop_label(metric)
+    is_grid, words, drop = span_order(frame) is None, Words.of(record), drop_label(record.metric)
     scores = ", ".join(score_text(score, metric) for score in record.intact_scores)
     about = examples_text(record.n_examples, metric)
     about += "" if is_distance(metric) else f", intact {scores}"
-    how = (record.study, record.strength)
-    done = done_to_span(*how) if is_grid else of_lines([frame], *how)
-    mark = "A ring" if is_grid else "A hollow dot"
+    done, within = (
+        words.done_to_span() if is_grid else of_lines([frame], words),
+        tolerance_text(tolerance, metric),
+    )
     if isinstance(record, ComparisonRecord):
         what, test = "difference", f"a two-sided paired bootstrap test over {drawn_units(metric)}"
         drawn = f"Difference of the {drop} when {done}: {names[1]} minus {names[0]} ({about})."
+        marks = [f"Red cells: the {words.drop} is larger in {names[1]}, blue cells: smaller."]
     else:
         what, test = "mean", f"a two-sided bootstrap test over studies and {drawn_units(metric)}"
         drawn = f"Mean {drop} over {len(names)} studies ({', '.join(names)}; {about}) when {done}."
+        marks = [
+            "The standard deviation over the studies is printed below each mean or, where cells are too"
+            " small, drawn as a second grid on the same scale.",
+            drawn_tolerance(grids, tolerance) is not None
+            and f"The black line separates spans with a mean of at most {within} from the others.",
+        ]
+    if not is_grid:
+        mark = "Blue bars show" if span_order(frame) == "apart" else "The band is"
+        marks = ["ci_low_points" in record.spans and f"{mark} the 95% bootstrap interval."]
+        if isinstance(record, AverageRecord):
+            marks.append("Grey bars are one standard deviation over the studies.")
+            marks.append(f"The dashed line is a mean {words.drop} of {within}.")
     return caption_of(
         [
-            record.warning or "",
+            record.warning,
             drawn,
-            *(_grid_marks(record, grids, tolerance) if is_grid else _curve_marks(record, tolerance)),
-            f"{mark} marks a span whose {what} is not significant at 0.05 by {test}, Holm-corrected"
-            f"{over_spans([record.spans])}."
-            if "significant" in record.spans
-            else "",
-            PUBLISHED if _has_published(record, grids) else "",
+            *marks,
+            "significant" in record.spans
+            and f"{'A ring' if is_grid else 'A hollow dot'} marks a span whose {what} is not significant "
+            f"{at_level(test, [record.spans])}.",
+            _has_published(record, grids) and PUBLISHED,
         ]
     )
-
-
-def _grid_marks(
-    record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], tolerance: float
-) -> list[str]:
-    """Sentences on the cells and the line of a grid of means or differences."""
-    if isinstance(record, ComparisonRecord):
-        name = drop_name(record.metric)
-        return [f"Red cells: the {name} is larger in {record.names[1]}, blue cells: smaller."]
-    within = tolerance_text(tolerance, record.metric)
-    line = f"The black line separates spans with a mean of at most {within} from the others."
-    return [
-        "The standard deviation over the studies is printed below each mean or, where cells are too small,"
-        " drawn as a second grid on the same scale.",
-        line if drawn_tolerance(grids, tolerance) is not None else "",
-    ]
-
-
-def _curve_marks(record: AverageRecord | ComparisonRecord, tolerance: float) -> list[str]:
-    """Sentences on the band, the bars and the line of a curve of means or differences."""
-    marks = []
-    if "ci_low_points" in record.spans:
-        apart = span_order(record.in_stacks[0].spans) == "apart"
-        marks.append(f"{'Blue bars show' if apart else 'The band is'} the 95% bootstrap interval.")
-    if isinstance(record, AverageRecord):
-        marks.append("Grey bars are one standard deviation over the studies.")
-        within = tolerance_text(tolerance, record.metric)
-        marks.append(f"The dashed line is a mean {drop_name(record.metric)} of {within}.")
-    return marks

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 from matplotlib import colormaps
@@ -44,193 +43,81 @@ _LESS = (*GAIN_COLOURS, "#08306b")
 
 
 @dataclass(frozen=True)
-class DropScale:
-    """Levels for a set of drops. Drops in points, positive = loss.
-
-    A level is a whole number: 1 is a drop of 0 to 0.5, 2 up to 1, ... 8 up to 50, 9 beyond; -1 is a gain up
-    to 1 point, -2 up to 2, ... The last level shown on either side is open.
+class Scale:
+    """Levels for a set of values, mostly in points; positive = loss. A level includes its outer edge.
 
     Attributes:
-        n_gains: gain levels shown; 0 where there cannot be any.
-        beyond: whether the level beyond the last edge is shown.
-        colormap: a map to take the colours from instead of this project's.
+        edges: edges on the colour bar, ascending.
+        shown: the colours below the first edge, between the edges, and above the last.
+        below: whether there is a level below the first edge, which is open.
+        beyond: likewise above the last.
+        gains_below: values below this have the colours of gains.
     """
 
-    n_gains: int = 1
+    edges: tuple[float, ...]
+    shown: tuple[str, ...]
+    below: bool = False
     beyond: bool = False
-    colormap: Colormap | None = None
+    gains_below: float = -np.inf
 
-    def recoloured(self, colormap: str | Colormap | None) -> DropScale:
-        """The same levels in the colours of a map; None for this project's own.
+    def recoloured(self, colormap: str | Colormap | None) -> Scale:
+        """The same levels in the colours of a map, from end to end; None for the same colours.
 
         Raises:
             ResultsError: there is no such map.
         """
-        return replace(self, colormap=_map_of(colormap))
-
-    @property
-    def below(self) -> bool:
-        """Whether there is a level below the first edge."""
-        return self.n_gains > 0
-
-    @classmethod
-    def spanning(cls, drops: np.ndarray, gains: bool = True) -> DropScale:
-        """The smallest scale that covers all `drops` (any shape; NaN is skipped).
-
-        Args:
-            gains: whether there can be gains, which distances from the intact model have not.
-        """
-        finite = np.asarray(drops)[np.isfinite(drops)]
-        gain = float(-finite.min(initial=0.0))
-        loss = float(finite.max(initial=0.0))
-        n_gains = 1 + sum(edge < gain for edge in GAIN_EDGES) if gains else 0
-        return cls(n_gains, loss > DROP_EDGES[-1])
-
-    def levels(self, drops: np.ndarray) -> np.ndarray:
-        """Level of each drop, int64 of the same shape. NaN is not allowed."""
-        drops = np.asarray(drops, dtype=np.float64)
-        if np.isnan(drops).any():
-            raise ValueError("an undefined drop has no level")
-        loss = np.maximum(np.searchsorted(DROP_EDGES, drops, side="left"), 1)
-        gain = np.minimum(np.searchsorted(GAIN_EDGES, -drops, side="left") + 1, self.n_gains)
-        return np.where((drops < 0) & self.below, -gain, loss)
-
-    def colours(self, drops: np.ndarray) -> list[str]:
-        """Colour of each drop `[drops]`, as hex; NaN is not allowed."""
-        return _colours(self, drops)
-
-    def is_gain(self, drops: np.ndarray) -> np.ndarray:
-        """Where a drop has the colour of a gain, bool of the same shape."""
-        return drops < 0
-
-    @property
-    def edges(self) -> tuple[float, ...]:
-        """Edges on the colour bar in ascending order of drop; gains are negative."""
-        return (*(-edge for edge in reversed(GAIN_EDGES[: max(0, self.n_gains - 1)])), *DROP_EDGES)
-
-    @property
-    def shown(self) -> list[str]:
-        """Colours below the first edge, between the edges and, if there is such a level, above the last."""
-        gains = list(reversed(GAIN_COLOURS[: self.n_gains]))
-        return _taken_from(self.colormap, [*gains, *DROP_COLOURS[: len(DROP_EDGES) - 1 + self.beyond]])
-
-
-@dataclass(frozen=True)
-class DivergingScale:
-    """Levels for values around 0, points; positive = more loss.
-
-    A level is a whole number: 0 up to half a point on either side, 1 up to 1 point, ... The last level shown
-    on either side is open.
-
-    Attributes:
-        n_less: levels below 0, at least 1.
-        n_more: likewise above 0.
-        colormap: a map to take the colours from instead of this project's.
-    """
-
-    n_less: int = 1
-    n_more: int = 1
-    colormap: Colormap | None = None
-
-    def recoloured(self, colormap: str | Colormap | None) -> DivergingScale:
-        """The same levels in other colours; see `DropScale.recoloured`."""
-        return replace(self, colormap=_map_of(colormap))
-
-    @property
-    def below(self) -> bool:
-        """Always: the level below the first edge is shown."""
-        return True
-
-    @property
-    def beyond(self) -> bool:
-        """Always: the level beyond the last edge is shown."""
-        return True
-
-    @classmethod
-    def spanning(cls, values: np.ndarray) -> DivergingScale:
-        """The smallest scale, of at least two levels on either side, that covers all `values` but NaN."""
-        finite = np.round(np.asarray(values)[np.isfinite(values)], 9)
-        counts = (
-            int(np.searchsorted(DIVERGING_EDGES, side * finite, side="left").max(initial=1))
-            for side in (-1, 1)
-        )
-        return cls(*(max(2, count) for count in counts))
-
-    @property
-    def edges(self) -> tuple[float, ...]:
-        """Edges on the colour bar, ascending."""
-        return (
-            *(-edge for edge in reversed(DIVERGING_EDGES[: self.n_less])),
-            *DIVERGING_EDGES[: self.n_more],
-        )
-
-    @property
-    def shown(self) -> list[str]:
-        """Colours below the first edge, between the edges, and above the last."""
-        own = [*reversed(_LESS[: self.n_less]), _NEUTRAL, *_MORE[: self.n_more]]
-        return _taken_from(self.colormap, own)
-
-    def is_gain(self, values: np.ndarray) -> np.ndarray:
-        """Where a value has one of the colours below 0, bool of the same shape."""
-        return np.round(values, 9) < -DIVERGING_EDGES[0]
+        if colormap is None:
+            return self
+        if not isinstance(colormap, Colormap):
+            if not isinstance(colormap, str) or colormap not in colormaps:
+                raise ResultsError(must_be("cmap", "a name, such as 'viridis', or a Colormap", colormap))
+            colormap = colormaps[colormap]
+        return replace(self, shown=tuple(map(to_hex, colormap(np.linspace(0, 1, len(self.shown))))))
 
     def colours(self, values: np.ndarray) -> list[str]:
         """Colour of each value `[values]`, as hex; NaN is not allowed."""
-        return _colours(self, values)
-
-
-@dataclass(frozen=True)
-class LevelScale:
-    """One colour for each of the values 1, 2, ..., which are no amounts.
-
-    Attributes:
-        shown: the colours.
-    """
-
-    shown: tuple[str, ...]
-    below: ClassVar = False
-    beyond: ClassVar = False
-
-    @property
-    def edges(self) -> tuple[float, ...]:
-        """Edges between the values."""
-        return tuple(level + 0.5 for level in range(len(self.shown) + 1))
+        colours = mappable(self)
+        return [to_hex(colours.to_rgba(value)) for value in as_drawn(values)]
 
     def is_gain(self, values: np.ndarray) -> np.ndarray:
-        """Nowhere, bool of the same shape."""
-        return np.zeros(np.shape(values), dtype=bool)
-
-    def colours(self, values: np.ndarray) -> list[str]:
-        """Colour of each value `[values]`, as hex; NaN is not allowed."""
-        return _colours(self, values)
+        """Where a value has the colour of a gain, bool of the same shape."""
+        return np.round(values, 9) < self.gains_below
 
 
-Scale = DropScale | DivergingScale | LevelScale
+def drop_scale(drops: np.ndarray, gains: bool = True) -> Scale:
+    """The smallest scale that covers all `drops` (any shape; NaN is skipped).
+
+    Args:
+        gains: whether there can be gains, which distances from the intact model have not.
+    """
+    finite = np.asarray(drops)[np.isfinite(drops)]
+    gain, beyond = float(-finite.min(initial=0.0)), bool(finite.max(initial=0.0) > DROP_EDGES[-1])
+    n_gains = 1 + sum(edge < gain for edge in GAIN_EDGES) if gains else 0
+    edges = (*(-edge for edge in reversed(GAIN_EDGES[: max(0, n_gains - 1)])), *DROP_EDGES)
+    colours = (*reversed(GAIN_COLOURS[:n_gains]), *DROP_COLOURS[: len(DROP_EDGES) - 1 + beyond])
+    return Scale(edges, colours, gains, beyond, 0.0)
 
 
-def _map_of(colormap: str | Colormap | None) -> Colormap | None:
-    if colormap is None or isinstance(colormap, Colormap):
-        return colormap
-    if not isinstance(colormap, str) or colormap not in colormaps:
-        raise ResultsError(must_be("cmap", "a name, such as 'viridis', or a Colormap", colormap))
-    return colormaps[colormap]
+def difference_scale(values: np.ndarray) -> Scale:
+    """The smallest scale with a neutral middle and two levels or more on either side that covers `values`."""
+    finite = np.round(np.asarray(values)[np.isfinite(values)], 9)
+    less, more = (
+        max(2, int(np.searchsorted(DIVERGING_EDGES, side * finite, side="left").max(initial=1)))
+        for side in (-1, 1)
+    )
+    edges = (*(-edge for edge in reversed(DIVERGING_EDGES[:less])), *DIVERGING_EDGES[:more])
+    return Scale(edges, (*reversed(_LESS[:less]), _NEUTRAL, *_MORE[:more]), True, True, -DIVERGING_EDGES[0])
 
 
-def _taken_from(colormap: Colormap | None, own: list[str]) -> list[str]:
-    """As many colours of a map, from end to end, as there are own ones; without a map the own ones."""
-    return own if colormap is None else [to_hex(c) for c in colormap(np.linspace(0, 1, len(own)))]
-
-
-def _colours(scale: Scale, values: np.ndarray) -> list[str]:
-    colours = mappable(scale)
-    return [to_hex(colours.to_rgba(value)) for value in as_drawn(values)]
+def verdict_scale(colours: Sequence[str]) -> Scale:
+    """One colour for each of the values 1, 2, ..., which are no amounts."""
+    return Scale(tuple(level + 0.5 for level in range(len(colours) + 1)), tuple(colours))
 
 
 def mappable(scale: Scale) -> ScalarMappable:
     """The scale as Matplotlib's norm and colour map, for values that went through `as_drawn`."""
-    shown = scale.shown
-    inner = ListedColormap(shown[scale.below : len(shown) - scale.beyond])
-    inner = inner.with_extremes(under=shown[0], over=shown[-1])
+    inner = ListedColormap(scale.shown[scale.below : len(scale.shown) - scale.beyond])
+    inner = inner.with_extremes(under=scale.shown[0], over=scale.shown[-1])
     return ScalarMappable(BoundaryNorm(scale.edges, inner.N), inner)
 
 
@@ -291,17 +178,12 @@ def draw_colorbar(
             line = bar.ax.axhline if upright else bar.ax.axvline
             line(tolerance, color=colour, linewidth=width * style.scale_factor())
     bar.set_label(label, linespacing=1.1)
-    if isinstance(scale, DropScale) and scale.below:
+    if scale.below and scale.gains_below == 0:
         at = {"xy": (1, -0.05), "xytext": (2, 0), "ha": "left", "va": "top"}
         if not upright:
             at = {"xy": (-0.05, 0.5), "xytext": (-3, 0), "ha": "right", "va": "center"}
-        bar.ax.annotate(
-            "gain (−)",
-            xycoords="axes fraction",
-            textcoords="offset points",
-            size=style.tick_size(),
-            **at,
-        )
+        at |= {"xycoords": "axes fraction", "textcoords": "offset points", "size": style.tick_size()}
+        bar.ax.annotate("gain (−)", **at)
     return bar
 
 

@@ -18,24 +18,34 @@ from matplotlib.figure import Figure
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import drop_points
-from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
+from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.spans import ALL_MODULES
-from adapter_probe.wording import cell_text, done_text, drop_name, is_distance, sentence, span_text
+from adapter_probe.wording import cell_text, sentence, span_text
 
 from . import style
-from .ablation_words import checkpoint_sentences, drop_label, over_spans, study_label, tests_of, warnings_of
-from .drawing import Drawing, caption_of, identity_of, undefined_text
-from .grid import Cells, cell_size, draw_cells, number_layers, number_size
+from .ablation_words import (
+    SpanRecord,
+    Words,
+    alike_ablations,
+    at_level,
+    checkpoint_sentences,
+    drop_label,
+    gains_sentence,
+    ring_sentence,
+    study_label,
+    warnings_of,
+)
+from .drawing import Drawing, caption_of, identity_of, suffix_of, undefined_text
+from .grid import Cells, cell_size, draw_cells, draw_rings, number_layers, number_size
 from .layout import LOWEST_ROW, before_drawing, fit_height, new_figure, title_above
 from .levels import Scale, add_bar, draw_colorbar
-from .marks import draw_rings
-from .naming import alike_ablations, suffix_of
-from .span_grid import Grid, SpanRecord, grid_of, marked_cells, scale_of
+from .span_grid import Grid, grid_of, marked_cells, scale_of
 from .venues import FigureOptions
 
 _GAP = 2.4  # units: between the single cells and those of several together
 _WIDEST_CELL = 24.0  # points
 _FEWEST_WORDS = 18  # of a tick's size: the width that the notes above a map need
+_LAYOUT = "The last row has all modules of a layer, the last column a module in all layers."
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,18 +62,14 @@ class _ModuleCells(Cells):
         """The map of a table with the columns `module`, `first`, `last` and `n_layers`."""
         modules = sorted(dict.fromkeys(frame["module"]), key=ALL_MODULES.__eq__)  # that row last
         ends = list(zip(frame["first"].tolist(), frame["last"].tolist()))
-        columns = sorted(set(ends), key=lambda span: (span == _whole(frame), span))
+        whole = int(frame["first"].min()), int(frame["last"].max())
+        columns = sorted(set(ends), key=lambda span: (span == whole, span))
         names = [span_text(*span) for span in columns]
         if len(names) > 1:
             names[-1] = "all"
         rows = [modules.index(name) for name in frame["module"]]
         places = np.column_stack([rows, [columns.index(span) for span in ends]])
         return cls(np.array(modules, dtype=object), np.array(names, dtype=object), places)
-
-
-def _whole(frame: pd.DataFrame) -> tuple[int, int]:
-    """First and last of all layers of a map."""
-    return int(frame["first"].min()), int(frame["last"].max())
 
 
 def module_map(
@@ -75,19 +81,7 @@ def module_map(
     cmap: str | Colormap | None = None,
     annot: bool = True,
 ) -> Axes:
-    """Draw the drops of an ablation by module, their mean over several, or the difference of two.
-
-    Args:
-        record: an ablation by module, or an average or a comparison of some; the first stack of several.
-        ax: Axes to draw on; by default the current Axes. A colour bar takes its room from it.
-        colorbar: whether to draw a colour bar.
-        notes: whether to print task and scores above the map.
-        cmap: Matplotlib's colour map for the levels; by default this project's own colours.
-        annot: whether to print the numbers in cells that have room for them.
-
-    Raises:
-        ResultsError: there is no such colour map.
-    """
+    """Draw the drops by module, of the first stack of several; arguments as of `heatmap.heatmap`."""
     ax = plt.gca() if ax is None else ax
     grid = grid_of(record.in_stacks[0])
     scale = scale_of([grid]).recoloured(cmap)
@@ -100,17 +94,17 @@ def module_map(
 def _draw(grid: Grid, ax: Axes, scale: Scale, notes: bool, numbers: bool = True) -> None:
     frame, cells = grid.frame, _ModuleCells.of(grid.frame)
     drops = drop_points(frame["delta_points"])
-    texts = [cell_text(drop, grid.metric) if numbers else "" for drop in drops]
+    texts = [cell_text(drop, grid.words.metric) if numbers else "" for drop in drops]
     draw_cells(cells, drops, ax, scale=scale, texts=texts)
     if (unsure := marked_cells(frame, "significant", False)).any():
         draw_rings(ax, cells.positions[unsure])
     rows, columns = len(cells.firsts), len(cells.lasts)
     ax.set_yticks(np.arange(rows) + 0.5, [style.escape_mathtext(name) for name in cells.firsts])
-    if any("–" in name for name in cells.lasts):  # groups of layers
+    if grouped := any("–" in name for name in cells.lasts):
         ax.set_xticks(np.arange(columns) + 0.5, cells.lasts, rotation=90)
     else:
         number_layers(ax.xaxis, cells.lasts)
-    ax.set_xlabel(f"layer{'s' if any('–' in name for name in cells.lasts) else ''} {grid.done}")
+    ax.set_xlabel(f"layer{'s' if grouped else ''} {grid.words.done}")
     ax.set_ylabel("module")
     lines = [ax.axhline(rows - 1), ax.axvline(columns - 1)] if rows > 1 and columns > 1 else []
 
@@ -130,12 +124,24 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
     """The map of each ablation by module, with its CSV and caption."""
     for suffix, records in alike_ablations(studies, by_module=True):
         for record in records:
-            grid = grid_of(record)
-            drop, done = drop_name(record.summary.metric), record.summary.done
-            title = f"{study_label(record)}: {drop} by layer and module {done}"
-            figure, own = map_figure([grid], options), suffix_of(record, records)
-            identity = identity_of([record])
-            yield Drawing(f"modules{suffix}{own}", title, figure, record.spans, _caption(record), identity)
+            metric, words, frame = record.summary.metric, Words.of(record), record.spans
+            how = "are kept on, all others being off," if words.study == "kept" else f"are {words.done}"
+            caption = caption_of(
+                [
+                    *warnings_of([record]),
+                    f"{sentence(drop_label([record], metric))} when the {words.adapters} of one kind of"
+                    f" module in one layer {how} without retraining.",
+                    _LAYOUT,
+                    *checkpoint_sentences([record]),
+                    gains_sentence(frame, metric, "model"),
+                    ring_sentence([record], [frame], "cell"),
+                    undefined_text(frame["delta_points"].isna().sum(), "Crossed-out cells"),
+                ]
+            )
+            stem = f"modules{suffix}{suffix_of(record, records)}"
+            title = f"{study_label(record)}: {words.drop} by layer and module {words.done}"
+            figure = map_figure([grid_of(record)], options)
+            yield Drawing(stem, title, figure, frame, caption, identity_of([record]))
 
 
 def map_figure(grids: Sequence[Grid], options: FigureOptions) -> Figure:
@@ -161,48 +167,20 @@ def map_figure(grids: Sequence[Grid], options: FigureOptions) -> Figure:
 
 def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> Drawing:
     """The map of an average or a comparison of ablations by module."""
-    stem = "comparison" if isinstance(record, ComparisonRecord) else "average"
+    stem, names = "average", ", ".join(record.names)
+    if isinstance(record, ComparisonRecord):
+        stem, names = "comparison", f"{record.names[1]} minus {record.names[0]}"
     grids = [grid_of(part) for part in record.in_stacks]
-    names = f"{record.names[1]} minus {record.names[0]}" if stem == "comparison" else ", ".join(record.names)
+    label = grids[0].label
     caption = caption_of(
         [
-            record.warning or "",
-            f"{sentence(grids[0].label)} by layer and module {done_text(record.study, record.strength)}: "
-            f"{names}.",
+            record.warning,
+            f"{sentence(label)} by layer and module {Words.of(record).done}: {names}.",
             _LAYOUT,
-            "A ring marks a cell that is not significant at 0.05 by a two-sided bootstrap test, "
-            f"Holm-corrected{over_spans([record.spans], 'cells')}."
-            if "significant" in record.spans
-            else "",
+            "significant" in record.spans
+            and "A ring marks a cell that is not significant "
+            f"{at_level('a two-sided bootstrap test', [record.spans], 'cells')}.",
         ]
     )
-    figure, title = map_figure(grids, options), f"{grids[0].label} by layer and module: {names}"
-    return Drawing(stem, title, figure, record.spans, caption, {"studies": dict(record.identity)})
-
-
-_LAYOUT = "The last row has all modules of a layer, the last column a module in all layers."
-
-
-def _caption(record: AblationRecord) -> str:
-    metric, frame = record.summary.metric, record.spans
-    drops = drop_points(frame["delta_points"])
-    how = "are kept on, all others being off,"
-    if record.summary.study != "kept":
-        how = f"are {record.summary.done}"
-    return caption_of(
-        [
-            *warnings_of([record]),
-            f"{sentence(drop_label([record], metric))} when the adapters of one kind of module in one layer "
-            f"{how} without retraining.",
-            _LAYOUT,
-            *checkpoint_sentences([record]),
-            "Blue cells, with a minus sign: the model improves."
-            if (drops < 0).any() and not is_distance(metric)
-            else "",
-            "A ring, or in small cells a dot, marks a cell that does not differ significantly from the intact"
-            f" model at 0.05 by {tests_of([record])}, Holm-corrected{over_spans([frame], 'cells')}."
-            if "significant" in frame
-            else "",
-            undefined_text(int(frame["delta_points"].isna().sum()), "Crossed-out cells"),
-        ]
-    )
+    title, identity = f"{label} by layer and module: {names}", {"studies": dict(record.identity)}
+    return Drawing(stem, title, map_figure(grids, options), record.spans, caption, identity)

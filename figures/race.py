@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from matplotlib import pyplot as plt
@@ -11,30 +12,19 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from adapter_probe import wording
 from adapter_probe.analysis.deltas import drop_points, span_order
 from adapter_probe.analysis.racing import ASSUMED, BEYOND, CHOSEN, LEFT, NEEDLESS, UNDEFINED, WITHIN
 from adapter_probe.analysis.study_records import RaceRecord, StudyRecord
-from adapter_probe.wording import (
-    drop_name,
-    metric_name,
-    percent_text,
-    printable,
-    sentence,
-    share_text,
-    task_label,
-    unit_name,
-)
 
 from . import style
 from .curves import tidy_axes
-from .drawing import Drawing, caption_of, identity_of, undefined_text
-from .grid import Cells, draw_cells, number_layers
+from .drawing import Drawing, caption_of, identity_of, of_kind, undefined_text
+from .grid import Cells, draw_cells, write_notes
 from .layout import one_panel
-from .legends import LegendEntry, add_legend, leave_room
-from .levels import LevelScale
-from .marks import write_notes
-from .naming import suffix_of
-from .span_line import SpanLine
+from .legends import LegendEntry, with_legend
+from .levels import verdict_scale
+from .span_curve import layers_axis
 from .venues import FigureOptions
 
 # In order of lightness, so that the verdicts differ in greyscale too; numbers are in black or white.
@@ -47,50 +37,42 @@ _MARKS = {1.0: "o", 2.0: "s", 3.0: "d", 4.0: "d"}
 
 
 def race(record: RaceRecord, ax: Axes | None = None, *, notes: bool = True) -> Axes:
-    """Draw the verdict on every span of a race, with a legend.
-
-    Args:
-        ax: Axes to draw on; by default the current Axes. The current rcParams apply.
-        notes: whether to print task, answer and certainty in the empty corner.
-    """
+    """Draw the verdict on every span of a race, with a legend, and on request notes in the empty corner."""
+    if span_order(record.spans) is not None:
+        return with_legend(ax, partial(_draw_line, record))
     ax = plt.gca() if ax is None else ax
-    entries = _draw(record, ax, notes)
-    if span_order(record.spans) is None:
-        ax.legend(
-            *zip(*entries), loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False,
-            fontsize=style.tick_size(), handlelength=1.2,
-        )  # fmt: skip
-    else:
-        leave_room(ax, len(entries))
-        add_legend(ax, entries)
+    ax.legend(
+        *zip(*_draw_grid(record, ax, notes)), loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2,
+        frameon=False, fontsize=style.tick_size(), handlelength=1.2,
+    )  # fmt: skip
     return ax
 
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
     """The figure of each race, with its CSV and caption."""
-    found = [study for study in studies if isinstance(study, RaceRecord)]
-    for record in found:
-        grid = span_order(record.spans) is None
-        wide = grid and record.spans["last"].nunique() > _MOST_IN_HALF
+    for record, suffix in of_kind(studies, RaceRecord):
+        draw, aspect, wide = partial(_draw_line, record), 0.7, False
+        if span_order(record.spans) is None:
+            draw, aspect = partial(_draw_grid, record), 1.0
+            wide = record.spans["last"].nunique() > _MOST_IN_HALF
         placed = replace(options, column=options.column or ("full" if wide else "half"))
-        aspect = 1.0 if grid else 0.7
-        figure = one_panel(lambda ax, record=record: _draw(record, ax, True), placed, aspect, aspect)
-        title = f"{task_label(record.summary.task)}: verdicts on spans of layers {record.summary.done}"
-        made = Drawing("race", title, figure, record.spans, _caption(record), identity_of([record]))
-        yield made.renamed(suffix_of(record, found))
+        figure = one_panel(draw, placed, aspect, aspect)
+        title = (
+            f"{wording.task_label(record.summary.task)}: verdicts on spans of layers {record.summary.done}"
+        )
+        caption, identity = _caption(record), identity_of([record])
+        yield Drawing(f"race{suffix}", title, figure, record.spans, caption, identity)
 
 
-def _draw(record: RaceRecord, ax: Axes, notes: bool) -> list[LegendEntry]:
+def _draw_grid(record: RaceRecord, ax: Axes, notes: bool = True) -> list[LegendEntry]:
     """Draw a race without a legend; the legend's entries."""
-    if span_order(record.spans) is not None:
-        return _draw_line(record, ax)
     frame, cells = record.spans, Cells.of(record.spans)
     looks = [_LOOKS[decision] for decision in frame["decision"]]
     texts = [f"{n:,}" if n else "" for n in frame["n_examples"].tolist()]
-    scale = LevelScale(tuple({value: colour for value, colour in _LOOKS.values() if value == value}.values()))
-    draw_cells(
-        cells, np.array([value for value, _ in looks]), ax, scale=scale, texts=texts, studied=_done(record)
-    )
+    colours = {value: colour for value, colour in _LOOKS.values() if value == value}
+    scale = verdict_scale(list(colours.values()))
+    done = record.summary.done + (f" ({record.summary.stack})" if record.summary.stack else "")
+    draw_cells(cells, np.array([value for value, _ in looks]), ax, scale=scale, texts=texts, studied=done)
     if notes:
         write_notes(ax, _notes(record), cells)
     words = _words(record)
@@ -104,11 +86,10 @@ def _draw(record: RaceRecord, ax: Axes, notes: bool) -> list[LegendEntry]:
 def _draw_line(record: RaceRecord, ax: Axes) -> list[LegendEntry]:
     """Spans that form a line: the drop on the examples read, between its bounds, and how many they are."""
     frame, unit, said = record.spans, style.scale_factor(), record.summary
-    line = SpanLine(frame, [], joint_metric=said.metric, joint_strength=said.strength or 0.0)
     x, drops = np.arange(len(frame)), drop_points(frame["delta_points"])
     tidy_axes(ax)
     ax.grid(False, axis="x")
-    dashes = {"color": style.line_colour(), "linewidth": 0.9 * unit, "linestyle": (0, (4, 2))}
+    dashes = style.dashed(style.line_colour(), 0.9)
     limit = said.goal.startswith("least")
     if not limit:
         ax.axhline(said.within_points, zorder=1, **dashes)
@@ -129,25 +110,18 @@ def _draw_line(record: RaceRecord, ax: Axes) -> list[LegendEntry]:
             f"{n:,}", (place, 1.01), xycoords=("data", "axes fraction"), rotation=90, ha="center",
             va="bottom", size=style.SMALLEST_SIZE,
         )  # fmt: skip
-    ax.set_xlim(-0.6, len(x) - 0.4)
-    number_layers(ax.xaxis, line.places, 0.0)
-    ax.set_xlabel(line.axis)
-    ax.set_ylabel(f"{drop_name(said.metric)} ({unit_name(said.metric)})")
+    layers_axis(ax, frame, said.done)
+    ax.set_ylabel(f"{wording.drop_name(said.metric)} ({wording.unit_name(said.metric)})")
     if not limit:
         entries.append((Line2D([], [], **dashes), f"tolerance, {said.tolerance}"))
     return [*entries, (Line2D([], [], linestyle=""), "numbers: examples read")]
-
-
-def _done(record: RaceRecord) -> str:
-    of = f" ({record.summary.stack})" if record.summary.stack else ""
-    return f"{record.summary.done}{of}"
 
 
 def _words(record: RaceRecord) -> dict[str, str]:
     """What the decisions are called in the legend."""
     within = record.summary.tolerance
     return {
-        WITHIN: f"{drop_name(record.summary.metric)} within {within}", BEYOND: f"beyond {within}",
+        WITHIN: f"{wording.drop_name(record.summary.metric)} within {within}", BEYOND: f"beyond {within}",
         ASSUMED: "assumed beyond", NEEDLESS: "not needed", UNDEFINED: "undefined",
         CHOSEN: "among the least", LEFT: "not among the least",
     }  # fmt: skip
@@ -158,11 +132,11 @@ def _notes(record: RaceRecord) -> list[str]:
     said = record.summary
     answer = [f"longest within: {said.answer}"] if said.goal == "longest" else []
     return [
-        f"{style.escape_mathtext(task_label(said.task))}, n = {said.n_examples:,}",
+        f"{style.escape_mathtext(wording.task_label(said.task))}, n = {said.n_examples:,}",
         *answer,
         "numbers: examples read",
-        f"risk of any error {share_text(100 * said.risk)}%",
-        f"{percent_text(100 * said.evaluations_share)} of the map computed",
+        f"risk of any error {wording.share_text(100 * said.risk)}%",
+        f"{wording.percent_text(100 * said.evaluations_share)} of the map computed",
         *(["verdicts not informative"] if said.warning else []),
     ]
 
@@ -170,25 +144,26 @@ def _notes(record: RaceRecord) -> list[str]:
 def _caption(record: RaceRecord) -> str:
     said, frame = record.summary, record.spans
     line = span_order(frame) is not None
-    drop, on = drop_name(said.metric), printable(said.data or said.split)
+    drop, on = wording.drop_name(said.metric), wording.printable(said.data or said.split)
     of_all = f"the {drop} on all {said.n_examples:,} examples"
     what = f"the verdict on {of_all}, and the number of examples that it took"
     if line:
         what = f"the {drop} on the examples read, whose number is above, and bounds of {of_all}"
     asked = {"longest": f"The longest span within {said.tolerance}: {said.answer}."}
-    least = f"{sentence(said.answer)} cost least, up to {said.tolerance}." if said.least else ""
+    least = f"{wording.sentence(said.answer)} cost least, up to {said.tolerance}." if said.least else ""
     assumed = ", if no span costs less than its parts" if said.assume_monotone else ""
-    pairs = percent_text(100 * said.evaluations_share)
+    pairs = wording.percent_text(100 * said.evaluations_share)
+    certain = wording.share_text(100 * (1 - said.risk))
     return caption_of(
         [
-            f"{task_label(said.task)}: a race of {said.n_spans} spans of layers {said.done}, without "
-            f"retraining, by {metric_name(said.metric)} on {on}: {what}.",
+            f"{wording.task_label(said.task)}: a race of {said.n_spans} spans of layers {said.done}, without "
+            f"retraining, by {wording.metric_name(said.metric)} on {on}: {what}.",
             asked.get(said.goal, least),
-            f"All verdicts are right with a probability of at least {share_text(100 * (1 - said.risk))}% "
-            f"over the random order of the examples{assumed}, by betting without replacement (Waudby-Smith "
-            "and Ramdas 2024) and a union bound; nothing else is tested.",
+            f"All verdicts are right with a probability of at least {certain}% over the random order of the "
+            f"examples{assumed}, by betting without replacement (Waudby-Smith and Ramdas 2024) and a union "
+            "bound; nothing else is tested.",
             f"{pairs} of all pairs of a span and an example were computed.",
-            undefined_text(int((frame["decision"] == UNDEFINED).sum()), "Crossed-out spans"),
-            said.warning or "",
+            undefined_text((frame["decision"] == UNDEFINED).sum(), "Crossed-out spans"),
+            said.warning,
         ]
     )

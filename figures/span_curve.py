@@ -8,47 +8,212 @@ tolerance.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
-from adapter_probe.analysis.deltas import StudyKind, span_order
+from adapter_probe.analysis.comparing import ComparisonRecord
+from adapter_probe.analysis.deltas import drop_points, span_order
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
-from adapter_probe.wording import done_text, drop_name, exact_note, sentence, tolerance_text
+from adapter_probe.errors import ResultsError
+from adapter_probe.wording import drop_name, exact_note, sentence, span_text, tolerance_text
 
 from . import style
 from .ablation_words import (
+    SpanRecord,
+    Words,
+    alike_ablations,
+    at_level,
     checkpoint_sentences,
     common_metric,
     drop_label,
-    over_spans,
     study_label,
     tests_of,
     units_of,
     warnings_of,
 )
-from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
+from .curves import FOOT, tidy_axes
+from .drawing import SOURCE, Drawing, caption_of, identity_of, joined, undefined_text
+from .grid import number_layers
 from .heatmap import beside, heatmap
 from .layout import (
     LOWEST_ROW,
     WIDE,
+    before_drawing,
     fit_height,
     legend_below,
     new_figure,
     shape_of,
+    size_in_points,
     title_above,
 )
-from .legends import add_legend, leave_room
+from .legends import INTERVAL, LegendEntry, add_legend, leave_room
 from .modules import module_map
-from .naming import alike_ablations
-from .span_grid import SpanRecord
-from .span_line import SpanLine, draw_line, line_entries, line_of_spans
+from .span_grid import Grid, grid_of, published_grid
 from .venues import FigureOptions
 
+_COLOUR, _BAND = "#0072b2", 0.2
+_MARK = 3.6  # units; marks are smaller if there are many layers
+_COMPARED = re.compile(r" (from|with) the intact model.*?(?= \()")  # what the caption says is left out
 _ASPECT, _WIDE_ASPECT = 0.7, 0.42
+
+
+@dataclass(frozen=True, eq=False)
+class SpanLine(Grid):
+    """Spans that form a line, in order; optionally with the intervals `ci_low_points`, `ci_high_points`.
+
+    Attributes:
+        published: the published results of the same spans, with the column `grid`, which names the task and
+            the paper; None if there are none.
+    """
+
+    published: pd.DataFrame | None = None
+
+
+def line_of_spans(record: SpanRecord, *, paper: bool = False) -> SpanLine:
+    """The line that the spans of a record form, on request with the published drops of the same spans.
+
+    Raises:
+        ResultsError: the spans are a grid.
+    """
+    if span_order(record.spans) is None:
+        raise ResultsError("these spans are a grid, which is drawn as a heatmap")
+    grid, published = grid_of(record), None
+    frame = grid.frame.sort_values(["first", "last"], ignore_index=True)
+    if isinstance(record, ComparisonRecord):
+        frame["ci_low_points"], frame["ci_high_points"] = -frame["ci_high_points"], -frame["ci_low_points"]
+    if isinstance(record, AblationRecord) and paper:
+        theirs = published_grid(record.summary.task, record.summary.study)
+        if theirs is not None and frame["last"].max() == theirs.frame["last"].max():
+            found = frame[["first", "last"]].merge(
+                theirs.frame.assign(grid=theirs.name), on=["first", "last"]
+            )
+            published = found if len(found) == len(frame) else None
+    return SpanLine(frame, grid.notes, record, grid.label, grid.shows, published)
+
+
+def layers_axis(ax: Axes, frame: pd.DataFrame, done: str) -> None:
+    """The axis of layers: of each span the end in which they differ, or its first and last layer."""
+    first, last, order = frame["first"], frame["last"], span_order(frame)
+    places = (last if order == "prefix" else first).to_numpy()
+    label = f"layer{'' if (first == last).all() else 's'} {done}"
+    if order == "prefix":
+        label = f"last layer {done} (first: {first.iloc[0]})"
+    elif order == "suffix":
+        label = f"first layer {done} (last: {last.iloc[0]})"
+    else:
+        places = np.array([span_text(*ends) for ends in zip(first.tolist(), last.tolist())])
+    ax.set_xlim(-0.6, len(frame) - 0.4)
+    number_layers(ax.xaxis, places, 0.0)
+    ax.set_xlabel(label)
+
+
+def draw_line(line: SpanLine, ax: Axes, *, tolerance: float) -> None:
+    """Draw one curve with the labels of its axes, but without a legend."""
+    frame, unit, ink = line.frame, style.scale_factor(), style.line_colour()
+    drops = drop_points(frame["delta_points"])
+    x, known = np.arange(len(drops)), ~np.isnan(drops)
+    tidy_axes(ax)
+    ax.grid(False, axis="x")
+    ax.axhline(0, color=ink, linewidth=0.6 * unit, zorder=1)
+    if line.shows == "drops":
+        ax.axhline(tolerance, zorder=1.5, label="tolerance", **style.dashed(ink, 0.9))
+    joined = span_order(frame) != "apart"
+    if "ci_low_points" in frame:
+        low, high = -frame["ci_high_points"], -frame["ci_low_points"]
+        look = {"color": _COLOUR, "label": INTERVAL}
+        if joined:
+            ax.fill_between(x, low, high, alpha=_BAND, linewidth=0, zorder=0.8, **look)
+        else:
+            ax.vlines(x, low, high, linewidth=0.8 * unit, zorder=2, **look)
+    if "sd_points" in frame:
+        ends = drops - frame["sd_points"], drops + frame["sd_points"]
+        ax.vlines(x, *ends, zorder=2, label="s.d.", color=style.FAINT, linewidth=0.6 * unit)
+    if line.published is not None:
+        ax.plot(x, drop_points(line.published["delta_points"]), zorder=2, **_published_props())
+    if joined:
+        ax.plot(x, drops, color=_COLOUR, linewidth=1.1 * unit, zorder=3)
+    _draw_marks(ax, x[known], drops[known], _is_sure(frame)[known])
+    foot, across = np.full((~known).sum(), FOOT), ax.get_xaxis_transform()
+    ax.plot(x[~known], foot, transform=across, label="undefined", zorder=4, **_cross_props())
+    layers_axis(ax, frame, line.words.done)
+    ax.set_ylabel(_COMPARED.sub("", line.label).replace(" (", "\n("))  # the panels are low
+
+
+def _is_sure(frame: pd.DataFrame) -> np.ndarray:
+    """Whether each difference is significant, bool ``[spans]``; True for all spans if no test was made."""
+    return frame["significant"].to_numpy(bool) if "significant" in frame else np.ones(len(frame), bool)
+
+
+def _draw_marks(ax: Axes, x: np.ndarray, drops: np.ndarray, sure: np.ndarray) -> None:
+    """Draw one dot per span, filled if the difference is significant and small enough not to overlap."""
+    marks = [
+        ax.scatter(x[chosen], drops[chosen], facecolors=fill, edgecolors=_COLOUR, zorder=zorder, label=label)
+        for chosen, fill, zorder, label in (
+            (sure, _COLOUR, 4.1, "significant"), (~sure, ax.get_facecolor(), 4, "not significant"),
+        )
+    ]  # fmt: skip
+
+    def fit(ax: Axes) -> None:
+        left, right = ax.get_xlim()
+        size = min(_MARK * style.scale_factor(), 0.85 * size_in_points(ax)[0] / (right - left))
+        for mark in marks:
+            mark.set_sizes([size**2])
+            mark.set_linewidth(min(0.7 * style.scale_factor(), 0.25 * size))
+
+    before_drawing(ax, fit)
+
+
+def _cross_props() -> dict[str, object]:
+    return {"linestyle": "", "marker": "x", "color": style.FAINT, "markersize": 3 * style.scale_factor()}
+
+
+def _published_props() -> dict[str, object]:
+    unit = style.scale_factor()
+    return {
+        "color": style.FAINT, "marker": "s", "markersize": 2.6 * unit, "markerfacecolor": style.WHITE,
+        "markeredgewidth": 0.5 * unit, "linewidth": 0.7 * unit, "linestyle": ":",
+    }  # fmt: skip
+
+
+def line_entries(lines: Sequence[SpanLine], tolerance: float) -> list[LegendEntry]:
+    """Legend handles and labels for everything that the curves contain."""
+    unit, frames = style.scale_factor(), [line.frame for line in lines]
+    dot = {"linestyle": "", "marker": "o", "markeredgecolor": _COLOUR}
+    dot |= {"markersize": _MARK * unit, "markeredgewidth": 0.7 * unit}
+    entries: list[LegendEntry] = []
+    tested = [frame for frame in frames if "significant" in frame]
+    sure = np.concatenate([_is_sure(frame)[frame["delta_points"].notna()] for frame in frames])
+    alone = [line for line in lines if isinstance(line.record, AblationRecord)]
+    tests = dict.fromkeys([one.test for one in alone if one.test] or ["bootstrap"] * (not alone))
+    how = f" ({' or '.join(tests)}, Holm)" if tests else ""
+    for chosen, fill, word in ((sure, _COLOUR, "significant"), (~sure, "none", "not significant")):
+        if tested and chosen.any():
+            entries.append((Line2D([], [], markerfacecolor=fill, **dot), f"{word}{how}"))
+    if any("ci_low_points" in frame for frame in frames):
+        joined = any(span_order(frame) != "apart" for frame in frames)
+        upright = {"marker": "|", "markersize": 7 * unit, "markeredgewidth": 0.8 * unit}
+        bar = Line2D([], [], linestyle="", color=_COLOUR, **upright)
+        band = Patch(facecolor=_COLOUR, alpha=_BAND, linewidth=0)
+        entries.append((band if joined else bar, "95% interval"))
+    if any("sd_points" in frame for frame in frames):
+        entries.append((Line2D([], [], color=style.FAINT, linewidth=0.6 * unit), "s.d. over studies"))
+    if any(line.shows == "drops" for line in lines):
+        within = tolerance_text(tolerance, lines[0].words.metric)
+        entries.append((Line2D([], [], **style.dashed(style.line_colour(), 0.9)), f"tolerance, {within}"))
+    if any(line.published is not None for line in lines):
+        entries.append((Line2D([], [], **_published_props()), "Houlsby et al. 2019"))
+    if any(frame["delta_points"].isna().any() for frame in frames):
+        entries.append((Line2D([], [], **_cross_props()), "undefined"))
+    return entries
 
 
 def plot(
@@ -74,14 +239,7 @@ def curve(
     paper: bool = False,
     notes: bool = True,
 ) -> Axes:
-    """Draw the drops of spans with a common first layer, a common last layer, or no common end.
-
-    Args:
-        record: an ablation, an average or a comparison.
-        ax: axes to draw on; by default the current axes.
-        tolerance: tolerated drop, in percentage points, marked by the dashed line; ignored for differences.
-        paper: whether to draw the published drops of the same spans as well, if there are any.
-        notes: whether to add a legend with the task, the scores and the meaning of the marks.
+    """Draw the drops of spans that form a line; arguments as of `adapter_probe.Ablation.plot`.
 
     Raises:
         ResultsError: the spans are a grid.
@@ -99,37 +257,22 @@ def curve(
 
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
-    """The figures of the ablations whose spans are lines, side by side, one figure per kind of line.
-
-    Raises:
-        ResultsError: the panels do not fit the width.
-    """
+    """The figures of the ablations whose spans are lines, side by side, one figure per kind of line."""
     for suffix, ablations in alike_ablations(studies):
         orders = [span_order(record.spans) for record in ablations]
-        lines = [order for order in dict.fromkeys(orders) if order is not None]
-        for order in lines:
+        orders_drawn = [order for order in dict.fromkeys(orders) if order is not None]
+        for order in orders_drawn:
             alike = [record for record, one in zip(ablations, orders) if one == order]
-            yield _drawing(alike, options).renamed(f"-{order}{suffix}" if len(lines) > 1 else suffix)
-
-
-def _drawing(records: Sequence[AblationRecord], options: FigureOptions) -> Drawing:
-    lines = [line_of_spans(record, paper=options.paper) for record in records]
-    names = [study_label(record) for record in records]
-    dropped, done = drop_name(common_metric(records)), records[0].summary.done
-    title = f"{' and '.join(dict.fromkeys(names))}: {dropped} by span of layers {done}"
-    paper = any(line.published is not None for line in lines)
-    figure, caption = curve_figure(lines, options), _caption(records, options.tolerance, paper)
-    return Drawing("curve", title, figure, _lines_drawn(names, lines), caption, identity_of(records))
-
-
-def _lines_drawn(names: Sequence[str], lines: Sequence[SpanLine]) -> pd.DataFrame:
-    """The lines' frames and then the published ones, each once, with a column that names each line."""
-    published = [line.published for line in lines if line.published is not None]
-    if len(lines) == 1 and not published:
-        return lines[0].frame
-    own = [line.frame.assign(grid=name)[["grid", *line.frame]] for name, line in zip(names, lines)]
-    theirs = [pd.concat(published).drop_duplicates()] if published else []
-    return pd.concat([*own, *theirs], ignore_index=True)
+            stem = f"curve{f'-{order}' if len(orders_drawn) > 1 else ''}{suffix}"
+            lines = [line_of_spans(record, paper=options.paper) for record in alike]
+            published = [line.published for line in lines if line.published is not None]
+            theirs = pd.concat(published).drop_duplicates() if published else None
+            names, metric = [study_label(record) for record in alike], common_metric(alike)
+            title = f"{' and '.join(dict.fromkeys(names))}: {drop_name(metric)} by span of layers "
+            title += alike[0].summary.done
+            numbers = joined([(name, line.frame) for name, line in zip(names, lines)], theirs)
+            caption = _caption(alike, options.tolerance, bool(published))
+            yield Drawing(stem, title, curve_figure(lines, options), numbers, caption, identity_of(alike))
 
 
 def curve_figure(lines: Sequence[SpanLine], options: FigureOptions) -> Figure:
@@ -154,50 +297,37 @@ def curve_figure(lines: Sequence[SpanLine], options: FigureOptions) -> Figure:
 
 def _caption(records: Sequence[AblationRecord], tolerance: float, paper: bool) -> str:
     frames = [record.spans for record in records]
-    frame = pd.concat(frames, ignore_index=True)
-    metric, said = common_metric(records), records[0].summary
-    drop, marked = drop_name(metric), []
-    if "ci_low_points" in frame:
-        mark, plural = ("Bars are", "s") if span_order(frames[0]) == "apart" else ("The band is the", "")
-        note = exact_note(*(one.summary.metric for one in records))
-        marked.append(f"{mark} 95% paired bootstrap interval{plural} over {units_of(records)}{note}.")
-    if "significant" in frame:
-        marked.append(
-            f"Filled marks differ from the intact model at 0.05 by {tests_of(records)}, Holm-corrected"
-            f"{over_spans(frames)}; hollow ones do not."
-        )
+    frame, metric = pd.concat(frames, ignore_index=True), common_metric(records)
+    mark, plural = ("Bars are", "s") if span_order(frames[0]) == "apart" else ("The band is the", "")
+    note = exact_note(*(one.summary.metric for one in records))
     return caption_of(
         [
             *warnings_of(records),
-            f"{sentence(drop_label(records, metric))} when "
-            f"{of_lines(frames, said.study, said.strength or 0.0)}.",
-            f"The dashed line is a {drop} of {tolerance_text(tolerance, metric)}.",
+            f"{sentence(drop_label(records, metric))} when {of_lines(frames, Words.of(records[0]))}.",
+            f"The dashed line is a {drop_name(metric)} of {tolerance_text(tolerance, metric)}.",
             *checkpoint_sentences(records),
-            *marked,
-            f"Squares are the drops published by {SOURCE}, BERT-base, in points of validation accuracy."
-            if paper
-            else "",
-            undefined_text(int(frame["delta_points"].isna().sum()), "Crosses at the bottom"),
+            "ci_low_points" in frame
+            and f"{mark} 95% paired bootstrap interval{plural} over {units_of(records)}{note}.",
+            "significant" in frame
+            and f"Filled marks differ from the intact model {at_level(tests_of(records), frames)}; hollow"
+            " ones do not.",
+            paper
+            and f"Squares are the drops published by {SOURCE}, BERT-base, in points of validation accuracy.",
+            undefined_text(frame["delta_points"].isna().sum(), "Crosses at the bottom"),
         ]
     )
 
 
-def of_lines(frames: Sequence[pd.DataFrame], study: StudyKind, strength: float | str = 0.0) -> str:
-    """What was done to the adapters in the spans of curves, as a clause."""
-    what = "are the only ones kept on" if study == "kept" else f"are {done_text(study, strength)}"
-    return f"the adapters {_which_layers(frames)} {what}, without retraining"
-
-
-def _which_layers(frames: Sequence[pd.DataFrame]) -> str:
-    """The layers whose adapters a point of the curves refers to; all curves have spans of one order."""
+def of_lines(frames: Sequence[pd.DataFrame], words: Words) -> str:
+    """What was done to the adapters in the spans of curves, which have one order, as a clause."""
     order = span_order(frames[0])
     if order == "prefix":
         firsts = {int(frame["first"].min()) for frame in frames}
         start = f"layer {firsts.pop()}" if len(firsts) == 1 else "the first layer studied"
-        return f"from {start} up to the layer on the axis"
+        return words.done_to(f"from {start} up to the layer on the axis")
     if order == "suffix":
         lasts = {int(frame["last"].max()) for frame in frames}
         end = f"layer {lasts.pop()}" if len(lasts) == 1 else "the last layer studied"
-        return f"from the layer on the axis up to {end}"
+        return words.done_to(f"from the layer on the axis up to {end}")
     single = all((frame["first"] == frame["last"]).all() for frame in frames)
-    return f"of the layer{'' if single else 's'} on the axis"
+    return words.done_to(f"of the layer{'' if single else 's'} on the axis")

@@ -1,6 +1,6 @@
 """One grid of spans: its numbers and notes, and how it is drawn on axes, without a colour bar.
 
-Row = first layer of the span, column = last. Colours are the levels of `DropScale`; a black line separates
+Row = first layer of the span, column = last. Colours are the levels of `drop_scale`; a black line separates
 the spans within the tolerance from the others; single layers are outlined. Colour is never the only cue:
 lightness decreases with the drop, gains have a minus sign, and line and outlines differ in place and weight.
 A ring in a cell's upper left corner marks a difference that is not significant, a triangle in its lower left
@@ -18,30 +18,18 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from adapter_probe import wording
-from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import StudyKind, drop_points
+from adapter_probe.analysis.comparing import AverageRecord
+from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.published import published_ablation
 from adapter_probe.analysis.removable import Segment, tolerance_border
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.known_tasks import known_task
-from adapter_probe.wording import (
-    ALL_OFF,
-    cell_text,
-    done_text,
-    drop_name,
-    rounded,
-    significance_test,
-    tolerance_text,
-    unit_name,
-)
+from adapter_probe.wording import ALL_OFF, cell_text, rounded, significance_test, tolerance_text, unit_name
 
 from . import style
-from .ablation_words import ablation_notes, drop_label, joint_notes, study_label
-from .grid import Cells, draw_cells
-from .levels import DivergingScale, DropScale, Scale
-from .marks import draw_rings, draw_tolerance_border, draw_triangles, write_notes
-
-SpanRecord = AblationRecord | AverageRecord | ComparisonRecord
+from .ablation_words import SpanRecord, Words, drop_label, notes_of, study_label
+from .grid import Cells, draw_cells, draw_rings, draw_tolerance_border, draw_triangles, write_notes
+from .levels import Scale, difference_scale, drop_scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,45 +42,34 @@ class Grid:
             a triangle; `sd_points` is printed below the numbers where it fits. Cells with an undefined delta
             (NaN) are crossed out.
         notes: lines for the empty corner, the first one the task.
-        record: the ablation; None for published grids and those of several ablations.
+        record: the ablation, or several; None for published grids.
         label: label of the colour bar, with the unit.
         shows: what is drawn: drops, their standard deviation, or the difference of two. Only drops have a
             tolerance, and only differences a scale with a neutral middle.
-        gains: whether drops can be negative.
-        joint_study: without a record, what was done to the spans.
-        joint_metric: without a record, what was measured; None for what the paper published.
-        joint_strength: likewise, what their adapters were multiplied by.
     """
 
     frame: pd.DataFrame
     notes: Sequence[str]
-    record: AblationRecord | None = None
+    record: SpanRecord | None = None
     label: str = "drop (points)"
     shows: Literal["drops", "spread", "differences"] = "drops"
-    joint_study: StudyKind = "ablated"
-    joint_metric: str | None = None
-    gains: bool = True
-    joint_strength: float | str = 0.0
 
     @property
     def name(self) -> str:
         """Name of the grid in a CSV file: the study's, or the task with the paper."""
-        return study_label(self.record) if self.record else f"{self.notes[0]} (Houlsby et al. 2019)"
+        if isinstance(self.record, AblationRecord):
+            return study_label(self.record)
+        return f"{self.notes[0]} (Houlsby et al. 2019)"
 
     @property
-    def study(self) -> StudyKind:
-        """What was done to the spans."""
-        return self.record.summary.study if self.record else self.joint_study
+    def words(self) -> Words:
+        """What was measured and what was done to the spans."""
+        return Words.of(self.record) if self.record else Words(None)
 
     @property
-    def done(self) -> str:
-        """What was done to the spans, as axis labels say it."""
-        return self.record.summary.done if self.record else done_text(self.study, self.joint_strength)
-
-    @property
-    def metric(self) -> str | None:
-        """What was measured; None for what the paper published."""
-        return self.record.summary.metric if self.record else self.joint_metric
+    def test(self) -> str | None:
+        """Name of the significance test of an ablation; None if it is not known, or of several."""
+        return significance_test(self.words.metric) if isinstance(self.record, AblationRecord) else None
 
     def border(self, tolerance: float) -> list[Segment]:
         """The black line between spans within the tolerance and the others; empty if there is none."""
@@ -104,43 +81,24 @@ class Grid:
 
 def grid_of(record: SpanRecord) -> Grid:
     """The drops of an ablation, their mean over several ablations, or the difference of two."""
+    frame, notes = record.spans, notes_of(record)
     if isinstance(record, AblationRecord):
-        metric = record.summary.metric
-        label, gains = drop_label([record], metric), not wording.is_distance(metric)
-        return Grid(record.spans, ablation_notes(record), record, label, gains=gains)
-    frame, notes = record.spans, joint_notes(record)
+        return Grid(frame, notes, record, drop_label([record], record.summary.metric))
     if isinstance(record, AverageRecord):
-        label, gains = f"mean {wording.drop_label(record.metric)}", not wording.is_distance(record.metric)
-        return Grid(
-            frame,
-            notes,
-            label=label,
-            joint_study=record.study,
-            joint_metric=record.metric,
-            gains=gains,
-            joint_strength=record.strength,
-        )
+        return Grid(frame, notes, record, f"mean {wording.drop_label(record.metric)}")
     frame = frame.assign(delta_points=-frame["difference_points"])
-    label = f"difference of {drop_name(record.metric)}s ({unit_name(record.metric)})"
-    return Grid(
-        frame, notes, label=label, shows="differences", joint_study=record.study, joint_metric=record.metric,
-        joint_strength=record.strength,
-    )  # fmt: skip
+    label = f"difference of {wording.drop_name(record.metric)}s ({unit_name(record.metric)})"
+    return Grid(frame, notes, record, label, "differences")
 
 
 def spread_grid(record: AverageRecord) -> Grid:
     """The standard deviation over the studies of an average."""
     frame = record.spans[["first", "last"]].assign(delta_points=-record.spans["sd_points"])
-    label = f"s.d. of {wording.drop_label(record.metric)}"
-    notes = [f"s.d. over {len(record.names)} studies"]
-    gains = not wording.is_distance(record.metric)
-    return Grid(
-        frame, notes, label=label, shows="spread", joint_study=record.study, joint_metric=record.metric,
-        gains=gains, joint_strength=record.strength,
-    )  # fmt: skip
+    label, notes = f"s.d. of {wording.drop_label(record.metric)}", f"s.d. over {len(record.names)} studies"
+    return Grid(frame, [notes], record, label, "spread")
 
 
-def published_grid(name: str, study: StudyKind = "ablated") -> Grid | None:
+def published_grid(name: str, study: str = "ablated") -> Grid | None:
     """The paper's grid of the same task, if there is one."""
     task = known_task(name.split(", ")[0])
     frame = published_ablation(task.name) if task and study == "ablated" else None
@@ -156,8 +114,9 @@ def scale_of(grids: Sequence[Grid]) -> Scale:
     shown = [drop_points(grid.frame["delta_points"]) for grid in grids]
     shown += [grid.frame["sd_points"].to_numpy(float) for grid in grids if "sd_points" in grid.frame]
     if grids[0].shows == "differences":
-        return DivergingScale.spanning(np.concatenate(shown))
-    return DropScale.spanning(np.concatenate(shown), any(grid.gains for grid in grids))
+        return difference_scale(np.concatenate(shown))
+    gains = not all(wording.is_distance(grid.words.metric) for grid in grids)
+    return drop_scale(np.concatenate(shown), gains)
 
 
 def drawn_tolerance(grids: Sequence[Grid], tolerance: float) -> float | None:
@@ -172,26 +131,25 @@ def bar_label(label: str, tolerance: float | None, metric: str | None) -> str:
 
 def draw(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Scale, numbers: bool = True) -> Axes:
     """Draw one grid without a colour bar; `numbers` in the cells only where they fit."""
-    frame, cells = grid.frame, Cells.of(grid.frame)
+    frame, cells, words = grid.frame, Cells.of(grid.frame), grid.words
     drops = drop_points(frame["delta_points"])  # [spans]
-    texts = [cell_text(drop, grid.metric) for drop in drops]
+    texts = [cell_text(drop, words.metric) for drop in drops]
     said = [] if np.isfinite(drops).all() else ["crossed out: undefined"]
     if "sd_points" in frame:
-        texts = [f"{text}\n± {cell_text(sd, grid.metric)}" for text, sd in zip(texts, frame["sd_points"])]
-    if not numbers:
-        texts = [""] * len(texts)
-    draw_cells(cells, drops, ax, scale=scale, texts=texts, studied=grid.done)
+        texts = [f"{text}\n± {cell_text(sd, words.metric)}" for text, sd in zip(texts, frame["sd_points"])]
+    draw_cells(
+        cells, drops, ax, scale=scale, texts=texts if numbers else [""] * len(texts), studied=words.done
+    )
     if border := grid.border(tolerance):
         draw_tolerance_border(ax, border)
     if (marked := marked_cells(frame, "non_monotone", True)).any():
         inks = [style.text_colour(colour) for colour in scale.colours(drops[marked])]
         draw_triangles(ax, cells.positions[marked], inks)
-        more = "differs" if wording.is_distance(grid.metric) else f"{drop_name(grid.metric)}s"
+        more = "differs" if wording.is_distance(words.metric) else f"{words.drop}s"
         said.append(f"◣ shorter span inside {more} more")
     if (unsure := marked_cells(frame, "significant", False)).any():
         draw_rings(ax, cells.positions[unsure])
-        test = significance_test(grid.metric) if grid.record else None
-        said.append("○ not significant" + (f" ({test}, Holm)" if test else ""))
+        said.append("○ not significant" + (f" ({grid.test}, Holm)" if grid.test else ""))
     if notes:
         write_notes(ax, [*grid.notes, *said], cells)
     return ax

@@ -1,8 +1,12 @@
-"""Score against the strength of the adapters: of all together, and of spans alone."""
+"""Score against the strength of the adapters, or the directions that they keep: of all, and of spans alone.
+
+Beside the directions stand the singular values that order them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,89 +16,103 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from adapter_probe import metrics
-from adapter_probe.analysis.study_records import StrengthRecord, StudyRecord
+from adapter_probe import metrics, wording
+from adapter_probe.analysis.study_records import RankRecord, StrengthRecord, StudyRecord
 from adapter_probe.results.schema import span_columns
-from adapter_probe.wording import (
-    count_text,
-    drawn_units,
-    exact_note,
-    examples_text,
-    is_distance,
-    layers_text,
-    metric_name,
-    score_axis,
-    sentence,
-    task_label,
-)
 
 from . import style
 from .curves import MarkerStyle, line_props, tidy_axes
-from .drawing import Drawing, caption_of, identity_of, undefined_text
+from .drawing import Drawing, caption_of, identity_of, of_kind, undefined_text
 from .layout import one_panel
-from .legends import LegendEntry, with_legend
-from .naming import suffix_of
-from .point_labels import PointLabel, label_points
+from .legends import LegendEntry, PointLabel, label_points, with_legend
 from .venues import FigureOptions
 
-WHOLE = MarkerStyle("#0072b2", "o", "-", 3.4)
-BAND = 0.2
+_WHOLE = MarkerStyle("#0072b2", "o", "-", 3.4)
+_BAND = 0.2
 _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 3)))  # spans in the legend
 _MOST_LABELLED = 3  # of more spans, those that are named in the axes
-COLOURS = ListedColormap(colormaps["viridis_r"](np.linspace(0.12, 1, 256)))  # without the pale yellows
+_MOST_TICKS = 8
+_COLOURS = ListedColormap(colormaps["viridis_r"](np.linspace(0.12, 1, 256)))  # without the pale yellows
+_EFFECTIVE = "effective rank, mean of the maps"
 
 
-def strengths(record: StrengthRecord, ax: Axes | None = None) -> Axes:
-    """Draw the score against the strength, with a legend on the axes.
+def strengths(record: StrengthRecord | RankRecord, ax: Axes | None = None) -> Axes:
+    """Draw the score against the strength or the kept directions, with a legend on the axes."""
+    return with_legend(ax, partial(_draw, record))
 
-    Args:
-        ax: Axes to draw on; by default the current Axes. The current rcParams apply.
-    """
-    return with_legend(ax, lambda own: _draw(record, own))
+
+def spectra(record: RankRecord, ax: Axes | None = None) -> Axes:
+    """Draw the singular values of every layer's change, with a legend on the axes; see `strengths`."""
+    return with_legend(ax, partial(_draw_spectra, record))
 
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
-    """The figure of each study of strengths, with its CSV and caption."""
-    found = [study for study in studies if isinstance(study, StrengthRecord)]
-    for record in found:
-        figure = one_panel(lambda ax, record=record: _draw(record, ax), options, 0.7, 0.45)
-        title = f"{task_label(record.summary.task)}: {metric_name(record.summary.metric)} by strength"
-        made = Drawing("strength", title, figure, record.strengths, _caption(record), identity_of([record]))
-        yield made.renamed(suffix_of(record, found))
+    """The figure of each study of strengths and the two of each of ranks, with their CSVs and captions."""
+    for record, suffix in (*of_kind(studies, StrengthRecord), *of_kind(studies, RankRecord)):
+        task, identity = wording.task_label(record.summary.task), identity_of([record])
+        if isinstance(record, StrengthRecord):
+            stem, by, frame = "strength", "strength", record.strengths
+        else:
+            stem, by, frame = "ranks", "kept directions", record.ranks
+        title = f"{task}: {wording.metric_name(record.summary.metric)} by {by}"
+        figure = one_panel(partial(_draw, record), options, 0.7, 0.45)
+        yield Drawing(f"{stem}{suffix}", title, figure, frame, _caption(record), identity)
+        if isinstance(record, RankRecord):
+            figure = one_panel(partial(_draw_spectra, record), options, 0.7, 0.45)
+            summary, n_maps = record.summary, record.spectra["module"].nunique()
+            said = (
+                f"{task}: the singular values of what the adapters add to {n_maps} maps, in each layer the"
+                " root of the mean of their squares, the largest first. Dashed line: the effective rank (Roy"
+                f" and Vetterli 2007), {summary.effective:.1f} of {summary.largest} in the mean of the maps."
+                " It says how evenly the change is spread, not what it is needed for."
+            )
+            title = f"{task}: singular values"
+            yield Drawing(f"spectra{suffix}", title, figure, record.spectra, said, identity)
 
 
-def _draw(record: StrengthRecord, ax: Axes) -> list[LegendEntry]:
-    said, frame = record.summary, record.strengths
-    factor, label = score_axis(said.metric)
+def _draw(record: StrengthRecord | RankRecord, ax: Axes) -> list[LegendEntry]:
+    said = record.summary
+    factor, label = wording.score_axis(said.metric)
     tidy_axes(ax)
-    ax.axvline(1.0, **_trained_props())
-    entries = draw_spans(frame[~frame["whole"]], factor, ax)
-    whole = frame[frame["whole"]]
-    low, high = (factor * end for end in band_of(whole, said.metric))
-    ax.fill_between(whole["strength"], low, high, color=WHOLE.colour, alpha=BAND, linewidth=0, zorder=1)
-    ax.plot(whole["strength"], factor * whole["score"], zorder=3, **line_props(WHOLE))
-    ax.set_xlabel("strength of the adapters")
+    if isinstance(record, RankRecord):
+        frame = record.ranks.rename(columns={"rank": "strength"})
+        intact, marked, done = record.summary.largest, record.summary.effective, "cut"
+        named, against, axis = _EFFECTIVE, "all directions", "directions kept, and energy"
+        ax.set_xscale("log", base=2)
+    else:
+        frame, intact, marked, done = record.strengths, 1, 1.0, "scaled"
+        named, against, axis = "as trained", "strength 1", "strength of the adapters"
+    dashes = style.dashed(style.FAINT, 0.7)
+    ax.axvline(marked, **dashes)
+    entries = _draw_spans(frame[~frame["whole"]], factor, ax, done)
+    whole = frame[frame["whole"]].sort_values("strength")
+    low, high = (factor * end for end in _band(whole, said.metric, intact))
+    ax.fill_between(whole["strength"], low, high, color=_WHOLE.colour, alpha=_BAND, linewidth=0, zorder=1)
+    ax.plot(whole["strength"], factor * whole["score"], zorder=3, **line_props(_WHOLE))
+    if isinstance(record, RankRecord):
+        ranks, energy = whole["strength"].to_list(), whole["energy"].to_list()
+        ticks = list(zip(ranks, energy))[
+            :: -1 - (len(ranks) - 1) // _MOST_TICKS
+        ]  # some of many, the last too
+        ax.xaxis.set_major_locator(FixedLocator([rank for rank, _ in reversed(ticks)]))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set_xticklabels([f"{rank}\n{100 * share:.0f}%" for rank, share in reversed(ticks)])
+    ax.set_xlabel(axis)
     ax.set_ylabel(label)
-    lead: list[LegendEntry] = [
-        (Line2D([], [], **line_props(WHOLE)), "all adapters"),
-        (Patch(facecolor=WHOLE.colour, alpha=BAND, linewidth=0), "95% interval against strength 1"),
-        (Line2D([], [], **_trained_props()), "as trained"),
+    return [
+        (Line2D([], [], **line_props(_WHOLE)), "all adapters"),
+        (Patch(facecolor=_WHOLE.colour, alpha=_BAND, linewidth=0), f"95% interval against {against}"),
+        (Line2D([], [], **dashes), named),
+        *entries,
     ]
-    return lead + entries
 
 
-def draw_spans(frame: pd.DataFrame, factor: float, ax: Axes, done: str = "scaled") -> list[LegendEntry]:
+def _draw_spans(frame: pd.DataFrame, factor: float, ax: Axes, done: str) -> list[LegendEntry]:
     """A curve for every span alone: a few by their dashes, many by the colours of their layers.
 
     Of many, those that depart most from the intact model have their names next to them.
-
-    Args:
-        frame: the rows of spans alone, with what is drawn along the axis as `strength`.
-        factor: of the scores.
-        ax: the axes.
-        done: what is done to a span.
     """
     spans = [(_name(span), own) for span, own in frame.groupby(span_columns(frame))]
     few = len(spans) <= len(_DASHES)
@@ -102,27 +120,32 @@ def draw_spans(frame: pd.DataFrame, factor: float, ax: Axes, done: str = "scaled
     scale = Normalize(min(middles, default=0), max(middles, default=1))
     entries: list[LegendEntry] = []
     for (name, own), middle, dashes in zip(spans, middles, [*_DASHES, *("-",) * len(spans)]):
-        colour = COLOURS(scale(middle))
-        props = {"color": colour, "linewidth": 0.8 * style.scale_factor(), "zorder": 2}
+        props = {"color": _COLOURS(scale(middle)), "linewidth": 0.8 * style.scale_factor(), "zorder": 2}
         props["linestyle"] = dashes if few else "-"
         ax.plot(own["strength"], factor * own["score"], **props)
         if few:
             entries.append((Line2D([], [], **props), f"{name} alone"))
     if not few:
-        bar = ax.figure.colorbar(
-            ScalarMappable(scale, COLOURS), ax=ax, shrink=0.8, aspect=25, ticks=MaxNLocator(5, integer=True)
-        )
-        bar.outline.set_linewidth(0.6 * style.scale_factor())
         one = "layer" if (frame["n_layers"] == 1).all() else "span"
-        bar.set_label(f"{'layer' if one == 'layer' else 'middle layer of the span'} {done} alone")
+        _layer_bar(ax, scale, f"{'layer' if one == 'layer' else 'middle layer of the span'} {done} alone")
         label_points(ax, _farthest(spans, factor))
-        entries.append((Line2D([], [], color=COLOURS(0.6), linewidth=0.8), f"one {one} alone"))
+        entries.append((Line2D([], [], color=_COLOURS(0.6), linewidth=0.8), f"one {one} alone"))
     return entries
+
+
+def _layer_bar(ax: Axes, scale: Normalize, label: str) -> None:
+    bar = ax.figure.colorbar(
+        ScalarMappable(scale, _COLOURS), ax=ax, shrink=0.8, aspect=25, ticks=MaxNLocator(5, integer=True)
+    )
+    bar.outline.set_linewidth(0.6 * style.scale_factor())
+    bar.set_label(label)
 
 
 def _name(span: tuple) -> str:
     *stack, first, last, _ = span
-    return f"{layers_text(first, last)} of the {stack[0]}" if stack else layers_text(first, last)
+    return (
+        f"{wording.layers_text(first, last)} of the {stack[0]}" if stack else wording.layers_text(first, last)
+    )
 
 
 def _farthest(spans: Sequence[tuple[str, pd.DataFrame]], factor: float) -> list[PointLabel]:
@@ -135,7 +158,7 @@ def _farthest(spans: Sequence[tuple[str, pd.DataFrame]], factor: float) -> list[
     return [label for _, label in sorted(found, key=lambda one: -one[0])[:_MOST_LABELLED]]
 
 
-def band_of(frame: pd.DataFrame, metric: str, intact_at: float = 1) -> tuple[np.ndarray, np.ndarray]:
+def _band(frame: pd.DataFrame, metric: str, intact_at: float) -> tuple[np.ndarray, np.ndarray]:
     """The ends of the interval of the difference to the intact model, at the height of the scores."""
     intact = float(frame.loc[frame["strength"] == intact_at, "score"].iloc[0])
     unit = float(metrics.to_points(metric, np.float64(1.0)))  # of a loss, more is worse
@@ -143,26 +166,59 @@ def band_of(frame: pd.DataFrame, metric: str, intact_at: float = 1) -> tuple[np.
     return np.minimum(*ends), np.maximum(*ends)
 
 
-def _trained_props() -> dict[str, object]:
-    return {"color": style.FAINT, "linewidth": 0.7 * style.scale_factor(), "linestyle": (0, (4, 2))}
+def _draw_spectra(record: RankRecord, ax: Axes) -> list[LegendEntry]:
+    """Of every layer the root mean square of its maps' singular values, by direction."""
+    frame = record.spectra.assign(square=record.spectra["value"] ** 2)
+    by_layer = frame.groupby(["layer", "direction"])["square"].mean().pow(0.5).unstack("layer")
+    scale = Normalize(int(by_layer.columns.min()), max(int(by_layer.columns.max()), 1))
+    dashes = style.dashed(style.FAINT, 0.7)
+    tidy_axes(ax)
+    for layer in by_layer:
+        values = by_layer[layer].dropna()
+        ax.plot(values.index, values, color=_COLOURS(scale(layer)), linewidth=0.8 * style.scale_factor())
+    ax.axvline(record.summary.effective, **dashes)
+    _layer_bar(ax, scale, "layer")
+    ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("direction")
+    ax.set_ylabel("singular value")
+    return [
+        (Line2D([], [], color=_COLOURS(0.6), linewidth=0.8), "one layer"),
+        (Line2D([], [], **dashes), _EFFECTIVE),
+    ]
 
 
-def _caption(record: StrengthRecord) -> str:
-    said, frame = record.summary, record.strengths
+def _caption(record: StrengthRecord | RankRecord) -> str:
+    said = record.summary
+    if isinstance(record, RankRecord):
+        frame, against, asked = record.ranks, "all directions", "How many are needed? "
+        changed = (
+            "what the adapters add to each map keeps only its largest singular values, as many as the axis "
+            f"says, without retraining; {record.summary.largest} are all"
+        )
+        more = (
+            " Below the axis: the share of the squared singular values that is kept. Dashed line: the"
+            " effective rank (Roy and Vetterli 2007), the mean of the tuned maps."
+        )
+    else:
+        frame, against, more = record.strengths, "strength 1", ""
+        asked = "" if wording.is_distance(said.metric) else "Is another strength better? "
+        changed = (
+            "the change that the adapters make is multiplied by the strength on the axis, without retraining;"
+            " 0 switches them off, 1 is the model as it was trained"
+        )
     n_spans = len(frame[~frame["whole"]].drop_duplicates(span_columns(frame)))
-    spans = f"; thin lines: those of {count_text(n_spans, 'span')} of layers alone" if n_spans else ""
+    spans = f"; thin lines: those of {wording.count_text(n_spans, 'span')} of layers alone" if n_spans else ""
     if n_spans > len(_DASHES):
         spans += f", of which the {_MOST_LABELLED} that change the score most are named where there is room"
-    asked = "" if is_distance(said.metric) else "Is another strength better? "
     return caption_of(
         [
-            f"{task_label(said.task)}: {metric_name(said.metric)} on {said.data} "
-            f"({examples_text(said.n_examples, said.metric)}) when the change that the adapters make is"
-            " multiplied by the strength on the axis, without retraining; 0 switches them off, 1 is the model"
-            f" as it was trained. Thick line: the adapters of all layers{spans}.",
-            f"The band is the 95% paired bootstrap interval over {drawn_units(said.metric)} of the difference"
-            f" to strength 1{exact_note(said.metric)}.",
-            f"{asked}{sentence(said.verdict)}.",
-            undefined_text(int(frame["score"].isna().sum()), "Scores left out"),
+            f"{wording.task_label(said.task)}: {wording.metric_name(said.metric)} on {said.data} "
+            f"({wording.examples_text(said.n_examples, said.metric)}) when {changed}. Thick line: the"
+            f" adapters of all layers{spans}.{more}",
+            f"The band is the 95% paired bootstrap interval over {wording.drawn_units(said.metric)} of the"
+            f" difference to {against}{wording.exact_note(said.metric)}.",
+            f"{asked}{wording.sentence(said.verdict)}.",
+            undefined_text(frame["score"].isna().sum(), "Scores left out"),
         ]
     )

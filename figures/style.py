@@ -111,6 +111,11 @@ def grid_props() -> dict[str, object]:
     return {"color": line_colour(), "alpha": 0.11, "linewidth": 0.5 * scale_factor()}
 
 
+def dashed(colour: str, width: float) -> dict[str, object]:
+    """A dashed line, `width` in units."""
+    return {"color": colour, "linewidth": width * scale_factor(), "linestyle": (0, (4, 2))}
+
+
 def scale_factor() -> float:
     """Scale factor of gaps, lines and marks with the font size: 1 for axis labels of 8 points."""
     return label_size() / _UNIT_LABEL
@@ -129,10 +134,6 @@ def save(
 
     Each file carries the title and the identity as canonical JSON: PDF `Title` and `Subject`, SVG Dublin Core
     `title` and `description`, PNG `Title` and `Description`, PGF two comments. None carries a date.
-
-    Args:
-        figure: drawn within `paper_style`.
-        formats: some of `adapter_probe.settings.FIGURE_FORMATS`.
     """
     folder = make_folder(folder)
     paths = []
@@ -149,18 +150,14 @@ def render(figure: Figure, name: str, title: str, identity: str) -> bytes:
             from .pgf import pgf_picture
 
             return pgf_picture(figure, title, identity).encode("utf-8")
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=name, metadata=_metadata(name, title, identity))
+        buffer, creator = io.BytesIO(), f"adapter-probe {__version__}"
+        said: dict[str, dict[str, str | None]] = {
+            "pdf": {"Title": title, "Subject": identity, "Creator": creator, "CreationDate": None},
+            "svg": {"Title": title, "Description": identity, "Creator": creator, "Date": None},
+            "png": {"Title": title, "Description": identity, "Creator": creator},
+        }
+        figure.savefig(buffer, format=name, metadata=said[name])
         return buffer.getvalue()
-
-
-def _metadata(name: str, title: str, identity: str) -> dict[str, str | None]:
-    creator = f"adapter-probe {__version__}"
-    return {
-        "pdf": {"Title": title, "Subject": identity, "Creator": creator, "CreationDate": None},
-        "svg": {"Title": title, "Description": identity, "Creator": creator, "Date": None},
-        "png": {"Title": title, "Description": identity, "Creator": creator},
-    }[name]
 
 
 def luminance(colour: str) -> float:

@@ -1,33 +1,31 @@
-"""Tables of the studies in this project's layouts, and the formatting of their cells."""
+"""Tables of the studies: in this project's layouts, and in those of Houlsby et al. 2019, Tables 1 and 2."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from adapter_probe import metrics
+from adapter_probe import metrics, wording
+from adapter_probe.analysis.published import published_glue, published_tasks
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord, TradeoffRecord
-from adapter_probe.wording import (
-    count_text,
-    drop_name,
-    exact_note,
-    number_text,
-    share_text,
-    span_text,
-    task_label,
-    tolerance_text,
-    unit_name,
-)
+from adapter_probe.known_tasks import KNOWN_TASKS, known_task
 
-from .ablation_words import study_label, warnings_of
-from .naming import suffix_of
-from .size_robustness import tasks_of
+from .ablation_words import Words, study_label, warnings_of
+from .aggregate import tasks_of
+from .drawing import of_kind, suffix_of
 from .tables import Table, is_greatest, score_cell
 from .venues import FigureOptions
 
-CHOSEN = (
+_USUAL_SIZE = 64
+_TOTALS = (
+    "Total parameters: for all these tasks together, as a multiple of the base model; trained per task:"
+    " percentage of the base model; both without the head."
+)
+_TASK = ["task", "metric"]
+_CHOSEN = (
     "Scores are measured on the validation data, on which the learning rate, the number of epochs and, for"
     " entries marked best, the size or depth were chosen."
 )
@@ -44,7 +42,7 @@ def lay_out_tradeoff(tradeoff: pd.DataFrame) -> Table:
     means, cells = pd.DataFrame(index=range(len(methods))), pd.DataFrame(index=range(len(methods)))
     cells["method"] = methods["label"].to_numpy(str)
     cells["parameters"] = [f"{n:,}" for n in methods[count]]
-    cells["% of base"] = [share_text(share) for share in methods["percent_of_base"]]
+    cells["% of base"] = [wording.share_text(share) for share in methods["percent_of_base"]]
     for task, metric in columns.itertuples(index=False):
         mine = points[(points["task"] == task) & (points["metric"] == metric)]
         rows = methods[keys].merge(mine, on=keys, how="left")
@@ -54,7 +52,7 @@ def lay_out_tradeoff(tradeoff: pd.DataFrame) -> Table:
     best = np.concatenate([np.zeros((len(methods), 3), bool), is_greatest(means)], axis=1)
     caption = (
         f"Validation scores × 100, mean ± s.e.m. over seeds ({seeds_text(points)}), and the number of"
-        f" parameters trained per task, without the head (mean over tasks). {CHOSEN}"
+        f" parameters trained per task, without the head (mean over tasks). {_CHOSEN}"
     )
     return Table("table-tradeoff", caption, cells, tradeoff, best)
 
@@ -66,78 +64,61 @@ def lay_out_sizes(sizes: pd.DataFrame) -> Table:
     cells = pd.DataFrame({"size": sizes["size"].astype(str)})
     cells["mean"] = [score_cell(*pair) for pair in zip(sizes["mean_score"], sizes["sem"])]
     for task in tasks:
-        cells[task_label(task)] = [score_cell(score) for score in sizes[task]]
-    best = np.concatenate(
-        [np.zeros((len(sizes), 1), bool), is_greatest(sizes[["mean_score", *tasks]])], axis=1
-    )
+        cells[wording.task_label(task)] = [score_cell(score) for score in sizes[task]]
+    best = np.insert(is_greatest(sizes[["mean_score", *tasks]]), 0, False, axis=1)
     caption = (
         "Validation score × 100 by adapter size: mean over"
-        f" {count_text(len(tasks), 'task')} ± s.e.m. over seeds, where all tasks have the size, and each"
-        f" task. {CHOSEN}"
+        f" {wording.count_text(len(tasks), 'task')} ± s.e.m. over seeds, where all tasks have the size, and"
+        f" each task. {_CHOSEN}"
     )
     return Table("table-sizes", caption, cells, sizes, best)
 
 
 def lay_out_removable(removable: pd.DataFrame, record: AblationRecord) -> Table:
     """The longest removable span within each tolerance, by the estimate and by its interval."""
-    metric = record.summary.metric
-    drop = drop_name(metric)
-    bases = {"estimate": "estimate", "interval": "95% CI"}
-    rows = []
+    metric, words, rows = record.summary.metric, Words.of(record), []
+    heads = [f"{words.drop} of at most", "criterion", "layers", "number"]
+    heads += [f"{words.drop} ({wording.unit_name(metric)})", "95% CI, upper bound"]
     for row in removable.itertuples():
-        found = not pd.isna(row.first)
-        bounded = found and not np.isnan(row.ci_low_points)
-        rows.append(
-            {
-                f"{drop} of at most": tolerance_text(row.tolerance_points, metric),
-                "criterion": bases.get(row.basis, row.basis),
-                "layers": span_text(row.first, row.last) if found else "none",
-                "number": f"{row.n_layers}" if found else "–",
-                f"{drop} ({unit_name(metric)})": number_text(-row.delta_points, metric) if found else "–",
-                "95% CI, upper bound": number_text(-row.ci_low_points, metric) if bounded else "–",
-            }
-        )
-    text = pd.DataFrame(rows)
+        found = ["none", "–", "–", "–"]
+        if not pd.isna(row.first):
+            found = [wording.span_text(row.first, row.last), f"{row.n_layers}"]
+            found.append(wording.number_text(-row.delta_points, metric))
+            bounded = not np.isnan(row.ci_low_points)
+            found.append(wording.number_text(-row.ci_low_points, metric) if bounded else "–")
+        criterion = "95% CI" if row.basis == "interval" else row.basis
+        rows.append([wording.tolerance_text(row.tolerance_points, metric), criterion, *found])
+    text = pd.DataFrame(rows, columns=heads)
     caption = " ".join([*warnings_of([record]), ""]) + (
-        f"{study_label(record)}: the longest span of layers whose adapters can be {record.summary.done}"
-        f" without retraining, by the estimated {drop} or by the upper bound of its 95% paired bootstrap"
-        f" interval{exact_note(metric)}."
+        f"{study_label(record)}: the longest span of layers whose {words.adapters} can be {words.done}"
+        f" without retraining, by the estimated {words.drop} or by the upper bound of its 95% paired"
+        f" bootstrap interval{wording.exact_note(metric)}."
     )
     return Table("table-removable", caption, text, removable, np.zeros(text.shape, bool), words=3)
 
 
-def removable_tables(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Table]:
-    """The removable spans of each ablation of spans that are switched off."""
+def tables(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Table]:
+    """The removable spans of each ablation whose spans are switched off, and the tables of each trade-off."""
     ablations = [study for study in studies if isinstance(study, AblationRecord) and not study.by_module]
     for study in ablations:
         if study.removable is not None and study.summary.study == "ablated":
             yield lay_out_removable(study.removable, study).renamed(suffix_of(study, ablations))
-
-
-def tradeoff_tables(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Table]:
-    """The points of each trade-off."""
-    yield from of_tradeoffs(studies, lambda study: lay_out_tradeoff(study.tradeoff))
-
-
-def sizes_tables(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Table]:
-    """The adapter sizes of each trade-off that has several."""
-    yield from of_tradeoffs(studies, lambda one: None if one.sizes is None else lay_out_sizes(one.sizes))
-
-
-def of_tradeoffs(
-    studies: Sequence[StudyRecord], lay_out: Callable[[TradeoffRecord], Table | None]
-) -> Iterator[Table]:
-    """The table of each trade-off, where it has one."""
-    tradeoffs = [study for study in studies if isinstance(study, TradeoffRecord)]
-    for study in tradeoffs:
-        if (table := lay_out(study)) is not None:
-            yield table.renamed(suffix_of(study, tradeoffs))
+    layouts = (
+        lambda one: lay_out_tradeoff(one.tradeoff),
+        lambda one: tasks_table(one.tradeoff, options.paper),
+        lambda one: glue_table(one.tradeoff, options.paper),
+        lambda one: None if one.sizes is None else lay_out_sizes(one.sizes),
+    )
+    for lay_out in layouts:
+        for tradeoff, suffix in of_kind(studies, TradeoffRecord):
+            if (table := lay_out(tradeoff)) is not None:
+                yield table.renamed(suffix)
 
 
 def task_heading(task: str, metric: str) -> str:
     """A task with its metric: `CoLA (MCC)`."""
-    known = metrics.LABEL_METRICS.get(metric)
-    return f"{task_label(task)} ({(known and known.short) or metrics.metric_label(metric)})"
+    known = metrics.BY_NAME.get(metric)
+    return f"{wording.task_label(task)} ({(known and known.short) or metrics.metric_label(metric)})"
 
 
 def multiple_text(total: float) -> str:
@@ -150,3 +131,196 @@ def seeds_text(points: pd.DataFrame) -> str:
     counts = (points["n"] + points["diverged"]).astype(int)
     low, high = counts.min(), counts.max()
     return f"n = {high}" if low == high else f"n = {low}–{high}"
+
+
+def glue_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table | None:
+    """Methods in rows, GLUE tasks in columns, as the paper's Table 1; None with fewer than two GLUE tasks.
+
+    The average is the mean of the columns, with weights of one half for MNLI-m and MNLI-mm if both are
+    present, and is left out if a column is empty. Total parameters are those of one base plus every task's
+    trained parameters, as a multiple of the base; full fine-tuning needs one base per task.
+    """
+    tasks = _glue_tasks(tradeoff)
+    if len(tasks) < 2:
+        return None
+    names = {known: task_heading(known, metric) for known, (_, metric) in tasks.items()}
+    rows = [
+        {"method": label, **_totals(found), **dict(zip(names.values(), found["mean"]))}
+        for label, found in _picked(tradeoff, tasks.values()).items()
+        if found["method"].notna().any()
+    ]
+    own = len(rows)
+    numbers = pd.DataFrame(rows + (_published_rows(names) if paper else []))
+    numbers["average"] = _average(numbers, names)
+    columns = [*names.values(), "average"]
+    text = pd.DataFrame({"method": numbers["method"]})
+    text["total params"] = [multiple_text(total) for total in numbers["total_multiple"]]
+    text["trained/task"] = [wording.percent_text(share) for share in numbers["trained_percent"]]
+    for name in columns:
+        text[name] = [score_cell(score) for score in numbers[name]]
+    best = np.zeros(text.shape, bool)  # test-server scores are not compared with validation scores
+    best[:own, 3:] = is_greatest(numbers.loc[: own - 1, columns])
+    sizes = [f"{names[known]} {size}" for known, size in _best_sizes(tradeoff, tasks).items()]
+    halves = ", with half weight for MNLI-m and MNLI-mm" if {"mnli", "mnli-mm"} <= names.keys() else ""
+    caption = (
+        f"GLUE, scores × 100, mean over seeds. Average: mean of the columns{halves}. {_TOTALS}"
+        f"{' Best adapter size: ' + ', '.join(sizes) + '.' if sizes else ''} {_CHOSEN}"
+        f"{' Rows of Houlsby et al. (2019): GLUE test server, BERT-large.' if paper else ''}"
+    )
+    return Table("table-glue", caption, text, numbers, best, rules=(own,) if paper else ())
+
+
+def _best_sizes(tradeoff: pd.DataFrame, tasks: Mapping[Any, tuple[str, str]]) -> dict[Any, int]:
+    """The adapter size with the best mean, by task; empty if the tasks have only one size."""
+    adapters = tradeoff[tradeoff["method"] == "adapters"].set_index(_TASK, drop=False)
+    adapters = adapters[adapters.index.isin(list(tasks.values()))]
+    if adapters["size"].nunique() < 2:
+        return {}
+    best = _best(adapters).drop_duplicates(_TASK)["size"]
+    return {name: int(best[task]) for name, task in tasks.items() if task in best.index}
+
+
+def tasks_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table:
+    """Tasks in rows, methods in columns with their s.e.m., as in the paper's Table 2; best per row in bold.
+
+    On request with the paper's columns, for tasks of the same name.
+    """
+    tasks = list(dict.fromkeys(zip(tradeoff["task"], tradeoff["metric"])))
+    picked = _picked(tradeoff, tasks)
+    means = {label: found["mean"].to_numpy(float) for label, found in picked.items()}
+    sems = {label: found["sem"].to_numpy(float) for label, found in picked.items()}
+    totals = {label: _totals(found) for label, found in picked.items()}
+    beside = paper and _add_published_tasks(tasks, means, sems, totals)
+    scores, spread = pd.DataFrame(means), pd.DataFrame(sems)
+    text = pd.DataFrame({"task": [task_heading(task, metric) for task, metric in tasks]})
+    numbers = pd.DataFrame(tasks, columns=["task", "metric"])
+    for label in scores:
+        text[label] = [score_cell(*pair) for pair in zip(scores[label], spread[label])]
+        numbers[label], numbers[f"{label} sem"] = scores[label], spread[label]
+    if sizes := _best_sizes(tradeoff, {task: task for task in tasks}):
+        numbers["best size"] = [sizes.get(task) for task in tasks]
+        text["best size"] = [str(sizes.get(task, "–")) for task in tasks]
+    text = pd.concat([text, _foot(scores, totals)], ignore_index=True).fillna("")
+    best = np.zeros(text.shape, bool)
+    best[: len(tasks), 1 : 1 + len(picked)] = is_greatest(scores.iloc[:, : len(picked)], axis=1)
+    theirs = " Columns of Houlsby et al. (2019): test accuracy, BERT-base." if beside else ""
+    caption = (
+        f"Scores × 100, mean ± s.e.m. over seeds ({seeds_text(tradeoff)}). Average: mean of the rows."
+        f" {_TOTALS}"
+        f"{' Best size: adapter size with the best mean score.' if sizes else ''}"
+        f" {_CHOSEN}{theirs}"
+    )
+    return Table("table-tasks", caption, text, numbers, best, rules=(len(tasks),))
+
+
+def _foot(scores: pd.DataFrame, totals: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
+    """The rows below the tasks: average and numbers of parameters."""
+    rows = {
+        "average": [score_cell(scores[label].mean(skipna=False)) for label in scores],
+        "total parameters": [multiple_text(totals[label]["total_multiple"]) for label in scores],
+        "trained per task": [wording.percent_text(totals[label]["trained_percent"]) for label in scores],
+    }
+    return pd.DataFrame([dict(zip(["task", *scores], [name, *cells])) for name, cells in rows.items()])
+
+
+def _picked(tradeoff: pd.DataFrame, tasks: Iterable[tuple[str, str]]) -> dict[str, pd.DataFrame]:
+    """The methods in the columns of Table 2 and rows of Table 1, as far as the trade-off has them.
+
+    Returns:
+        by label, the point that stands for the method on each task; a row of NaN if the task lacks it.
+    """
+    methods = dict(iter(tradeoff.groupby("method")))
+    adapters = methods.get("adapters", tradeoff.iloc[:0])
+    sizes = sorted(adapters["size"].dropna().astype(int).unique())
+    usual = min(sizes, key=lambda size: abs(np.log2(size / _USUAL_SIZE)), default=None)
+    found = {wording.METHOD_LABELS["full"]: methods.get("full")}
+    if "top_layers" in methods:
+        found["best top layers"] = _best(methods["top_layers"])
+    if len(sizes) > 1:
+        found[f"adapters, best of {sizes[0]}–{sizes[-1]}"] = _best(adapters)
+    if usual is not None:
+        found[f"adapters {usual}"] = adapters[adapters["size"] == usual]
+    found |= {
+        wording.METHOD_LABELS[name]: methods.get(name)
+        for name in ("layernorm_only", "head_only", wording.BASELINE)
+    }
+    wanted = pd.MultiIndex.from_tuples(list(tasks), names=_TASK)
+    return {
+        label: points.drop_duplicates(_TASK).set_index(_TASK).reindex(wanted)
+        for label, points in found.items()
+        if points is not None
+    }
+
+
+def _best(points: pd.DataFrame) -> pd.DataFrame:
+    """The points by descending mean; among equals, those with the fewest parameters first."""
+    known = points[points["mean"].notna()]
+    return known.sort_values(["mean", "trained_parameters"], ascending=[False, True])
+
+
+def _totals(picked: pd.DataFrame) -> dict[str, float]:
+    """Parameters over tasks: total as a multiple of the base, and percentage of the base per task."""
+    if picked["method"].isna().any():
+        return {"total_multiple": float("nan"), "trained_percent": float("nan")}
+    shares = picked["percent_of_base"].to_numpy(float)  # NaN without a base
+    whole = (picked["method"] == "full").all()
+    return {"total_multiple": shares.sum() / 100 + (not whole), "trained_percent": shares.mean()}
+
+
+def _glue_tasks(tradeoff: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """The task and metric of each GLUE task in the paper's order, for the metric that GLUE reports."""
+    found = {}
+    for known, fixed in KNOWN_TASKS.items():
+        points = tradeoff[[fixed.in_glue and known_task(task) is fixed for task in tradeoff["task"]]]
+        if len(points):
+            wanted = fixed.table_metrics[0]
+            metric = wanted if (points["metric"] == wanted).any() else points["metric"].iloc[0]
+            found[known] = (str(points["task"].iloc[0]), str(metric))
+    return found
+
+
+def _average(numbers: pd.DataFrame, names: dict[str, str]) -> pd.Series:
+    """Mean of the columns, with half weight for MNLI-m and MNLI-mm. NaN if a column is empty."""
+    both = {"mnli", "mnli-mm"} <= names.keys()
+    weights = pd.Series(
+        {name: 0.5 if both and known in ("mnli", "mnli-mm") else 1.0 for known, name in names.items()}
+    )
+    weighted = numbers[list(names.values())].mul(weights)
+    return weighted.sum(axis=1, skipna=False) / weights.sum()
+
+
+def _published_rows(names: dict[str, str]) -> list[dict[str, object]]:
+    """Rows of the paper's Table 1 in our columns, empty where the metrics differ."""
+    rows = []
+    for row in published_glue().to_dict("records"):
+        scores = {}
+        for known, name in names.items():
+            same = name == task_heading(known, KNOWN_TASKS[known].table_metrics[0])
+            scores[name] = row[known] / 100 if same else float("nan")
+        shares = {"total_multiple": row["total_multiple"], "trained_percent": row["trained_percent"]}
+        rows.append({"method": f"Houlsby et al.: {row['method']}", **shares, **scores})
+    return rows
+
+
+def _add_published_tasks(
+    tasks: Sequence[tuple[str, str]], means: dict, sems: dict, totals: dict[str, dict[str, float]]
+) -> bool:
+    """Add the paper's Table 2 for tasks of the same name scored by accuracy; False if there are none."""
+    table = published_tasks()
+    table.index = pd.Index([_plain(name) for name in table["task"]])
+    table = table.reindex([_plain(task) if metric == "accuracy" else "" for task, metric in tasks])
+    if table["task"].isna().all():
+        return False
+    columns = {wording.METHOD_LABELS["full"]: ("fine_tuning", "fine_tuning_sem"),
+               "variable": ("variable_fine_tuning", "variable_sem"),
+               "adapters": ("adapters", "adapters_sem")}  # fmt: skip
+    for label, (column, sem) in columns.items():
+        name = f"Houlsby et al.: {label}"
+        means[name], sems[name] = table[column].to_numpy() / 100, table[sem].to_numpy() / 100
+        totals[name] = {"total_multiple": float("nan"), "trained_percent": float("nan")}
+    return True
+
+
+def _plain(name: str) -> str:
+    """Only the letters and digits of a name: ``crowdflower_airline`` equals ``Crowdflower airline``."""
+    return "".join(character for character in name.lower() if character.isalnum())

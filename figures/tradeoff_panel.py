@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,40 +17,43 @@ from adapter_probe.metrics import sign_of
 from adapter_probe.settings import Axis
 from adapter_probe.wording import method_label, score_axis, score_text
 
-from . import style
-from .curves import (
-    FOOT,
-    METHODS,
-    MarkerStyle,
-    ScoreSeries,
-    decade_ticks,
-    dot_of,
-    draw_trials,
-    ends_of,
-    far_below,
-    few_ticks,
-    has_dots,
-    level_entries,
-    level_line,
-    line_props,
-    mark_far_below,
-    marks_of,
-    published_handle,
-    small_ticks,
-    tidy_axes,
-)
+from . import curves, style
+from .curves import MarkerStyle, ScoreSeries
 from .layout import title_above
-from .legends import LegendEntry, add_legend
-from .point_labels import PointLabel, label_points
+from .legends import LegendEntry, PointLabel, add_legend, label_points
 from .style import escape_mathtext
 
-AXES: dict[Axis, str] = {
-    "parameters": "trained parameters per task",
-    "memory": "peak memory in training (GB)",
-    "seconds": "seconds per training step",
-    "bytes": "size of a task's checkpoint (MB)",
-}
-UNITS: dict[Axis, float] = {"parameters": 1.0, "memory": 1e9, "seconds": 1.0, "bytes": 1e6}
+
+class Cost(NamedTuple):
+    """What a score is drawn against: the axis, its unit and column, and how captions say it."""
+
+    axis: str
+    unit: float
+    column: str
+    told: str
+    at_most: str
+
+
+COSTS: dict[Axis, Cost] = {
+    "parameters": Cost(
+        "trained parameters per task", 1.0, "trained_parameters",
+        "the number of parameters trained per task, including the head; {axis}",
+        "with at most that many parameters",
+    ),
+    "memory": Cost(
+        "peak memory in training (GB)", 1e9, "peak_memory_gb",
+        "the peak of memory in training: tensors on an accelerator, else the whole process",
+        "with at most that much memory",
+    ),
+    "seconds": Cost(
+        "seconds per training step", 1.0, "seconds_per_step",
+        "the mean time of a training step, without evaluation", "at no more time per step",
+    ),
+    "bytes": Cost(
+        "size of a task's checkpoint (MB)", 1e6, "checkpoint_mb",
+        "the size of the file with a task's trained tensors", "with at most that many bytes",
+    ),
+}  # fmt: skip
 _SHARES = (0.01, 0.1, 1.0, 10.0, 100.0)  # % of the base, on the upper axis
 _SIZES_SHOWN, _FEW = (1, 8, 64, 512), 5  # of many adapter sizes; how many are not many
 
@@ -76,39 +80,30 @@ def draw(
         legend: whether to draw a legend, headed by the task's name and scores; otherwise these stand above.
     """
     ax, beside = plt.gca() if ax is None else ax, beside or [curve]
-    marks = marks_of(name for one in beside for name in _methods_of(one))
+    marks = curves.marks_of(name for one in beside for name in _methods_of(one))
     factor, label = score_axis(curve.metric)
     shares, base = in_shares(beside), curve.base_parameters
-    tidy_axes(ax)
-    decade_ticks(ax, *limits_of(beside))
+    curves.tidy_axes(ax)
+    curves.decade_ticks(ax, *limits_of(beside))
     if curve.x != "parameters":
-        few_ticks(ax)
+        curves.few_ticks(ax)
     if shares:
         curve = curve.in_percent()
         ax.xaxis.set_major_formatter("{x:g}")
     ax.set_xlabel(parameter_axis(beside))
     ax.set_ylabel(f"validation {label}")
-    _draw_full(ax, curve, factor)
-    _draw_frontier(ax, curve, factor)
-    _draw_published(ax, curve, factor)
-    _draw_others(ax, curve, factor, marks)
-    _draw_trials(ax, curve, factor, marks)
-    for method, mark in marks.items():
-        rows = curve.points[curve.points["method"] == method]
-        if len(rows):
-            unit = style.scale_factor()
-            x, y = rows["trained_parameters"].astype(float), factor * rows["mean"]
-            ax.errorbar(x, y, factor * rows["sem"], elinewidth=0.8 * unit, zorder=3, **line_props(mark))
+    _draw_levels(ax, curve, factor)
+    _draw_results(ax, curve, factor, marks)
     _set_height(ax, curve, factor)
     if np.isfinite(curve.baseline):
-        level_line("baseline", ax, factor * curve.baseline)
+        curves.level_line("baseline", ax, factor * curve.baseline)
     if np.isfinite(curve.majority):
-        level_line("majority", ax, factor * curve.majority)
+        curves.level_line("majority", ax, factor * curve.majority)
     _draw_diverged(ax, curve, marks)
-    points = curve.points[far_below(curve.points, "mean")]
+    points = curve.points[curves.far_below(curve.points, "mean")]
     x = points["trained_parameters"].to_numpy(float)
     values = factor * points["mean"].to_numpy(float)
-    mark_far_below(ax, points["method"], x, values, digits=1 if factor > 1 else 2)
+    curves.mark_far_below(ax, points["method"], x, values, digits=1 if factor > 1 else 2)
     if top_axis and not shares and np.isfinite(base):
         _add_top_axis(ax, base)
     if legend:
@@ -119,29 +114,25 @@ def draw(
     return ax
 
 
-def in_shares(curves: Sequence[ScoreSeries]) -> bool:
+def in_shares(series: Sequence[ScoreSeries]) -> bool:
     """Whether the parameter axis has percentages of the base: beside published values, of another base."""
-    known = all(np.isfinite(curve.base_parameters) for curve in curves)
-    return known and any(curve.published is not None for curve in curves)
+    known = all(np.isfinite(curve.base_parameters) for curve in series)
+    return known and any(curve.published is not None for curve in series)
 
 
-def parameter_axis(curves: Sequence[ScoreSeries]) -> str:
+def parameter_axis(series: Sequence[ScoreSeries]) -> str:
     """The label of the parameter axis."""
-    return f"{AXES[curves[0].x]}{' (% of its own base)' if in_shares(curves) else ''}"
+    return f"{COSTS[series[0].x].axis}{' (% of its own base)' if in_shares(series) else ''}"
 
 
-def limits_of(curves: Sequence[ScoreSeries]) -> tuple[float, float]:
-    """Limits of the parameter axis that include all curves and the paper's values."""
-    if in_shares(curves):
-        curves = [curve.in_percent() for curve in curves]
-    counts = [curve.points["trained_parameters"].to_numpy(float) for curve in curves]
-    counts += [c.published["trained_parameters"].to_numpy(float) for c in curves if c.published is not None]
-    counts += [c.others["trained_parameters"].to_numpy(float) for c in curves if c.others is not None]
-    known = np.concatenate(counts)
-    known = known[known > 0]
-    if not len(known):
-        return 1.0, 10.0
-    return float(known.min()) / 1.8, float(known.max()) * 1.8
+def limits_of(series: Sequence[ScoreSeries]) -> tuple[float, float]:
+    """Limits of the parameter axis that include all series and the paper's values."""
+    if in_shares(series):
+        series = [curve.in_percent() for curve in series]
+    counts = [curve.points["trained_parameters"].to_numpy(float) for curve in series]
+    counts += [c.published["trained_parameters"].to_numpy(float) for c in series if c.published is not None]
+    counts += [c.others["trained_parameters"].to_numpy(float) for c in series if c.others is not None]
+    return curves.count_limits(counts)
 
 
 def _full(curve: ScoreSeries) -> tuple[float, float]:
@@ -150,24 +141,18 @@ def _full(curve: ScoreSeries) -> tuple[float, float]:
     return (float(rows["mean"].iloc[0]), float(rows["sem"].iloc[0])) if len(rows) else (np.nan, np.nan)
 
 
-def _draw_full(ax: Axes, curve: ScoreSeries, factor: float) -> None:
+def _draw_levels(ax: Axes, curve: ScoreSeries, factor: float) -> None:
+    """Full fine-tuning's mean over its standard error, and the frontier."""
+    unit, ink = style.scale_factor(), style.line_colour()
     mean, sem = (factor * value for value in _full(curve))
     if np.isfinite(mean):
-        ax.axhline(mean, color=style.FAINT, linestyle=":", linewidth=0.8 * style.scale_factor(), zorder=1.5)
+        ax.axhline(mean, color=style.FAINT, linestyle=":", linewidth=0.8 * unit, zorder=1.5)
     if np.isfinite(mean) and sem > 0:
-        ax.axhspan(mean - sem, mean + sem, color=style.line_colour(), alpha=0.09, linewidth=0, zorder=1)
-
-
-def _draw_frontier(ax: Axes, curve: ScoreSeries, factor: float) -> None:
+        ax.axhspan(mean - sem, mean + sem, color=ink, alpha=0.09, linewidth=0, zorder=1)
     x, y = frontier(curve.points, sign_of(curve.metric))
     if len(x) > 1:
-        props = {
-            "color": style.line_colour(),
-            "alpha": 0.55,
-            "linewidth": 0.6 * style.scale_factor(),
-            "zorder": 1.8,
-        }
-        ax.plot(np.repeat(x, 2)[1:], factor * np.repeat(y, 2)[:-1], label="frontier", **props)
+        x, y = np.repeat(x, 2)[1:], factor * np.repeat(y, 2)[:-1]
+        ax.plot(x, y, label="frontier", color=ink, alpha=0.55, linewidth=0.6 * unit, zorder=1.8)
 
 
 def frontier(points: pd.DataFrame, sign: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -178,47 +163,40 @@ def frontier(points: pd.DataFrame, sign: int = 1) -> tuple[np.ndarray, np.ndarra
     return corners["trained_parameters"].to_numpy(), corners["mean"].to_numpy()
 
 
-def _draw_published(ax: Axes, curve: ScoreSeries, factor: float) -> None:
-    if curve.published is None:
-        return
-    for method, rows in curve.published.groupby("method"):
-        props = line_props(METHODS[str(method)], published=True)
-        ax.plot(rows["trained_parameters"], factor * rows["mean"], zorder=2, label="published", **props)
-
-
 def _methods_of(curve: ScoreSeries) -> list[str]:
     """The methods of a task, those of other people's results included."""
     theirs = [] if curve.others is None else curve.others["method"].tolist()
     return [*curve.points["method"], *theirs]
 
 
-def _draw_others(ax: Axes, curve: ScoreSeries, factor: float, marks: Mapping[str, MarkerStyle]) -> None:
-    """Results of other people as hollow marks."""
-    unit = style.scale_factor()
+def _draw_results(ax: Axes, curve: ScoreSeries, factor: float, marks: Mapping[str, MarkerStyle]) -> None:
+    """Means with their standard errors, single trials, and the results of the paper and of other people."""
+    unit, trials = style.scale_factor(), curve.trials
+    for method, rows in () if curve.published is None else curve.published.groupby("method"):
+        props = curves.line_props(curves.METHODS[str(method)], published=True)
+        ax.plot(rows["trained_parameters"], factor * rows["mean"], zorder=2, label="published", **props)
     for method, rows in () if curve.others is None else curve.others.groupby("method"):
-        props = _hollow(marks[str(method)])
-        x, y, bars = rows["trained_parameters"], factor * rows["mean"], factor * rows["sem"]
-        ax.errorbar(x, y, bars, elinewidth=0.6 * unit, zorder=2.8, label="others", **props)
-
-
-def _draw_trials(ax: Axes, curve: ScoreSeries, factor: float, marks: Mapping[str, MarkerStyle]) -> None:
-    trials = pd.DataFrame(columns=["method"]) if curve.trials is None else curve.trials
+        x, y, props = rows["trained_parameters"], factor * rows["mean"], _hollow(marks[str(method)])
+        ax.errorbar(x, y, factor * rows["sem"], elinewidth=0.6 * unit, zorder=2.8, label="others", **props)
     for method, mark in marks.items():
-        known = trials[trials["method"] == method]
-        if len(known := known[known["score"].notna()] if len(known) else known):
-            draw_trials(ax, known["trained_parameters"], factor * known["score"], mark.colour)
+        if trials is not None and len(own := trials[(trials["method"] == method) & trials["score"].notna()]):
+            curves.draw_trials(ax, own["trained_parameters"], factor * own["score"], mark.colour)
+        if len(rows := curve.points[curve.points["method"] == method]):
+            x, y = rows["trained_parameters"].astype(float), factor * rows["mean"]
+            props = curves.line_props(mark) | {"elinewidth": 0.8 * unit}
+            ax.errorbar(x, y, factor * rows["sem"], zorder=3, **props)
 
 
 def _set_height(ax: Axes, curve: ScoreSeries, factor: float) -> None:
     """Limits of the score axis: all values, and at the bottom the crosses."""
-    points = curve.points[~far_below(curve.points, "mean")]
+    points = curve.points[~curves.far_below(curve.points, "mean")]
     shown = [points[name].to_numpy(float) for name in ("mean", "min", "max")]
     shown += [(points["mean"] + side * points["sem"]).to_numpy(float) for side in (-1, 1)]
     shown += [curve.published["mean"].to_numpy(float)] if curve.published is not None else []
     if curve.others is not None:
         theirs, bars = curve.others["mean"].to_numpy(float), curve.others["sem"].fillna(0).to_numpy(float)
         shown += [theirs - bars, theirs + bars]
-    low, high = ends_of([factor * values for values in shown], 0.01 * factor)
+    low, high = curves.ends_of([factor * values for values in shown], 0.01 * factor)
     for line in sorted((factor * curve.baseline, factor * curve.majority), reverse=True):
         if low - 0.5 * (high - low) < line < low:
             low = line
@@ -233,7 +211,7 @@ def _draw_diverged(ax: Axes, curve: ScoreSeries, marks: Mapping[str, MarkerStyle
     unit = style.scale_factor()
     for row in curve.points[curve.points["diverged"] > 0].itertuples():
         colour = marks[row.method].colour if row.method in marks else style.FAINT
-        ax.plot([row.trained_parameters], [FOOT], marker="x", markersize=3.4 * unit, linestyle="",
+        ax.plot([row.trained_parameters], [curves.FOOT], marker="x", markersize=3.4 * unit, linestyle="",
                 markeredgewidth=0.9 * unit, color=colour, transform=ax.get_xaxis_transform(),
                 zorder=4)  # fmt: skip
 
@@ -248,7 +226,7 @@ def _add_top_axis(ax: Axes, base: float) -> None:
     top.xaxis.set_minor_locator(NullLocator())
     top.set_xlabel("% of the base, head included")
     between = np.outer(_SHARES, np.arange(2, 10)).ravel()
-    small_ticks(ax, between[(between >= low) & (between <= high)] / factor, 1.0)
+    curves.small_ticks(ax, between[(between >= low) & (between <= high)] / factor, 1.0)
 
 
 def _notes(curve: ScoreSeries) -> list[str]:
@@ -269,7 +247,7 @@ def _labels(curve: ScoreSeries, factor: float, marks: Mapping[str, MarkerStyle])
     """Label some sizes and depths next to their marks, one's own first."""
     theirs = () if curve.others is None else (curve.others.assign(k=pd.NA),)
     labels = []
-    for points in (curve.points[~far_below(curve.points, "mean")], *theirs):
+    for points in (curve.points[~curves.far_below(curve.points, "mean")], *theirs):
         words = named_points(points)
         known = points[points["mean"].notna() & points.index.isin(list(words))]
         labels += [
@@ -281,26 +259,26 @@ def _labels(curve: ScoreSeries, factor: float, marks: Mapping[str, MarkerStyle])
     return labels
 
 
-def legend_entries(curves: Sequence[ScoreSeries], axes: Sequence[Axes]) -> list[LegendEntry]:
-    """Legend handles and labels: methods, then everything else that is drawn on the curves' axes."""
-    points = pd.concat([curve.points for curve in curves], ignore_index=True)
-    marks = marks_of(name for curve in curves for name in _methods_of(curve))
+def legend_entries(series: Sequence[ScoreSeries], axes: Sequence[Axes]) -> list[LegendEntry]:
+    """Legend handles and labels: methods, then everything else that is drawn on the series' axes."""
+    points = pd.concat([curve.points for curve in series], ignore_index=True)
+    marks = curves.marks_of(name for curve in series for name in _methods_of(curve))
     unit, own = style.scale_factor(), set(points["method"])
     entries = [
-        (Line2D([], [], **(line_props(mark) if name in own else _hollow(mark))), method_label(name))
+        (Line2D([], [], **(curves.line_props(mark) if name in own else _hollow(mark))), method_label(name))
         for name, mark in marks.items()
     ]
-    entries += level_entries(axes)
+    entries += curves.level_entries(axes)
     grey = Line2D([], [], color=style.line_colour(), alpha=0.55, linewidth=0.6 * unit)
     entries.append((grey, "Pareto frontier"))
-    if has_dots(curves):
-        entries.append((dot_of(), "single trial"))
+    if curves.has_dots(series):
+        entries.append((curves.dot_of(), "single trial"))
     if points["diverged"].sum():
         props = {"markersize": 3.4 * unit, "markeredgewidth": 0.9 * unit, "color": style.FAINT}
         entries.append((Line2D([], [], linestyle="", marker="x", **props), "trials diverged"))
-    if any(curve.published is not None for curve in curves):
-        entries.append((published_handle(), "Houlsby et al. 2019"))
-    if any(curve.others is not None for curve in curves):  # the caption names their sources
+    if any(curve.published is not None for curve in series):
+        entries.append((curves.published_handle(), "Houlsby et al. 2019"))
+    if any(curve.others is not None for curve in series):  # the caption names their sources
         handle = Line2D([], [], **_hollow(MarkerStyle(style.FAINT, "o")))
         entries.append((handle, "hollow: results of others"))
     return entries
@@ -309,7 +287,11 @@ def legend_entries(curves: Sequence[ScoreSeries], axes: Sequence[Axes]) -> list[
 def _hollow(mark: MarkerStyle) -> dict[str, object]:
     """What `Axes.plot` takes for results of other people."""
     edge = 0.7 * style.scale_factor()
-    return line_props(mark) | {"linestyle": "", "markerfacecolor": style.WHITE, "markeredgewidth": edge}
+    return curves.line_props(mark) | {
+        "linestyle": "",
+        "markerfacecolor": style.WHITE,
+        "markeredgewidth": edge,
+    }
 
 
 def named_points(points: pd.DataFrame) -> dict[int, str]:

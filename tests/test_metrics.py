@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from refusals import names, naming
@@ -65,7 +65,6 @@ def one_by_one(reference, predictions, labels):
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "mcc", "macro_f1"])
-@settings(max_examples=40, deadline=None)
 @given(data=classified())
 def test_classification_scores_equal_scikit_learn(metric, data):
     predictions, labels = data
@@ -73,7 +72,6 @@ def test_classification_scores_equal_scikit_learn(metric, data):
     np.testing.assert_allclose(score(metric, predictions, labels), expected, rtol=0, atol=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
 @given(data=classified(most_labels=2))
 def test_f1_equals_scikit_learn_with_the_last_label_positive(data):
     predictions, labels = data
@@ -82,7 +80,6 @@ def test_f1_equals_scikit_learn_with_the_last_label_positive(data):
 
 
 @pytest.mark.parametrize("metric", ["pearson", "spearman"])
-@settings(max_examples=60, deadline=None)
 @given(data=measured())
 def test_correlations_equal_scipy(metric, data):
     predictions, labels = data

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.attribution import layer_shares, span_interactions
+from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.deltas import (
     StudyKind,
     drop_points,
@@ -23,7 +23,7 @@ from adapter_probe.analysis.deltas import (
     switched_layers,
     without_noise,
 )
-from adapter_probe.analysis.removable import TOLERANCES, non_monotone, removable_table, spans_with_adapters
+from adapter_probe.analysis.removable import non_monotone, removable_table, spans_with_adapters
 from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
 from adapter_probe.analysis.significance import (
     ALPHA,
@@ -133,15 +133,15 @@ def ablation_tables(
         if results.modules is not None:
             spans, frame = _beyond_cells(spans, deltas, study_kind(results)), _of_all_modules(frame)
         layers = _single_layers(frame, n_layers).assign(**dict.fromkeys(_SHARE, np.nan))
-        removable = removable_table(frame.iloc[:0], TOLERANCES)
+        removable = removable_table(frame.iloc[:0])
         return AblationTables(spans, layers, removable, chance_p, removed_p)
-    grids = _DropGrids(frame, deltas, n_layers)
-    spans = frame.assign(**dict(zip(_INTERACTION, grids.interactions())))
+    units, interaction, share = _attributed(frame, deltas, n_layers)
+    spans = frame.assign(**dict(zip(_INTERACTION, interaction)))
     spans["non_monotone"] = non_monotone(
         frame[["first", "last"]].to_numpy(), drop_points(frame["delta_points"]), -deltas
     )
-    layers = _with_shares(results, _single_layers(frame, n_layers), grids)
-    removable = removable_table(spans_with_adapters(frame, switched_layers(results)), TOLERANCES)
+    layers = _with_shares(results, _single_layers(frame, n_layers), units, share)
+    removable = removable_table(spans_with_adapters(frame, switched_layers(results)))
     return AblationTables(spans, layers, removable, chance_p, removed_p)
 
 
@@ -215,7 +215,7 @@ def _resampled(
     The chance score of a correlation is 0; it is NaN if the score of guessing is not known.
     """
     constant = None
-    if results.kind in OF_CLASSES and results.metric not in COMPARISONS:
+    if results.kind in OF_CLASSES:
         constant = constant_prediction(results.metric, results.scored_with)
     if constant is not None:
         sampled = bootstrap_scores(results, n_resamples, seed, more=constant[None])
@@ -225,48 +225,38 @@ def _resampled(
     return sampled, 0.0 if correlation else results.chance_score
 
 
-class _DropGrids:
-    """Drops laid out by the first and last of the layers, or groups of layers, that the spans are made of.
+_Interval = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Estimates with the bounds of their intervals."""
+
+
+def _attributed(
+    frame: pd.DataFrame, deltas: np.ndarray, n_layers: int
+) -> tuple[np.ndarray | None, _Interval, _Interval]:
+    """The layers, or groups of layers, that the spans are made of (see `span_units`), and attributions.
 
     Where spans are missing, what would need them is NaN.
 
-    Attributes:
-        units: see `span_units`.
+    Returns:
+        the units; the interaction of each span; the share of each unit.
     """
-
-    def __init__(self, frame: pd.DataFrame, deltas: np.ndarray, n_layers: int):
-        self.units = span_units(frame)
-        ends = np.repeat(np.arange(n_layers)[:, None], 2, axis=1) if self.units is None else self.units
-        self._n = n = len(ends)
-        first, last = np.searchsorted(ends[:, 0], frame["first"]), np.searchsorted(ends[:, 1], frame["last"])
-        order = np.zeros((n, n), dtype=int)
-        order[np.triu_indices(n)] = np.arange(n * (n + 1) // 2)
-        self._at = (slice(None), order[first, last])  # of the frame's rows among all spans of units
-        self._drops = np.full((1, n * (n + 1) // 2), np.nan)
-        self._drops[self._at] = -frame["delta_points"].to_numpy()
-        self._resampled = np.full((len(deltas), self._drops.shape[1]), np.nan)  # [resamples, spans of units]
-        self._resampled[self._at] = -deltas
-
-    def interactions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The interaction of each span, with its interval."""
-        found = without_noise(span_interactions(self._drops, self._n)[self._at][0])
-        return found, *percentile_interval(span_interactions(self._resampled, self._n)[self._at])
-
-    def shares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The share of each unit, with its interval."""
-        found, sampled = (
-            layer_shares(span_interactions(drops, self._n), self._n)
-            for drops in (self._drops, self._resampled)
-        )
-        return without_noise(found[0]), *percentile_interval(sampled)
+    units = span_units(frame)
+    ends = np.repeat(np.arange(n_layers)[:, None], 2, axis=1) if units is None else units
+    first, last = np.searchsorted(ends[:, 0], frame["first"]), np.searchsorted(ends[:, 1], frame["last"])
+    # The drops, and below those on resampled examples: [1 + resamples, units, units].
+    drops = np.full((1 + len(deltas), len(ends), len(ends)), np.nan)
+    drops[:, first, last] = -np.vstack([frame["delta_points"], deltas])
+    of_spans, of_units = interactions(drops)[:, first, last], shares(drops)
+    interaction = without_noise(of_spans[0]), *percentile_interval(of_spans[1:])
+    return units, interaction, (without_noise(of_units[0]), *percentile_interval(of_units[1:]))
 
 
-def _with_shares(results: AblationResults, layers: pd.DataFrame, grids: _DropGrids) -> pd.DataFrame:
+def _with_shares(
+    results: AblationResults, layers: pd.DataFrame, units: np.ndarray | None, share: _Interval
+) -> pd.DataFrame:
     """The layers with their shares: NaN if not all were studied, 0 without an adapter."""
-    if grids.units is None:
+    if units is None:
         return layers.assign(**dict.fromkeys(_SHARE, np.nan))
-    own = pd.DataFrame(dict(zip(_SHARE, grids.shares())), index=grids.units[:, 0])
-    layers = layers.join(own, on="layer")
+    layers = layers.join(pd.DataFrame(dict(zip(_SHARE, share)), index=units[:, 0]), on="layer")
     if counts := results.settings.get("site_parameters"):
         bare = np.reshape(counts, (results.n_layers, -1)).sum(axis=1) == 0
         layers.loc[bare[layers["layer"]] & layers["share_points"].isna().to_numpy(), list(_SHARE)] = 0.0

@@ -22,35 +22,21 @@ def interactions(drops: np.ndarray) -> np.ndarray:
         interactions of the same shape; NaN below the diagonal.
     """
     n = drops.shape[-1]
-    first, last = np.triu_indices(n)
-    m = np.full(drops.shape, np.nan)
-    m[..., first, last] = span_interactions(drops[..., first, last], n)
-    return m
-
-
-def span_interactions(drops: np.ndarray, n_layers: int) -> np.ndarray:
-    """The same from drops ``[..., spans]`` of all spans, in the order of `contiguous_spans`."""
-    first, last = np.triu_indices(n_layers)
-    empty = len(first)  # the column of the empty span, with drop 0
-    place = np.full((n_layers + 1, n_layers + 1), empty)
-    place[first, last + 1] = np.arange(empty)  # by first layer and one past the last
-    padded = np.concatenate([drops, np.zeros((*drops.shape[:-1], 1))], axis=-1)
-    m = padded[..., place[first, last + 1]]
-    m -= padded[..., place[first + 1, last + 1]]
-    m -= padded[..., place[first, last]]
-    m += padded[..., place[first + 1, last]]
+    d = np.zeros((*drops.shape[:-2], n + 1, n + 1))  # by first layer and one past the last; 0 of empty spans
+    d[..., :n, 1:] = np.triu(drops)
+    m: np.ndarray = d[..., :n, 1:] - d[..., 1:, 1:]  # in place, since there are thousands of resamples
+    m -= d[..., :n, :n]
+    m += d[..., 1:, :n]
+    below = np.tril_indices(n, -1)
+    m[..., below[0], below[1]] = np.nan
     return m
 
 
 def shares(drops: np.ndarray) -> np.ndarray:
     """Each layer's share of the drop of all layers, ``[..., layers]``, from drops as in `interactions`."""
-    first, last = np.triu_indices(drops.shape[-1])
-    return layer_shares(interactions(drops)[..., first, last], drops.shape[-1])
-
-
-def layer_shares(interactions: np.ndarray, n_layers: int) -> np.ndarray:
-    """The same from interactions ``[..., spans]`` of all spans, in the order of `contiguous_spans`."""
-    first, last = np.triu_indices(n_layers)
-    layers = np.arange(n_layers)[:, None]
+    n = drops.shape[-1]
+    first, last = np.triu_indices(n)
+    layers = np.arange(n)[:, None]
     inside = (first <= layers) & (layers <= last)  # [layers, spans]
-    return interactions @ (inside / (last - first + 1)).T
+    found: np.ndarray = interactions(drops)[..., first, last] @ (inside / (last - first + 1)).T
+    return found

@@ -1,6 +1,6 @@
-"""Differences between two ablations on the same examples, and means of several, span by span.
+"""Several ablations, span by span: differences and means on the same examples, and changes on two data sets.
 
-Both rest on the paired bootstrap: all studies are scored on the same resampled examples.
+Differences and means rest on the paired bootstrap: all studies are scored on the same resampled examples.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pandas as pd
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.ablation_tables import resamples_for
+from adapter_probe.analysis.ablation_tables import ablation_tables, resamples_for
 from adapter_probe.analysis.deltas import (
     StudyKind,
     intact_row,
@@ -29,20 +29,37 @@ from adapter_probe.analysis.deltas import (
     study_kind,
     without_noise,
 )
-from adapter_probe.analysis.resampling import bootstrap_scores
+from adapter_probe.analysis.resampling import resampled_changes
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, percentile_interval, span_interval
+from adapter_probe.analysis.sweeps import pareto_frontier
 from adapter_probe.errors import ResultsError
+from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.schema import span_columns
 from adapter_probe.wording import done_text
 
 _SEED = 0
+_CARRIED = {
+    "delta_points": "points", "ci_low_points": "low_points", "ci_high_points": "high_points",
+    "significant": "significant",
+}  # fmt: skip
 
 
 JointT = TypeVar("JointT", bound="JointRecord")
 
 
+class _SeveralStudies:
+    """What records of several studies have in common."""
+
+    identity: Mapping[str, object]
+
+    @property
+    def strength(self) -> float | str:
+        """What the adapters of all studies were multiplied by where they were off."""
+        return next((strength_of(one) for one in self.identity.values() if isinstance(one, Mapping)), 0.0)
+
+
 @dataclass(frozen=True, eq=False)
-class JointRecord:
+class JointRecord(_SeveralStudies):
     """Several ablations of the same spans on the same examples.
 
     Attributes:
@@ -92,11 +109,6 @@ class JointRecord:
 
     def _of(self: JointT, stack: str) -> JointT:
         return replace(self, spans=of_stack(self.spans, stack), stack=stack)
-
-    @property
-    def strength(self) -> float | str:
-        """What the adapters of all studies were multiplied by where they were off."""
-        return next((strength_of(one) for one in self.identity.values() if isinstance(one, Mapping)), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,9 +236,8 @@ def _samples(
     for results in studies:
         frame = span_scores(results)
         rows = rows_of(results, frame)
-        scores = bootstrap_scores(results, n_resamples, _SEED)
         frames.append(frame)
-        samples.append(metrics.to_points(results.metric, scores[:, rows] - scores[:, [intact_row(results)]]))
+        samples.append(resampled_changes(results, intact_row(results), n_resamples, _SEED)[:, rows])
     return frames, samples
 
 
@@ -249,8 +260,8 @@ def check_comparable(
             raise ResultsError(
                 f"{pair}: spans were {study_kind(one)} in one and {study_kind(other)} in the other"
             )
-        if (strengths := tuple(map(strength_of, (one.identity, other.identity)))) and len({*strengths}) > 1:
-            done = [done_text("ablated", strength) for strength in strengths]
+        done = [done_text("ablated", strength_of(each.identity)) for each in (one, other)]
+        if done[0] != done[1]:
             raise ResultsError(f"{pair}: spans were {done[0]} in one and {done[1]} in the other")
         if sorted(span_keys(one)) != sorted(span_keys(other)):
             raise ResultsError(
@@ -272,3 +283,68 @@ def _common_fields(
     scores = tuple(map(intact_score, studies))
     identities = {name: results.identity for name, results in zip(names, studies)}
     return studies[0].metric, studies[0].n_examples, scores, identities, study_kind(studies[0])
+
+
+@dataclass(frozen=True, eq=False)
+class DataComparisonRecord(_SeveralStudies):
+    """Every span as a point: its change on the task against its change on another data set.
+
+    Attributes:
+        names: names of the task and of the other data.
+        metrics: metrics on both.
+        spans: one row per span: `first`, `last`, `n_layers`; `task_points` and `other_points`, the change of
+            the score in points when the span is off, or in a study of spans kept on, when everything else
+            is (negative = worse, also of losses), each with its 95%
+            paired bootstrap interval `..._low_points`, `..._high_points` and `..._significant` (after Holm's
+            correction); `on_frontier`: no other span, nor the intact model, is at least as good on both and
+            better on one.
+        intact_scores: intact scores on both.
+        n_examples: numbers of examples of both.
+        identity: identity of each study, by name.
+        study: whether the spans were ablated or kept on.
+        warning: why the spans of the task are not informative; None where they are.
+    """
+
+    names: tuple[str, str]
+    metrics: tuple[str, str]
+    spans: pd.DataFrame
+    intact_scores: tuple[float, float]
+    n_examples: tuple[int, int]
+    identity: Mapping[str, object]
+    study: StudyKind = "ablated"
+    warning: str | None = None
+
+
+def compare_data_sets(
+    task: AblationResults, other: AblationResults, names: tuple[str, str] = ("task", "other")
+) -> DataComparisonRecord:
+    """Join an ablation on a task with one of the same checkpoint and spans on other data.
+
+    Args:
+        task: ablation on the task that the adapters were trained for.
+        other: ablation on data that measures another ability.
+
+    Raises:
+        ResultsError: they differ in checkpoint, spans or settings.
+    """
+    pair = f"{names[0]} and {names[1]} are not ablations of the same model"
+    apart = ("data", "tokens")
+    ours, theirs = ({k: v for k, v in one.identity.items() if k not in apart} for one in (task, other))
+    refuse_changes(ours, theirs, pair, "; ablate one checkpoint with equal settings on both")
+    if study_kind(task) != study_kind(other) or not np.array_equal(task.masks, other.masks):
+        raise ResultsError(f"{pair}: their variants differ; ablate the same --spans on both")
+    sides = []
+    for side, results in (("task", task), ("other", other)):
+        frame = ablation_tables(results).spans
+        renamed = {old: f"{side}_{new}" for old, new in _CARRIED.items()}
+        sides.append(frame[[*span_columns(frame), *renamed]].rename(columns=renamed))
+    spans = sides[0].merge(sides[1], on=span_columns(sides[0]), validate="one_to_one")
+    # The intact model is the point (0, 0).
+    cost = -np.append(spans["task_points"], 0.0)
+    frontier = pareto_frontier(cost, np.append(spans["other_points"], 0.0))[:-1]
+    return DataComparisonRecord(
+        names, (task.metric, other.metric), spans.assign(on_frontier=frontier),
+        (intact_score(task), intact_score(other)),
+        (task.n_examples, other.n_examples), dict(zip(names, (task.identity, other.identity))),
+        study_kind(task),
+    )  # fmt: skip

@@ -84,22 +84,22 @@ def switched_layers(results: AblationResults) -> np.ndarray:
 
 
 def study_kind(results: AblationResults) -> StudyKind:
-    """Whether the spans were ablated or kept on, according to the masks."""
-    results = next(iter(results.in_stacks.values()))
-    if results.modules is not None:  # beside the module of a row, others of its layer are switched
-        return "kept" if results.settings.get("complement") else "ablated"
-    layer_of_site = np.arange(results.masks.shape[1]) // len(results.sites)
-    first, last = results.spans[:, :1], results.spans[:, 1:]  # [variants, 1]
-    inside = (first <= layer_of_site) & (layer_of_site <= last)  # [variants, sites]
-    return "ablated" if (inside & ~results.masks).any() else "kept"
+    """Whether the spans were ablated or kept on."""
+    return "kept" if results.settings.get("complement") else "ablated"
+
+
+def section_of(identity: Mapping[str, object], name: str) -> Mapping[str, Any]:
+    """A section of an ablation's identity, such as its settings; empty where the identity lacks it."""
+    section = identity.get(name)
+    return section if isinstance(section, Mapping) else {}
 
 
 def strength_of(identity: Mapping[str, Any]) -> float | str:
     """What the adapters were multiplied by where a variant has them off, from an ablation's identity."""
-    settings = identity.get("settings")
-    if isinstance(settings, Mapping) and settings.get("strengths_by_layer"):
+    settings = section_of(identity, "settings")
+    if settings.get("strengths_by_layer"):
         return BY_LAYER
-    strength = settings.get("strength", 0.0) if isinstance(settings, Mapping) else 0.0
+    strength = settings.get("strength", 0.0)
     return float(strength) if isinstance(strength, (int, float)) else 0.0
 
 

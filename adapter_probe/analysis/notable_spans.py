@@ -1,16 +1,42 @@
-"""The spans of a grid that stand out: the longest that costs little, the layer that costs most."""
+"""What summaries hold: how one is read back, and the spans that stand out in a grid."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pandas as pd
 
 from adapter_probe.analysis.deltas import StudyKind, drop_points, span_units
-from adapter_probe.analysis.removable import TOLERANCES, longest_removable, shortest_sufficient
+from adapter_probe.analysis.removable import TOLERANCES, longest_removable
+from adapter_probe.errors import DataError, ResultsError
+from adapter_probe.metrics import metric_label
+from adapter_probe.records import RecordError, from_record
 from adapter_probe.spans import ALL_MODULES
+
+Summary = TypeVar("Summary", bound="StoredSummary")
+
+
+class StoredSummary:
+    """A summary of scores by one metric, which ``summary.json`` holds."""
+
+    metric: str
+
+    @classmethod
+    def from_dict(cls: type[Summary], found: Mapping[str, Any], path: Path) -> Summary:
+        """The summary from what is in a file.
+
+        Raises:
+            ResultsError: it, read from `path`, is damaged.
+        """
+        try:
+            summary = from_record(cls, found)
+            metric_label(summary.metric)
+            return summary
+        except (RecordError, DataError, ResultsError) as error:
+            raise ResultsError(f"{path} is damaged: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -81,8 +107,7 @@ def notable_spans(
     known = frame[frame["drop"].notna()]
     singles = known.iloc[:0] if units is None else known.merge(pd.DataFrame(units, columns=["first", "last"]))
     single = singles.sort_values(["drop", "first"], ascending=[not ablated, True])
-    best = longest_removable if ablated else shortest_sufficient
-    spans = {f"{t:g}": span_of(best(frame, t)) for t in tolerances}
+    spans = {f"{t:g}": span_of(longest_removable(frame, t, study=study)) for t in tolerances}
     found = None if single.empty else span_of(single.iloc[0])
     layer = found and LayerDrop(found.first, found.delta_points, found.last if found.n_layers > 1 else None)
     if ablated:

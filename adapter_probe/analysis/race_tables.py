@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import wording
+from adapter_probe.ablation_settings import LONGEST, RaceSettings
 from adapter_probe.analysis.deltas import without_noise
-from adapter_probe.analysis.notable_spans import SpanDrop
-from adapter_probe.analysis.stored_summary import StoredSummary
-from adapter_probe.race_settings import LONGEST, RaceSettings
+from adapter_probe.analysis.notable_spans import SpanDrop, StoredSummary
 
 from .confidence_sequences import mean_bounds
 from .racing import ASSUMED, BEYOND, CHOSEN, NEEDLESS, UNDEFINED, WITHIN, RaceState

@@ -17,10 +17,10 @@ from itertools import pairwise
 import numpy as np
 
 from adapter_probe.ablation_results import AblationResults
+from adapter_probe.ablation_settings import LONGEST, RaceSettings
 from adapter_probe.errors import ResultsError
 from adapter_probe.formulas import NO_CLASS
 from adapter_probe.metrics import GENERATED, LOSSES, OF_PAIRS, PROPORTIONS, is_generated, is_ratio
-from adapter_probe.race_settings import LONGEST, RaceSettings
 
 from .confidence_sequences import Evidence
 
@@ -73,10 +73,7 @@ def example_scores(results: AblationResults) -> np.ndarray:
     found = results.predictions
     if not is_whole(results.metric):
         return np.asarray(found, dtype=np.float64)
-    as_zero = results.greedy is not None or is_generated(results.metric)
-    right = 0 if as_zero else results.scored_with
-    if results.kind == "extractive":
-        right = 1
+    right = 1 if results.kind == "extractive" else results.scored_with
     known = np.isfinite(found) if found.dtype.kind == "f" else found != NO_CLASS
     return np.where(known, found == right, np.nan)
 
@@ -192,13 +189,11 @@ class RaceState:
         self._more.add(alive, new)
         self._less.add(alive, -new)
         if done.stop == self._n:
-            self.decisions[alive] = np.where(self._sums(alive) <= self._limit, WITHIN, BEYOND)
+            sums = self.costs[alive].sum(axis=1, dtype=np.float64)
+            self.decisions[alive] = np.where(sums <= self._limit, WITHIN, BEYOND)
         else:
             self.decisions[alive[self._more.largest[alive] >= self._level]] = BEYOND
             self.decisions[alive[self._less.largest[alive] >= self._level]] = WITHIN
-
-    def _sums(self, rows: np.ndarray) -> np.ndarray:
-        return self.costs[rows].sum(axis=1, dtype=np.float64)
 
     def _stages(self) -> Iterator[np.ndarray]:
         """The spans that are computed together, one set after the other."""

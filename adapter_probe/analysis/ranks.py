@@ -3,59 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics, wording
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.deltas import finite_or_none, row_scores, without_noise
-from adapter_probe.analysis.removable import random_halves, restrict_to_examples
-from adapter_probe.analysis.resampling import bootstrap_scores
-from adapter_probe.analysis.significance import span_interval
-from adapter_probe.analysis.stored_summary import StoredSummary
-from adapter_probe.analysis.strengths import strength_table
+from adapter_probe.analysis.deltas import without_noise
+from adapter_probe.analysis.strengths import JudgedSummary, choose_and_judge, facts_of, strength_table
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankSummary(StoredSummary):
-    """How many directions are needed, ``summary.json``.
+class RankSummary(JudgedSummary):
+    """How many directions are needed, ``summary.json``; see `JudgedSummary`.
 
     Attributes:
-        task: name of the task as given by the user.
-        data: name of the evaluated data, or the split.
-        metric: metric of the scores.
-        n_examples: number of evaluated examples.
-        intact_score: score with all directions; None if undefined.
         largest: the largest rank of a tuned map, so that as many directions are all.
         effective: the mean effective rank of the tuned maps, see `effective_rank`.
         within_points: what the needed directions may cost, in points.
         needed: the fewest directions in every map that cost at most this on the examples that they are
             chosen on.
         energy: the share of the change's energy that these directions have.
-        chosen_on: ``half`` if they were chosen on one half of the examples and judged on the other; ``all``
-            if there were too few.
-        n_judged: number of examples that they were judged on.
-        delta_points: score with them minus that with all, in points, a loss negative; None if undefined.
-        interval_points: its 95% interval, see `span_interval`.
     """
 
-    task: str
-    data: str
-    metric: str
-    n_examples: int
-    intact_score: float | None
     largest: int
     effective: float
     within_points: float
     needed: int
     energy: float
-    chosen_on: Literal["half", "all"] = "half"
-    n_judged: int = 0
-    delta_points: float | None = None
-    interval_points: tuple[float | None, float | None] = (None, None)
 
     @property
     def verdict(self) -> str:
@@ -163,39 +139,21 @@ def rank_summary(
 
     `within`: what they may cost, in points. They are chosen on one half of the examples.
     """
-    settings, maps = results.settings, spectra.groupby(["module", "expert"])["value"]
-    chosen, judged = random_halves(results)
-    half = len(chosen) > 0 and len(judged) > 1
-    if not half:
-        chosen = judged = np.arange(results.n_examples)
     whole = variants[variants["whole"]].sort_values("strength")
-    rows = np.append(whole["variant"].to_numpy(), 0)
     ranks = np.append(whole["strength"].to_numpy(), largest).astype(int)
-    scores = row_scores(restrict_to_examples(results, chosen))
-    points = without_noise(metrics.to_points(results.metric, scores[rows] - scores[0]))
-    fits = np.flatnonzero(points >= -within)
-    best = int(fits[0]) if len(fits) else len(ranks) - 1
-    said = RankSummary(
-        task=settings["task"],
-        data=settings.get("data") or settings["split"],
-        metric=results.metric,
-        n_examples=results.n_examples,
-        intact_score=finite_or_none(row_scores(results)[0]),
+
+    def fewest(scores: np.ndarray) -> int:
+        points = without_noise(metrics.to_points(results.metric, scores - scores[-1]))
+        return int(np.append(np.flatnonzero(points >= -within), len(ranks) - 1)[0])
+
+    best, judged = choose_and_judge(results, np.append(whole["variant"].to_numpy(), 0), fewest)
+    maps = spectra.groupby(["module", "expert"])["value"]
+    return RankSummary(
         largest=largest,
         effective=float(np.mean([effective_rank(one.to_numpy(float)) for _, one in maps])),
         within_points=within,
         needed=int(ranks[best]),
         energy=energy_kept(spectra, int(ranks[best])),
-        chosen_on="half" if half else "all",
-        n_judged=len(judged),
-    )
-    there = restrict_to_examples(results, judged)
-    score, sampled = row_scores(there)[[0, rows[best]]], bootstrap_scores(there)[:, [0, rows[best]]]
-    delta = without_noise(metrics.to_points(results.metric, sampled[:, 1] - sampled[:, 0]))
-    ends = span_interval(delta[:, None], (there, [rows[best]]))
-    change = without_noise(metrics.to_points(results.metric, score[1:] - score[:1]))
-    return replace(
-        said,
-        delta_points=finite_or_none(float(change[0])),
-        interval_points=tuple(finite_or_none(float(end[0])) for end in ends),  # type: ignore[arg-type]
+        **facts_of(results),
+        **judged,
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import get_args
 
 import numpy as np
 import pandas as pd
 
-from adapter_probe.ablation_results import BY_VARIANT, AblationResults
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import (
+    StudyKind,
     drop_points,
     intact_row,
     rows_of,
@@ -19,13 +19,11 @@ from adapter_probe.analysis.deltas import (
     within_tolerance,
     without_noise,
 )
-from adapter_probe.analysis.resampling import bootstrap_scores
+from adapter_probe.analysis.resampling import resampled_changes
 from adapter_probe.analysis.significance import LEVEL, span_interval
-from adapter_probe.metrics import to_points
 from adapter_probe.results.schema import REMOVABLE_COLUMNS
 from adapter_probe.settings import Basis
 
-BASES: tuple[Basis, ...] = get_args(Basis)
 TOLERANCES = (0.5, 1.0, 2.0)
 """Tolerated drops, in points, for which summaries and tables list removable spans."""
 
@@ -36,27 +34,21 @@ _ROUNDING = 1e-12  # of a variance: below, the difference does not vary
 _JUDGED_BY = {"estimate": "delta_points", "interval": "ci_low_points"}
 
 
-def longest_removable(spans: pd.DataFrame, tolerance: float, basis: Basis = "estimate") -> pd.Series | None:
+def longest_removable(
+    spans: pd.DataFrame, tolerance: float, basis: Basis = "estimate", study: StudyKind = "ablated"
+) -> pd.Series | None:
     """The longest span that drops by at most `tolerance` points; ties: smallest drop, then lowest layers.
 
     Args:
         spans: columns `first`, `last`, `n_layers`, `delta_points`, `ci_low_points`.
         basis: judge by the estimate, or by the lower end of its interval.
+        study: ``kept`` gives the shortest span that, if only it is kept on, drops by as little.
 
     Returns:
         the span's row, or None if there is none.
     """
-    return _first_by_length(spans, tolerance, basis, longest=True)
-
-
-def shortest_sufficient(spans: pd.DataFrame, tolerance: float, basis: Basis = "estimate") -> pd.Series | None:
-    """The shortest span that, if only it is kept on, drops by at most `tolerance` points; ties as above."""
-    return _first_by_length(spans, tolerance, basis, longest=False)
-
-
-def _first_by_length(spans: pd.DataFrame, tolerance: float, basis: Basis, longest: bool) -> pd.Series | None:
     fits = spans[within_tolerance(spans[_JUDGED_BY[basis]], tolerance)]
-    length = -fits["n_layers"] if longest else fits["n_layers"]
+    length = fits["n_layers"] * (1 if study == "kept" else -1)
     # By the drop without float noise, so that equal scores tie.
     order = np.lexsort((fits["first"], drop_points(fits["delta_points"]), length))
     return None if fits.empty else fits.iloc[order[0]]
@@ -94,7 +86,7 @@ def tolerance_border(drops: np.ndarray, tolerance: float) -> list[Segment]:
     return upright + level
 
 
-def removable_table(spans: pd.DataFrame, tolerances: Sequence[float]) -> pd.DataFrame:
+def removable_table(spans: pd.DataFrame, tolerances: Sequence[float] = TOLERANCES) -> pd.DataFrame:
     """The longest removable span at each tolerance by either basis; empty fields if there is none.
 
     Returns:
@@ -103,7 +95,7 @@ def removable_table(spans: pd.DataFrame, tolerances: Sequence[float]) -> pd.Data
     wanted = ["first", "last", "n_layers", "delta_points", "ci_low_points"]
     rows = []
     for tolerance in tolerances:
-        for basis in BASES:
+        for basis in get_args(Basis):
             found = longest_removable(spans, tolerance, basis)
             values = {} if found is None else found[wanted].to_dict()
             rows.append({"tolerance_points": float(tolerance), "basis": basis, **values})
@@ -121,33 +113,18 @@ def random_halves(results: AblationResults) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         int ``[examples in the half]`` each, ascending; the same results give the same halves.
     """
-    clusters = results.scored_with if results.kind == "extractive" else np.arange(results.n_examples)
-    found, cluster = np.unique(clusters, return_inverse=True)
+    found, cluster = np.unique(results.units, return_inverse=True)
     first = np.zeros(len(found), dtype=bool)
     first[np.random.default_rng(0).permutation(len(found))[: len(found) // 2]] = True
     return np.flatnonzero(first[cluster]), np.flatnonzero(~first[cluster])
-
-
-def restrict_to_examples(results: AblationResults, examples: np.ndarray) -> AblationResults:
-    """The ablation restricted to some examples, int ``[chosen]``."""
-    names = (name for name in BY_VARIANT if name not in ("masks", "spans", "stacks", "modules"))
-    by_variant = {name: getattr(results, name) for name in names}
-    by_example = {name: getattr(results, name) for name in ("scored_with", "counts", "groups", "true_tags")}
-    return replace(
-        results,
-        **{name: values[:, examples] for name, values in by_variant.items() if values is not None},
-        **{name: values[examples] for name, values in by_example.items() if values is not None},
-    )
 
 
 def span_costs(results: AblationResults, basis: Basis = "estimate") -> pd.DataFrame:
     """The input of `longest_removable`, from predictions; `ci_low_points` is NaN unless it is the basis."""
     spans = span_scores(results).assign(ci_low_points=np.nan)
     if basis == "interval":
-        scores = bootstrap_scores(results)  # [resamples, variants]
-        rows, intact = rows_of(results, spans), intact_row(results)
-        deltas = without_noise(to_points(results.metric, scores[:, rows] - scores[:, [intact]]))
-        spans["ci_low_points"], _ = span_interval(deltas, (results, rows))
+        rows, changes = rows_of(results, spans), resampled_changes(results, intact_row(results))
+        spans["ci_low_points"], _ = span_interval(without_noise(changes[:, rows]), (results, rows))
     return spans
 
 

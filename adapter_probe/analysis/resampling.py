@@ -49,18 +49,25 @@ def bootstrap_scores(
     rows = results.predictions if more is None else np.concatenate([results.predictions, more])
     complete = is_complete(rows, rows.ndim - 1)  # variants without a prediction have no score
     predictions = rows[complete]
-    clusters = labels if results.kind == "extractive" else None
     score = weighted_scorer(results.metric, predictions, labels)
     # What is counted is at most one number a variant and class.
     per_row = max(len(labels), len(predictions) * max(1, len(results.label_names)))
-    chunks = draw_counts(len(labels), n_resamples, seed, clusters, max(1, _CHUNK_VALUES // per_row))
+    chunks = draw_counts(len(labels), n_resamples, seed, results.units, max(1, _CHUNK_VALUES // per_row))
     scores, done = np.full((n_resamples, len(complete)), np.nan), 0
-    if len(np.unique(clusters) if clusters is not None else labels) < 2:
+    if len(np.unique(results.units)) < 2:
         return scores
     for counts in chunks:
         scores[done : done + len(counts), complete] = score(counts)
         done += len(counts)
     return scores
+
+
+def resampled_changes(
+    results: AblationResults, intact: int, n_resamples: int = N_RESAMPLES, seed: int = 0
+) -> np.ndarray:
+    """The variants' scores on resampled examples less the intact one's, points ``[resamples, variants]``."""
+    scores = bootstrap_scores(results, n_resamples, seed)
+    return metrics.to_points(results.metric, scores - scores[:, [intact]])
 
 
 def draw_counts(
@@ -74,15 +81,15 @@ def draw_counts(
             are, so that the number of examples varies.
         chunk: the most resamples in a chunk; what is drawn does not depend on it.
     """
-    generator = np.random.default_rng(seed)
-    _, cluster = np.unique(np.arange(n_examples) if clusters is None else clusters, return_inverse=True)
+    generator, examples = np.random.default_rng(seed), np.arange(n_examples)
+    _, cluster = np.unique(examples if clusters is None else clusters, return_inverse=True)
     n, size = int(cluster.max()) + 1, chunk or max(1, _CHUNK_VALUES // n_examples)
     for begin in range(0, n_resamples, size):
         counts = np.empty((min(size, n_resamples - begin), n), dtype=np.float32)
         for rows in np.array_split(counts, -(-counts.size // _DRAWN_VALUES)):
             drawn = generator.integers(0, n, rows.shape) + n * np.arange(len(rows))[:, None]
             rows[:] = np.bincount(drawn.ravel(), minlength=rows.size).reshape(rows.shape)
-        yield counts if clusters is None else counts[:, cluster]
+        yield counts if np.array_equal(cluster, examples) else counts[:, cluster]
 
 
 def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) -> Scorer:
@@ -169,7 +176,7 @@ def _of_counted(metric: str, predictions: np.ndarray, labels: np.ndarray) -> Sco
     """Scores of several labels or of tags, from the hits, predictions and labels of every example."""
     found = counts_by_example(predictions, labels, metric in METRICS["tokens"])
     parts = [found.hits, found.predicted, np.broadcast_to(found.actual, found.hits.shape)]
-    if not metrics.LABEL_METRICS[metric].by_class:
+    if not metrics.BY_NAME[metric].by_class:
         parts = [part.sum(axis=-1, keepdims=True) for part in parts]
     n_variants, n_examples, n_classes = parts[0].shape
     columns = [part.swapaxes(0, 1).reshape(n_examples, -1).astype(np.float64) for part in parts]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -10,31 +10,29 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics, wording
-from adapter_probe.ablation_results import BY_VARIANT, AblationResults
+from adapter_probe.ablation_results import ARRAYS, AblationResults
 from adapter_probe.analysis.deltas import finite_or_none, removed_row, row_scores, without_noise
-from adapter_probe.analysis.removable import random_halves, restrict_to_examples
-from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
+from adapter_probe.analysis.notable_spans import StoredSummary
+from adapter_probe.analysis.removable import random_halves
+from adapter_probe.analysis.resampling import resampled_changes
 from adapter_probe.analysis.significance import span_interval
-from adapter_probe.analysis.stored_summary import StoredSummary
 from adapter_probe.results.schema import span_columns
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrengthSummary(StoredSummary):
-    """Whether another strength is better than 1, ``summary.json``.
+class JudgedSummary(StoredSummary):
+    """The summary of a study that chooses the best of several strengths or ranks, ``summary.json``.
 
     Attributes:
         task: name of the task as given by the user.
         data: name of the evaluated data, or the split.
         metric: metric of the scores.
         n_examples: number of evaluated examples.
-        intact_score: score at strength 1; None if undefined.
-        best: the best strength of the whole adapter; None for a metric that only tells distances.
-        chosen_on: ``half`` if `best` was chosen on one half of the examples and judged on the other; ``all``
-            if there were too few.
+        intact_score: score of the intact model; None if undefined.
+        chosen_on: ``half`` if the best one was chosen on one half of the examples and judged on the other;
+            ``all`` if there were too few.
         n_judged: number of examples that it was judged on.
-        delta_points: score at the best strength minus that at 1, in points, a loss negative; None if
-            undefined.
+        delta_points: its score minus that of the intact model, in points, a loss negative; None if undefined.
         interval_points: its 95% interval, see `span_interval`.
     """
 
@@ -43,11 +41,62 @@ class StrengthSummary(StoredSummary):
     metric: str
     n_examples: int
     intact_score: float | None
-    best: float | None = None
     chosen_on: Literal["half", "all"] = "half"
     n_judged: int = 0
     delta_points: float | None = None
     interval_points: tuple[float | None, float | None] = (None, None)
+
+
+def facts_of(results: AblationResults) -> dict[str, Any]:
+    """The fields of a `JudgedSummary` that say what was evaluated."""
+    return {
+        "task": results.settings["task"],
+        "data": results.settings.get("data") or results.settings["split"],
+        "metric": results.metric,
+        "n_examples": results.n_examples,
+        "intact_score": finite_or_none(row_scores(results)[0]),
+    }
+
+
+def choose_and_judge(
+    results: AblationResults, rows: np.ndarray, choose: Callable[[np.ndarray], int]
+) -> tuple[int, dict[str, Any]]:
+    """Choose a variant on one half of the examples, and compare it with the first variant on the other half.
+
+    Args:
+        rows: int ``[candidates]``, the variants among which to choose.
+        choose: from their scores ``[candidates]`` to the place of the best one.
+
+    Returns:
+        this place, and the fields of a `JudgedSummary` that say how it was chosen and judged.
+    """
+    chosen, judged = random_halves(results)
+    half = len(chosen) > 0 and len(judged) > 1
+    if not half:
+        chosen = judged = np.arange(results.n_examples)
+    best = choose(row_scores(results.of_examples(chosen))[rows])
+    pair = [0, rows[best]]
+    there = results.of_examples(judged)
+    scores, sampled = row_scores(there)[pair], resampled_changes(there, 0)[:, pair[1:]]
+    change = without_noise(metrics.to_points(results.metric, scores[1:] - scores[:1]))
+    ends = span_interval(without_noise(sampled), (there, pair[1:]))
+    return best, {
+        "chosen_on": "half" if half else "all",
+        "n_judged": len(judged),
+        "delta_points": finite_or_none(change[0]),
+        "interval_points": tuple(finite_or_none(end[0]) for end in ends),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrengthSummary(JudgedSummary):
+    """Whether another strength is better than 1, ``summary.json``; see `JudgedSummary`.
+
+    Attributes:
+        best: the best strength of the whole adapter; None for a metric that only tells distances.
+    """
+
+    best: float | None = None
 
     @property
     def verdict(self) -> str:
@@ -100,9 +149,9 @@ def joined(by_strength: Mapping[float, AblationResults]) -> tuple[AblationResult
             rows.append((n, strength, stack, int(first), int(last), int(last - first + 1), whole))
             n += 1
     changed: dict[str, Any] = {
-        name: np.concatenate([getattr(results[0], name)[:1], *(getattr(one, name)[1:] for one in results)])
-        for name in BY_VARIANT
-        if getattr(results[0], name) is not None
+        name: np.concatenate([first[:1], *(getattr(one, name)[1:] for one in results)])
+        for name, (_, axes) in ARRAYS.items()
+        if axes[0] == "variants" and (first := getattr(results[0], name)) is not None
     }
     names = [f"{name} at {s:g}" for s, one in by_strength.items() for name in one.row_names[1:]]
     columns = ["variant", "strength", "stack", "first", "last", "n_layers", "whole"]
@@ -120,8 +169,7 @@ def strength_table(results: AblationResults, variants: pd.DataFrame, intact: flo
         strength 1 in points, a loss negative, with its 95% interval `ci_low_points`,
         `ci_high_points`; `n_examples`. The whole adapter first, by strength.
     """
-    scores, sampled = row_scores(results), bootstrap_scores(results, N_RESAMPLES)
-    deltas = without_noise(metrics.to_points(results.metric, sampled - sampled[:, :1]))
+    scores, deltas = row_scores(results), without_noise(resampled_changes(results, 0))
     low, high = span_interval(deltas, (results, range(len(scores))))
     points = without_noise(metrics.to_points(results.metric, scores - scores[0]))
     columns = {"score": scores, "delta_points": points, "ci_low_points": low, "ci_high_points": high}
@@ -136,38 +184,15 @@ def strength_table(results: AblationResults, variants: pd.DataFrame, intact: flo
 
 def strength_summary(results: AblationResults, variants: pd.DataFrame) -> StrengthSummary:
     """Which strength of the whole adapter is best; see `joined`."""
-    settings = results.settings
-    said = StrengthSummary(
-        task=settings["task"],
-        data=settings.get("data") or settings["split"],
-        metric=results.metric,
-        n_examples=results.n_examples,
-        intact_score=finite_or_none(row_scores(results)[0]),
-    )
+    facts = facts_of(results)
     if results.metric in metrics.COMPARISONS:
-        return said
-    chosen, judged = random_halves(results)
-    half = len(chosen) > 0 and len(judged) > 1
-    if not half:
-        chosen = judged = np.arange(results.n_examples)
+        return StrengthSummary(**facts)
     whole = variants[variants["whole"]]
-    rows = np.append(0, whole["variant"].to_numpy())
     strengths = np.append(1.0, whole["strength"].to_numpy())
-    own = row_scores(restrict_to_examples(results, chosen))
-    points = without_noise(metrics.to_points(results.metric, own[rows]))
-    order = np.lexsort((np.abs(strengths - 1), -np.nan_to_num(points, nan=-np.inf)))
-    best = int(order[0])
-    there = restrict_to_examples(results, judged)
-    score, sampled = row_scores(there)[[0, rows[best]]], bootstrap_scores(there)[:, [0, rows[best]]]
-    delta = without_noise(metrics.to_points(results.metric, sampled[:, 1] - sampled[:, 0]))
-    ends = span_interval(delta[:, None], (there, [rows[best]]))
-    return replace(
-        said,
-        best=float(strengths[best]),
-        chosen_on="half" if half else "all",
-        n_judged=len(judged),
-        delta_points=finite_or_none(
-            float(without_noise(metrics.to_points(results.metric, score[1:] - score[:1]))[0])
-        ),
-        interval_points=tuple(finite_or_none(float(end[0])) for end in ends),  # type: ignore[arg-type]
-    )
+
+    def nearest_of_best(scores: np.ndarray) -> int:
+        points = np.nan_to_num(without_noise(metrics.to_points(results.metric, scores)), nan=-np.inf)
+        return int(np.lexsort((np.abs(strengths - 1), -points))[0])
+
+    best, judged = choose_and_judge(results, np.append(0, whole["variant"].to_numpy()), nearest_of_best)
+    return StrengthSummary(best=float(strengths[best]), **facts, **judged)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -98,13 +97,11 @@ class TradeoffRecord:
 
 @dataclass(frozen=True, eq=False)
 class StrengthRecord:
-    """A folder that `adapter-probe strength` wrote.
+    """A folder that `adapter-probe strength` wrote; see `AblationRecord`.
 
     Attributes:
-        folder: results folder.
         strengths: ``strengths.csv``, see `adapter_probe.analysis.strengths.strength_table`.
         summary: ``summary.json``.
-        identity: everything that determines the numbers.
     """
 
     folder: Path
@@ -115,14 +112,11 @@ class StrengthRecord:
 
 @dataclass(frozen=True, eq=False)
 class RaceRecord:
-    """A folder that `adapter-probe ablate --race` wrote.
+    """A folder that `adapter-probe ablate --race` wrote; see `AblationRecord`.
 
     Attributes:
-        folder: results folder.
         spans: ``spans.csv``, see `adapter_probe.analysis.race_tables.race_table`.
         summary: ``race.json``.
-        identity: everything that determines the numbers.
-        created_with: library versions, as far as known.
     """
 
     folder: Path
@@ -134,14 +128,12 @@ class RaceRecord:
 
 @dataclass(frozen=True, eq=False)
 class RankRecord:
-    """A folder that `adapter-probe ranks` wrote.
+    """A folder that `adapter-probe ranks` wrote; see `AblationRecord`.
 
     Attributes:
-        folder: results folder.
         ranks: ``ranks.csv``, see `adapter_probe.analysis.ranks.rank_table`.
         spectra: ``spectra.csv``, see `adapter_probe.analysis.ranks.spectra_table`.
         summary: ``summary.json``.
-        identity: everything that determines the numbers.
     """
 
     folder: Path
@@ -173,9 +165,3 @@ def ablation_record(
         created_with=created_with or {},
         groups=groups,
     )
-
-
-def section_of(identity: Mapping[str, object], name: str) -> Mapping[str, Any]:
-    """A section of an ablation's identity, such as its settings; empty where the identity lacks it."""
-    section = identity.get(name)
-    return section if isinstance(section, Mapping) else {}

@@ -28,6 +28,7 @@ from adapter_probe.analysis.notable_spans import (
     LayerDrop,
     ModuleDrop,
     SpanDrop,
+    StoredSummary,
     notable_modules,
     notable_spans,
     span_of,
@@ -35,7 +36,6 @@ from adapter_probe.analysis.notable_spans import (
 from adapter_probe.analysis.peft_settings import next_lora
 from adapter_probe.analysis.removable import spans_with_adapters
 from adapter_probe.analysis.significance import ALPHA
-from adapter_probe.analysis.stored_summary import StoredSummary
 from adapter_probe.errors import ResultsError
 from adapter_probe.records import to_record
 from adapter_probe.spans import ALL_MODULES
@@ -71,8 +71,7 @@ class AblationSummary(StoredSummary):
         warning: why the differences between spans mean nothing; None where they mean something.
         study: whether the spans were ``ablated`` or ``kept`` on.
         metric: metric of the scores.
-        kind: kind of the task: ``classification``, ``regression``, ``extractive``, ``causal``, ``tokens``,
-            ``multilabel``, ``pairwise`` or ``ranking``.
+        kind: kind of the task, see `metrics.Kind`.
         n_examples: number of evaluated examples.
         n_layers: number of layers of the model; None in a folder that was made by hand without it.
         intact_score: score with every adapter on.
@@ -235,7 +234,9 @@ def summarise(
         nonfinite_examples={
             name: int(count) for name, count in zip(results.row_names, results.nonfinite) if count
         },
-        layer_parameters=_layer_parameters(results),
+        layer_parameters=None
+        if (counts := settings.get("site_parameters")) is None
+        else tuple((results.switched * np.reshape(counts, results.switched.shape)).sum(axis=1).tolist()),
         **spans,
         **({} if tables is None else _statistics(tables, study)),
         switched=_switched_part(settings) or None,
@@ -280,15 +281,6 @@ def _warning(tables: AblationTables, intact: float, removed: float, results: Abl
 def _off(results: AblationResults) -> str:
     done = done_text("ablated", strength_of(results.identity), results.settings.get("rank") or 0)
     return done.removeprefix("switched ")
-
-
-def _layer_parameters(results: AblationResults) -> tuple[int, ...] | None:
-    """Parameters by layer at the sites that some variant switches off."""
-    counts = results.settings.get("site_parameters")
-    if counts is None:
-        return None
-    switched = results.switched
-    return tuple((switched * np.reshape(counts, switched.shape)).sum(axis=1).tolist())
 
 
 def _statistics(tables: AblationTables, study: StudyKind) -> dict[str, Any]:

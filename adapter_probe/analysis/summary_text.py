@@ -13,9 +13,8 @@ from adapter_probe import wording
 if TYPE_CHECKING:
     import pandas as pd
 
-    from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-    from adapter_probe.analysis.data_comparison import DataComparisonRecord
-    from adapter_probe.analysis.notable_spans import ModuleDrop, SpanDrop
+    from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord, DataComparisonRecord
+    from adapter_probe.analysis.notable_spans import LayerDrop, ModuleDrop, SpanDrop
     from adapter_probe.analysis.summary import AblationSummary
 
 
@@ -49,11 +48,6 @@ def change_interval_text(delta: float | None, interval: Sequence[float | None], 
     return f"{change_text(delta, metric)}, 95% interval of the {drop} {ends}"
 
 
-def amount_text(points: float, metric: str) -> str:
-    """An amount of points as text; see `adapter_probe.wording.amount_text`."""
-    return plain_text(wording.amount_text(points, metric))
-
-
 def file_lists(groups: Iterable[Iterable[str | Path]]) -> str:
     """Paths, those that differ only in the suffix on one line: ``folder/heatmap.{pdf,png}``."""
     endings: dict[Path, list[str]] = {}
@@ -75,27 +69,37 @@ def duration_text(seconds: float) -> str:
 _MOST_LISTED, _MOST_GROUPS = 5, 12
 
 
+def _plain(rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(plain_text(name), plain_text(said)) for name, said in rows]
+
+
+def _first_rows(record: Any, name: str, told: str, intact: str) -> list[tuple[str, str]]:
+    """Why the record recommends nothing, what it is, and the intact scores if these say anything."""
+    rows = [] if record.warning is None else [("note", record.warning)]
+    examples = wording.examples_text(record.n_examples, record.metric)
+    rows.append((name, f"{told}, {record.metric} on the same {examples}"))
+    return rows if wording.is_distance(record.metric) else [*rows, ("intact", intact)]
+
+
 def _signed_amount(points: float, metric: str) -> str:
-    text = amount_text(points, metric)
+    text = wording.amount_text(points, metric)
     return f"+{text}" if points > 0 and float(text.split()[0]) else text
 
 
-def _layers_text(first: int, last: int) -> str:
-    return plain_text(wording.layers_text(first, last))
-
-
-def _of_stack(row: Any, words: str) -> str:
-    """Words on the layers of a table's row, with their stack if it has several."""
-    return f"{words} of the {row['stack']}" if "stack" in row else words
+def _place_text(row: Any) -> str:
+    """The layers of a table's row, with their stack and the module if it has these."""
+    layers = wording.layers_text(int(row["first"]), int(row["last"]))
+    layers += f" of the {row['stack']}" if "stack" in row else ""
+    return f"{row['module']} in {layers}" if "module" in row else layers
 
 
 def span_drop_text(span: SpanDrop | None, metric: str = "") -> str:
     """A span and its drop, as text."""
     if span is None:
         return "none"
-    layers = _layers_text(span.first, span.last)
+    layers = wording.layers_text(span.first, span.last)
     layers += "" if span.n_layers == 1 else f" ({span.n_layers} layers)"
-    return f"{layers}, {change_text(span.delta_points, metric)}"
+    return plain_text(f"{layers}, {change_text(span.delta_points, metric)}")
 
 
 def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
@@ -139,7 +143,7 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         rows.append(("undefined scores", counted))
     if summary.base_weights:
         rows.append(("weights of the base", summary.base_weights))
-    return rows + (guard_rows(summary.guard) if summary.guard else [])
+    return _plain(rows + (guard_rows(summary.guard) if summary.guard else []))
 
 
 def _stack_rows(summary: AblationSummary, informative: bool, stack: str) -> list[tuple[str, str]]:
@@ -153,8 +157,7 @@ def _stack_rows(summary: AblationSummary, informative: bool, stack: str) -> list
         unit = "layer" if single.last_layer is None else "group"
         name = f"best single {unit}" if kept else f"largest single-{unit} {wording.drop_name(metric)}"
         telling = kept or single.delta_points < 0  # without any drop, there is no largest one
-        layers = _layers_text(single.layer, single.layer if single.last_layer is None else single.last_layer)
-        rows.append((name, f"{layers}, {change_text(single.delta_points, metric)}" if telling else "none"))
+        rows.append((name, _layer_text(single, metric) if telling else "none"))
     if not stack:
         rows += _significant(summary)
     said = "only {} kept on" if kept else f"all of {{}} {_all_done(summary).removeprefix('all ')}"
@@ -182,9 +185,12 @@ def _module_text(found: ModuleDrop, kept: bool, metric: str) -> str:
     single = found.layer
     if single is None or not (kept or single.delta_points < 0):
         return said
-    last = single.layer if single.last_layer is None else single.last_layer
-    how = "best alone" if kept else "most"
-    return f"{said}; {how} in {_layers_text(single.layer, last)}, {change_text(single.delta_points, metric)}"
+    return f"{said}; {'best alone' if kept else 'most'} in {_layer_text(single, metric)}"
+
+
+def _layer_text(found: LayerDrop, metric: str) -> str:
+    last = found.layer if found.last_layer is None else found.last_layer
+    return f"{wording.layers_text(found.layer, last)}, {change_text(found.delta_points, metric)}"
 
 
 def both_scores(rows: Mapping[str, str]) -> str:
@@ -195,7 +201,7 @@ def both_scores(rows: Mapping[str, str]) -> str:
 
 def _all_done(summary: AblationSummary) -> str:
     """What the row of the score with everything off, or scaled, is called."""
-    return plain_text(f"all {wording.done_text('ablated', summary.strength or 0.0)}")
+    return f"all {wording.done_text('ablated', summary.strength or 0.0)}"
 
 
 def _group_rows(summary: AblationSummary) -> list[tuple[str, str]]:
@@ -218,7 +224,7 @@ def _group_rows(summary: AblationSummary) -> list[tuple[str, str]]:
 def _span_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     """The longest removable or shortest sufficient spans."""
     metric = summary.metric
-    what = plain_text(wording.best_span_text(summary.study, summary.strength or 0.0, summary.rank or 0))
+    what = wording.best_span_text(summary.study, summary.strength or 0.0, summary.rank or 0)
     rows = [
         (f"{what} within {wording.tolerance_text(float(tolerance), metric)}", span_drop_text(span, metric))
         for tolerance, span in summary.best_spans.items()
@@ -254,25 +260,16 @@ def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
     a, b = record.names
     scores = [score_text(score, record.metric) for score in record.intact_scores]
     frame, counted = record.spans, int(record.spans["significant"].sum())
-    told = wording.examples_text(record.n_examples, record.metric)
-    rows = [
-        *([] if record.warning is None else [("note", record.warning)]),
-        (
-            "comparison",
-            f"{a} (a) with {b} (b), {record.metric} on the same {told}",
-        ),
-        *([] if wording.is_distance(record.metric) else [("intact", f"{scores[0]} (a), {scores[1]} (b)")]),
-        ("significant differences", f"{counted} of {len(frame)} {_counted_in(frame)} (p < 0.05 after Holm)"),
-    ]
+    rows = _first_rows(record, "comparison", f"{a} (a) with {b} (b)", f"{scores[0]} (a), {scores[1]} (b)")
+    found = f"{counted} of {len(frame)} {_counted_in(frame)} (p < 0.05 after Holm)"
+    rows.append(("significant differences", found))
     for what, sign in (("largest excess in b", 1), ("largest excess in a", -1)):
         row = frame.loc[(sign * frame["difference_points"]).idxmax()]
         ends = (row[f"{name}_points"] for name in ("difference", "ci_low", "ci_high"))
         difference, low, high = (_signed_amount(end, record.metric) for end in ends)
-        layers = _of_stack(row, _layers_text(int(row["first"]), int(row["last"])))
-        layers = f"{row['module']} in {layers}" if "module" in row else layers
-        text = f"{layers}, difference {difference}, 95% interval {low.split()[0]} to {high}"
+        text = f"{_place_text(row)}, difference {difference}, 95% interval {low.split()[0]} to {high}"
         rows.append((what, text if sign * row["difference_points"] > 0 else "none"))
-    return rows
+    return _plain(rows)
 
 
 def data_comparison_rows(record: DataComparisonRecord) -> list[tuple[str, str]]:
@@ -289,41 +286,30 @@ def data_comparison_rows(record: DataComparisonRecord) -> list[tuple[str, str]]:
     best = frame[frame["on_frontier"]].sort_values(["task_points", "n_layers"], ascending=False)
     for (own, others), alike in best.groupby(["task_points", "other_points"], sort=False):
         row = alike.iloc[0]  # the longest of the spans with equal changes
-        layers = _of_stack(row, _layers_text(row["first"], row["last"]))
-        layers = f"{row['module']} in {layers}" if "module" in row else layers
         first, second = (change_text(*pair) for pair in zip((own, others), record.metrics))
         change = f"{first} on {task}, {second} on {other}"
         change += f" ({len(alike) - 1} other spans are equal)" if len(alike) > 1 else ""
-        done = plain_text(wording.done_text(record.study, record.strength))
-        rows.append((f"frontier: {layers} {done}", change))
-    return rows if len(rows) > 1 else [*rows, ("frontier", "only the intact model")]
+        done = wording.done_text(record.study, record.strength)
+        rows.append((f"frontier: {_place_text(row)} {done}", change))
+    return _plain(rows if len(rows) > 1 else [*rows, ("frontier", "only the intact model")])
 
 
 def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
     """The main results of an average of ablations as (name, value) pairs of text."""
-    scores, frame = record.intact_scores, record.spans
-    told = wording.examples_text(record.n_examples, record.metric)
-    low, high = (score_text(score, record.metric) for score in (min(scores), max(scores)))
-    removed = statistics.fmean(record.removed_points)
-    spread = amount_text(frame["sd_points"].median(), record.metric)
+    scores, frame, metric = record.intact_scores, record.spans, record.metric
+    low, high = (score_text(score, metric) for score in (min(scores), max(scores)))
+    removed, said = statistics.fmean(record.removed_points), "undefined"
+    if not math.isnan(removed):
+        spread = wording.amount_text(statistics.stdev(record.removed_points), metric)  # which takes no NaN
+        said = f"{change_text(removed, metric)}, standard deviation over studies {spread}"
+    spread = wording.amount_text(frame["sd_points"].median(), metric)
     rows = [
-        *([] if record.warning is None else [("note", record.warning)]),
-        (
-            "average",
-            f"{len(record.names)} studies, {record.metric} on the same {told}",
-        ),
-        *([] if wording.is_distance(record.metric) else [("intact", f"{low} to {high}")]),
-        (
-            plain_text(f"all {wording.done_text('ablated', record.strength)}"),
-            "undefined"
-            if math.isnan(removed)
-            else f"{change_text(removed, record.metric)}, standard deviation over studies "
-            f"{amount_text(statistics.stdev(record.removed_points), record.metric)}",  # which takes no NaN
-        ),
+        *_first_rows(record, "average", f"{len(record.names)} studies", f"{low} to {high}"),
+        (f"all {wording.done_text('ablated', record.strength)}", said),
         ("spread over studies", f"median standard deviation {spread} per {_counted_in(frame)[:-1]}"),
     ]
     if "significant" in frame:
         counted = int(frame["significant"].sum())
         told = f"{counted} of {len(frame)} {_counted_in(frame)} (p < 0.05 after Holm)"
         rows.append(("beyond chance", told))
-    return rows
+    return _plain(rows)

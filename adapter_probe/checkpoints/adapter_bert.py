@@ -20,9 +20,9 @@ from torch import Tensor
 from adapter_probe.errors import CheckpointError, install_extra, one_line
 from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod, SiteKind
 
+from .adapter_folder import name_of_checkpoint
 from .files import first_of
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_left
-from .hub import name_of_checkpoint
 
 INDEX = ".index"
 LATEST = "checkpoint"  # names the newest of several checkpoints
@@ -68,8 +68,10 @@ def read(folder: Path) -> ForeignCheckpoint:
     for name, values in variables.items():
         if not np.isfinite(values).all():
             raise CheckpointError(f"{index}: {name} contains NaN or infinite values")
+    if lacking := sorted(_HEAD.keys() - variables.keys()):
+        raise CheckpointError(f"{index} lacks {lacking[-1]}, the head of {LIBRARY}'s run_classifier.py")
     tensors = {name: torch.from_numpy(values) for name, values in variables.items()}
-    outputs = _outputs(index, tensors)
+    outputs = len(tensors["output_bias"])  # the authors' code only classifies: one column means regression
     return ForeignCheckpoint(
         folder=folder,
         library=LIBRARY,
@@ -135,14 +137,6 @@ def _index(folder: Path) -> Path:
     return found[0]
 
 
-def _outputs(index: Path, tensors: Mapping[str, Tensor]) -> int:
-    """Columns of the head's logits: the authors' code only classifies, so one column means regression."""
-    for name in _HEAD:
-        if name not in tensors:
-            raise CheckpointError(f"{index} lacks {name}, the head of {LIBRARY}'s run_classifier.py")
-    return len(tensors["output_bias"])
-
-
 def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoint:
     """Put a checkpoint into this project's terms.
 
@@ -152,18 +146,24 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoin
     index = source.files[0]
     if base.config.model_type != "bert":
         raise CheckpointError(f"{index} is of a bert model, but the base is a {base.config.model_type} model")
-    _refuse_other_depth(index, source.tensors, len(base.layer_names))
-    adapters, trained, frozen = _adapters(base), _trained(base), _frozen(base)
+    matches = [re.match(r"bert/encoder/layer_(\d+)/", name) for name in source.tensors]
+    depth = 1 + max((int(match[1]) for match in matches if match), default=-1)
+    n_layers = len(base.layer_names)
+    if depth != n_layers:
+        raise CheckpointError(f"{index} is of a model with {depth} layers, but the base has {n_layers}")
+    adapters, trained, frozen = _names(base)
     names = {**adapters, **trained, **frozen}
     if lacking := sorted(names.keys() - source.tensors.keys()):
         raise CheckpointError(f"{index} lacks {first_of(lacking)}")
     refuse_left(source.folder, source.tensors.keys() - names.keys())
     tensors = {ours: _turned(index, name, source.tensors[name]) for name, ours in names.items()}
-    sizes = [
-        BottleneckSpec(layer, site, len(tensors[adapters[f"{scope}/weights1"]]), _ACTIVATION)
-        for layer, site, scope in _sites(base)
-    ]
-    method = ImportedMethod(LIBRARY, ("feedforward_adapter",), tuple(sizes))
+    sizes = {
+        (layer, site): len(tensors[f"{base.prefix}{base.adapter_name(layer, site)}.down.weight"])
+        for layer in range(n_layers)
+        for site in _SITES
+    }
+    bottlenecks = tuple(BottleneckSpec(*place, size, _ACTIVATION) for place, size in sizes.items())
+    method = ImportedMethod(LIBRARY, ("feedforward_adapter",), bottlenecks)
     notes = []
     if base.config.hidden_act == "gelu":
         notes.append(
@@ -179,64 +179,30 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoin
     return TranslatedCheckpoint(method, tensors, tuple(notes), frozenset(frozen.values()))
 
 
-def _refuse_other_depth(index: Path, tensors: Mapping[str, Tensor], n_layers: int) -> None:
-    matches = [re.match(r"bert/encoder/layer_(\d+)/", name) for name in tensors]
-    depth = 1 + max((int(match[1]) for match in matches if match), default=-1)
-    if depth != n_layers:
-        raise CheckpointError(f"{index} is of a model with {depth} layers, but the base has {n_layers}")
+def _names(base: BaseShape) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Our names of the adapters' variables, of the other trained ones (LayerNorms, head), and of the rest."""
+    adapters: dict[str, str] = {}
+    trained = {**_HEAD, **_under("bert/embeddings/LayerNorm", _NORM)}
+    frozen = {f"bert/embeddings/{name}": f"bert.embeddings.{name}.weight" for name in _EMBEDDINGS}
+    frozen |= _under("bert/pooler/dense", _DENSE)
+    for layer in range(len(base.layer_names)):
+        start = f"bert/encoder/layer_{layer}"
+        for site, scope in _SITES.items():
+            own = base.prefix + base.adapter_name(layer, site)
+            adapters |= _under(f"{start}/{scope}/adapters", _ADAPTER, own)
+            trained |= _under(f"{start}/{scope}/LayerNorm", _NORM)
+        for scope in _LINEAR_MAPS:
+            frozen |= _under(f"{start}/{scope}", _DENSE)
+    return adapters, trained, frozen
 
 
-def _sites(base: BaseShape) -> list[tuple[int, SiteKind, str]]:
-    """Every site, as (layer, site, scope of the adapter's variables)."""
-    return [
-        (layer, site, f"bert/encoder/layer_{layer}/{scope}/adapters")
-        for layer in range(len(base.layer_names))
-        for site, scope in _SITES.items()
-    ]
-
-
-def _adapters(base: BaseShape) -> dict[str, str]:
-    """Our names of the adapters' variables."""
-    names = {}
-    for layer, site, scope in _sites(base):
-        holder = f"{base.prefix}{base.layer_names[layer]}.{getattr(base.places, site).holder}"
-        names |= {f"{scope}/{theirs}": f"{holder}.adapter.{ours}" for theirs, ours in _ADAPTER.items()}
-    return names
-
-
-def _trained(base: BaseShape) -> dict[str, str]:
-    """Our names of what is trained besides: all LayerNorms, and the head."""
-    scopes = ["bert/embeddings", *(scope.removesuffix("/adapters") for *_, scope in _sites(base))]
-    norms = {
-        f"{scope}/LayerNorm/{theirs}": f"{_dotted(scope)}.LayerNorm.{ours}"
-        for scope in scopes
-        for theirs, ours in _NORM.items()
-    }
-    return {**norms, **_HEAD}
-
-
-def _frozen(base: BaseShape) -> dict[str, str]:
-    """Our names of what is not trained."""
-    scopes = [
-        f"bert/encoder/layer_{layer}/{scope}"
-        for layer in range(len(base.layer_names))
-        for scope in _LINEAR_MAPS
-    ]
-    maps = {
-        f"{scope}/{theirs}": f"{_dotted(scope)}.{ours}"
-        for scope in (*scopes, "bert/pooler/dense")
-        for theirs, ours in _DENSE.items()
-    }
-    return maps | {f"bert/embeddings/{name}": f"bert.embeddings.{name}.weight" for name in _EMBEDDINGS}
-
-
-def _dotted(scope: str) -> str:
-    """A module of BERT by its name in transformers."""
-    return scope.replace("layer_", "layer/").replace("/", ".")
+def _under(scope: str, parts: Mapping[str, str], module: str | None = None) -> dict[str, str]:
+    """Our names of the variables in a scope, by default those of BERT's module in transformers."""
+    module = module or scope.replace("layer_", "layer/").replace("/", ".")
+    return {f"{scope}/{theirs}": f"{module}.{ours}" for theirs, ours in parts.items()}
 
 
 def _turned(index: Path, name: str, tensor: Tensor) -> Tensor:
-    """A variable in the layout that torch's modules have."""
     if not name.endswith(("kernel", "weights1", "weights2", "biases1", "biases2")):
         return tensor
     if tensor.dim() != 2:

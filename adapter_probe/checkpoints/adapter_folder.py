@@ -1,38 +1,46 @@
-"""Which adapter a folder holds, what lies beside it, and the names in its file (without torch)."""
+"""Where an adapter is, in a folder or on the hub, what lies beside it, and its file (without torch)."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.errors import CheckpointError, listed, shown
+from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
-from .files import CONFIG, DESCRIPTION, first_file, first_of, read_json_file, read_tensors
+from .files import COMMIT, CONFIG, DESCRIPTION, first_file, first_of, read_json_file, read_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 LIBRARY = "peft"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-_PREFIX = "base_model.model."
+PREFIX = "base_model.model."
+"""The beginning of the names in a file of PEFT."""
 _DEEPEST = 4  # of the folders below one that holds no adapter itself
 _TRAINING = "checkpoint-"  # of transformers' Trainer: earlier states of the adapter above
 # torch.compile, FSDP, its checkpointing of activations, Lightning; DistributedDataParallel and DeepSpeed.
 _WRAPPERS = re.compile(
     r"(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\."
 )
-_PARALLEL = re.compile(rf"\A(?:module\.)*({re.escape(_PREFIX)})?(?:module\.)*")
+_PARALLEL = re.compile(rf"\A(?:module\.)*({re.escape(PREFIX)})?(?:module\.)*")
 # Initialisations that take a part out of the base's weights, which is missing where the adapter is off, and
 # the folders in which PEFT's examples and LLaMA-Factory keep the start, the end and the plain LoRA of one.
 CHANGE_THE_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 _KINDS = "|".join((*CHANGE_THE_BASE, "loft"))
 _SIDE = re.compile(rf"(?:{_KINDS})_(?:init|backup)")
 _CONVERTED = re.compile(rf"(?:{_KINDS})_(?:converted|lora)")
+_TIMEOUT = 10.0  # seconds
+_READ = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+_READ += ["adapter_model.bin", "pytorch_adapter.bin", "pytorch_model_head.bin"]
+"""Files that opening a checkpoint can read."""
+_ABOVE = ["*adapter_config.json", "tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "*.jinja"]
+_IN_CACHE = re.compile(r"/models--(?:[^/]*--)?([^/]+)/snapshots/[^/]+((?:/[^/]+)*)\Z")
 _SAME = ("base_model_name_or_path", "r", "target_modules")
 
 
@@ -53,11 +61,7 @@ def note_on_others(folder: Path) -> list[str]:
 
 
 def choose_adapter(folder: Path, name: str | None) -> Path:
-    """The folder of one of several adapters below a checkpoint's folder; without a name the folder itself.
-
-    Raises:
-        CheckpointError: there is none of this name.
-    """
+    """The folder of one of several adapters below a checkpoint's folder; without a name the folder itself."""
     if name is None:
         return folder
     place = folder / name
@@ -92,9 +96,6 @@ def refuse_changed_base(folder: Path, document: Mapping[str, Any], base: Path | 
 
     The configuration does not: it says ``init_lora_weights: true``, so that loading draws no start again. The
     base that belongs to the adapter is the residual one, in whose folder the start is kept.
-
-    Raises:
-        CheckpointError: they show it.
     """
     folder = folder.resolve()
     sides = _named(base, _SIDE) if base is not None else []
@@ -121,7 +122,6 @@ def plain_lora(folder: Path, start: str) -> str:
 
 
 def _named(folder: Path, names: re.Pattern[str]) -> list[Path]:
-    """The adapters in subfolders whose names match."""
     return sorted(path.parent for path in folder.glob(f"*/{CONFIG}") if names.fullmatch(path.parent.name))
 
 
@@ -135,14 +135,10 @@ def _alike(folder: Path, document: Mapping[str, Any]) -> bool:
     return all(one == two for one, two in pairs)
 
 
-def weights_in(folder: Path) -> Path:
-    """The file with an adapter's tensors.
-
-    Raises:
-        CheckpointError: there is none.
-    """
-    if (file := first_file(folder, WEIGHTS)) is None:
-        raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
+def weights_in(folder: Path, names: Sequence[str] = WEIGHTS) -> Path:
+    """The file with an adapter's tensors, the first of these."""
+    if (file := first_file(folder, names)) is None:
+        raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(names)}")
     return file
 
 
@@ -166,8 +162,29 @@ def read_adapter(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
     return {names[name]: tensor for name, tensor in tensors.items()}, [said]
 
 
+def write_adapter(
+    out: Path, tensors: Mapping[str, Tensor], document: Mapping[str, Any], tokenizer: Any = None
+) -> None:
+    """Write a folder that PEFT loads: the configuration, which makes it one, is written last.
+
+    Args:
+        tokenizer: the checkpoint's own, if it has one.
+
+    Raises:
+        ResultsError: the folder cannot be written.
+    """
+    import safetensors.torch
+
+    make_folder(out)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(out)
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_bytes(out / WEIGHTS[0], safetensors.torch.save(plain, metadata={"format": "pt"}))
+    write_json(out / CONFIG, document)
+
+
 def hash_files(files: Iterable[Path]) -> str:
-    """SHA-256 of the names, sizes and bytes of a checkpoint's files."""
+    """SHA-256 of the names, sizes and bytes of a checkpoint's files, in their order."""
     digest = hashlib.sha256()
     for path in files:
         digest.update(f"{path.name} {path.stat().st_size}\n".encode())
@@ -178,3 +195,67 @@ def hash_files(files: Iterable[Path]) -> str:
 def plain_name(name: str) -> str:
     """A tensor's name without the wrappers that were around the model when it was saved."""
     return _PARALLEL.sub(r"\1", _WRAPPERS.sub("", name), count=1)
+
+
+def ask_hub(name: str, revision: str | None) -> str | None:
+    """The commit of a revision, or None if the hub does not answer; asked once, without retries."""
+    from huggingface_hub import HfApi
+
+    try:
+        return HfApi().model_info(name, revision=revision, timeout=_TIMEOUT).sha
+    except Exception:  # no network, no such name, no access: what the cache holds still counts
+        return None
+
+
+def fetch_checkpoint(name: str, revision: str | None = None, adapter: str | None = None) -> Path:
+    """The folder of a checkpoint on the hub: in the local cache, into which it is downloaded if necessary.
+
+    Args:
+        name: ``owner/name``.
+        revision: commit, branch or tag; by default the newest commit of the main branch. A full commit that
+            is in the cache is not asked for.
+        adapter: the only subfolder to download, with the tokenizer above it and the small configurations of
+            the other adapters, by which `adapter_folder` tells what it is.
+
+    Raises:
+        CheckpointError: neither the hub nor the cache has it.
+    """
+    from huggingface_hub import snapshot_download
+
+    patterns = _READ if adapter is None else [*_ABOVE, *(f"{adapter}/{one}" for one in _READ)]
+    ignored = [] if (adapter or "").startswith(_TRAINING) else [f"{_TRAINING}*/*"]
+    known, found = revision is not None and COMMIT.fullmatch(revision) is not None, None
+    for cached in (True, False) if known else (False, True):
+        commit = revision if cached else ask_hub(name, revision)
+        if not cached and commit is None:
+            continue
+        with suppress(Exception):  # of the network, of the cache, or because there is no such revision
+            found = Path(
+                snapshot_download(
+                    name, revision=commit, local_files_only=cached, allow_patterns=patterns,
+                    ignore_patterns=ignored,
+                )
+            )  # fmt: skip
+            if adapter is None or (found / adapter).is_dir():  # a cache may have another adapter of a commit
+                break
+    if found is not None:
+        return found
+    at = "" if revision is None else f" at revision {shown(revision)}"
+    raise CheckpointError(
+        f"checkpoint {name}: no such folder, and the Hugging Face Hub could not provide it{at} (no network "
+        "and no cached copy, or no such name, or no access)"
+    )
+
+
+def name_of_checkpoint(folder: Path) -> str:
+    """What a checkpoint is called: its folder, or in the hub's cache its name without the owner."""
+    return name_in_cache(folder) or folder.resolve().name
+
+
+def name_in_cache(folder: Path) -> str | None:
+    """The name, without the owner, of a checkpoint in the hub's cache, with that of one of its adapters.
+
+    None of any other folder.
+    """
+    found = _IN_CACHE.search(folder.resolve().as_posix())
+    return None if found is None else "-".join(filter(None, (found[1], *found[2].split("/"))))

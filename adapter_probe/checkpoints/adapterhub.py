@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
-from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod, InnerSpec
 
-from .adapterhub_config import AdapterHubConfig, parts_of
-from .adapterhub_weights import (
-    check_bottleneck,
-    check_inner,
-    translate_bottlenecks,
-    translate_head,
-    translate_inner,
-)
+from .adapter_folder import name_of_checkpoint, weights_in
+from .adapterhub_weights import HEAD_CONFIG
+from .adapterhub_weights import REFUSED_KEYS as REFUSED_KEYS
+from .adapterhub_weights import translate as translate
 from .files import (
     CONFIG,
     first_file,
@@ -31,18 +22,17 @@ from .files import (
     unsupported,
     whole_number_field,
 )
-from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_left
-from .hub import name_of_checkpoint
-from .kinds import CLASSES, kind_of_class
+from .foreign import ForeignCheckpoint
+from .kinds import head_of_class
 
-HEAD_CONFIG = "head_config.json"
 HEAD_WEIGHTS = ("model_head.safetensors", "pytorch_model_head.bin")
 _FLEXIBLE: dict[str, Kind] = {
     "classification": "classification",
     "question_answering": "extractive",
     "causal_lm": "causal",
 }
-SUPPORTED_HEADS = (*(f"*{name}" for name in CLASSES), *(f"flexible {name}" for name in _FLEXIBLE))
+_CLASSES = ("ForSequenceClassification", "ForQuestionAnswering", "ForCausalLM", "LMHeadModel")
+SUPPORTED_HEADS = (*(f"*{name}" for name in _CLASSES), *(f"flexible {name}" for name in _FLEXIBLE))
 WEIGHTS = ("adapter.safetensors", "pytorch_adapter.bin")
 REFUSED_FILES = {
     "adapter_fusion_config.json": "AdapterFusion",
@@ -54,17 +44,6 @@ _FIELDS = (
     "config", "config_id", "hidden_size", "label2id", "model_class", "model_name", "model_type", "name",
     "type", "version",
 )  # fmt: skip
-_LEGACY = re.compile(r"\.(attention|layer)_text_(task|lang)_adapters(?=\.)")
-REFUSED_KEYS = {
-    "invertible": "invertible adapters",
-    "prefix_tunings": "prefix tuning",
-    "prefix_gates": "prefix tuning",
-    "prompt_tunings": "prompt tuning",
-    "refts": "ReFT",
-    "shared_parameters": "parameters that layers share (compacter or VeRA)",
-    "adapter_fusion_layer": "AdapterFusion",
-    "phm": "compacter layers",
-}
 
 
 def read(folder: Path) -> ForeignCheckpoint:
@@ -83,11 +62,11 @@ def read(folder: Path) -> ForeignCheckpoint:
         if not isinstance(config.get(name), str | None):
             raise CheckpointError(f"{path}: {name} is {quote(config[name])}, expected a string")
     refuse_composed(folder, config.get("name"))
-    weights = first_file(folder, WEIGHTS)
-    if weights is None:
-        raise CheckpointError(f"checkpoint {folder} contains no weights: neither {' nor '.join(WEIGHTS)}")
+    weights = weights_in(folder, WEIGHTS)
     documents, files, tensors = {CONFIG: config}, [path, weights], read_tensors(weights)
-    kind, n_outputs, label_names = kind_of_class(config.get("model_class")), None, ()
+    kind: Kind | None = "causal" if head_of_class(config.get("model_class"), False) == "causal" else None
+    n_outputs: int | None = None  # without the head, neither its labels nor its weights are known
+    label_names: tuple[str, ...] = ()
     head = first_file(folder, HEAD_WEIGHTS)
     if head is not None:
         if not (folder / HEAD_CONFIG).is_file():
@@ -96,8 +75,6 @@ def read(folder: Path) -> ForeignCheckpoint:
         files += [folder / HEAD_CONFIG, head]
         tensors |= read_tensors(head)
         kind, n_outputs, label_names = read_head(folder, documents[HEAD_CONFIG])
-    elif kind != "causal":  # without the head, neither its labels nor its weights are known
-        kind = None
     current = str(config.get("version", "")).startswith("adapters")
     return ForeignCheckpoint(
         folder=folder,
@@ -117,11 +94,7 @@ def refuse_composed(folder: Path, name: str | None) -> None:
     """Refuse an adapter that was saved as part of a composition, because alone it computes something else.
 
     Args:
-        folder: folder of the adapter.
         name: name of the adapter; None for all adapters in subfolders.
-
-    Raises:
-        CheckpointError: the folder above contains a setup, or a fusion with this adapter is next to it.
     """
     above = folder.resolve().parent
     setup = above / _SETUP
@@ -138,75 +111,6 @@ def refuse_composed(folder: Path, name: str | None) -> None:
         )
 
 
-def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoint:
-    """Translate a checkpoint into this project's representation.
-
-    Raises:
-        CheckpointError: it has parts that are not supported, or that do not fit the base.
-    """
-    tensors, document = _current_names(source), source.documents[CONFIG]
-    config = parts_of(document, source.folder)
-    family, hidden = document.get("model_type"), document.get("hidden_size")
-    if family not in (None, base.config.model_type) or hidden not in (None, base.config.hidden_size):
-        raise CheckpointError(
-            f"checkpoint {source.folder} was trained on a {family} model of hidden size {hidden}, the base "
-            f"is a {base.config.model_type} model of hidden size {base.config.hidden_size}"
-        )
-    out: dict[str, Tensor] = {}
-    head = None
-    if HEAD_CONFIG in source.documents:
-        head = translate_head(source.folder, source.documents[HEAD_CONFIG], tensors, base, out)
-    modules: dict[tuple[str, str], dict[str, Tensor]] = defaultdict(dict)
-    for key in list(tensors):
-        match = re.fullmatch(rf"(.+)\.(adapters|loras)\.{re.escape(source.name)}\.(.+)", key)
-        if match:
-            modules[match[1], match[2]][match[3]] = tensors.pop(key)
-    refuse_left(source.folder, tensors)
-    bottlenecks: list[BottleneckSpec] = []
-    inner: list[InnerSpec] = []
-    for (module, kind), parts in modules.items():
-        if kind == "adapters":
-            bottlenecks += translate_bottlenecks(source.folder, config, module, parts, base, out)
-        else:
-            inner.append(translate_inner(source.folder, config, module, parts, base, out))
-    check_bottleneck(source.folder, config, bottlenecks, base)
-    check_inner(source.folder, config, inner, base)
-    method = ImportedMethod(source.library, config.kinds, tuple(bottlenecks), tuple(inner), head)
-    # A head that is tied to the input embedding is saved with the adapter all the same.
-    frozen = frozenset(name for name in base.tied if name in out)
-    return TranslatedCheckpoint(method, out, _notes(config, base), frozen)
-
-
-def _notes(config: AdapterHubConfig, base: BaseShape) -> tuple[str, ...]:
-    notes = [
-        "The library saves neither LayerNorms nor a pooler: if they were trained too, their values are "
-        "lost, and those of the base are used."
-    ]
-    if base.config.model_type == "deberta":
-        notes.append(
-            "The library adds random biases to the attention of DeBERTa without saving them, so its logits "
-            "differ from run to run; here these biases are left out."
-        )
-    if config.bottleneck is not None and config.bottleneck["use_gating"]:
-        notes.append("Gates average over the tokens of an example; the library also averages over padding.")
-    return tuple(notes)
-
-
-def _current_names(source: ForeignCheckpoint) -> dict[str, Tensor]:
-    """The tensors under their names in current versions of the library.
-
-    Raises:
-        CheckpointError: some belong to unsupported parts.
-    """
-    tensors = {}
-    for key, tensor in source.tensors.items():
-        for word, what in REFUSED_KEYS.items():
-            if word in key and not key.startswith("heads."):
-                raise unsupported(source.folder, f"{what} ({key})")
-        tensors[_LEGACY.sub(".adapters", key)] = tensor
-    return tensors
-
-
 def read_head(folder: Path, document: dict[str, Any]) -> tuple[Kind, int | None, tuple[str, ...]]:
     """Kind, number of logits and label names of the task that a head is for; see `ForeignCheckpoint`.
 
@@ -217,7 +121,7 @@ def read_head(folder: Path, document: dict[str, Any]) -> tuple[Kind, int | None,
     if not isinstance(config, dict | None):
         raise CheckpointError(f"{path}: config is {quote(config)}, expected an object")
     if config is None:
-        kind = kind_of_class(cls)
+        kind = head_of_class(cls, False) if cls.endswith(_CLASSES) else None
         what = f"the head of a {cls}"
     else:
         head_type = config.get("head_type")

@@ -1,129 +1,214 @@
-"""Load the tokenizer and the weights of a pretrained base model."""
+"""Load a base of any class that transformers has, in full or quantised, for PEFT to put its tuners into."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-from collections.abc import Collection, Iterator
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
-from transformers import (
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers.utils.hub import cached_file
+import transformers
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-from adapter_probe.data.encoding import Encoded
-from adapter_probe.data.requests_encoding import EncodedRequests
+from adapter_probe.data.requests_encoding import Start
 from adapter_probe.data.tasks import TaskSpec
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import CheckpointError, must_be
 from adapter_probe.metrics import OF_CLASSES
+from adapter_probe.replay.sharing import sharing
 
-from .base_config import naming_base, resolve_base
-from .files import quote, refuse_unreadable
-from .identity import BaseIdentity
+from .base_config import AnyBase, method_of, naming_base, quiet_quantisers, refuse_without_package
+from .identity import BaseIdentity, config_settings
+from .model_class import config_for, without_weights
 
-_TOKEN_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-_TOKEN_FIELDS = {"__type", "id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
-
-
-def tied_weights(model: PreTrainedModel) -> tuple[str, ...]:
-    """Names of the weights of input and output embedding if they are tied, else empty."""
-    pair = (model.get_input_embeddings(), model.get_output_embeddings())
-    if None in pair or pair[0].weight is not pair[1].weight:
-        return ()
-    names = {id(module): name for name, module in model.named_modules()}
-    return tuple(f"{names[id(module)]}.weight" for module in pair)
+Load = Callable[[AnyBase, type[PreTrainedModel], int | None, torch.dtype], "AnyLoaded"]
+"""Loads a base, see `load_any_base`."""
+_MOST_TOKENS = 1 << 20  # where neither model nor tokenizer has a limit
 
 
-def load_tokenizer(
-    name: str, revision: str | None = None, config: PretrainedConfig | None = None
-) -> PreTrainedTokenizerBase:
-    """The base's tokenizer, or that of another folder, such as a checkpoint's.
+@dataclass(frozen=True)
+class AnyLoaded:
+    """A base in memory, whatever its class.
+
+    Attributes:
+        model: the model with its head, frozen, in evaluation mode.
+        missing: names of the parameters that its files lack, drawn at random.
+        identity: identity of the base.
+        quantised: the method of its quantisation, None for a base in full or one that was dequantised.
+        max_length: number of tokens that it can read.
+        shared: whether its tensors are in use elsewhere, so that they must not change.
+    """
+
+    model: PreTrainedModel
+    missing: frozenset[str]
+    identity: BaseIdentity
+    quantised: str | None
+    max_length: int
+    shared: bool = False
+
+
+def load_any_base(
+    found: AnyBase,
+    cls: type[PreTrainedModel],
+    n_outputs: int | None,
+    dtype: torch.dtype,
+    dequantise: bool = False,
+    seed: int = 0,
+    weights: bool = True,
+) -> AnyLoaded:
+    """Read a base's weights; what it lacks is drawn as in `initialise`.
 
     Args:
-        name: folder or hub id.
-        revision: commit on the hub.
-        config: configuration of the model, for a folder without one.
+        cls: its class, see `choose_class`.
+        n_outputs: number of logits of a head per text or token, None for the base's own.
+        dtype: precision in memory; of a quantised base, of the parameters that are not quantised.
+        dequantise: whether the weights of a quantised base are dequantised, by transformers' `dequantize`.
+        weights: whether to read the weights; else the model is without memory, as if its base were stored in
+            full, and its identity has no hash.
 
     Raises:
-        CheckpointError: there is no such base, or its tokenizer is missing or damaged.
+        CheckpointError: damaged files, a quantisation whose package is not installed or that cannot be
+            dequantised.
     """
-    name, revision = resolve_base(name, revision)
-    if Path(name).is_dir():
-        refuse_unreadable(Path(name))
-    with naming_base("tokenizer", name):
-        _refuse_token_fields(name, revision)
-        tokenizer = AutoTokenizer.from_pretrained(
-            name, revision=revision, use_fast=True, trust_remote_code=False, config=config
+    method, config = method_of(found.fields), config_for(cls, found.config)
+    if weights:
+        refuse_without_package(found.name, found.fields)
+    elif method is not None:
+        del config.quantization_config
+    if n_outputs is not None:
+        config.num_labels = n_outputs
+    config.return_dict = True  # the form of outputs only, which everything that runs the model relies on
+    exact = dtype == torch.float32 or method is not None
+    if not exact:
+        config.dtype = None  # otherwise "auto" would follow the configuration, not the files
+    with naming_base("weights", found.name), quiet_quantisers(), torch.random.fork_rng(devices=[]):
+        model, report = cls.from_pretrained(
+            found.name,
+            config=config,
+            revision=found.revision,
+            dtype=dtype if exact else "auto",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # a head for other labels; any other mismatch is refused later
+            use_safetensors=True,  # never unpickle
+            **({} if weights else {"device_map": "meta"}),
         )
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # invented by transformers: all words are unknown
-        raise CheckpointError(f"base {name} has no tokenizer files (tokenizer.json, or a vocabulary)")
-    most = tokenizer.model_max_length  # without a limit it is 1e30, as a float or not
-    number = isinstance(most, (int, float)) and not isinstance(most, bool)
-    if not (number and most >= 1 and (most == math.inf or most % 1 == 0)):
+    missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
+    if not weights:
+        if method is not None:  # whose tensors are packed under other names and in other shapes
+            inside = f"{model.base_model_prefix}."
+            missing = frozenset(name for name in missing if not name.startswith(inside))
+        identity = _identify(found, model, missing, method, hashed=False)
+        return AnyLoaded(model.requires_grad_(False).eval(), missing, identity, method, positions_of(model))
+    _refuse_unread(found.name, method, model)
+    if dequantise:
+        with naming_base("quantised weights", found.name), quiet_quantisers():
+            model, method = model.dequantize(), None
+    initialise(model, missing, seed)
+    for name, parameter in model.named_parameters():
+        plain = type(parameter.data) is Tensor and parameter.is_floating_point()  # no quantiser's own
+        if plain and not torch.isfinite(parameter).all():
+            raise CheckpointError(f"base {found.name}: {name} contains NaN or infinite values")
+    identity = _identify(found, model, missing, method)
+    for parameter in model.parameters():  # no buffers: rotary frequencies stay in float32
+        plain = type(parameter) is nn.Parameter and type(parameter.data) is Tensor
+        if method is None or (plain and parameter.is_floating_point()):
+            parameter.data = parameter.data.to(dtype)
+    model.config.dtype = dtype
+    model.requires_grad_(False)
+    return AnyLoaded(model.eval(), missing, identity, method, positions_of(model))
+
+
+def _refuse_unread(name: str, method: str | None, model: nn.Module) -> None:
+    """Refuse a base whose quantised weights transformers left aside: it fills HQQ's with random ones."""
+    if any(getattr(module, "W_q", "absent") is None for module in model.modules()):
         raise CheckpointError(
-            f"base {name}: model_max_length in its tokenizer_config.json is {quote(most)}, expected a whole "
-            "number of at least 1"
+            f"base {name} is quantised with {method}, whose weights transformers {transformers.__version__} "
+            f"does not read; load it with the package {method} and ablate the model in memory, or give the "
+            "unquantised model with --base, which is another model"
         )
-    # On a template of special tokens that it does not describe, the library tokenizers panics.
-    processor = getattr(getattr(tokenizer, "backend_tokenizer", None), "post_processor", None)
-    whole = json.loads(processor.__getstate__()) if processor is not None else {}
-    for part in (whole, *whole.get("processors", ())):
-        pieces = [piece for form in ("single", "pair") for piece in part.get(form) or ()]
-        used = {piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece}
-        if unknown := sorted(used - (part.get("special_tokens") or {}).keys()):
+
+
+def _identify(
+    found: AnyBase, model: PreTrainedModel, missing: frozenset[str], method: str | None, hashed: bool = True
+) -> BaseIdentity:
+    config, embeddings = model.config.get_text_config(), model.get_input_embeddings()
+    digest = ""
+    if hashed:
+        digest = _hash_weights(model, missing) if method is None else hash_stored(model, missing)
+    return BaseIdentity(
+        name=found.name,
+        revision=found.revision,
+        weights_sha256=digest,
+        n_layers=int(getattr(config, "num_hidden_layers", 0) or 0),
+        hidden_size=int(getattr(config, "hidden_size", 0) or embeddings.weight.shape[1]),
+        vocab_size=int(embeddings.weight.shape[0]),
+        config=config_settings(found.fields),
+    )
+
+
+def hash_stored(model: nn.Module, missing: frozenset[str], others: Iterable[tuple[str, Tensor]] = ()) -> str:
+    """SHA-256 of a model's tensors as they are stored, those of `missing` left out, scales included.
+
+    Args:
+        others: tensors that are not stored, by name, that belong to it too.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted({**dict(others), **model.state_dict()}.items()):
+        for part, values in _parts(name, tensor) if name not in missing else ():
+            digest.update(f"{part} {values.dtype} {tuple(values.shape)}\n".encode())
+            digest.update(values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The plain tensors inside a tensor of torchao."""
+    if not hasattr(tensor, "__tensor_flatten__") or type(tensor) in (Tensor, nn.Parameter):
+        yield name, tensor
+        return
+    for inner in tensor.__tensor_flatten__()[0]:
+        yield from _parts(f"{name}.{inner}", getattr(tensor, inner))
+
+
+def positions_of(model: PreTrainedModel) -> int:
+    """The number of tokens for which a model has positions."""
+    config = model.config.get_text_config()
+    limits = [getattr(config, "max_position_embeddings", None) or _MOST_TOKENS]
+    for name, module in model.named_modules():  # where positions follow the padding token, as in RoBERTa
+        if isinstance(module, nn.Embedding) and "position" in name and module.padding_idx is not None:
+            limits.append(module.num_embeddings - module.padding_idx - 1)
+    return min(int(limit) for limit in limits if math.isfinite(limit))
+
+
+def start_of(model: Any) -> Start:
+    """How an encoder-decoder's own code begins to write, see `encode_requests`."""
+    shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)  # which NLLB's class lacks
+
+    def start(tokens: Sequence[int]) -> int:
+        try:
+            if shift is None:
+                return int(model.config.decoder_start_token_id)
+            return int(shift(torch.tensor([list(tokens)]))[0, 0])
+        except (AttributeError, AssertionError, TypeError, ValueError) as error:
             raise CheckpointError(
-                f"base {name}: the post-processor in its tokenizer.json uses the token {quote(unknown[0])}, "
-                "which its special_tokens do not have"
-            )
-    return tokenizer
+                f"a {type(model).__name__} needs decoder_start_token_id and pad_token_id in its config.json, "
+                "which say how it begins to write"
+            ) from error
+
+    return start
 
 
-def _refuse_token_fields(name: str, revision: str | None) -> None:
-    """Refuse a token with a field that transformers would drop with only a message on stdout."""
-    for file in _TOKEN_FILES:
-        path = cached_file(name, file, revision=revision, _raise_exceptions_for_missing_entries=False)
-        for token in _tokens_in(Path(path)) if path else ():
-            # Also if it is not set: the tokenizers library would print a line about it.
-            if unknown := sorted(token.keys() - _TOKEN_FIELDS):
-                raise CheckpointError(
-                    f"{path}: the token {quote(token['content'])} has the field {quote(unknown[0])}, which "
-                    "transformers 5 does not know, so its effect is unknown"
-                )
+def limit_length(positions: int, tokenizer_limit: float, name: str) -> int:
+    """Maximum number of tokens per example.
 
-
-def _tokens_in(path: Path) -> Iterator[dict[str, Any]]:
-    """The descriptions of tokens in a tokenizer's file, without parsing its long vocabulary."""
-    try:
-        text = path.read_text("utf-8")
-        if path.name == "tokenizer.json":
-            start = text.find("[", text.find('"added_tokens"') + 1)
-            places: list[Any] = [json.JSONDecoder().raw_decode(text, start)[0]] if start > 0 else []
-        else:
-            fields = json.loads(text)
-            places = [[field] for field in fields.values()] + list(fields.values())
-    except (OSError, ValueError, RecursionError, AttributeError):
-        return  # reported when the file is read
-    for place in places:
-        values = place.values() if isinstance(place, dict) else place if isinstance(place, list) else ()
-        yield from (value for value in values if isinstance(value, dict) and "content" in value)
-
-
-def refuse_unknown_tokens(encoded: Encoded | EncodedRequests, base: BaseIdentity) -> None:
-    """Refuse a tokenizer with more tokens than the model has embeddings."""
-    greatest = max(int(ids.max()) for ids in encoded.input_ids)
-    if greatest >= base.vocab_size:
-        raise CheckpointError(
-            f"base {base.name}: its tokenizer has token {greatest}, but the model's {base.vocab_size} "
-            f"embeddings end at {base.vocab_size - 1}; tokenizer and weights do not belong together"
-        )
+    Raises:
+        CheckpointError: there is no room for any.
+    """
+    limit = int(min(positions, tokenizer_limit, _MOST_TOKENS))
+    if limit < 1:
+        raise CheckpointError(must_be(f"base {name}: the limit of tokens", "at least 1", limit))
+    return limit
 
 
 def n_outputs(task: TaskSpec) -> int | None:
@@ -133,47 +218,30 @@ def n_outputs(task: TaskSpec) -> int | None:
 
 
 def has_untrained_pooler(model: PreTrainedModel, missing: Collection[str]) -> bool:
-    """Whether the base's pooler is as it was initialised: all its biases are zero, which one step changes.
-
-    Args:
-        model: the base.
-        missing: names of the parameters that it lacks.
-    """
+    """Whether the base has a pooler as it was initialised: all biases are zero, which one step changes."""
     prefix = f"{model.base_model_prefix}.pooler."
-    biases = [
-        parameter
-        for name, parameter in model.named_parameters()
-        if name.startswith(prefix) and name not in missing and parameter.dim() == 1
-    ]
+    own = [p for name, p in model.named_parameters() if name.startswith(prefix) and name not in missing]
+    biases = [parameter for parameter in own if parameter.dim() == 1]
     return bool(biases) and not any(bias.any() for bias in biases)
 
 
-def refuse_lost(name: str, missing: Collection[str], prefix: str, pooler: str | None) -> None:
-    """Refuse a base that lacks more than a head and a pooler.
+def without_pooler(loaded: AnyLoaded) -> AnyLoaded:
+    """A model without a head whose pooler the base lacks, so that embeddings are not made by it."""
+    own = frozenset(name for name in loaded.missing if name.startswith("pooler."))
+    if own:
+        loaded.model.pooler = None
+    return replace(loaded, missing=loaded.missing - own)
 
-    Args:
-        name: the base.
-        missing: names of the parameters that it lacks.
-        prefix: that of the names of all that it must have; "" for a whole language model.
-        pooler: the prefix of the pooler's, which it may lack.
 
-    Raises:
-        CheckpointError: it does.
-    """
-    lost = sorted(n for n in missing if n.startswith(prefix) and not (pooler and n.startswith(pooler)))
+def refuse_lost(loaded: AnyLoaded, writes: bool) -> None:
+    """Refuse a base that lacks more than a head and a pooler, or, of one that writes, anything."""
+    prefix = "" if writes else f"{loaded.model.base_model_prefix}."
+    lost = sorted(n for n in loaded.missing if n.startswith(prefix) and not n.startswith(f"{prefix}pooler."))
     if lost:
         raise CheckpointError(
-            f"base {name} lacks {len(lost)} of the {'encoder' if prefix else 'model'}'s tensors or has them "
-            f"in another shape, {lost[0]} first; it is damaged or of another family"
+            f"base {loaded.identity.name} lacks {len(lost)} of the {'encoder' if prefix else 'model'}'s "
+            f"tensors or has them in another shape, {lost[0]} first; it is damaged or of another family"
         )
-
-
-def refuse_not_finite(name: str, model: PreTrainedModel) -> None:
-    """Refuse a base with NaN or infinite values, apart from tensors in a quantiser's own format."""
-    for tensor_name, parameter in model.named_parameters():
-        plain = type(parameter.data) is torch.Tensor and parameter.is_floating_point()
-        if plain and not torch.isfinite(parameter).all():
-            raise CheckpointError(f"base {name}: {tensor_name} contains NaN or infinite values")
 
 
 @torch.no_grad()
@@ -192,17 +260,11 @@ def initialise(model: PreTrainedModel, missing: frozenset[str], seed: int) -> No
                 nn.init.zeros_(parameter)
 
 
-def weights_sha256(model: PreTrainedModel, missing: Collection[str], whole: bool) -> str:
-    """SHA-256 of a base's parameters in float32, under their names inside it, without those that it lacks.
-
-    Args:
-        model: the base with a head.
-        missing: names of the parameters that the base lacks.
-        whole: whether the head belongs to the base, as in a language model.
-    """
+def _hash_weights(model: PreTrainedModel, missing: Collection[str]) -> str:
+    """SHA-256 of a base's parameters in float32, under their names inside it, without those that it lacks."""
     weights = hashlib.sha256()
     hashed = dict(model.base_model.named_parameters())
-    if whole:
+    if model.get_output_embeddings() is not None:  # the head belongs to a language model
         inside = {id(parameter) for parameter in hashed.values()}
         hashed |= {name: p for name, p in model.named_parameters() if id(p) not in inside}
     for tensor_name, parameter in sorted(hashed.items()):
@@ -210,3 +272,65 @@ def weights_sha256(model: PreTrainedModel, missing: Collection[str], whole: bool
             weights.update(f"{tensor_name} {tuple(parameter.shape)}\n".encode())
             weights.update(parameter.detach().float().contiguous().numpy())
     return weights.hexdigest()
+
+
+def load_without_weights(
+    found: AnyBase, cls: type[PreTrainedModel], n_outputs: int | None, dtype: torch.dtype
+) -> AnyLoaded:
+    """A base without its weights, for what can be told from names and shapes; see `load_any_base`."""
+    return load_any_base(found, cls, n_outputs, dtype, weights=False)
+
+
+class SharedBase:
+    """A base that is read once and used by any number of checkpoints.
+
+    Every checkpoint receives a model with separate modules whose parameters are views of the single copy in
+    memory. Parameters are copied before they are changed, see `AnyLoaded.shared`, so the base's weights stay
+    available for the next checkpoint.
+    """
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._loaded: dict[tuple[object, ...], AnyLoaded] = {}
+
+    def load(
+        self, found: AnyBase, cls: type[PreTrainedModel], n_outputs: int | None, dtype: torch.dtype
+    ) -> AnyLoaded:
+        """Like `load_any_base`, but uses the weights in memory if there are any, also for another head.
+
+        Raises:
+            CheckpointError: it is another base than the one in memory.
+        """
+        key = (found.name, found.revision, cls)
+        if key not in self._loaded:
+            loaded = load_any_base(found, cls, n_outputs, dtype)
+            first = next(iter(self._loaded.values()), loaded).identity
+            if loaded.identity.weights_sha256 != first.weights_sha256:
+                raise CheckpointError(
+                    f"the weights of base {found.name} differ from those of the base in memory, "
+                    f"{first.name}; open the checkpoint separately"
+                )
+            if loaded.quantised is None:
+                loaded.model.to(self._device)
+            self._loaded[key] = loaded
+        kept = self._loaded[key]
+        model, missing = sharing(kept.model), kept.missing
+        if n_outputs is not None and n_outputs != model.config.num_labels:
+            resized = _resize_head(model, n_outputs)
+            initialise(model, resized, seed=0)
+            missing |= resized
+        return replace(kept, model=model.requires_grad_(False), missing=missing, shared=True)
+
+
+def _resize_head(model: PreTrainedModel, n_outputs: int) -> frozenset[str]:
+    """Change the number of outputs of the head; returns the names of new, uninitialised parameters."""
+    model.config.num_labels = n_outputs
+    wanted = without_weights(type(model), model.config)
+    if hasattr(model, "num_labels"):
+        model.num_labels = n_outputs
+    parameters = dict(model.named_parameters())
+    device, dtype = model.device, model.dtype
+    resized = {name for name, p in wanted.named_parameters() if p.shape != parameters[name].shape}
+    for owner in {name.rpartition(".")[0] for name in resized}:
+        model.set_submodule(owner, wanted.get_submodule(owner).to_empty(device=device).to(dtype))
+    return frozenset(resized)

@@ -1,4 +1,4 @@
-"""Where a pretrained base model is, a folder or the Hugging Face Hub, and its configuration."""
+"""Where a pretrained base is, a folder or on the Hub, its configuration, and how it is quantised."""
 
 from __future__ import annotations
 
@@ -6,27 +6,35 @@ import contextlib
 import io
 import json
 import logging
+import re
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from huggingface_hub import try_to_load_from_cache
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 from transformers import __version__ as transformers_version
 from transformers import logging as transformers_logging
 
-from adapter_probe.errors import AdapterProbeError, CheckpointError, ModelError, one_line, reason_of
+from adapter_probe.errors import (
+    AdapterProbeError,
+    CheckpointError,
+    ModelError,
+    install_extra,
+    one_line,
+    reason_of,
+)
 from adapter_probe.reads import report, report_base, report_unknown
 from adapter_probe.results.fingerprints import describe_changes
 
-from .files import COMMIT, base_files, folder_of_base, quote, read_json_file, refuse_unreadable
-from .hub import ask_hub
+from .adapter_folder import ask_hub
+from .files import COMMIT, base_files, cached_base, folder_of_base, quote, read_json_file, refuse_unreadable
 from .identity import config_settings, forward_settings
 from .places import places_in
-from .quantised import twin_of
 
 _MOST_LABELS = 1_000_000  # transformers makes a name for each
 _SIZES = (
@@ -80,7 +88,12 @@ def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | Non
     """
     if not name.strip():
         raise CheckpointError(f"base {name!r} is empty; give a folder or a hub id, or omit --base")
-    _report(name, revision)
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # an invalid name is refused below
+        report_base(name, revision)
+        if (known := folder_of_base(name, revision)) is None:
+            report_unknown()
+        else:
+            report("base", lambda: base_files(known))
     try:
         folder = Path(name).expanduser()
         if folder.is_dir():
@@ -92,25 +105,22 @@ def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | Non
         raise CheckpointError(f"base {name} is a file; a folder with config.json and weights is needed")
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise CheckpointError(f"base {name}: no such folder")
-    commit = _cached_commit(name, revision) if revision and COMMIT.fullmatch(revision) else None
-    return name, commit or ask_hub(name, revision) or _cached_commit(name, revision) or _not_found(name)
-
-
-def _report(name: str, revision: str | None) -> None:
-    """Report the files of a base to `adapter_probe.reads`."""
-    with contextlib.suppress(OSError, RuntimeError, ValueError):  # an invalid name is refused below
-        report_base(name, revision)
-        if (folder := folder_of_base(name, revision)) is None:
-            report_unknown()
-        else:
-            report("base", lambda: base_files(folder))
+    cached = cached_base(name, revision)
+    commit = cached.name if cached else None
+    if not (commit and revision and COMMIT.fullmatch(revision)):
+        commit = ask_hub(name, revision) or commit
+    if commit is None:
+        raise CheckpointError(
+            f"base {name!r} is not a folder on this machine, and the Hugging Face Hub could not provide it "
+            "(no network and no cached copy, or no such name, or no access); give a folder"
+        )
+    return name, commit
 
 
 def place_of_base(folder: Path, recorded: Any, revision: Any, given: str | None) -> tuple[str, str | None]:
     """Place and revision of the base of another library's checkpoint; see `resolve_base`.
 
     Args:
-        folder: the checkpoint.
         recorded: name of the base in the checkpoint, if any; not yet known to be a string.
         revision: its revision, if recorded; the same.
         given: the folder or hub id that the user gave instead.
@@ -139,22 +149,6 @@ def place_of_base(folder: Path, recorded: Any, revision: Any, given: str | None)
         ) from error
 
 
-def _cached_commit(name: str, revision: str | None) -> str | None:
-    """The commit of a cached copy; the cache keeps a file under ``snapshots/<commit>/``."""
-    try:
-        found = try_to_load_from_cache(name, "config.json", revision=revision)
-    except ValueError:  # not a name that the hub allows
-        return None
-    return Path(found).parent.name if isinstance(found, str) else None
-
-
-def _not_found(name: str) -> NoReturn:
-    raise CheckpointError(
-        f"base {name!r} is not a folder on this machine, and the Hugging Face Hub could not provide it (no "
-        "network and no cached copy, or no such name, or no access); give a folder"
-    )
-
-
 @dataclass(frozen=True)
 class AnyBase:
     """A base that was found and whose configuration transformers knows; its weights have not been read.
@@ -173,11 +167,7 @@ class AnyBase:
 
 
 def layers_of(name: str) -> tuple[str, ...]:
-    """A name for every layer of a base, the same for layers that share their weights.
-
-    Raises:
-        CheckpointError: see `find_any_base`.
-    """
+    """A name for every layer of a base, the same for layers that share their weights."""
     found = find_any_base(name)
     with contextlib.suppress(ModelError):  # a family whose layers are not known by name
         return places_in(found.config).layer_names(found.config)
@@ -229,11 +219,7 @@ def read_fields(name: str, revision: str | None = None) -> tuple[str, str | None
 
 
 def _refuse_config(name: str, fields: Mapping[str, Any]) -> None:
-    """Refuse configurations that transformers would fail on or change silently.
-
-    Raises:
-        CheckpointError: a size or dtype is invalid.
-    """
+    """Refuse configurations that transformers would fail on or change silently."""
     try:
         json.dumps(fields, allow_nan=False)
     except (ValueError, RecursionError) as error:
@@ -274,3 +260,98 @@ def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     except Exception:  # one of them is invalid, for which a configuration may raise anything
         return describe_changes(old, new)
     return describe_changes(*(forward_settings(config_settings(config.to_dict())) for config in configs))
+
+
+# The module that runs each method, and the package that has it, as transformers 5.23 asks for them.
+_PACKAGES = {
+    "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
+    "torchao": ("torchao", "torchao"),
+    "gptq": ("gptqmodel", "gptqmodel"),
+    "awq": ("gptqmodel", "gptqmodel"),
+    "hqq": ("hqq", "hqq"),
+    "quanto": ("optimum.quanto", "optimum-quanto"),
+    "compressed-tensors": ("compressed_tensors", "compressed-tensors"),
+    "auto-round": ("auto_round", "auto-round"),
+    "aqlm": ("aqlm", "aqlm"),
+    "vptq": ("vptq", "vptq"),
+    "eetq": ("kernels", "kernels"),
+}
+_IN_EXTRA = ("bitsandbytes", "torchao")
+_OUTLIERS = 6.0  # the threshold of LLM.int8() where a configuration gives none
+_QUANTISED_NAME = re.compile(r"(?:-unsloth)?-bnb-4bit$", re.IGNORECASE)
+
+
+def method_of(fields: Mapping[str, Any]) -> str | None:
+    """The quantisation method in the fields of a base's config.json; None for an unquantised base."""
+    config = fields.get("quantization_config")
+    if not config:
+        return None
+    if not isinstance(config, Mapping):
+        return "?"
+    if config.get("load_in_4bit") or config.get("load_in_8bit"):  # transformers before 4.36 named no method
+        return "bitsandbytes"
+    return str(config.get("quant_method", "?"))
+
+
+def refuse_without_package(name: str, fields: Mapping[str, Any]) -> None:
+    """Refuse a quantised base whose package is not installed."""
+    method = method_of(fields)
+    if method is None:
+        return
+    if not isinstance(fields["quantization_config"], Mapping):
+        shown = quote(fields["quantization_config"])
+        raise CheckpointError(
+            f"base {name}: quantization_config in its config.json is {shown}, expected an object"
+        )
+    module, package = _PACKAGES.get(method, ("", ""))
+    for needed, of in ((module, package), ("accelerate", "accelerate")):
+        if needed and not _installed(needed):
+            how = install_extra("quantised") if method in _IN_EXTRA else f"install {of}"
+            raise CheckpointError(
+                f"base {name} is quantised with {method}, which needs the package {of}; {how}, or give the "
+                "unquantised model with --base, which is another model"
+            )
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):  # of a module inside a package that is missing or blocked
+        return False
+
+
+def mixes_examples(fields: Mapping[str, Any]) -> bool:
+    """Whether a text's outputs depend on the other texts of its batch.
+
+    With LLM.int8(), a column of the activations is computed in half precision where any text of the batch has
+    an outlier, see Dettmers et al. 2022 (arXiv 2208.07339), section 3.2.
+    """
+    config = fields.get("quantization_config")
+    if method_of(fields) != "bitsandbytes" or not isinstance(config, Mapping):
+        return False
+    return bool(config.get("load_in_8bit")) and float(config.get("llm_int8_threshold", _OUTLIERS)) > 0
+
+
+@contextlib.contextmanager
+def quiet_quantisers() -> Iterator[None]:
+    """Import libraries that look for faster code on a network, without that and without their warning.
+
+    bitsandbytes 0.50 asks the package `kernels` at import for a product on the Hugging Face Hub.
+    """
+    logger, absent = logging.getLogger("bitsandbytes"), "kernels" not in sys.modules
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    if absent:
+        sys.modules["kernels"] = None  # type: ignore[assignment]  # an import of it fails
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if absent:
+            sys.modules.pop("kernels", None)
+
+
+def twin_of(name: str) -> str | None:
+    """The unquantised model beside one of Unsloth's quantised ones, by its name; None for other names."""
+    twin = _QUANTISED_NAME.sub("", name)
+    return twin if twin != name else None

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import json
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from adapter_probe.errors import AdapterProbeError, CheckpointError
 from adapter_probe.models.methods import Adapters
-from adapter_probe.results.atomic import make_folder, write_bytes
+from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .adapterhub import HEAD_CONFIG, HEAD_WEIGHTS, WEIGHTS
 from .contents import role_of
 from .files import CONFIG, DESCRIPTION, refuse_full
 from .native import save_checkpoint
 from .opened_peft import OWN, OpenedPeft, OpenedPlaced
-from .peft_writing import WRITABLE, writable_specs, write_peft
+from .peft_writing import WRITABLE
 
 _VERSION = "adapters.1.3.0"  # the library's name, and the version of its format
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "swish": "swish", "tanh": "tanh"}
@@ -37,7 +34,6 @@ def to_native(opened: OpenedPlaced, out: Path) -> None:
     Raises:
         CheckpointError: `out` contains a checkpoint, or `opened` is of a causal language model or has no
             known data.
-        ResultsError: the folder cannot be written.
     """
     refuse_full(out)
     if opened.description.task.kind == "causal":
@@ -53,46 +49,11 @@ def to_native(opened: OpenedPlaced, out: Path) -> None:
     save_checkpoint(out, opened.tensors, opened.description)
 
 
-def to_peft(opened: OpenedPlaced, out: Path, library: str = "PEFT") -> None:
-    """Write a folder that PEFT loads.
-
-    Args:
-        opened: a checkpoint with adapters of one of PEFT's types.
-        out: the new folder.
-        library: whose format a refusal is about, PEFT or MLX-LM, which is written from PEFT's.
-
-    Raises:
-        CheckpointError: `out` contains a checkpoint, or PEFT has no such adapters.
-        ResultsError: the folder cannot be written.
-    """
-    refuse_full(out)
-    description = opened.description
-    specs = writable_specs(description.method, library)
-    with torch.device("meta"):  # the base as it was before PEFT's modules were put into it
-        plain = type(opened.model)(copy.deepcopy(opened.model.config))
-    layers = tuple(dict.fromkeys(opened.layer_names))
-    name, revision = description.base.name, description.base.revision
-    write_peft(out, specs, opened.tensors, plain, layers, description.task.kind, name, revision)
-
-
-def lost_in_adapterhub(opened: OpenedPlaced) -> list[str]:
-    """The parts of a checkpoint that AdapterHub's format cannot represent, as short texts."""
-    lost = []
-    prefix = f"{opened.model.base_model_prefix}."
-    kinds = {role_of(name, prefix, opened.shapes) for name in opened.trained}
-    if "layernorms" in kinds:
-        lost.append("the trained LayerNorms")
-    if "pooler" in kinds:
-        lost.append("the pooler")
-    return lost
-
-
 def to_adapterhub(opened: OpenedPlaced, out: Path, lossy: bool = False) -> list[str]:
     """Write a folder that AdapterHub's library loads with `load_adapter` and `load_head`.
 
     Args:
         opened: a checkpoint with bottleneck adapters of this project.
-        out: the new folder.
         lossy: leave out what the format cannot represent.
 
     Returns:
@@ -100,13 +61,13 @@ def to_adapterhub(opened: OpenedPlaced, out: Path, lossy: bool = False) -> list[
 
     Raises:
         CheckpointError: the format cannot express the adapters, or something would be lost without `lossy`.
-        ResultsError: `out` cannot be written.
     """
     refuse_full(out)
     method = opened.description.method
+    families = f"{', '.join(_FAMILIES[:-1])} and {_FAMILIES[-1]}"
     if not isinstance(method, Adapters):
         raise CheckpointError(
-            f"only bottleneck adapters of this project, on {_families()}, can be written for AdapterHub, not "
+            f"only bottleneck adapters of this project, on {families}, can be written for AdapterHub, not "
             f"{method.name}; PEFT's format can represent {WRITABLE['PEFT']}"
         )
     if opened.description.task.kind == "tokens":
@@ -114,8 +75,7 @@ def to_adapterhub(opened: OpenedPlaced, out: Path, lossy: bool = False) -> list[
     family = opened.description.base.config["model_type"]
     if family not in _FAMILIES:
         raise CheckpointError(
-            f"writing adapters of a {family} model for AdapterHub is not supported; supported are "
-            f"{_families()}"
+            f"writing adapters of a {family} model for AdapterHub is not supported; supported are {families}"
         )
     for what, value, allowed in (
         ("interaction", method.interaction, "add"),
@@ -127,7 +87,10 @@ def to_adapterhub(opened: OpenedPlaced, out: Path, lossy: bool = False) -> list[
                 f"AdapterHub has no adapters with {what} {value!r}; supported are interaction "
                 "'add', norm 'none' and hidden_layers 1"
             )
-    lost = lost_in_adapterhub(opened)
+    prefix = f"{opened.model.base_model_prefix}."
+    roles = {role_of(name, prefix, opened.shapes) for name in opened.trained}
+    names = {"layernorms": "the trained LayerNorms", "pooler": "the pooler"}
+    lost = [name for role, name in names.items() if role in roles]
     if lost and not lossy:
         raise CheckpointError(
             f"AdapterHub's format cannot represent {' and '.join(lost)}, and would use those of the base; "
@@ -147,10 +110,6 @@ def settle(made: Path, out: Path, base: str | None) -> OpenedPeft:
 
     Returns:
         the checkpoint.
-
-    Raises:
-        CheckpointError: it cannot be opened.
-        ResultsError: `out` cannot be written.
     """
     from .opening import open_any
 
@@ -191,20 +150,12 @@ def _write(opened: OpenedPlaced, method: Adapters, out: Path) -> None:
     make_folder(out)
     torch.save(adapters, out / WEIGHTS[-1])
     torch.save(head, out / HEAD_WEIGHTS[-1])
-    _dump(
+    write_json(
         out / HEAD_CONFIG,
         {**common, "config": None, "name": None, "label2id": labels, "num_labels": len(names)},
     )
-    config = _config(method, opened.description.base.hidden_size)
-    _dump(out / CONFIG, {**common, "config": config, "name": "task"})
-
-
-def _families() -> str:
-    return f"{', '.join(_FAMILIES[:-1])} and {_FAMILIES[-1]}"
-
-
-def _config(method: Adapters, hidden: int) -> dict[str, Any]:
-    return {
+    hidden = opened.description.base.hidden_size
+    config = {
         "mh_adapter": method.sites in {"both", "attention"},
         "output_adapter": method.sites in {"both", "ffn"},
         "reduction_factor": _reduction_factor(hidden, method.size),
@@ -220,6 +171,7 @@ def _config(method: Adapters, hidden: int) -> dict[str, Any]:
         "use_gating": False,
         "leave_out": list(method.skip_layers),
     }
+    write_json(out / CONFIG, {**common, "config": config, "name": "task"})
 
 
 def _reduction_factor(hidden: int, size: int) -> float:
@@ -228,7 +180,3 @@ def _reduction_factor(hidden: int, size: int) -> float:
         if hidden // (hidden / divisor) == size:
             return hidden / divisor
     raise CheckpointError(f"AdapterHub cannot express an adapter size of {size} in {hidden} hidden units")
-
-
-def _dump(path: Path, document: dict[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n", encoding="utf-8")

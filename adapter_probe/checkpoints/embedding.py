@@ -41,13 +41,20 @@ class Embedding:
     def __call__(self, model: nn.Module, run: Callable[[], Any], copies: int) -> Tensor:
         """The embeddings ``[copies, texts, width]`` of a forward of texts of one length, without padding."""
         states = run()["last_hidden_state"]  # [copies x texts, tokens, width]
-        every = torch.ones_like(states[..., 0], dtype=torch.long)
-        features = {"token_embeddings": states, "attention_mask": every}
+        return split(self.of_states(states, torch.ones_like(states[..., 0], dtype=torch.long)), 0, copies)
+
+    def of_states(self, states: Tensor, mask: Tensor) -> Tensor:
+        """The embeddings ``[texts, width]`` of states ``[texts, tokens, width]``.
+
+        Args:
+            mask: int64 ``[texts, tokens]``, 0 for padding, which comes last.
+        """
+        features = {"token_embeddings": states, "attention_mask": mask}
         for module in self.modules:
             own = next((p.dtype for p in module.parameters()), states.dtype)
             floats = {k: x.to(own) if x.is_floating_point() else x for k, x in features.items()}
             features = module.to(states.device)(floats)
-        return split(features["sentence_embedding"], 0, copies)
+        return features["sentence_embedding"]
 
     def prepared(self, text: str, role: str = "") -> str:
         """A text as the tokenizer is given it."""
@@ -63,9 +70,16 @@ class Pooling(nn.Module):
         self._how = how
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The features with an embedding; texts have one length, so that every token counts."""
-        states = features["token_embeddings"]
-        found = states.mean(dim=1) if self._how == "mean" else states[:, 0 if self._how == "cls" else -1]
+        """The features with an embedding."""
+        states, mask = features["token_embeddings"], features["attention_mask"]
+        if self._how == "cls":
+            found = states[:, 0]
+        elif self._how == "last":
+            found = states[torch.arange(len(states), device=states.device), mask.sum(dim=1) - 1]
+        elif mask.all():
+            found = states.mean(dim=1)
+        else:
+            found = (states * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
         return {**features, "sentence_embedding": found}
 
 
@@ -111,7 +125,6 @@ def of_library(folder: Path) -> tuple[Embedding, int | None, dict[str, Path]]:
 
 
 def _optional(path: Path, files: dict[str, Path]) -> dict[str, Any]:
-    """The fields of a file, if it is there."""
     if not path.is_file():
         return {}
     files[path.name] = path

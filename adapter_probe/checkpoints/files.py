@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
-import pickle
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe.errors import CheckpointError, one_line, reason_of
+from adapter_probe.errors import CheckpointError, reason_of
 from adapter_probe.errors import quote as quote
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ def is_own(folder: Path) -> bool:
 
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
-_DAMAGE = (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError)
 
 
 MODULE_NAME = re.compile(r"\w+(\.\w+)*")
@@ -44,11 +43,7 @@ _READ = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 
 
 def refuse_unreadable(folder: Path) -> None:
-    """Refuse a model's folder if one of the files that transformers reads is no file with its own contents.
-
-    Raises:
-        CheckpointError: see `refuse_irregular`.
-    """
+    """Refuse a model's folder if a file that transformers reads is no file with its own contents."""
     for path in (path for pattern in _READ for path in sorted(folder.glob(pattern))):
         refuse_irregular(path)
 
@@ -82,17 +77,23 @@ def _files_in(folder: Path, below: Iterable[Path]) -> dict[str, Path]:
     return {path.relative_to(folder).as_posix(): path for path in found}
 
 
-def folder_of_base(name: str, commit: str | None) -> Path | None:
-    """The folder of a base, also in the cache of the hub; None if finding it requires access to the hub."""
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder.resolve()
-    if commit is None or not COMMIT.fullmatch(commit):
-        return None
+def cached_base(name: str, revision: str | None) -> Path | None:
+    """The folder of a base in the cache of the hub, ``snapshots/<commit>``; None if it is not there."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(name, "config.json", revision=commit)
-    return Path(found).parent.resolve() if isinstance(found, str) else None
+    try:
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
+    except ValueError:  # not a name that the hub allows
+        return None
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def folder_of_base(name: str, commit: str | None) -> Path | None:
+    """The folder of a base, also in the cache of the hub; None if finding it requires access to the hub."""
+    folder: Path | None = Path(name).expanduser()
+    if folder and not folder.is_dir():
+        folder = cached_base(name, commit) if commit and COMMIT.fullmatch(commit) else None
+    return folder and folder.resolve()
 
 
 class Unsupported(CheckpointError):
@@ -104,11 +105,7 @@ class UnknownField(Unsupported):
 
 
 def refuse_irregular(path: Path) -> None:
-    """Refuse a pipe or device, which might never end, and a git-LFS pointer: a few lines about the file.
-
-    Raises:
-        CheckpointError: it is one of these; anything else, such as a missing file, passes.
-    """
+    """Refuse a pipe or device, which might never end, and a git-LFS pointer: a few lines about the file."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise CheckpointError(f"{path} is a pipe, socket or device; a regular file is needed")
     if not path.is_file():
@@ -122,17 +119,27 @@ def refuse_irregular(path: Path) -> None:
         raise CheckpointError(f"{path} is a git-LFS pointer, not the file itself; run `git lfs pull` there")
 
 
+def read_whole(path: Path) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        CheckpointError: it cannot be read, or see `refuse_irregular`.
+    """
+    refuse_irregular(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
+
+
 def read_json_file(path: Path) -> dict[str, Any]:
     """Read a JSON object.
 
     Raises:
         CheckpointError: the file cannot be read, or contains something else.
     """
-    refuse_irregular(path)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
+        document = json.loads(read_whole(path).decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict):
@@ -147,7 +154,6 @@ def read_tensors(path: Path, *, as_stored: bool = False) -> dict[str, Tensor]:
     the order of a method's parts is part of its identity.
 
     Args:
-        path: the file.
         as_stored: allow whole numbers, and keep every tensor's type; otherwise all become float32.
 
     Raises:
@@ -157,26 +163,26 @@ def read_tensors(path: Path, *, as_stored: bool = False) -> dict[str, Tensor]:
     import safetensors.torch
     import torch
 
-    refuse_irregular(path)
+    data = read_whole(path)
     try:
-        size = path.stat().st_size
         if path.suffix == ".safetensors":
-            tensors = safetensors.torch.load(path.read_bytes())
+            tensors = safetensors.torch.load(data)
         else:
-            _refuse_compressed(path)
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
+            if zipfile.is_zipfile(io.BytesIO(data)):  # torch never compresses: it may be a decompression bomb
+                with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                    if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                        raise CheckpointError(f"{path} is compressed, which files written by torch never are")
+            tensors = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except CheckpointError:
         raise
-    except (safetensors.SafetensorError, *_DAMAGE) as error:
+    except Exception as error:  # damage shows in many ways
         raise CheckpointError(f"{path} is damaged, or contains more than tensors") from error
     if not isinstance(tensors, Mapping) or not all(
         isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in tensors.items()
     ):
         raise CheckpointError(f"{path} does not contain named tensors")
     for name, tensor in sorted(tensors.items()):
-        if tensor.numel() > size:  # a view that repeats few stored numbers
+        if tensor.numel() > len(data):  # a view that repeats few stored numbers
             raise CheckpointError(
                 f"{path}: {name} has shape {list(tensor.shape)}, more than the file contains"
             )
@@ -184,19 +190,6 @@ def read_tensors(path: Path, *, as_stored: bool = False) -> dict[str, Tensor]:
         if not (as_stored and whole and not tensor.is_meta):
             check_values(path, name, tensor)
     return {name: tensor if as_stored else tensor.float() for name, tensor in sorted(tensors.items())}
-
-
-def _refuse_compressed(path: Path) -> None:
-    """Refuse compressed archives: torch never compresses, so it may be a decompression bomb."""
-    if not zipfile.is_zipfile(path):
-        return
-    try:
-        with zipfile.ZipFile(path) as archive:
-            stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in archive.infolist())
-    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"{path} is damaged: {one_line(error)}") from error
-    if not stored:
-        raise CheckpointError(f"{path} is compressed, which files written by torch never are")
 
 
 def check_values(path: Path, name: str, tensor: Tensor) -> None:
@@ -253,13 +246,8 @@ def refuse_unknown(path: Path | str, document: Mapping[str, Any], known: Iterabl
     """Refuse fields with unknown effect, unless they are not set (null, false, empty).
 
     Args:
-        path: path that is named in the message.
-        document: contents of the file.
         known: names of fields that are read, or known to have no effect.
         of: library and version that define the fields.
-
-    Raises:
-        CheckpointError: one line with the first such field.
     """
     known = set(known)
     for name, value in document.items():
@@ -282,52 +270,25 @@ def first_of(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
-def refuse_other_shape(
-    name: str, stored: Sequence[int], needed: Sequence[int], place: str, model: str
-) -> None:
-    """Refuse a tensor of another shape than its place in the model.
-
-    Raises:
-        CheckpointError: naming the checkpoint's `place` and the `model`.
-    """
-    if list(stored) != list(needed):
-        raise CheckpointError(f"{place}: {name} has shape {list(stored)}, {model} needs {list(needed)}")
-
-
-def refuse_other_tensors(
-    stored: Set[str], targets: Set[str], empty: Set[str], said: str, on_base: str, lacks_head: bool
-) -> None:
-    """Refuse tensors that do not make a model whole, or do not belong to it.
+def refuse_random(lacking: Sequence[str], said: str, on_base: str, lacks_head: bool) -> None:
+    """Refuse a checkpoint that leaves parameters of the model at random values.
 
     Args:
-        stored: names of the tensors of a checkpoint.
-        targets: names of the model's parameters.
-        empty: those that the base does not fill.
-        said: what to call the checkpoint in the message.
-        on_base: what to call the base.
-        lacks_head: whether the checkpoint has no prediction head.
-
-    Raises:
-        CheckpointError: a tensor is missing, or is not the model's.
+        lacking: their names.
+        lacks_head: whether the reason is that the checkpoint has no prediction head.
     """
-    if lacking := sorted(empty - stored):
-        if lacks_head:
-            raise CheckpointError(
-                f"{said} contains no prediction head, and {on_base} has none that fits either; its "
-                "predictions would be random"
-            )
+    if lacking and lacks_head:
+        raise CheckpointError(
+            f"{said} contains no prediction head, and {on_base} has none that fits either; its predictions "
+            "would be random"
+        )
+    if lacking:
         raise CheckpointError(
             f"neither {said} nor {on_base} has {first_of(lacking)}; these weights would be random"
         )
-    if unknown := sorted(stored - targets):
-        raise CheckpointError(f"{said} contains {unknown[0]}, which the model on {on_base} does not have")
 
 
 def refuse_full(out: Path) -> None:
-    """Refuse to overwrite a checkpoint.
-
-    Raises:
-        CheckpointError: the folder contains one.
-    """
+    """Refuse to overwrite a checkpoint."""
     if any((out / name).exists() for name in (DESCRIPTION, DELTA, CONFIG, "config.json")):
         raise CheckpointError(f"{out} already contains a checkpoint; choose another folder")

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from adapter_probe.data.spec import TaskSpec
-from adapter_probe.data.tasks import Kind
 from adapter_probe.errors import CheckpointError, ModelError
-from adapter_probe.metrics import OF_CLASSES, default_metric
 from adapter_probe.models.methods import Biases, FullFineTuning, LayerNormOnly, TopLayers
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_states import Difference, first_few, hold_both, put_back
 from adapter_probe.results.fingerprints import hash_json, sha256_of
 
-from . import native
-from .adapter_folder import adapters_below
-from .any_base import AnyLoaded, choose_class, hash_stored, head_of_base, limit_length, load_any_base
-from .base import load_tokenizer
-from .base_config import AnyBase, find_any_base, place_of_base
-from .description import Description, read_description
-from .files import CONFIG, DELTA, DESCRIPTION, first_of
-from .foreign import names_of_outputs
-from .hub import name_of_checkpoint
+from .adapter_folder import adapters_below, name_of_checkpoint
+from .base import hash_stored, limit_length, load_any_base, without_pooler
+from .base_config import find_any_base, method_of, place_of_base
+from .files import CONFIG, DELTA, DESCRIPTION, MODULES, first_of
 from .identity import tokenizer_parts
-from .kinds import Head
-from .native import library_versions
-from .opened_peft import NO_COLUMNS, OpenedFinetuned, OpenedPeft, OpenedPlaced
-from .own_tokenizer import own_tokenizer
-from .quantised import method_of
+from .model_class import choose_class, head_of_base, head_with_labels
+from .native import Description, library_versions, read_description, task_of, with_record
+from .opened_peft import OpenedFinetuned, OpenedPeft, OpenedPlaced
+from .tokenizer import load_tokenizer, own_tokenizer
 
 TUNED_IN_PLACE = (FullFineTuning, TopLayers, LayerNormOnly, Biases)
 """The methods of this project that train tensors of the base's layers."""
@@ -56,7 +45,6 @@ def open_whole_model(folder: Path, base: str | None, dtype: torch.dtype) -> Open
         folder: the model, as transformers saves it.
         base: folder or hub id of the model that it was fine-tuned from; None for the recorded one of a model
             that this project trained.
-        dtype: precision in memory.
 
     Raises:
         CheckpointError: a damaged file, no base, one that is quantised or does not fit, or no difference.
@@ -70,87 +58,98 @@ def open_whole_model(folder: Path, base: str | None, dtype: torch.dtype) -> Open
     found = find_any_base(str(folder))
     recorded = (said.base.name, said.base.revision) if said is not None else (None, None)
     of_base = find_any_base(*place_of_base(folder, *recorded, base))
-    _refuse_quantised(folder, found, of_base)
+    if method := method_of(of_base.fields):
+        raise CheckpointError(
+            f"base {of_base.name} is quantised with {method}, so its tensors are not those that checkpoint "
+            f"{folder} was trained from; give the unquantised model with --base"
+        )
+    if method := method_of(found.fields):
+        raise CheckpointError(
+            f"checkpoint {folder} is a whole model quantised with {method}, whose tensors have no difference "
+            "to those of its base; give the unquantised model"
+        )
     if found.config.model_type != of_base.config.model_type:
         raise CheckpointError(
             f"base {of_base.name} is a {of_base.config.model_type} model and checkpoint {folder} a "
             f"{found.config.model_type} model; give the model that it was fine-tuned from with --base"
         )
-    head = _head(folder, found)
+    embeds = (folder / MODULES).is_file() or (said is not None and "pooling" in said.training)
+    head = "features" if embeds else head_with_labels(head_of_base(found.config), found.config)
+    if head is None:
+        named = (found.fields.get("architectures") or ["an unknown class"])[0]
+        raise CheckpointError(
+            f"checkpoint {folder} was saved from {named}, whose outputs adapter-probe has no scores of; give "
+            "a model for sequence or token classification, question answering or language modelling, or "
+            "from Python batches= and read="
+        )
     cls = choose_class(found.name, found.config, head, ())
     tuned = load_any_base(found, cls, None, dtype)
+    if embeds:
+        tuned = without_pooler(tuned)
     if tuned.missing:
         raise CheckpointError(f"checkpoint {folder} lacks {first_of(sorted(tuned.missing))}")
-    outputs = int(tuned.model.config.num_labels) if head not in ("causal", "seq2seq") else None
+    n_labels = int(tuned.model.config.num_labels)
+    outputs = None if head in ("causal", "seq2seq", "features") else n_labels
     loaded = load_any_base(of_base, cls, outputs, dtype)
+    if embeds:
+        loaded = without_pooler(loaded)
     base_tokenizer = load_tokenizer(of_base.name, of_base.revision)
     tokenizer, changed = own_tokenizer((folder,), found.config, base_tokenizer)
     about = Description(
-        FullFineTuning(), loaded.identity, _task(folder, head, tuned, found.fields),
+        FullFineTuning(), loaded.identity,
+        task_of(name_of_checkpoint(folder), head, n_labels, folder / "config.json", found.fields),
         limit_length(tuned.max_length, tokenizer.model_max_length, found.name),
         hash_stored(tuned.model, frozenset()), versions=library_versions(),
         tokenizer=tokenizer_parts(tokenizer),
     )  # fmt: skip
     if said is not None:
-        about = _with_record(folder, said, about)
-    opened = with_base(folder, about, head, tuned.model, loaded.model, loaded.missing)
-    return replace(opened, tokenizer=tokenizer, own_tokenizer=bool(changed))
+        files = sha256_of(folder / "model.safetensors")
+        about = with_record(folder, about, files, "method")
+        about = replace(about, delta_sha256=hash_json([files, about.delta_sha256]))
+    opened = OpenedPeft(
+        tuned.model, tokenizer, about, head, frozenset(), loaded.missing, folder,
+        own_tokenizer=bool(changed),
+    )  # fmt: skip
+    return with_base(opened, loaded.model)
 
 
-def in_place(opened: OpenedPlaced, base: nn.Module) -> OpenedFinetuned:
-    """A checkpoint of this project that tunes tensors of the base, with those of the base.
-
-    Raises:
-        CheckpointError: see `with_base`.
-    """
-    found = with_base(
-        opened.folder, opened.description, opened.head, opened.model, base, opened.missing, opened.tensors
-    )
-    return replace(found, tokenizer=opened.tokenizer)
-
-
-def with_base(
-    folder: Path,
-    about: Description,
-    head: Head,
-    model: Any,
-    base: nn.Module,
-    lacking: frozenset[str],
-    tensors: Mapping[str, Tensor] | None = None,
-    called: tuple[str, str] | None = None,
-) -> OpenedFinetuned:
-    """An open fine-tuned model, whose modules are changed.
+def with_base(opened: OpenedPeft, base: nn.Module, called: tuple[str, str] | None = None) -> OpenedFinetuned:
+    """An open fine-tuned model with the tensors of its base; its modules are changed.
 
     Args:
-        folder: the checkpoint.
-        about: its description.
-        head: what it computes.
-        model: the fine-tuned model.
+        opened: it names what the base lacks as missing.
         base: the same model with the base's tensors.
-        lacking: names of the tensors that the base lacks.
-        tensors: contents of the checkpoint; by default all of the model's.
-        called: what the two are called in messages.
+        called: what to call the two in messages.
 
     Raises:
         CheckpointError: the two do not belong together, or differ in no layer.
     """
-    own = dict(model.named_parameters())
-    names = called or (f"checkpoint {folder}", f"base {about.base.name}")
+    model, lacking = opened.model, opened.missing
+    own, state = dict(model.named_parameters()), dict(base.state_dict())
+    names = called or (f"checkpoint {opened.folder}", f"base {opened.description.base.name}")
     try:
         difference = hold_both(model, base, lacking, names)
     except ModelError as error:
         raise CheckpointError(str(error)) from error
-    differing = [*difference.inside, *difference.outside, *lacking]
-    state = dict(base.state_dict())
+    differing = frozenset((*difference.inside, *difference.outside, *lacking))
+    stored = opened.tensors if isinstance(opened, OpenedPlaced) else {}
     return OpenedFinetuned(
-        model, None, about, head, frozenset(tensors or differing), lacking, folder,  # type: ignore[arg-type]
+        model,
+        opened.tokenizer,
+        opened.description,
+        opened.head,
+        frozenset(stored) or differing,
+        lacking,
+        opened.folder,
         (note_on_outside(difference),) if difference.outside or lacking else (),
-        tensors={name: one.detach() for name, one in own.items()} if tensors is None else dict(tensors),
+        opened.own_tokenizer,
+        alone=opened.alone,
+        tensors=stored or {name: one.detach() for name, one in own.items()},
         layer_names=tuple(layer.name for layer in find_layers(model, Switches())),
         shapes={name: tuple(tensor.shape) for name, tensor in own.items()},
         difference=difference,
         others={name: state[name] for name in difference.outside},
-    )  # fmt: skip
+    )
 
 
 def note_on_outside(difference: Difference, base_used: bool = False) -> str:
@@ -162,59 +161,6 @@ def note_on_outside(difference: Difference, base_used: bool = False) -> str:
         stays = f"{own} are the base's (--outside base)"
     parts = [stays] * bool(own) + [f"the base lacks {lacking}"] * bool(lacking)
     return f"Outside the layers, {'; '.join(parts)}."
-
-
-def _refuse_quantised(folder: Path, found: AnyBase, base: AnyBase) -> None:
-    if method := method_of(base.fields):
-        raise CheckpointError(
-            f"base {base.name} is quantised with {method}, so its tensors are not those that checkpoint "
-            f"{folder} was trained from; give the unquantised model with --base"
-        )
-    if method := method_of(found.fields):
-        raise CheckpointError(
-            f"checkpoint {folder} is a whole model quantised with {method}, whose tensors have no difference "
-            "to those of its base; give the unquantised model"
-        )
-
-
-def _head(folder: Path, found: AnyBase) -> Head:
-    head = head_of_base(found.config)
-    if head not in ("classification", "extractive", "causal", "seq2seq", "tokens"):
-        named = (found.fields.get("architectures") or ["an unknown class"])[0]
-        raise CheckpointError(
-            f"checkpoint {folder} was saved from {named}, whose outputs adapter-probe has no scores of; give "
-            "a model for sequence or token classification, question answering or language modelling, or "
-            "from Python batches= and read="
-        )
-    if head == "classification":
-        several = found.config.problem_type == "multi_label_classification"
-        one = found.config.num_labels == 1 or found.config.problem_type == "regression"
-        return "multilabel" if several else "regression" if one else head
-    return head
-
-
-def _task(folder: Path, head: Head, loaded: AnyLoaded, fields: Mapping[str, Any]) -> TaskSpec:
-    kind: Kind = "causal" if head == "seq2seq" else head  # type: ignore[assignment]  # others are refused
-    names: tuple[str, ...] = ()
-    if kind in OF_CLASSES:
-        names = names_of_outputs(loaded.model.config.num_labels, folder / "config.json", fields)
-    return TaskSpec(name_of_checkpoint(folder), kind, default_metric(kind), names, NO_COLUMNS, {}, {})
-
-
-def _with_record(folder: Path, said: Description, found: Description) -> Description:
-    """The description of a model that this project trained, with what its record says.
-
-    Raises:
-        CheckpointError: its files have changed since then, or the base is another one.
-    """
-    if said.delta_sha256 != sha256_of(folder / "model.safetensors"):
-        raise CheckpointError(
-            f"{folder} was changed after it was written: its files do not match the sha256 in {DESCRIPTION}"
-        )
-    if said.base.weights_sha256 != found.base.weights_sha256:
-        raise native.other_base(folder, said.base, found.base)
-    kept = {name: getattr(said, name) for name in ("method", "task", "max_length", "training", "scores")}
-    return replace(found, **kept, delta_sha256=hash_json([said.delta_sha256, found.delta_sha256]))
 
 
 def with_outside_of_base(opened: OpenedPeft) -> OpenedPeft:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,13 +13,10 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.metrics import Kind
-from adapter_probe.models.adapters.imported import ImportedMethod
+from adapter_probe.models.adapters.imported import ImportedMethod, SiteKind
 
-from .base import tied_weights
-from .files import first_of, read_json_file
+from .files import first_of
 from .places import Places
-
-_MADE_UP = re.compile(r"LABEL_\d+")  # by transformers, for want of a name
 
 
 @dataclass(frozen=True)
@@ -29,15 +24,9 @@ class ForeignCheckpoint:
     """The contents of another library's checkpoint, before its base is known.
 
     Attributes:
-        folder: checkpoint folder.
-        library: library that wrote it.
-        name: display name of the adapter.
         files: all files that determine its numbers.
         documents: the parsed JSON files, by name.
         tensors: tensors of all weight files, under the library's names.
-        base: name of its base, or None if not recorded.
-        revision: revision of the base on the hub, or None if not recorded.
-        kind: kind of its task, or None if not recorded.
         n_outputs: number of logits of its head, or None without a head.
         label_names: label names in the order of the logits, or empty if not recorded.
     """
@@ -49,19 +38,9 @@ class ForeignCheckpoint:
     documents: dict[str, dict[str, Any]]
     tensors: dict[str, Tensor]
     base: str | None = None
-    revision: str | None = None
     kind: Kind | None = None
     n_outputs: int | None = None
     label_names: tuple[str, ...] = ()
-
-    @property
-    def sha256(self) -> str:
-        """SHA-256 of the bytes of `files`."""
-        digest = hashlib.sha256()
-        for path in self.files:
-            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
-            digest.update(path.read_bytes())
-        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -81,12 +60,7 @@ class TranslatedCheckpoint:
     frozen: frozenset[str] = frozenset()
 
     def without_copies(self, base: Mapping[str, Tensor], base_name: str) -> TranslatedCheckpoint:
-        """Drop untrained tensors that equal the base; others are reported in a note.
-
-        Args:
-            base: the base's parameters by name.
-            base_name: name of the base, for the note.
-        """
+        """Drop untrained tensors that equal the base; others are reported in a note."""
         copies = {n for n in self.frozen if n in base and torch.equal(base[n], self.tensors[n])}
         kept = {name: tensor for name, tensor in self.tensors.items() if name not in copies}
         others = self.frozen - copies
@@ -127,7 +101,11 @@ class BaseShape:
         modules = frozenset(name for name, _ in model.named_modules())
         prefix = f"{model.base_model_prefix}."
         names, shared = places.layer_names(model.config), places.layer_groups is not None
-        return cls(places, model.config, prefix, modules, names, tied_weights(model), shared)
+        ends = (model.get_input_embeddings(), model.get_output_embeddings())
+        first, last = (getattr(end, "weight", None) for end in ends)
+        every = model.named_parameters(remove_duplicate=False)
+        tied = tuple(name for name, parameter in every if parameter is first is last)
+        return cls(places, model.config, prefix, modules, names, tied, shared)
 
     def layers_but(self, left_out: Iterable[int]) -> list[int]:
         """The layers, counted from the bottom, that are not in `left_out`."""
@@ -135,35 +113,16 @@ class BaseShape:
         left_out = set(left_out)
         return [n for n, name in enumerate(self.layer_names) if modules.index(name) not in left_out]
 
+    def adapter_name(self, layer: int, site: SiteKind) -> str:
+        """The name inside the encoder of the bottleneck of a layer after a sublayer."""
+        holder = getattr(self.places, site).holder
+        parts = (self.layer_names[layer], holder, "adapter", str(layer) if self.shared else "")
+        return ".".join(part for part in parts if part)
+
     def full_name(self, name: str) -> str:
         """A module's name in the whole model, from one that may lack the encoder's prefix."""
-        return (
-            name if name in self.modules or f"{self.prefix}{name}" not in self.modules else self.prefix + name
-        )
-
-
-def names_of_outputs(n_outputs: int, own: Path, base: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of a head's outputs, from the first configuration that has real ones; else their numbers.
-
-    Args:
-        n_outputs: number of outputs.
-        own: a config.json that was saved beside the adapter; it may be missing.
-        base: contents of the base's config.json.
-
-    Raises:
-        CheckpointError: the adapter's config.json cannot be read.
-    """
-    for fields in (read_json_file(own) if own.is_file() else {}, base):
-        named = fields.get("id2label")
-        names = [named.get(str(number)) for number in range(n_outputs)] if isinstance(named, dict) else []
-        real = all(isinstance(name, str) and name.strip() for name in names)
-        if (
-            real
-            and len(named or ()) == n_outputs == len(set(names))
-            and not any(map(_MADE_UP.fullmatch, names))
-        ):
-            return tuple(names)
-    return tuple(map(str, range(n_outputs)))
+        known = name in self.modules or f"{self.prefix}{name}" not in self.modules
+        return name if known else f"{self.prefix}{name}"
 
 
 def refuse_left(folder: Path, left: Iterable[str]) -> None:

@@ -16,10 +16,8 @@ from typing import Any
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
-from adapter_probe.data.spec import Columns, TaskSpec
-from adapter_probe.data.tasks import Kind
+from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
-from adapter_probe.metrics import OF_CLASSES, default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import FullFineTuning
 from adapter_probe.replay.several import split_adapters
@@ -29,73 +27,32 @@ from adapter_probe.replay.two_weights import STRENGTH
 from adapter_probe.results.fingerprints import hash_json
 
 from .adapter_folder import LIBRARY
-from .any_base import hash_stored, limit_length, load_any_base, positions_of
-from .base_config import find_any_base, resolve_base
-from .description import Description
+from .base import hash_stored, limit_length, load_any_base, positions_of
+from .base_config import find_any_base, method_of, mixes_examples, resolve_base
 from .finetuned import with_base
-from .foreign import names_of_outputs
 from .identity import BaseIdentity, config_settings, tokenizer_parts
-from .kinds import head_of_class
+from .kinds import Head, head_of_class
+from .model_class import head_with_labels
+from .native import NO_COLUMNS, Description, task_of
 from .opened_peft import OpenedFinetuned, OpenedPeft
 from .peft_loading import refuse_outside, refuse_unready, tuned_modules
 from .peft_opening import versions_of
-from .quantised import method_of, mixes_examples
-
-
-def open_without_texts(model: nn.Module, base_model: Any = None) -> OpenedPeft:
-    """A model in memory that is given the arguments of its forward; see `open_in_memory`. It has no task.
-
-    Raises:
-        ModelError: see `open_in_memory`.
-    """
-    base, used = base_of(model), _copied(model)
-    name = f"{type(base).__name__} in memory"
-    _refuse_unready(used, model, base_model)
-    fields = _fields(base)
-    task = TaskSpec("", "classification", "accuracy", (), Columns("", None, ""), {}, {})
-    opened = OpenedPeft(
-        used, None, _description(used, fields, BaseIdentity(name, None, "", 0, 0, 0, fields), task),  # type: ignore[arg-type]
-        "classification", frozenset(), frozenset(), Path(name), quantised=method_of(fields),
-        alone=mixes_examples(fields),
-    )  # fmt: skip
-    if base_model is not None:
-        return _against(opened, base_model)
-    split_adapters(used)
-    return opened
 
 
 def _fields(base: nn.Module) -> dict[str, Any]:
-    """The fields of a model's configuration, if it has one."""
     config = getattr(base, "config", None)
-    found: dict[str, Any] = (
-        json.loads(config.to_json_string(use_diff=False)) if hasattr(config, "to_json_string") else {}
-    )
-    return found
+    return json.loads(config.to_json_string(use_diff=False)) if hasattr(config, "to_json_string") else {}
 
 
-def _description(
-    used: nn.Module, fields: dict[str, Any], base: BaseIdentity, task: TaskSpec, **others: Any
-) -> Description:
-    tuned = tuned_modules(used)
-    return Description(
-        method=ImportedMethod(LIBRARY, _kinds(used), inner=tuned.inside + tuned.outside),
-        base=replace(base, config=config_settings(fields)),
-        delta_sha256=hash_json([hash_stored(used, frozenset(), used.named_buffers()), _settings_of(used)]),
-        task=task,
-        versions=versions_of(method_of(fields)),
-        **({"max_length": 1} | others),
-    )
-
-
-def open_in_memory(model: nn.Module, tokenizer: Any, base_model: Any = None) -> OpenedPeft:
-    """A model in memory that reads texts, as an open checkpoint.
+def open_in_memory(model: nn.Module, tokenizer: Any = None, base_model: Any = None) -> OpenedPeft:
+    """A model in memory, as an open checkpoint.
 
     Its modules are copied where that is possible, and the copy shares the numbers of all tensors. Where hooks
     move the weights, the model itself is used; run what follows inside `left_as_it_was` then.
 
     Args:
         model: a `PeftModel`, or a model of transformers into which PEFT has put tuners.
-        tokenizer: its tokenizer.
+        tokenizer: its tokenizer; None for a model without a task that is given the arguments of its forward.
         base_model: of a fine-tuned model without tuners, the one that it was trained from, or its folder.
 
     Raises:
@@ -104,50 +61,63 @@ def open_in_memory(model: nn.Module, tokenizer: Any, base_model: Any = None) -> 
         CheckpointError: the tokenizer is not the model's.
     """
     base = base_of(model)
-    name = f"{type(base).__name__} in memory"
     config = getattr(base, "config", None)
-    head = head_of_class(type(base).__name__, bool(getattr(config, "is_encoder_decoder", False)))
-    if config is None or head not in ("classification", "extractive", "causal", "seq2seq", "tokens"):
-        raise ModelError(
-            f"a {type(base).__name__} has no outputs that adapter-probe knows; give a model of transformers "
-            "whose class ends in ForSequenceClassification, ForTokenClassification, ForQuestionAnswering or "
-            "ForCausalLM"
-        )
-    used = _copied(model)
+    head: Head | None = "classification"
+    if tokenizer is not None:
+        head = head_of_class(type(base).__name__, bool(getattr(config, "is_encoder_decoder", False)))
+        if config is None or head is None:
+            raise ModelError(
+                f"a {type(base).__name__} has no outputs that adapter-probe knows; give a model of "
+                "transformers whose class ends in ForSequenceClassification, ForTokenClassification, "
+                "ForQuestionAnswering or ForCausalLM"
+            )
+        head = head_with_labels(head, config)
+    assert head is not None, "its class is known"
+    used, name, fields = _copied(model), f"{type(base).__name__} in memory", _fields(base)
     _refuse_unready(used, model, base_model)
-    fields = _fields(base)
-    kind: Kind = "causal" if head == "seq2seq" else head  # type: ignore[assignment]  # others are refused
-    n_outputs = int(getattr(config, "num_labels", 0) or 0)
-    if kind == "classification" and (n_outputs == 1 or config.problem_type == "regression"):
-        kind = head = "regression"
-    elif kind == "classification" and config.problem_type == "multi_label_classification":
-        kind = "multilabel"
-    labels = names_of_outputs(n_outputs, Path("config.json", "none"), fields)
-    names = labels if kind in OF_CLASSES else ()
-    task = TaskSpec(type(base).__name__, kind, default_metric(kind), names, Columns("", None, ""), {}, {})
-    description = _description(
-        used, fields, _identity(base, name, fields), task, tokenizer=tokenizer_parts(tokenizer),
-        max_length=limit_length(positions_of(base), tokenizer.model_max_length, name),
-    )  # fmt: skip
-    split_adapters(used)
-    if len(tokenizer) > description.base.vocab_size:
-        raise CheckpointError(
-            f"the tokenizer has {len(tokenizer):,} tokens and the model's embedding "
-            f"{description.base.vocab_size:,}; give the tokenizer of this model"
-        )
+    about = Description(
+        ImportedMethod(LIBRARY, _kinds(used), inner=tuned_modules(used)),
+        BaseIdentity(name, None, "", 0, 0, 0, config_settings(fields)),
+        TaskSpec("", "classification", "accuracy", (), NO_COLUMNS, {}, {}),
+        max_length=1,
+        delta_sha256=hash_json([hash_stored(used, frozenset(), used.named_buffers()), _settings_of(used)]),
+        versions=versions_of(method_of(fields)),
+    )
+    if tokenizer is not None:
+        about = _with_texts(about, base, head, tokenizer, fields)
     opened = OpenedPeft(
-        used, tokenizer, description, head, frozenset(), frozenset(), Path(name),
-        quantised=method_of(fields), alone=mixes_examples(fields),
+        used, tokenizer, about, head, frozenset(), frozenset(), Path(name), quantised=method_of(fields),
+        alone=mixes_examples(fields),
     )  # fmt: skip
-    return opened if base_model is None else _against(opened, base_model)
+    if base_model is not None:
+        return _against(opened, base_model)
+    split_adapters(used)
+    return opened
+
+
+def _with_texts(
+    about: Description, base: Any, head: Head, tokenizer: Any, fields: dict[str, Any]
+) -> Description:
+    text, weight = base.config.get_text_config(), base.get_input_embeddings().weight
+    n_layers, width = (int(getattr(text, name, 0) or 0) for name in ("num_hidden_layers", "hidden_size"))
+    rows, n_outputs = int(weight.shape[0]), int(getattr(base.config, "num_labels", 0) or 0)
+    if len(tokenizer) > rows:
+        raise CheckpointError(
+            f"the tokenizer has {len(tokenizer):,} tokens and the model's embedding {rows:,}; give the "
+            "tokenizer of this model"
+        )
+    hidden = width or int(weight.shape[1])  # its tensors are part of the hash of the whole model
+    return replace(
+        about,
+        base=replace(about.base, n_layers=n_layers, hidden_size=hidden, vocab_size=rows),
+        task=task_of(type(base).__name__, head, n_outputs, Path("config.json", "none"), fields),
+        tokenizer=tokenizer_parts(tokenizer),
+        max_length=limit_length(positions_of(base), tokenizer.model_max_length, about.base.name),
+    )
 
 
 def _refuse_unready(used: nn.Module, model: nn.Module, base_model: Any) -> None:
-    """Refuse a model without adapters that can be switched, or, given with its base, with any.
-
-    Raises:
-        ModelError: it is one, or its weights cannot be shared with a copy.
-    """
+    """Refuse a model without adapters that can be switched, or, given with its base, with any."""
     name, tuned = type(base_of(model)).__name__, any(isinstance(m, BaseTunerLayer) for m in used.modules())
     if base_model is None:
         if not tuned:
@@ -167,11 +137,7 @@ def _refuse_unready(used: nn.Module, model: nn.Module, base_model: Any) -> None:
 
 
 def _against(opened: OpenedPeft, base_model: Any) -> OpenedFinetuned:
-    """A fine-tuned model in memory with the tensors of the model that it was trained from.
-
-    Raises:
-        ModelError, CheckpointError: the two do not belong together, or one is quantised.
-    """
+    """A fine-tuned model in memory with the tensors of the model that it was trained from."""
     model, about = opened.model, opened.description
     name, lacking = type(model).__name__, frozenset[str]()
     if isinstance(base_model, str | Path):
@@ -193,10 +159,8 @@ def _against(opened: OpenedPeft, base_model: Any) -> OpenedFinetuned:
         about, method=FullFineTuning(),
         delta_sha256=hash_json([about.delta_sha256, hash_stored(base_model, frozenset())]),
     )  # fmt: skip
-    against = with_base(
-        opened.folder, about, opened.head, model, base_model, lacking, called=(f"the {name}", called)
-    )
-    return replace(against, tokenizer=opened.tokenizer, alone=opened.alone)
+    opened = replace(opened, description=about, missing=lacking)
+    return with_base(opened, base_model, (f"the {name}", called))
 
 
 def base_of(model: nn.Module) -> nn.Module:
@@ -260,7 +224,6 @@ class _Enclosing:
 
 
 def _function(forward: Any) -> Any:
-    """The function of a method; a function itself."""
     return getattr(forward, "__func__", forward)
 
 
@@ -291,7 +254,6 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
 
 
 def _kinds(model: nn.Module) -> tuple[str, ...]:
-    """The types of PEFT in a model."""
     found = {type(m).__module__.split(".")[2] for m in model.modules() if isinstance(m, BaseTunerLayer)}
     return tuple(sorted(found))
 
@@ -306,11 +268,3 @@ def _settings_of(model: nn.Module) -> list[Any]:
             said = json.dumps(own, default=lambda one: type(one).__name__, sort_keys=True)
             found.append([name, type(module).__name__, sorted(module.active_adapters), said])
     return found
-
-
-def _identity(base: nn.Module, name: str, fields: dict[str, Any]) -> BaseIdentity:
-    """The base's dimensions; its tensors are part of the hash of the whole model."""
-    text, weight = base.config.get_text_config(), base.get_input_embeddings().weight
-    layers = int(getattr(text, "num_hidden_layers", 0) or 0)
-    hidden = int(getattr(text, "hidden_size", 0) or weight.shape[1])
-    return BaseIdentity(name, None, "", layers, hidden, int(weight.shape[0]), config_settings(fields))

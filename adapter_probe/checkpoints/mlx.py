@@ -21,18 +21,21 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe.errors import CheckpointError
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
+from .adapter_folder import PREFIX, name_of_checkpoint, write_adapter
+from .adapter_folder import WEIGHTS as PEFT_WEIGHTS
 from .files import CONFIG, first_of, number_field, quote, read_json_file, read_tensors, whole_number_field
-from .hub import name_of_checkpoint
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS = "adapters.safetensors"
-_PEFT_WEIGHTS = "adapter_model.safetensors"
 _PART = re.compile(r"(.+)\.(lora_a|lora_b|m)")
-LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
 _NOT_TEXT = re.compile(r"(?:^|\.)(?:vision|visual|audio|multi_modal|mm_)")
 _QUANTISED = re.compile(r"-(?:mlx-)?(?:\d+bit|mxfp\d|nvfp\d|dwq)(?:-|$)", re.IGNORECASE)
+_PEFT_PARTS = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector")
+_INSIDE = ("model.layers.", "model.embed_tokens", "lm_head")
+_FOLDERS: list[TemporaryDirectory[str]] = []  # removed at exit
 _VISION = "was written by MLX-VLM for a model of texts and images, whose adapters are not supported"
 
 
@@ -60,18 +63,8 @@ def _of_vision(document: Mapping[str, Any]) -> bool:
     return {"rank", "alpha"} <= set(document)
 
 
-def is_in(folder: Path) -> bool:
-    """Whether a folder has a checkpoint of MLX-LM."""
-    path = folder / CONFIG
-    return path.is_file() and is_mlx(read_json_file(path))
-
-
 def as_peft(given: Path, base: str | None = None) -> Translated:
     """A folder that PEFT loads: the folder itself, or the translation of MLX-LM's files in it.
-
-    Args:
-        given: a checkpoint of any library.
-        base: folder or hub id to use instead of the recorded base.
 
     Raises:
         CheckpointError: the files are damaged, of another kind of tuning, or do not fit the base.
@@ -79,7 +72,7 @@ def as_peft(given: Path, base: str | None = None) -> Translated:
     folder = given
     if not (folder / CONFIG).is_file() and len(below := sorted(folder.glob(f"*/{CONFIG}"))) == 1:
         folder = below[0].parent
-    if not is_in(folder):
+    if not (folder / CONFIG).is_file() or not is_mlx(read_json_file(folder / CONFIG)):
         return Translated(given, ())
     files = (folder / CONFIG, folder / WEIGHTS)
     stamps = tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file())
@@ -88,8 +81,6 @@ def as_peft(given: Path, base: str | None = None) -> Translated:
 
 @cache
 def _translated(folder: Path, base: str | None, stamps: tuple[Any, ...]) -> Translated:
-    import safetensors.torch
-
     document = read_json_file(folder / CONFIG)
     _refuse(folder, document)
     tensors = read_tensors(folder / WEIGHTS, as_stored=True)
@@ -97,14 +88,13 @@ def _translated(folder: Path, base: str | None, stamps: tuple[Any, ...]) -> Tran
     names, n_layers = _names(folder, document, base, parts)
     rank, scale, notes = _scale(folder / CONFIG, document)
     made = {
-        f"base_model.model.{names[module]}.{name}": tensor
+        f"{PREFIX}{names[module]}.{name}": tensor
         for module, own in parts.items()
         for name, tensor in _peft_parts(folder / WEIGHTS, module, own, rank, names[module]).items()
     }
     _FOLDERS.append(TemporaryDirectory(prefix="adapter-probe-"))
-    place = make_folder(Path(_FOLDERS[-1].name, name_of_checkpoint(folder)))
-    write_bytes(place / _PEFT_WEIGHTS, safetensors.torch.save(made, metadata={"format": "pt"}))
-    write_json(place / CONFIG, {
+    place = Path(_FOLDERS[-1].name, name_of_checkpoint(folder))
+    write_adapter(place, made, {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "inference_mode": True,
         "base_model_name_or_path": document.get("model") or base, "r": rank, "lora_alpha": scale * rank,
         "use_dora": any("m" in own for own in parts.values()), "target_modules": sorted(names.values()),
@@ -112,7 +102,7 @@ def _translated(folder: Path, base: str | None, stamps: tuple[Any, ...]) -> Tran
     for extra in folder.iterdir():  # a tokenizer or a chat template that was saved with it
         if extra.is_file() and extra.suffix in (".json", ".jinja", ".model", ".txt") and extra.name != CONFIG:
             write_bytes(place / extra.name, extra.read_bytes())
-    layers = sorted({number for module in parts if (number := layer_of(module)) is not None})
+    layers = sorted({number for module in parts if (number := _layer_of(module)) is not None})
     notes += _count_of_layers(folder / CONFIG, document, layers, n_layers)
     said = f"Translated from MLX-LM's format: rank {rank}, scale {scale:g}, in layers {_ranges(layers)}."
     return Translated(place, (said, *notes))
@@ -125,9 +115,6 @@ def naming(translated: Path, given: Path) -> Iterator[None]:
         yield
     except CheckpointError as error:
         raise type(error)(str(error).replace(str(translated), str(given))) from error
-
-
-_FOLDERS: list[TemporaryDirectory[str]] = []  # removed at exit
 
 
 def _refuse(folder: Path, document: Mapping[str, Any]) -> None:
@@ -152,11 +139,6 @@ def _refuse(folder: Path, document: Mapping[str, Any]) -> None:
 
 
 def _parts(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of every module, by MLX's names.
-
-    Raises:
-        CheckpointError: one is of a part for images, of experts, or of no known kind.
-    """
     found: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if _NOT_TEXT.search(name) or name.endswith((".A", ".B")):
@@ -199,9 +181,9 @@ def _peft_parts(
             raise CheckpointError(
                 f"{path}: {module} is an embedding with DoRA, which PEFT computes otherwise"
             )
-        return {"lora_embedding_A": a.T.contiguous(), "lora_embedding_B": b.T.contiguous()}
-    made = {"lora_A.weight": a.T.contiguous(), "lora_B.weight": b.T.contiguous()}
-    return made | ({"lora_magnitude_vector": own["m"].contiguous()} if "m" in own else {})
+        return {"lora_embedding_A": a.T, "lora_embedding_B": b.T}
+    magnitude = {"lora_magnitude_vector": own["m"]} if "m" in own else {}
+    return {"lora_A.weight": a.T, "lora_B.weight": b.T, **magnitude}
 
 
 def _scale(path: Path, document: Mapping[str, Any]) -> tuple[int, float, tuple[str, ...]]:
@@ -231,9 +213,9 @@ def _scale(path: Path, document: Mapping[str, Any]) -> tuple[int, float, tuple[s
     )  # fmt: skip
 
 
-def layer_of(module: str) -> int | None:
+def _layer_of(module: str) -> int | None:
     """The layer that a module is in; None for one outside the layers."""
-    found = LAYER.search(f"{module}.")
+    found = _LAYER.search(f"{module}.")
     return None if found is None else int(found[1])
 
 
@@ -241,8 +223,8 @@ def _names(
     folder: Path, document: Mapping[str, Any], base: str | None, modules: Iterable[str]
 ) -> tuple[dict[str, str], int]:
     """The names in transformers of MLX's modules, and the base's number of layers."""
-    from .any_base import choose_class, modules_of
     from .base_config import find_any_base, place_of_base
+    from .model_class import choose_class, modules_of
 
     recorded = document.get("model")
     if base is None and isinstance(recorded, str) and _QUANTISED.search(recorded):
@@ -257,7 +239,7 @@ def _names(
     whole = {ending: name for name in there for ending in _endings(name) if endings[ending] == 1}
     for module in modules:
         name = next((whole[ending] for ending in _endings(module) if ending in whole), None)
-        if name is None or layer_of(name) != layer_of(module):
+        if name is None or _layer_of(name) != _layer_of(module):
             raise CheckpointError(
                 f"{folder / WEIGHTS} has an adapter of {module}, which base {found.name} does not have"
             )
@@ -269,8 +251,7 @@ def _names(
 
 def _endings(name: str) -> list[str]:
     """A module's name and its endings after a dot, the longest first."""
-    parts = name.split(".")
-    return [".".join(parts[begin:]) for begin in range(len(parts))]
+    return [name, *(name[dot.end() :] for dot in re.finditer(r"\.", name))]
 
 
 def _quantised(folder: Path, name: str) -> str:
@@ -308,3 +289,78 @@ def _ranges(numbers: list[int]) -> str:
         else:
             found.append([number])
     return ", ".join(f"{one[0]}-{one[-1]}" if len(one) > 1 else str(one[0]) for one in found) or "none"
+
+
+def write_mlx(source: Path, n_layers: int, base: str, out: Path) -> None:
+    """Write a folder that MLX-LM loads.
+
+    MLX-LM has one rank and one scale for all modules. Smaller ranks are filled up with zeros, and other
+    scales are multiplied into ``lora_b``, in float32.
+
+    Raises:
+        CheckpointError: the format cannot express the adapter.
+    """
+    import safetensors.torch
+    from torch.nn.functional import pad
+
+    document = read_json_file(source / CONFIG)
+    if document.get("peft_type") != "LORA" or document.get("task_type") != "CAUSAL_LM":
+        raise CheckpointError(
+            "MLX-LM's format can represent LoRA and DoRA of language models, not "
+            f"{document.get('peft_type')} for {document.get('task_type')}; keep it in PEFT's format"
+        )
+    parts = _parts_of_peft(read_tensors(source / PEFT_WEIGHTS[0], as_stored=True))
+    scales = {module: _scale_of(module, document) for module in parts}
+    rank = max(len(own["lora_A"]) for own in parts.values())
+    scale = Counter(scales.values()).most_common(1)[0][0]
+    tensors: dict[str, Tensor] = {}
+    for module, own in parts.items():
+        a, b = own["lora_A"].T, own["lora_B"].T
+        if scales[module] != scale:
+            b = b.float() * (scales[module] / scale)
+        more = rank - len(b)
+        tensors[f"{module}.lora_a"] = pad(a, (0, more)).contiguous()
+        tensors[f"{module}.lora_b"] = pad(b, (0, 0, 0, more)).contiguous()
+        if "lora_magnitude_vector" in own:
+            tensors[f"{module}.m"] = own["lora_magnitude_vector"].contiguous()
+    layers = [number for module in parts if (number := _layer_of(module)) is not None]
+    keys = sorted({re.sub(rf".*{_LAYER.pattern}", "", module) for module in parts})
+    make_folder(out)
+    write_bytes(out / WEIGHTS, safetensors.torch.save(tensors, metadata={"format": "mlx"}))
+    write_json(out / CONFIG, {
+        "model": document.get("base_model_name_or_path") or base,
+        "fine_tune_type": "dora" if document.get("use_dora") else "lora",
+        "num_layers": n_layers - min(layers, default=0),
+        "lora_parameters": {"rank": rank, "scale": scale, "dropout": 0.0, "keys": keys},
+    })  # fmt: skip
+
+
+def _scale_of(module: str, document: Mapping[str, Any]) -> float:
+    """The scale of the change to a module, by patterns as PEFT matches them."""
+    from peft.utils.other import get_pattern_key  # which takes seconds
+
+    rank, alpha = (
+        patterns.get(get_pattern_key(patterns.keys(), module), document[name])
+        for name, patterns in (
+            ("r", document.get("rank_pattern") or {}), ("lora_alpha", document.get("alpha_pattern") or {}),
+        )
+    )  # fmt: skip
+    return float(alpha / rank**0.5 if document.get("use_rslora") else alpha / rank)
+
+
+def _parts_of_peft(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    found: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        module, _, part = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".")
+        if part not in _PEFT_PARTS:
+            raise CheckpointError(
+                f"MLX-LM's format can represent LoRA and DoRA alone, not {name.removeprefix(PREFIX)}; keep "
+                "the checkpoint in PEFT's format"
+            )
+        if not module.startswith(_INSIDE):
+            raise CheckpointError(
+                f"MLX-LM may have another name for the module {module}; only modules under model.layers, "
+                "model.embed_tokens and lm_head, as in Llama, can be written in its format"
+            )
+        found.setdefault(module, {})[part.replace("embedding_", "")] = tensor
+    return found

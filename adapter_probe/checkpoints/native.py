@@ -7,26 +7,39 @@ adapters, trained LayerNorms, the head, and parameters that the base lacks.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from adapter_probe.errors import CheckpointError, reason_of
-from adapter_probe.results.atomic import make_folder, write_bytes
-from adapter_probe.results.fingerprints import describe_changes, list_changes
+from adapter_probe.data.spec import Columns
+from adapter_probe.data.tasks import Kind, TaskSpec
+from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError, must_be
+from adapter_probe.metrics import OF_CLASSES, default_metric
+from adapter_probe.models.adapters.imported import ImportedMethod
+from adapter_probe.models.methods import Method, method_from_json
+from adapter_probe.records import from_record
+from adapter_probe.results.atomic import make_folder, read_json, write_bytes, write_json
+from adapter_probe.results.fingerprints import describe_changes, hash_json, list_changes
 from adapter_probe.version import __version__
 
 from .base_config import AnyBase, config_changes
-from .description import Description, write_description
-from .files import DELTA, DESCRIPTION, check_values, refuse_irregular
-from .identity import BaseIdentity
+from .files import DELTA, DESCRIPTION, check_values, read_json_file, read_whole, refuse_irregular
+from .identity import BaseIdentity, checkpoint_identity
+from .kinds import Head
+
+SCHEMA = 2
+NO_COLUMNS = Columns("", None, "")
+"""Without a recorded task, the columns of a file are inferred."""
+_MADE_UP = re.compile(r"LABEL_\d+")  # by transformers, for want of a name
 
 
 def library_versions() -> dict[str, str]:
@@ -53,12 +66,37 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], description: De
     return folder
 
 
-def other_base(folder: Path, recorded: BaseIdentity, found: BaseIdentity) -> CheckpointError:
-    """The error for a base with other weights than the recorded one."""
-    return CheckpointError(
-        f"the weights of base {found.name} differ from those of the base that {folder} was trained on, "
-        f"{recorded.name} (sha256 {found.weights_sha256[:12]}, wanted {recorded.weights_sha256[:12]})"
-    )
+def refuse_other_base(folder: Path, recorded: BaseIdentity, found: BaseIdentity) -> None:
+    """Refuse a base with other weights than the recorded one, if they were read."""
+    if found.weights_sha256 not in ("", recorded.weights_sha256):
+        raise CheckpointError(
+            f"the weights of base {found.name} differ from those of the base that {folder} was trained on, "
+            f"{recorded.name} (sha256 {found.weights_sha256[:12]}, wanted {recorded.weights_sha256[:12]})"
+        )
+
+
+def with_record(folder: Path, found: Description, digest: str, *more: str) -> Description:
+    """The description of a checkpoint in another format, with what the record of its training here says.
+
+    Args:
+        folder: the folder, whose record may be missing.
+        found: the description without it.
+        digest: SHA-256 of the files that it is of.
+        more: what is taken from it apart from task, limit of tokens, training and scores.
+
+    Raises:
+        CheckpointError: the files have changed since then, or the base is another one.
+    """
+    if not (folder / DESCRIPTION).is_file():
+        return found
+    said = read_description(folder)
+    if said.delta_sha256 != digest:
+        raise CheckpointError(
+            f"{folder} was changed after it was written: its files do not match the sha256 in {DESCRIPTION}"
+        )
+    refuse_other_base(folder, said.base, found.base)
+    kept = ("task", "max_length", "training", "scores", *more)
+    return replace(found, **{name: getattr(said, name) for name in kept})
 
 
 def refuse_unfit(found: AnyBase, expected: BaseIdentity) -> None:
@@ -94,11 +132,7 @@ def read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
         CheckpointError: the file is damaged, or not the one that was written.
     """
     path = folder / DELTA
-    refuse_irregular(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
+    data = read_whole(path)
     if hashlib.sha256(data).hexdigest() != description.delta_sha256:
         raise CheckpointError(
             f"{path} is damaged or was changed after it was written: its {len(data):,} bytes do not match "
@@ -111,3 +145,136 @@ def read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
     for name, tensor in delta.items():
         check_values(path, name, tensor)
     return delta
+
+
+def _method_from_json(record: object) -> Method | ImportedMethod:
+    if isinstance(record, Mapping) and record.get("name") == ImportedMethod.name:
+        return from_record(ImportedMethod, {k: v for k, v in record.items() if k != "name"}, "method")
+    return method_from_json(record)
+
+
+_READERS = {"method": _method_from_json, "task": TaskSpec.from_json}
+
+
+@dataclass(frozen=True)
+class Description:
+    """The description of a checkpoint.
+
+    Attributes:
+        method: the training method, which determines what was added and trained.
+        base: identity of the base model.
+        task: data, labels and metric of the task.
+        max_length: number of tokens that examples were truncated to.
+        training: training settings, as plain JSON.
+        scores: validation scores by metric name, as fractions; None if undefined.
+        versions: versions of the libraries that wrote it.
+        delta_sha256: SHA-256 of the bytes of ``delta.safetensors``.
+        method_sha256: SHA-256 of the method's JSON, so that edits are detected; empty until it is written.
+        head_sha256: SHA-256 of the meaning of the head's outputs; empty until it is written.
+        tokenizer: one hash per part, see `tokenizer_parts`; empty if unknown.
+    """
+
+    method: Method | ImportedMethod
+    base: BaseIdentity
+    task: TaskSpec
+    max_length: int
+    delta_sha256: str
+    training: dict[str, Any] = field(default_factory=dict)
+    scores: dict[str, float | None] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    method_sha256: str = ""
+    head_sha256: str = ""
+    tokenizer: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything in it that determines a number, see `checkpoint_identity`."""
+        return checkpoint_identity(
+            {
+                "delta_sha256": self.delta_sha256,
+                "method": self.method.to_json(),
+                "base": asdict(self.base),
+                "tokenizer": self.tokenizer,
+            }
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The contents of ``adapter_probe.json``."""
+        nested = {"method": self.method.to_json(), "base": asdict(self.base), "task": self.task.to_json()}
+        return {f.name: nested.get(f.name, getattr(self, f.name)) for f in fields(self)}
+
+
+def write_description(folder: Path, description: Description) -> None:
+    """Write ``adapter_probe.json``, which makes the folder a checkpoint."""
+    method, head = hash_json(description.method.to_json()), _hash_head(description.task)
+    sealed = replace(description, method_sha256=method, head_sha256=head)
+    write_json(folder / DESCRIPTION, {"schema": SCHEMA, **sealed.to_json()})
+
+
+def read_description(folder: Path) -> Description:
+    """Read and check ``adapter_probe.json``.
+
+    Raises:
+        CheckpointError: no such folder or file, another schema, or a field that is missing or unfit.
+    """
+    path = folder / DESCRIPTION
+    if not folder.is_dir():
+        raise CheckpointError(f"checkpoint {folder}: no such folder")
+    if not path.is_file():
+        raise CheckpointError(f"{folder} is not a checkpoint: it contains no {DESCRIPTION}")
+    refuse_irregular(path)
+    try:
+        document = read_json(path)
+    except ResultsError as error:  # the message names the file
+        raise CheckpointError(str(error)) from error
+    schema = document.pop("schema", None)
+    if schema != SCHEMA:
+        raise CheckpointError(
+            f"{path}: schema {schema!r}; this version reads schema {SCHEMA} only, upgrade adapter-probe"
+        )
+    try:
+        description = from_record(Description, document, readers=_READERS)
+    except AdapterProbeError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    if description.max_length < 1:
+        raise CheckpointError(must_be(f"{path}: max_length", "at least 1", description.max_length))
+    if description.method_sha256 != hash_json(description.method.to_json()):
+        raise CheckpointError(
+            f"{path}: method was edited after it was written (it does not match "
+            "method_sha256); restore the file"
+        )
+    if description.head_sha256 != _hash_head(description.task):
+        raise CheckpointError(
+            f"{path}: kind or label_names of its task were edited after it was written (they do not match "
+            "head_sha256), so the head's outputs would mean other labels; restore the file"
+        )
+    return description
+
+
+def _hash_head(task: TaskSpec) -> str:
+    return hash_json({"kind": task.kind, "label_names": task.label_names})
+
+
+def task_of(name: str, head: Head, n_outputs: int, own: Path, base: Mapping[str, Any]) -> TaskSpec:
+    """The task of a checkpoint that records none; its labels are the `names_of_outputs`."""
+    kind: Kind = {"seq2seq": "causal", "features": "embedding"}.get(head, head)  # type: ignore[assignment]
+    labels = names_of_outputs(n_outputs, own, base) if kind in OF_CLASSES else ()
+    return TaskSpec(name, kind, default_metric(kind), labels, NO_COLUMNS, {}, {})
+
+
+def names_of_outputs(n_outputs: int, own: Path, base: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of a head's outputs, from the first configuration that has real ones; else their numbers.
+
+    Args:
+        own: the config.json beside the checkpoint; it may be missing.
+
+    Raises:
+        CheckpointError: the checkpoint's config.json cannot be read.
+    """
+    for document in (read_json_file(own) if own.is_file() else {}, base):
+        named = document.get("id2label")
+        names = [named.get(str(number)) for number in range(n_outputs)] if isinstance(named, dict) else []
+        real = all(isinstance(name, str) and name.strip() and not _MADE_UP.fullmatch(name) for name in names)
+        if real and len(named or ()) == n_outputs == len(set(names)):
+            return tuple(names)
+    return tuple(map(str, range(n_outputs)))

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from adapter_probe.data.spec import Columns, TaskSpec
+from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Adapters
 from adapter_probe.spans import Span
 
-from .description import Description
 from .kinds import Head
+from .native import Description
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -29,8 +29,6 @@ Opened = TypeVar("Opened", bound="OpenedPeft")
 
 OWN = ".adapter."
 """In the names of an adapter's tensors in this project's format."""
-NO_COLUMNS = Columns("", None, "")
-"""Without a recorded task, the columns of a file are inferred."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,6 @@ class OpenedPeft:
         head: what the model computes. The task's kind of a ``seq2seq`` model is ``causal``.
         trained: names of the parameters in the checkpoint's file.
         missing: names of the parameters that the base lacks, all of which are in the file.
-        folder: the folder with its files.
         notes: remarks on how it was read, one sentence each.
         own_tokenizer: whether the tokenizer is the checkpoint's, which encodes differently from the base's.
         quantised: the method of the base's quantisation, or None.
@@ -87,11 +84,6 @@ class OpenedPlaced(OpenedPeft):
     layer_names: tuple[str, ...] = ()
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def is_inside(self, name: str, span: Span) -> bool:
-        """Whether a tensor is of an adapter in a span's layers."""
-        layers = range(span.first, span.last + 1)
-        return OWN in name and name.startswith(tuple(f"{self.layer_names[layer]}." for layer in layers))
-
     def without(self, span: Span) -> tuple[Adapters | ImportedMethod, dict[str, Tensor]]:
         """The method and the tensors without the adapters of a span's layers.
 
@@ -101,7 +93,7 @@ class OpenedPlaced(OpenedPeft):
         method, layers = self.description.method, range(span.first, span.last + 1)
         assert isinstance(method, Adapters | ImportedMethod), "nothing else is put into a model"
         gone = tuple(f"{self.layer_names[layer]}." for layer in layers)
-        kept = {n: t for n, t in self.tensors.items() if not self.is_inside(n, span)}
+        kept = {n: t for n, t in self.tensors.items() if not (OWN in n and n.startswith(gone))}
         if not kept:
             raise CheckpointError(f"checkpoint {self.folder} would have nothing left; use its base instead")
         if isinstance(method, Adapters):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,23 +10,22 @@ from types import ModuleType
 
 import torch
 
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import CheckpointError, ModelError, one_line
 from adapter_probe.reads import report
+from adapter_probe.replay.several import split_adapters
 from adapter_probe.results.fingerprints import hash_files, hash_json
 
-from . import adapter_bert, adapterhub, native
-from .adapter_folder import only_adapter
-from .any_base import load_any_base
-from .base_config import place_of_base, read_fields
-from .description import read_description
+from . import adapter_bert, adapterhub
+from .adapter_folder import choose_adapter, only_adapter
+from .base import Load, load_any_base
+from .base_config import method_of, place_of_base, quiet_quantisers, read_fields
 from .embedding import Embedding, Pooling, of_library
 from .files import CONFIG, DESCRIPTION, MODULES, checkpoint_files, is_own, read_json_file
 from .finetuned import is_whole_model, open_whole_model
 from .mlx import as_peft, naming
-from .opened_peft import OpenedPeft
+from .native import with_record
+from .opened_peft import OpenedPeft, OpenedPlaced
 from .peft_fields import refuse_unswitched
-from .quantised import method_of, quiet_quantisers
-from .shared import SharedBase
 
 
 def open_any(
@@ -33,7 +33,7 @@ def open_any(
     base: str | None = None,
     *,
     dtype: torch.dtype = torch.float32,
-    shared: SharedBase | None = None,
+    load: Load = load_any_base,
     dequantise: bool = False,
 ) -> OpenedPeft:
     """Open a checkpoint on its base.
@@ -42,7 +42,7 @@ def open_any(
         folder: checkpoint folder, of this project or another library.
         base: folder or hub id to use instead of the recorded base, which may have moved.
         dtype: precision of the model in memory; the base is read once.
-        shared: keeps the base in memory for other checkpoints; if it already has one, it is used.
+        load: loads the base, such as `SharedBase.load`, which keeps it for other checkpoints.
         dequantise: whether the weights of a quantised base are dequantised while they are loaded.
 
     Raises:
@@ -55,15 +55,22 @@ def open_any(
         if (translated := as_peft(folder, base)).notes:
             with naming(translated.folder, folder):
                 opened = open_any(
-                    translated.folder, base, dtype=dtype, shared=shared, dequantise=dequantise,
+                    translated.folder, base, dtype=dtype, load=load, dequantise=dequantise,
                 )  # fmt: skip
             return replace(opened, notes=(*translated.notes, *opened.notes))
     if folder.is_dir() and is_whole_model(folder) and not adapter_bert.is_in(folder) and not dequantise:
         return open_whole_model(folder, base, dtype)
     own = is_own(folder) or not folder.is_dir()  # reading its description says what a missing folder lacks
     inside, library = (folder, None) if own else _recognise(folder)
-    if not own and library is None and (not dequantise or base_is_quantised(inside, base)):
-        return _open_peft(folder, inside, base, dtype, shared, dequantise)
+    if not own and library is None and (not dequantise or _base_is_quantised(inside, base)):
+        load = partial(load_any_base, dequantise=True) if dequantise else load
+        with quiet_quantisers():
+            from .peft_opening import open_with_peft
+        above = folder.absolute().parent
+        given = above if inside == folder and (above / CONFIG).is_file() else folder
+        opened = open_with_peft(inside, base, dtype=dtype, given=given, load=load)
+        about = with_record(folder, opened.description, opened.description.delta_sha256)
+        return replace(opened, description=about, dequantised=dequantise)
     if dequantise:
         raise CheckpointError(
             f"--dequantise applies only to a quantised base; that of checkpoint {folder} is stored in full"
@@ -71,73 +78,22 @@ def open_any(
     with quiet_quantisers():
         from .placed_opening import open_foreign, open_own
     if library is None:
-        return open_own(folder, base, dtype, shared)
-    return open_foreign(inside, library, base, dtype, shared)
+        return open_own(folder, base, dtype, load)
+    return open_foreign(inside, library, base, dtype, load)
 
 
-def _open_peft(
-    folder: Path,
-    inside: Path,
-    base: str | None,
-    dtype: torch.dtype,
-    shared: SharedBase | None,
-    dequantise: bool,
-) -> OpenedPeft:
-    """Open a folder whose files of PEFT are `inside`; arguments as in `open_any`."""
-    with quiet_quantisers():
-        from .peft_opening import open_with_peft
-
-    load = load_any_base if shared is None else shared.load_any
-    if dequantise:
-        load = partial(load_any_base, dequantise=True)
-    above = folder.absolute().parent
-    given = above if inside == folder and (above / CONFIG).is_file() else folder
-    opened = open_with_peft(inside, base, dtype=dtype, given=given, load=load)
-    return _with_record(folder, replace(opened, dequantised=dequantise))
-
-
-def base_is_quantised(folder: Path, base: str | None) -> bool:
-    """Whether the base of a checkpoint of PEFT is stored quantised.
-
-    Args:
-        folder: the folder with its files.
-        base: folder or hub id to use instead of the recorded base.
-
-    Raises:
-        CheckpointError: a type without a switch in the layers, or a base that is missing.
-    """
+def _base_is_quantised(folder: Path, base: str | None) -> bool:
+    """Whether the base of a checkpoint of PEFT, or the one that is used instead, is stored quantised."""
     document = read_json_file(folder / CONFIG)
     refuse_unswitched(folder, document)
     place = place_of_base(folder, document.get("base_model_name_or_path"), document.get("revision"), base)
     return bool(method_of(read_fields(*place)[2]))
 
 
-def _with_record(folder: Path, opened: OpenedPeft) -> OpenedPeft:
-    """A checkpoint of PEFT with the task and the settings of its training, if this project trained it.
-
-    Raises:
-        CheckpointError: its files have changed since then, or the base is another one.
-    """
-    if not (folder / DESCRIPTION).is_file():
-        return opened
-    said, found = read_description(folder), opened.description
-    if said.delta_sha256 != found.delta_sha256:
-        raise CheckpointError(
-            f"{folder} was changed after it was written: its files do not match the sha256 in {DESCRIPTION}"
-        )
-    if found.base.weights_sha256 not in ("", said.base.weights_sha256):
-        raise native.other_base(folder, said.base, found.base)
-    kept = {name: getattr(said, name) for name in ("task", "max_length", "training", "scores")}
-    return replace(opened, description=replace(found, **kept))
-
-
 def _recognise(folder: Path) -> tuple[Path, ModuleType | None]:
     """The folder itself, or its only subfolder with an adapter, and the module that reads its format.
 
     PEFT's format, which PEFT reads, has none.
-
-    Raises:
-        CheckpointError: there are several adapters or none, or their format is unknown.
     """
     if not (folder / CONFIG).is_file():
         if adapter_bert.is_in(folder):
@@ -161,6 +117,43 @@ def _recognise(folder: Path) -> tuple[Path, ModuleType | None]:
     )
 
 
+def open_several(
+    folder: Path, names: Sequence[str], base: str | None, dequantise: bool = False
+) -> OpenedPeft:
+    """Open adapters below a folder, each of which is checked by itself, as one model with all of them active.
+
+    Raises:
+        CheckpointError: one is missing, named twice, or cannot be opened, or PEFT cannot run all of them at
+            once on one base.
+    """
+    from .peft_loading import ADAPTER  # which imports PEFT, in seconds
+
+    if len(set(names)) < len(names):
+        raise CheckpointError(f"--adapter {','.join(names)} names an adapter twice")
+    folders = [choose_adapter(folder, name) for name in names]
+    first, hashes = None, []
+    for place in folders:
+        opened = open_any(place, base, dequantise=dequantise)
+        if isinstance(opened, OpenedPlaced):
+            raise CheckpointError(f"{place} is no checkpoint of PEFT, of which alone several can be active")
+        hashes.append(opened.description.delta_sha256)
+        first = first or opened
+        if opened.description.base != first.description.base or opened.head != first.head:
+            raise CheckpointError(f"{place} and {first.folder} are not for one base and one task")
+    assert first is not None, "there are several"
+    own = {ADAPTER: names[0]} | {f"adapter{number}": name for number, name in enumerate(names[1:], start=1)}
+    try:
+        for adapter, place in zip(list(own)[1:], folders[1:]):
+            first.model.load_adapter(str(place), adapter, torch_device="cpu")
+        first.model.base_model.set_adapter(list(own))
+        first.model.requires_grad_(False).eval()
+        split_adapters(first.model, own)
+    except (ModelError, ValueError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{folder}: --adapter {','.join(names)}: {one_line(error)}") from error
+    about = replace(first.description, delta_sha256=hash_json([list(names), hashes]))
+    return replace(first, description=about, folder=folder)
+
+
 def with_embedding(opened: OpenedPeft, pooling: str | None) -> OpenedPeft:
     """An open checkpoint with what makes embeddings; any that is not of embeddings as it is.
 
@@ -172,22 +165,23 @@ def with_embedding(opened: OpenedPeft, pooling: str | None) -> OpenedPeft:
     """
     folder = opened.folder if (opened.folder / MODULES).is_file() else opened.folder.parent
     listed_there = (folder / MODULES).is_file()
+    trained = opened.description.training.get("pooling")
     if opened.head != "features":
         if pooling is not None:
             raise CheckpointError(
                 f"--pooling {pooling} applies only to embeddings; checkpoint {opened.folder} has a head"
             )
         return opened
-    if pooling is None and not listed_there:
+    if pooling is None and trained is None and not listed_there:
         raise CheckpointError(
             f"checkpoint {opened.folder} is of embeddings and does not say how they are pooled; give "
             "--pooling mean, cls or last"
         )
-    if pooling is not None:
-        if listed_there:
-            said = f"{folder / MODULES} says how embeddings are pooled"
-            raise CheckpointError(f"{said}; omit --pooling {pooling}")
-        return replace(opened, embedding=Embedding((Pooling(pooling),)))
+    if pooling not in (None, trained) and (listed_there or trained):
+        source = f"{folder / MODULES} says" if listed_there else f"the training of {opened.folder} recorded"
+        raise CheckpointError(f"{source} how embeddings are pooled; omit --pooling {pooling}")
+    if not listed_there:
+        return replace(opened, embedding=Embedding((Pooling(str(pooling or trained)),)))
     embedding, limit, files = of_library(folder)
     said = opened.description
     found = replace(

@@ -41,25 +41,11 @@ for name in names:
 """
 
 
-def match_in_time(pattern: str, text: str) -> Any:
-    """Match from the start, as `re.match`.
-
-    Raises:
-        TimeoutError: it takes long.
-        regex.error: it is no pattern.
-    """
-    return regex.match(pattern, text, timeout=_MATCH_SECONDS)
-
-
 class Extractor:
     """What a pattern finds in texts: its first group, or all that matches where it has none.
 
     Args:
-        pattern: the pattern.
         flag: the option that gives it.
-
-    Raises:
-        DataError: it is none.
     """
 
     def __init__(self, pattern: str, flag: str):
@@ -70,11 +56,7 @@ class Extractor:
             raise DataError(f"{self._said} is not a regular expression: {one_line(error)}") from None
 
     def found_in(self, text: str) -> str | None:
-        """What is found first; None if nothing is.
-
-        Raises:
-            DataError: it takes long.
-        """
+        """What is found first; None if nothing is."""
         try:
             match = self._pattern.search(text, timeout=_MATCH_SECONDS)
         except TimeoutError:
@@ -93,9 +75,6 @@ def refuse_slow_patterns(path: Path, document: Mapping[str, Any], modules: Itera
     Only what is repeated twice, or a repeated group, can take long. Such a pattern is tried in a process of
     its own, which can be stopped, as PEFT matches it: a text has to match the whole name, and what stands in
     a list or chooses ranks the end of it.
-
-    Raises:
-        CheckpointError: a pattern is invalid, or takes too long.
     """
     given = [document.get(name) or () for name in _PATTERNS]
     ends = [one for value in given if isinstance(value, list) for one in value if isinstance(one, str)]
@@ -108,12 +87,9 @@ def refuse_slow_patterns(path: Path, document: Mapping[str, Any], modules: Itera
         except (re.error, OverflowError, RecursionError) as error:
             said = f"{path}: {quote(pattern)} is not a regular expression: {one_line(error)}"
             raise CheckpointError(said) from error
-        if _may_take_long(pattern) and _takes_long(whole, names):
+        several = len(re.findall(r"[*+{]", pattern)) > 1 or re.search(r"\)[*+{]", pattern)
+        if several and _takes_long(whole, names):
             raise CheckpointError(f"{path}: matching {quote(pattern)} takes too long; simplify the pattern")
-
-
-def _may_take_long(pattern: str) -> bool:
-    return len(re.findall(r"[*+{]", pattern)) > 1 or re.search(r"\)[*+{]", pattern) is not None
 
 
 def _takes_long(pattern: str, names: list[str]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -45,11 +45,7 @@ _NO_EFFECT = ("unsloth_fixed", "merge_weights", "runtime_config", "megatron_core
 
 
 def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
-    """Refuse PEFT types that have nothing to switch off in the layers, by name (without torch).
-
-    Raises:
-        CheckpointError: such a type, or none.
-    """
+    """Refuse PEFT types that have nothing to switch off in the layers, by name (without torch)."""
     kind = document.get("peft_type")
     if not isinstance(kind, str):
         raise CheckpointError(f"checkpoint {folder}: peft_type is {quote(kind)}, expected a string")
@@ -74,23 +70,12 @@ def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
         )
 
 
-def headless(folder: Path) -> CheckpointError:
-    """The error for an adapter of a model without a head, whose outputs are no predictions."""
-    return Unsupported(
-        f"checkpoint {folder} was trained without a head, so it has no predictions to score; if it makes "
-        "embeddings, write the task type FEATURE_EXTRACTION, or from Python give the loaded model to "
-        "adapter_probe.ablate with batches=, labels= and read="
-    )
-
-
 def read_fields(path: Path, document: Mapping[str, Any]) -> PeftConfig:
     """The configuration as an object of PEFT's class for it.
 
     Raises:
-        CheckpointError: a type or a field that this PEFT does not know, a value of the wrong type, or a type
-            without a switch.
+        CheckpointError: a type or a field that this PEFT does not know, or a value of the wrong type.
     """
-    refuse_unswitched(path.parent, document)
     config = read_config(path, document)
     for name in getattr(config, "modules_to_save", None) or ():  # which PEFT puts into patterns unescaped
         if not isinstance(name, str) or not MODULE_NAME.fullmatch(name):
@@ -104,7 +89,6 @@ def read_config(path: Path | str, document: Mapping[str, Any]) -> PeftConfig:
 
     Args:
         path: the file, or what else a message should name.
-        document: the configuration.
 
     Raises:
         CheckpointError: a type or a field that this PEFT does not know, or a value that it refuses.
@@ -122,7 +106,14 @@ def read_config(path: Path | str, document: Mapping[str, Any]) -> PeftConfig:
     known = {field.name for field in dataclasses.fields(cls)}
     if document.get("peft_version"):
         refuse_unknown(path, document, (*known, *_NO_EFFECT), version)
-    _check_types(path, document, cls)
+    hints = typing.get_type_hints(cls)
+    for name, value in document.items():  # which PEFT would take for something else, as a string for true
+        try:
+            json.dumps(value, allow_nan=False, default=str, skipkeys=True)
+        except ValueError:
+            raise CheckpointError(f"{path}: {name} is {quote(value)}, expected a finite number") from None
+        if name in hints and value is not None and not _fits(value, hints[name]):
+            raise CheckpointError(f"{path}: {name} is {quote(value)}, expected {_words(hints[name])}")
     values = {name: value for name, value in document.items() if name in known and name not in _NO_EFFECT}
     try:
         config: PeftConfig = cls(**values)
@@ -143,23 +134,6 @@ def note_on_fields(document: Mapping[str, Any], config: PeftConfig) -> str:
         return ""
     fields = "field" if len(foreign) == 1 else "fields"
     return f"PEFT ignores the {fields} {', '.join(foreign)} of the configuration, which it does not know."
-
-
-def _check_types(path: Path | str, document: Mapping[str, Any], cls: type) -> None:
-    """Refuse values that PEFT would take for something else, such as a string for a number or for true."""
-    hints = typing.get_type_hints(cls)
-    for name, value in document.items():
-        _refuse_not_finite(path, name, value)
-        if name in hints and value is not None and not _fits(value, hints[name]):
-            raise CheckpointError(f"{path}: {name} is {quote(value)}, expected {_words(hints[name])}")
-
-
-def _refuse_not_finite(path: Path | str, name: str, value: object) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise CheckpointError(f"{path}: {name} is {quote(value)}, expected a finite number")
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for one in inner:
-        _refuse_not_finite(path, name, one)
 
 
 def _fits(value: object, hint: Any) -> bool:

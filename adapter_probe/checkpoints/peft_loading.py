@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Collection, Mapping, Set
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,13 @@ from torch import Tensor, nn
 from adapter_probe.errors import CheckpointError, ModelError, one_line
 from adapter_probe.models.adapters.imported import InnerKind, InnerSpec
 
-from .any_base import AnyLoaded
-from .files import first_of
-from .quantised import quiet_quantisers
+from .adapter_folder import PREFIX
+from .base import AnyLoaded
+from .base_config import quiet_quantisers
+from .files import first_of, refuse_random
 
 ADAPTER = "default"  # the name under which PEFT keeps the one adapter
 HEADS = ("classifier", "score", "qa_outputs", "classification_head", "logits_proj")
-_PREFIX = "base_model.model."
 _NUMBERED = re.compile(r"(?:^|\.)\d+(?:\.|$)")
 _OF_EMBEDDINGS = ("weight", "bias", "base_layer.weight", "base_layer.bias")
 # Of PEFT's warnings, those that say of a setting that it had no effect; the others are advice on training,
@@ -43,9 +42,6 @@ def put_adapter(
 
     Args:
         loaded: the base, which is changed.
-        config: PEFT's configuration.
-        tensors: contents of the file, by PEFT's names.
-        path: the file, for messages.
         dtype: precision of the adapter; on a quantised base PEFT's own choice is kept.
 
     Returns:
@@ -59,7 +55,13 @@ def put_adapter(
     with warnings.catch_warnings(record=True) as said, torch.random.fork_rng(devices=[]), quiet_quantisers():
         warnings.simplefilter("always")
         torch.manual_seed(0)  # starts that are drawn and not stored are the same every time
-        model = _wrapped(loaded, config, path)
+        try:
+            model = PeftModel(base, config, adapter_name=ADAPTER)
+        except Exception as error:  # whatever PEFT or the base's modules raise where it does not fit
+            raise CheckpointError(
+                f"{path.parent}: PEFT {peft.__version__} cannot put this {type_of(config)} on base "
+                f"{loaded.identity.name}: {one_line(error)}"
+            ) from error
         saved = saved_tensors(model)
         if loaded.shared:
             _unshare(model, own, saved.keys() | tensors.keys())
@@ -82,24 +84,17 @@ def put_adapter(
             f"{path} lacks {first_of(lacking)}, which PEFT {peft.__version__} puts on base "
             f"{loaded.identity.name} with this configuration{lost}"
         )
-    _refuse_random(loaded, placed, path)
+    random = sorted(loaded.missing - set(map(own_name, placed)))
+    said_of, on_base = f"checkpoint {path.parent}", f"base {loaded.identity.name}"
+    refuse_random(random, said_of, on_base, all(name.startswith(HEADS) for name in random))
     allowed = saved.keys() | set(unsaved_biases(model, saved)) | tensors.keys() & _embeddings(model)
     _refuse_foreign(own, placed, allowed, path)
     _cast(model, own, dtype if loaded.quantised is None else None)
     return model.requires_grad_(False).eval(), (*_news(said), *_unmatched(model))
 
 
-def _wrapped(loaded: AnyLoaded, config: PeftConfig, path: Path) -> PeftModel:
-    try:
-        return PeftModel(loaded.model, config, adapter_name=ADAPTER)
-    except Exception as error:  # whatever PEFT or the base's modules raise where it does not fit
-        raise CheckpointError(
-            f"{path.parent}: PEFT {peft.__version__} cannot put this {_name_of(config)} on base "
-            f"{loaded.identity.name}: {one_line(error)}"
-        ) from error
-
-
-def _name_of(config: PeftConfig) -> str:
+def type_of(config: PeftConfig) -> str:
+    """PEFT's name of the type of a configuration."""
     return str(getattr(config.peft_type, "value", config.peft_type))
 
 
@@ -199,40 +194,20 @@ def _unshare(model: PeftModel, own: Set[str], stored: Set[str]) -> None:
 
 def _stored_name(name: str) -> str:
     """A tensor's name in a file, which does not contain the adapter's."""
-    return (
-        name.replace(f".modules_to_save.{ADAPTER}.", ".")
-        .replace(f".{ADAPTER}.", ".")
-        .removesuffix(f".{ADAPTER}")
-    )
+    name = name.replace(f".modules_to_save.{ADAPTER}.", ".").replace(f".{ADAPTER}.", ".")
+    return name.removesuffix(f".{ADAPTER}")
 
 
 def own_name(name: str) -> str:
     """A tensor's name in the base alone."""
-    name = name.removeprefix(_PREFIX).removeprefix("base_model.").replace(".base_layer.", ".")
+    name = name.removeprefix(PREFIX).removeprefix("base_model.").replace(".base_layer.", ".")
     return name.replace(f".modules_to_save.{ADAPTER}.", ".").replace(".original_module.", ".")
-
-
-def _refuse_random(loaded: AnyLoaded, placed: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse a model in which a parameter that the base lacks was not in the file either."""
-    if random := sorted(loaded.missing - set(map(own_name, placed))):
-        if all(name.startswith(HEADS) for name in random):
-            raise CheckpointError(
-                f"checkpoint {path.parent} contains no prediction head, and base {loaded.identity.name} has "
-                "none that fits either; its predictions would be random"
-            )
-        raise CheckpointError(
-            f"neither checkpoint {path.parent} nor base {loaded.identity.name} has {first_of(random)}; these "
-            "weights would be random"
-        )
 
 
 def _refuse_foreign(own: set[str], placed: Mapping[str, Tensor], allowed: set[str], path: Path) -> None:
     """Refuse a file that would replace weights of the base which its configuration does not name."""
-    names = {
-        _stored_name(name)
-        for name in placed
-        if name.removeprefix(_PREFIX).replace(".base_layer.", ".") in own
-    }
+    plain = {name: name.removeprefix(PREFIX).replace(".base_layer.", ".") for name in placed}
+    names = {_stored_name(name) for name in placed if plain[name] in own}
     if replaced := sorted(names - allowed):
         raise CheckpointError(
             f"{path} contains {first_of(replaced)} of the base, which the configuration names neither as "
@@ -284,29 +259,17 @@ def _unmatched(model: PeftModel) -> list[str]:
     return notes
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """The modules with an adapter.
-
-    Attributes:
-        inside: those in numbered lists of layers, which can be switched off.
-        outside: the others, which always stay on.
-    """
-
-    inside: tuple[InnerSpec, ...]
-    outside: tuple[InnerSpec, ...]
-
-
-def tuned_modules(model: nn.Module) -> Tuned:
-    """The modules of the base that PEFT changes, as records."""
+def tuned_modules(model: nn.Module) -> tuple[InnerSpec, ...]:
+    """The modules of the base that PEFT changes, as records; those outside the layers last."""
     base = model.get_base_model() if isinstance(model, PeftModel) else model
-    found = [
-        _spec(own_name(f"{_PREFIX}{name}"), module)
-        for name, module in base.named_modules()
-        if isinstance(module, BaseTunerLayer)
-    ]
-    inside = tuple(spec for spec in found if _NUMBERED.search(spec.module))
-    return Tuned(inside, tuple(spec for spec in found if spec not in inside))
+    tuned = [(name, module) for name, module in base.named_modules() if isinstance(module, BaseTunerLayer)]
+    found = (_spec(own_name(f"{PREFIX}{name}"), module) for name, module in tuned)
+    return tuple(sorted(found, key=lambda spec: is_outside(spec.module)))
+
+
+def is_outside(module: str) -> bool:
+    """Whether a module is in no numbered list of layers, so that it cannot be switched off."""
+    return _NUMBERED.search(module) is None
 
 
 def _spec(name: str, module: BaseTunerLayer) -> InnerSpec:
@@ -332,12 +295,7 @@ def refuse_unready(model: nn.Module, place: str, several: bool = False) -> None:
     """Refuse a model that has not one active, unmerged adapter of PEFT, or is in training mode.
 
     Args:
-        model: opened here or given by the user.
-        place: what to call it in the message.
         several: whether several adapters may be active.
-
-    Raises:
-        ModelError: it is in training mode, merged, or with several adapters active or none.
     """
     if model.training:
         raise ModelError(f"{place} is in training mode; call model.eval() first")
@@ -356,18 +314,10 @@ def refuse_unready(model: nn.Module, place: str, several: bool = False) -> None:
 
 
 def refuse_outside(model: nn.Module, place: str) -> None:
-    """Refuse a model whose adapters are all outside the layers.
-
-    Args:
-        model: opened here or given by the user.
-        place: what to call it in the message.
-
-    Raises:
-        ModelError: it is so.
-    """
+    """Refuse a model whose adapters are all outside the layers."""
     tuners = [name for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
-    if not any(_NUMBERED.search(name.removeprefix(_PREFIX)) for name in tuners):
-        where = ", ".join(name.removeprefix(_PREFIX) for name in tuners[:3]) or "no module"
+    if all(is_outside(name.removeprefix(PREFIX)) for name in tuners):
+        where = ", ".join(name.removeprefix(PREFIX) for name in tuners[:3]) or "no module"
         raise ModelError(
             f"{place} has adapters outside the layers only ({where}), so no layer can be switched off"
         )

@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import chain, count
 from pathlib import Path
-from typing import Any
 
 import torch
-from peft import PeftConfig
-from torch import Tensor
+from peft import PeftConfig, PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
+from torch import Tensor, nn
 
-from adapter_probe.data.spec import Columns, TaskSpec
-from adapter_probe.data.tasks import Kind
-from adapter_probe.errors import CheckpointError, ModelError
-from adapter_probe.metrics import OF_CLASSES, default_metric
+from adapter_probe.errors import CheckpointError, ModelError, one_line
 from adapter_probe.models.adapters.imported import ImportedMethod
 
 from .adapter_folder import (
     LIBRARY,
+    PREFIX,
     hash_files,
+    name_of_checkpoint,
     note_on_others,
     read_adapter,
     refuse_changed_base,
     weights_in,
 )
-from .any_base import AnyLoaded, Load, choose_class, head_of_base, is_for, limit_length, load_any_base
-from .base import load_tokenizer
-from .base_config import AnyBase, find_any_base, place_of_base
-from .description import Description
+from .base import AnyLoaded, Load, limit_length, load_any_base, without_pooler
+from .base_config import AnyBase, find_any_base, method_of, mixes_examples, place_of_base
 from .files import CONFIG, MODULES, Unsupported, folder_of_base, read_json_file
-from .foreign import names_of_outputs
-from .grown import grow
-from .hub import name_of_checkpoint
 from .identity import tokenizer_parts
 from .kinds import HEADS, Head, class_of_own_code, head_of_class, note_on_code
-from .native import library_versions
+from .model_class import choose_class, head_of_base, is_for
+from .native import Description, library_versions, task_of
 from .opened_peft import OpenedPeft
-from .own_tokenizer import note_on_tokenizer, own_tokenizer, use_padding, with_blanks
 from .patterns import refuse_slow_patterns
-from .peft_fields import headless, note_on_fields, read_fields, refuse_unswitched
+from .peft_fields import note_on_fields, read_fields, refuse_unswitched
 from .peft_loading import HEADS as HEAD_MODULES
-from .peft_loading import put_adapter, refuse_outside, refuse_unready, tuned_modules
-from .quantised import method_of, mixes_examples
+from .peft_loading import is_outside, put_adapter, refuse_outside, refuse_unready, tuned_modules, type_of
+from .tokenizer import load_tokenizer, own_tokenizer, use_padding, with_blanks
 
 _MOST_NAMED = 5
+# The axis of the tokens in what a file has of an embedding.
+_AXES = {
+    **dict.fromkeys(("weight", "base_layer.weight", "token_adapter.base_layer.weight", "lora_B.weight"), 0),
+    "lora_embedding_A": 1,
+}
 _PARTS = ("lora_", "ia3_", "ln_tuning_", "oft_", "hada_", "lokr_", "vera_")
 
 
@@ -61,11 +62,8 @@ def open_with_peft(
     """Open a checkpoint of PEFT on a base of any class, by PEFT's own loader.
 
     Args:
-        folder: the folder with its files.
-        base: folder or hub id to use instead of the recorded base.
         dtype: precision of the model in memory; of a quantised base, of what is not quantised.
         given: the folder above, if the user named that or it has another adapter; a tokenizer there is used.
-        load: loads the base.
         in_layers: whether to refuse adapters that are all outside the layers.
 
     Raises:
@@ -81,7 +79,8 @@ def open_with_peft(
     tensors, notes = read_adapter(folder)
     found = find_any_base(*place)
     refuse_changed_base(folder, document, folder_of_base(found.name, found.revision))
-    outputs, modules = _outputs(tensors), _modules(tensors)
+    plain = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    outputs, modules = _outputs(plain), _modules(plain)
     head, unfit = _head(config, found, outputs, modules)
     if any((one / MODULES).is_file() for one in (folder, folder.parent)):
         head, unfit = "features", ""
@@ -92,11 +91,17 @@ def open_with_peft(
             f"Transformers' {cls.__name__} is another class. From Python, give adapter_probe.ablate the model"
         )
     loaded = load(found, cls, None if head in ("causal", "seq2seq", "features") else outputs, dtype)
-    if head == "features":
-        loaded = _without_pooler(loaded, modules)
-    _refuse_headless(folder, loaded, modules)
+    if head == "features" and not any(name.startswith("pooler.") for name in modules):
+        loaded = without_pooler(loaded)
+    there, prefix = {name for name, _ in loaded.model.named_modules()}, loaded.model.base_model_prefix
+    if prefix and modules and not modules & there and {f"{prefix}.{name}" for name in modules} <= there:
+        raise Unsupported(
+            f"checkpoint {folder} was trained without a head, so it has no predictions to score; if it makes "
+            "embeddings, write the task type FEATURE_EXTRACTION, or from Python give the loaded model to "
+            "adapter_probe.ablate with batches=, labels= and read="
+        )
     refuse_slow_patterns(path, document, [name for name, _ in loaded.model.named_modules()])
-    _save_heads(config, loaded, tensors)
+    _save_heads(config, loaded, plain)
     loaded, grown = grow(loaded, config, tensors, file)
     model, said = put_adapter(loaded, config, tensors, file, dtype)
     if grown is not None:
@@ -114,22 +119,30 @@ def open_with_peft(
     after = with_blanks((folder, given or folder), found.config, tokenizer) if head == "tokens" else None
     tokenizer = after or tokenizer
     tuned = tuned_modules(model)
-    method = ImportedMethod(LIBRARY, (_kind(config),), inner=tuned.inside + tuned.outside)
+    kind = "dora" if getattr(config, "use_dora", False) else type_of(config).lower()
+    n_labels = int(loaded.model.config.num_labels)
     description = Description(
-        method=method,
+        method=ImportedMethod(LIBRARY, (kind,), inner=tuned),
         base=loaded.identity,
         delta_sha256=hash_files((path, file)),
         tokenizer=tokenizer_parts(tokenizer),
-        task=_task(folder, head, loaded, found.fields),
+        task=task_of(name_of_checkpoint(folder), head, n_labels, folder / "config.json", found.fields),
         max_length=limit_length(loaded.max_length, tokenizer.model_max_length, found.name),
         versions=versions_of(method_of(found.fields)),
     )
-    notes += [*said, *filter(None, [note_on_fields(document, config)]), *filter(None, [unfit])]
+    notes += [*said, *filter(None, (note_on_fields(document, config), unfit))]
     notes += [grown.note] if grown is not None else []
-    notes += notes_on([spec.module for spec in tuned.outside], getattr(config, "bias", "none"))
+    if outside := [spec.module for spec in tuned if is_outside(spec.module)]:
+        more = f" and {len(outside) - _MOST_NAMED} more" if len(outside) > _MOST_NAMED else ""
+        names = ", ".join(outside[:_MOST_NAMED])
+        notes.append(f"Changes to {names}{more} are outside the layers and always stay on.")
+    if getattr(config, "bias", "none") != "none":
+        notes.append("Trained biases of the base always stay on.")
     if head not in ("causal", "seq2seq", "features") and not outputs:
         notes.append("The checkpoint contains no head, so the head of the base is used.")
-    notes += [note_on_tokenizer(changed)] * bool(changed)
+    if changed:
+        parts = ", ".join(changed).replace("_", " ")
+        notes.append(f"The checkpoint's own tokenizer is used; it differs from the base's in: {parts}.")
     if after is not None:
         notes.append(
             "Words are read with a blank before them (add_prefix_space), as in transformers' training."
@@ -153,29 +166,8 @@ def open_with_peft(
     )
 
 
-def _without_pooler(loaded: AnyLoaded, modules: set[str]) -> AnyLoaded:
-    """A model without a head whose pooler the base lacks, so that embeddings are not made by it."""
-    own = frozenset(name for name in loaded.missing if name.startswith("pooler."))
-    if own and not any(name.startswith("pooler.") for name in modules):
-        loaded.model.pooler = None
-    return replace(loaded, missing=loaded.missing - own)
-
-
-def notes_on(outside: Sequence[str], bias: str) -> list[str]:
-    """What to say of modules with an adapter outside the layers, and of trained biases."""
-    notes = []
-    if outside:
-        more = f" and {len(outside) - _MOST_NAMED} more" if len(outside) > _MOST_NAMED else ""
-        names = ", ".join(outside[:_MOST_NAMED])
-        notes.append(f"Changes to {names}{more} are outside the layers and always stay on.")
-    if bias != "none":
-        notes.append("Trained biases of the base always stay on.")
-    return notes
-
-
-def _outputs(tensors: Mapping[str, Tensor]) -> int | None:
+def _outputs(plain: Mapping[str, Tensor]) -> int | None:
     """Number of logits, from the last matrix of a trained head."""
-    plain = {name.removeprefix("base_model.model."): tensor for name, tensor in tensors.items()}
     found = [n for n in plain if n.startswith(HEAD_MODULES) and n.endswith("weight") and "lora_" not in n]
     found = [name for name in found if name.endswith("out_proj.weight")] or found
     return len(plain[found[-1]]) if found and plain[found[-1]].dim() else None
@@ -202,27 +194,15 @@ def _head(config: PeftConfig, found: AnyBase, outputs: int | None, modules: set[
     return "regression" if head == "classification" and outputs == 1 else head, unfit
 
 
-def _refuse_headless(folder: Path, loaded: AnyLoaded, modules: set[str]) -> None:
-    """Refuse an adapter whose names are those of a model without the head and its prefix.
-
-    Raises:
-        CheckpointError: it was trained without a head.
-    """
-    there, prefix = {name for name, _ in loaded.model.named_modules()}, loaded.model.base_model_prefix
-    if prefix and modules and not modules & there and {f"{prefix}.{name}" for name in modules} <= there:
-        raise headless(folder)
-
-
 def _modules(tensors: Iterable[str]) -> set[str]:
     """Names of the modules with an adapter of a well-known kind, to tell apart two classes of a base."""
-    names = (name.removeprefix("base_model.model.").split(".") for name in tensors)
+    names = (name.split(".") for name in tensors)
     ends = ((parts, next((i for i, p in enumerate(parts) if p.startswith(_PARTS)), 0)) for parts in names)
     return {".".join(parts[:end]).replace(".base_layer", "") for parts, end in ends if end}
 
 
-def _save_heads(config: PeftConfig, loaded: AnyLoaded, tensors: Iterable[str]) -> None:
+def _save_heads(config: PeftConfig, loaded: AnyLoaded, plain: Collection[str]) -> None:
     """Name the trained head, which PEFT's classes for tasks with one add without writing it down."""
-    plain = {name.removeprefix("base_model.model.") for name in tensors}
     there = {  # as a whole, not with a tuner in its maps
         name
         for name, head in loaded.model.named_children()
@@ -232,24 +212,109 @@ def _save_heads(config: PeftConfig, loaded: AnyLoaded, tensors: Iterable[str]) -
         config.modules_to_save = sorted({*(getattr(config, "modules_to_save", None) or ()), *there})
 
 
-def _kind(config: PeftConfig) -> str:
-    return (
-        "dora"
-        if getattr(config, "use_dora", False)
-        else str(getattr(config.peft_type, "value", config.peft_type)).lower()
-    )
-
-
-def _task(folder: Path, head: Head, loaded: AnyLoaded, fields: Mapping[str, Any]) -> TaskSpec:
-    kind: Kind = {"seq2seq": "causal", "features": "embedding"}.get(head, head)  # type: ignore[assignment]
-    names: tuple[str, ...] = ()
-    if kind in OF_CLASSES:
-        names = names_of_outputs(loaded.model.config.num_labels, folder / "config.json", fields)
-    columns = Columns("", None, "")  # of a file; inferred without a recorded task
-    return TaskSpec(name_of_checkpoint(folder), kind, default_metric(kind), names, columns, {}, {})
-
-
 def versions_of(quantised: str | None) -> dict[str, str]:
     """The libraries whose code computes the outputs."""
     packages = ("peft", *(("bitsandbytes",) if quantised == "bitsandbytes" else ()))
     return {**library_versions(), **{name: version(name) for name in packages}}
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A base with new rows that its own file does not have, NaN until an adapter's file fills them.
+
+    Attributes:
+        old, rows: numbers of tokens before and now.
+        width: inputs of the output embeddings; 0 without any.
+    """
+
+    old: int
+    rows: int
+    width: int
+
+    @property
+    def note(self) -> str:
+        """What to say of it."""
+        return (
+            f"The base was grown from {self.old:,} to {self.rows:,} tokens, as for the adapter's training; "
+            "the rows of the new ones are in the adapter's file."
+        )
+
+    @torch.no_grad()
+    def refuse_empty(self, model: PeftModel, path: Path) -> None:
+        """Refuse a model that reads a new row which no file has; rows that it does not read become zero."""
+        base = model.get_base_model()
+        pair, read = (base.get_input_embeddings(), base.get_output_embeddings()), {}
+        wrappers = [m for m in base.modules() if isinstance(m, AuxiliaryTrainingWrapper | BaseTunerLayer)]
+        inside = {id(one) for m in wrappers for one in m.modules() if one is not m}
+        new = torch.arange(self.old, self.rows, device=model.device)
+        for name, module in base.named_modules():
+            if id(module) in inside:
+                continue
+            if module is pair[1]:
+                some = torch.ones(1, self.width, dtype=model.dtype, device=model.device)
+                read[name] = module(some)[:, self.old : self.rows]
+            elif module is pair[0] or getattr(module, "num_embeddings", 0) == self.rows:
+                read[name] = module(new)
+        if empty := [name for name, values in read.items() if values.isnan().any()]:
+            raise _without_rows(path, empty[0], self.old, self.rows)
+        for tensor in chain.from_iterable((*m.parameters(), *m.buffers()) for m in pair if m is not None):
+            if tensor.is_floating_point():
+                tensor.nan_to_num_()
+
+
+def grow(
+    loaded: AnyLoaded, config: PeftConfig, tensors: Mapping[str, Tensor], path: Path
+) -> tuple[AnyLoaded, Grown | None]:
+    """A base with as many tokens as an adapter's file has rows for; it never loses any.
+
+    Raises:
+        CheckpointError: the base cannot be grown, or a trained token leaves a gap behind the base's.
+    """
+    model = loaded.model
+    ends = [one for one in (model.get_input_embeddings(), model.get_output_embeddings()) if one is not None]
+    old = int(ends[0].weight.shape[0])
+    rows = [old]
+    for name in [name for name, module in model.named_modules() if module in ends]:
+        keys = {f"{PREFIX}{name}.{part}": axis for part, axis in _AXES.items()}
+        rows += [
+            int(tensors[k].shape[axis]) for k, axis in keys.items() if k in tensors and tensors[k].dim() == 2
+        ]
+    trained = getattr(config, "trainable_token_indices", None) or []
+    every = [*chain.from_iterable(trained.values())] if isinstance(trained, dict) else list(trained)
+    beyond = {token for token in every if isinstance(token, int) and token >= max(rows)}
+    if beyond:
+        if max(beyond) - max(rows) >= len(beyond):  # a gap
+            first = next(row for row in count(max(rows)) if row not in beyond)
+            raise _without_rows(path, "the embeddings", first, min(row for row in beyond if row > first))
+        rows.append(max(beyond) + 1)
+    if max(rows) == old:
+        return loaded, None
+    grown = Grown(old, max(rows), int(ends[1].weight.shape[1]) if len(ends) > 1 else 0)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            _resize(loaded, ends, grown)
+    except Exception as error:  # of a quantised embedding, or a class that transformers cannot resize
+        said = one_line(error)
+        raise CheckpointError(
+            f"{path} has rows for {grown.rows:,} tokens, and base {loaded.identity.name}, which has {old:,}, "
+            f"cannot be grown: {said}"
+        ) from error
+    return replace(loaded, identity=replace(loaded.identity, vocab_size=grown.rows)), grown
+
+
+def _resize(loaded: AnyLoaded, ends: list[nn.Module], grown: Grown) -> None:
+    for end in ends if loaded.shared else ():  # Transformers writes into the old tensors
+        for name, one in end.named_parameters(recurse=False):
+            setattr(end, name, nn.Parameter(one.detach().clone(), requires_grad=False))
+    loaded.model.resize_token_embeddings(grown.rows, mean_resizing=False)
+    for end in (loaded.model.get_input_embeddings(), loaded.model.get_output_embeddings()):
+        for tensor in end.parameters() if end is not None else ():
+            tensor[grown.old :] = torch.nan
+
+
+def _without_rows(path: Path, where: str, first: int, end: int) -> CheckpointError:
+    rows = f"row {first}" if end - first == 1 else f"rows {first} to {end - 1}"
+    return CheckpointError(
+        f"neither {path} nor the base has {rows} of {where}, although the vocabulary was grown for the "
+        "training, so they would be random; save the grown base of the training too, and give it with --base"
+    )

@@ -1,73 +1,66 @@
-"""Write LoRA and (IA)^3 of AdapterHub in PEFT's format."""
+"""Write PEFT's format: LoRA and (IA)^3 of AdapterHub, and the difference of a fine-tuned model as a LoRA."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
-from adapter_probe.results.atomic import make_folder, write_bytes, write_json
+from adapter_probe.replay.singular import of_matrix, wide
+from adapter_probe.replay.switches import Switches
+from adapter_probe.replay.two_states import TwoStates, finished
 
-from .adapter_folder import WEIGHTS
-from .files import CONFIG
-from .kinds import Head
+from .adapter_folder import PREFIX, write_adapter
+from .files import refuse_full
+from .kinds import HEADS, Head
+from .model_class import without_weights
+from .opened_peft import OWN, OpenedFinetuned, OpenedPlaced
 
 WRITABLE = {"PEFT": "LoRA or (IA)³, one of them at a time", "MLX-LM": "LoRA and DoRA of language models"}
 _TYPES = {"low_rank": "LORA", "scale_input": "IA3", "scale_output": "IA3"}
-TASK_TYPES: dict[Head, str] = {
-    "classification": "SEQ_CLS",
-    "regression": "SEQ_CLS",
-    "multilabel": "SEQ_CLS",
-    "tokens": "TOKEN_CLS",
-    "extractive": "QUESTION_ANS",
-    "causal": "CAUSAL_LM",
-    "seq2seq": "SEQ_2_SEQ_LM",
-}
-_PREFIX = "base_model.model."
+TASK_TYPES: dict[Head, str] = {head: name for name, head in HEADS.items()}
+TASK_TYPES |= dict.fromkeys(("regression", "multilabel"), "SEQ_CLS")
 
 
-def write_peft(
-    out: Path,
-    specs: Sequence[InnerSpec],
-    tensors: Mapping[str, Tensor],
-    base: PreTrainedModel,
-    layers: Sequence[str],
-    kind: Head,
-    name: str,
-    revision: str | None = None,
-) -> None:
-    """Write a folder that `peft.PeftModel.from_pretrained` loads.
+def to_peft(opened: OpenedPlaced, out: Path, library: str = "PEFT") -> None:
+    """Write a folder that PEFT loads.
 
     Args:
-        out: output folder; the configuration, which makes it a checkpoint, is written last.
-        specs: the adapters, see `writable_specs`.
-        tensors: all tensors that differ from the base, by their names in this project's model.
-        base: the model, for the names and kinds of its modules.
-        layers: names of the layers' modules in it, bottom first.
-        kind: what the model computes.
-        name: folder or hub id of the base, as PEFT should find it.
-        revision: revision of the base on the hub.
+        opened: a checkpoint with adapters of one of PEFT's types.
+        library: whose format a refusal is about, PEFT or MLX-LM, which is written from PEFT's.
 
     Raises:
-        ResultsError: the folder cannot be written.
+        CheckpointError: `out` contains a checkpoint, or PEFT has no such adapters.
     """
+    refuse_full(out)
+    _write(out, opened, _writable_specs(opened.description.method, library), opened.tensors)
+
+
+def _write(
+    out: Path, opened: OpenedPlaced, specs: Sequence[InnerSpec], tensors: Mapping[str, Tensor]
+) -> None:
+    """Write all tensors that differ from the base, by their names in this project's model, as PEFT does."""
+    base: Any = without_weights(type(finished(opened.model)), opened.model.config)
     modules = dict(base.named_modules())
     changed = {spec.module for spec in specs}
+    place = opened.description.base
     document = {
         "peft_type": _TYPES[specs[0].kind],
-        "task_type": TASK_TYPES[kind],
-        "base_model_name_or_path": name,
-        "revision": revision,
+        "task_type": TASK_TYPES[opened.head],
+        "base_model_name_or_path": place.name,
+        "revision": place.revision,
         "inference_mode": True,
         "modules_to_save": _whole(tensors, changed, base) or None,
-        **_targets(specs, base, layers),
+        **_targets(specs, base, tuple(dict.fromkeys(opened.layer_names))),
     }
     document["fan_in_fan_out"] = type(modules[specs[0].module]).__name__ == "Conv1D"
     if document["peft_type"] == "LORA":
@@ -86,18 +79,11 @@ def write_peft(
         module, _, parameter = key.rpartition(".")
         if ".adapter." not in key:
             theirs[f"{module}.base_layer.{parameter}" if module in changed else key] = tensor
-    plain = {f"{_PREFIX}{key}": tensor.detach().cpu().contiguous().clone() for key, tensor in theirs.items()}
-    make_folder(out)
-    write_bytes(out / WEIGHTS[0], safetensors.torch.save(plain, metadata={"format": "pt"}))
-    write_json(out / CONFIG, document)
+    write_adapter(out, {f"{PREFIX}{key}": tensor.clone() for key, tensor in theirs.items()}, document)
 
 
-def writable_specs(method: object, library: str = "PEFT") -> tuple[InnerSpec, ...]:
-    """The adapters, if all are of the same PEFT type.
-
-    Raises:
-        CheckpointError: the types differ or are unknown to PEFT, or there are no adapters.
-    """
+def _writable_specs(method: object, library: str) -> tuple[InnerSpec, ...]:
+    """The adapters, if all are of the same PEFT type."""
     can = f"{library}'s format can represent {WRITABLE[library]}"
     if not isinstance(method, ImportedMethod):
         raise CheckpointError(f"{can}, not the method {getattr(method, 'name', method)}")
@@ -148,14 +134,10 @@ def _targets(specs: Sequence[InnerSpec], base: PreTrainedModel, layers: Sequence
 
 def _lora_settings(specs: Sequence[InnerSpec], biases: bool) -> dict[str, Any]:
     """Ranks and scales; PEFT's scale is alpha / r, so that alpha is the scale times the rank."""
+    ranks = {spec.module: spec.rank for spec in specs}
     alphas = {spec.module: whole_number(spec.scale * spec.rank) for spec in specs}
-    rank = Counter(spec.rank for spec in specs).most_common(1)[0][0]
-    alpha = Counter(alphas.values()).most_common(1)[0][0]
     return {
-        "r": rank,
-        "lora_alpha": alpha,
-        "rank_pattern": {pattern_of(spec.module): spec.rank for spec in specs if spec.rank != rank},
-        "alpha_pattern": {pattern_of(name): value for name, value in alphas.items() if value != alpha},
+        **ranks_and_alphas(ranks, alphas),
         "lora_dropout": 0.0,
         "use_rslora": False,
         "bias": "all" if biases else "none",
@@ -169,9 +151,14 @@ def whole_number(value: float) -> float:
     return round(value) if abs(value - round(value)) < 1e-9 * max(1.0, abs(value)) else value
 
 
-def pattern_of(module: str) -> str:
-    """The pattern of PEFT that one module alone matches."""
-    return "^" + module.replace(".", r"\.")
+def ranks_and_alphas(ranks: Mapping[str, int], alphas: Mapping[str, float]) -> dict[str, Any]:
+    """Fields of a LoRA with ranks and alphas by module: the most frequent ones, and patterns of others."""
+    rank, alpha = (Counter(found.values()).most_common(1)[0][0] for found in (ranks, alphas))
+    fields: dict[str, Any] = {"r": rank, "lora_alpha": alpha}
+    for name, found, usual in (("rank_pattern", ranks, rank), ("alpha_pattern", alphas, alpha)):
+        others = {module: value for module, value in found.items() if value != usual}
+        fields[name] = {f"^{re.escape(module)}": value for module, value in others.items()}
+    return fields
 
 
 def _tensors_of(spec: InnerSpec, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -182,3 +169,65 @@ def _tensors_of(spec: InnerSpec, tensors: Mapping[str, Tensor]) -> dict[str, Ten
         return {f"{spec.module}.{names[part]}": tensor for part, tensor in parts.items()}
     factor = parts["factor"] * spec.scale
     return {f"{spec.module}.ia3_l": factor[None] if spec.kind == "scale_input" else factor[:, None]}
+
+
+def to_lora(opened: OpenedFinetuned, rank: int, out: Path, strength: float | None = None) -> str:
+    """Write a folder that PEFT loads on the base.
+
+    Linear maps in the layers become a LoRA of their difference's largest singular values; everything else
+    that differs is saved as a whole.
+
+    Args:
+        rank: the largest rank of a map.
+        strength: what the difference in the layers is multiplied by; None for 1.
+
+    Returns:
+        what the rank leaves out, by the Frobenius norm.
+
+    Raises:
+        CheckpointError: `out` contains a checkpoint, or PEFT's format cannot express the rest.
+    """
+    refuse_full(out)
+    model = opened.model
+    switched = Switches().inside(model)
+    if strength is not None:
+        for module in switched.values():
+            Switches(strength).set(module, False)
+    state = dict(finished(model).state_dict(keep_vars=True))
+    held = {name: module for name, module in switched.items() if isinstance(module, TwoStates)}
+    linear = {name: module for name, module in held.items() if isinstance(module, nn.Linear | Conv1D)}
+    maps = {name: module for name, module in linear.items() if "weight" in module.changed()}
+    biases, specs, tensors, errors = any("bias" in m.changed() for m in maps.values()), [], {}, {}
+    for name, module in maps.items():
+        delta = {one: wide(state[f"{name}.{one}"]) - wide(t) for one, t in module.other().items()}
+        weight = delta["weight"].T if isinstance(module, Conv1D) else delta["weight"]
+        found = of_matrix(weight)
+        b, a = (one.float() for one in found.factors(rank))
+        tensors |= {f"{name}{OWN}down.weight": a[:rank], f"{name}{OWN}up.weight": b[:, :rank]}
+        if biases:
+            tensors[f"{name}{OWN}up.bias"] = delta.get("bias", weight.new_zeros(len(weight))).float()
+        specs.append(InnerSpec(name, "low_rank", rank=len(a[:rank]), bias=biases))
+        errors[name] = float(found.values[rank:].norm()), float(weight.norm())
+    if not specs:
+        raise CheckpointError(f"checkpoint {opened.folder} differs from its base in no linear map of a layer")
+    different = opened.difference
+    assert different is not None, "it is a fine-tuned model"
+    for name in (*different.inside, *different.outside, *different.lacking):
+        holder = name.rpartition(".")[0]
+        if holder in maps:
+            continue
+        if any(one.startswith(f"{holder}.") for one in maps):  # PEFT saves a module as a whole
+            raise CheckpointError(
+                f"checkpoint {opened.folder} cannot be written in PEFT's format: {name} differs from the "
+                "base, and its module holds linear maps with a LoRA"
+            )
+        parameters = model.get_submodule(holder).named_parameters(recurse=False, remove_duplicate=False)
+        tensors |= {f"{holder}.{own}": state[f"{holder}.{own}"].detach() for own, _ in parameters}
+    _write(out, opened, specs, tensors)
+    left_out, whole = (math.hypot(*column) for column in zip(*errors.values()))
+    shares = {name: error / norm if norm else 0.0 for name, (error, norm) in errors.items()}
+    worst = max(shares, key=lambda name: shares[name])
+    return (
+        f"{left_out / whole:.3g} of the linear maps' difference, by the Frobenius norm (most in {worst}: "
+        f"{shares[worst]:.3g} of its difference)"
+    )

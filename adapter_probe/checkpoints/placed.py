@@ -6,8 +6,9 @@ All are filled from tensors under the names that they have in this project's for
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +16,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from adapter_probe.errors import ModelError, one_line
+from adapter_probe.errors import CheckpointError, ModelError, one_line
 from adapter_probe.models.adapters.bottleneck import Bottleneck
 from adapter_probe.models.adapters.configured import ConfiguredBottleneck, FirstToken, StackedHead
 from adapter_probe.models.adapters.imported import SITE_KINDS, HeadSpec, ImportedMethod, InnerSpec
 from adapter_probe.models.methods import Adapters, Method
 from adapter_probe.replay.switches import Application, Switchable
 
-from .any_base import AnyLoaded
-from .files import refuse_other_shape
+from .base import AnyLoaded
 from .foreign import BaseShape
 from .opened_peft import OWN
 from .places import Place
@@ -41,11 +41,7 @@ _PARTS = {
 
 
 class PlacedAdapter(Switchable):
-    """A bottleneck in a layer's own forward, by hooks on the layer's modules.
-
-    Args:
-        bottleneck: the adapter.
-    """
+    """A bottleneck in a layer's own forward, by hooks on the layer's modules."""
 
     def __init__(self, bottleneck: Bottleneck | ConfiguredBottleneck):
         super().__init__()
@@ -66,11 +62,7 @@ class PlacedAdapter(Switchable):
         """Act whenever the layer runs, or in one of its calls.
 
         Args:
-            layer: the layer.
-            place: the adapter's place in it.
-            part: the sublayer.
             application: which of the layer's calls is running; None of a layer that runs once.
-            number: the call.
         """
         holder, name = layer.get_submodule(place.holder or place.end), "adapter"
         self.part, self.application, self.number = part, application, number
@@ -122,7 +114,9 @@ class PlacedAdapter(Switchable):
         residual, self._residual = self._residual, None
         if not self.acts:
             return None
-        return _first(output, lambda x: self(x, residual))
+        if isinstance(output, tuple):
+            return (self(output[0], residual), *output[1:])
+        return self(output, residual)
 
     @property
     def only_adds(self) -> bool:
@@ -148,7 +142,6 @@ class PlacedNorm(Switchable):
     Args:
         on: where it is on; None if the adapter returns finished states.
         off: where it is off.
-        adapter: the adapter.
     """
 
     def __init__(self, on: nn.Module | None, off: nn.Module, adapter: PlacedAdapter):
@@ -170,11 +163,6 @@ class PlacedNorm(Switchable):
         return off + self.strength * (on(x) - off)
 
 
-def _first(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """What a module returned, a tensor or a tuple that begins with it, with that tensor changed."""
-    return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
-
-
 def put_method(
     loaded: AnyLoaded,
     shape: BaseShape,
@@ -185,9 +173,6 @@ def put_method(
 
     Args:
         loaded: the base, which is changed.
-        shape: the facts about it.
-        method: the method.
-        dtype: precision of the adapters.
 
     Returns:
         every tensor that can be filled, by its name in this project's format.
@@ -227,7 +212,7 @@ def put_bottlenecks(
     if isinstance(method, Adapters):
         kinds = SITE_KINDS if method.sites == "both" else (method.sites,)
         found = [
-            (layer, kind, Bottleneck.of(hidden, method))
+            (layer, kind, Bottleneck(hidden, method))
             for layer in range(len(layers))
             for kind in kinds
             if layer not in method.skip_layers
@@ -247,15 +232,13 @@ def put_bottlenecks(
         )
     for layer, kind, adapter in found:
         place, name = getattr(shape.places, kind), f"{shape.prefix}{layers[layer]}"
-        module, own = model.get_submodule(name), ""
-        if shape.shared:
-            own = str(layer)
-            if name not in applications:
-                applications[name] = Application()
-                applications[name].attach(model.base_model, module)
+        module = model.get_submodule(name)
+        if shape.shared and name not in applications:
+            applications[name] = Application()
+            applications[name].attach(model.base_model, module)
         number = sum(other == layers[layer] for other in layers[:layer])
         PlacedAdapter(adapter).attach(module, place, SITE_KINDS.index(kind), applications.get(name), number)
-        yield ".".join(filter(None, (name, place.holder, "adapter", own))), adapter
+        yield shape.prefix + shape.adapter_name(layer, kind), adapter
 
 
 class _Kept(nn.Module):
@@ -273,11 +256,7 @@ class _Kept(nn.Module):
 
 
 def _put_head(model: PreTrainedModel, shape: BaseShape, head: HeadSpec) -> None:
-    """Replace a classification head by one of AdapterHub.
-
-    Raises:
-        ModelError: the head reads a pooler, but the model has none.
-    """
+    """Replace a classification head by one of AdapterHub."""
     steps, sequence = shape.places.before_head, shape.places.reads_sequence
     if head.pooled and not shape.places.pooler:
         raise ModelError(
@@ -317,16 +296,12 @@ def _put_inner(model: nn.Module, specs: Sequence[InnerSpec]) -> None:
 
 
 def _config(specs: Sequence[InnerSpec]) -> PeftConfig:
-    """PEFT's configuration that puts modules of the specs' kinds where the specs say.
-
-    Raises:
-        ModelError: no single type of PEFT has all these kinds.
-    """
+    """PEFT's configuration that puts modules of the specs' kinds where the specs say."""
     from peft import IA3Config, LoraConfig
 
     names, kinds = [spec.module for spec in specs], {spec.kind for spec in specs}
     if kinds == {"low_rank"}:
-        ranks = {"^" + spec.module.replace(".", r"\."): spec.rank for spec in specs}
+        ranks = {f"^{re.escape(spec.module)}": spec.rank for spec in specs}
         return LoraConfig(r=1, target_modules=names, rank_pattern=ranks)
     if kinds <= {"scale_input", "scale_output"}:
         reading = [spec.module for spec in specs if spec.kind == "scale_input"]
@@ -356,7 +331,9 @@ def fill(
         CheckpointError: a tensor has another shape than its place.
     """
     for name, tensor in tensors.items():
-        refuse_other_shape(name, tensor.shape, targets[name].shape, place, on_base)
+        if tensor.shape != targets[name].shape:
+            wanted = list(targets[name].shape)
+            raise CheckpointError(f"{place}: {name} has shape {list(tensor.shape)}, {on_base} needs {wanted}")
         if OWN in name:
             targets[name].copy_(tensor)
             continue

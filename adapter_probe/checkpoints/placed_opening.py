@@ -11,80 +11,67 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adapter_probe.data.tasks import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
-from adapter_probe.metrics import default_metric
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method
 from adapter_probe.replay.sharing import sharing
 
 from . import native
-from .any_base import AnyLoaded, choose_class, limit_length, load_any_base
-from .base import load_tokenizer, n_outputs, refuse_lost
-from .base_config import AnyBase, find_any_base, place_of_base, read_fields
+from .adapter_folder import hash_files
+from .base import AnyLoaded, Load, limit_length, n_outputs, refuse_lost
+from .base_config import AnyBase, find_any_base, method_of, place_of_base, read_fields
 from .contents import Shapes, role_of
-from .description import Description, read_description
-from .files import DELTA, first_of, refuse_other_tensors
-from .finetuned import TUNED_IN_PLACE, in_place
-from .foreign import BaseShape, ForeignCheckpoint, names_of_outputs
+from .files import DELTA, first_of, refuse_random
+from .finetuned import TUNED_IN_PLACE, with_base
+from .foreign import BaseShape, ForeignCheckpoint
 from .identity import tokenizer_parts
-from .kinds import Head, kind_of_base
-from .opened_peft import NO_COLUMNS, OpenedPlaced
-from .own_tokenizer import with_blanks
+from .kinds import Head
+from .model_class import choose_class, head_of_base
+from .native import Description, read_description, task_of
+from .opened_peft import OpenedPlaced
 from .peft_opening import versions_of
 from .placed import fill, put_method
 from .places import Places, places_in
-from .quantised import method_of
-from .shared import SharedBase
+from .tokenizer import load_tokenizer, with_blanks
 
-AVERAGES = ("running_mean", "running_var", "num_batches_tracked")  # of batch normalisation: no parameters
+_AVERAGES = ("running_mean", "running_var", "num_batches_tracked")  # of batch normalisation: no parameters
 
 
 def open_foreign(
-    folder: Path,
-    library: ModuleType,
-    base: str | None,
-    dtype: torch.dtype,
-    shared: SharedBase | None,
+    folder: Path, library: ModuleType, base: str | None, dtype: torch.dtype, load: Load
 ) -> OpenedPlaced:
     """Open a checkpoint of AdapterHub or of adapter-bert.
 
     Args:
-        folder: the folder with its files.
         library: the module that reads its format.
-        base: folder or hub id to use instead of the recorded base.
-        dtype: precision of the model in memory.
-        shared: keeps the base in memory for other checkpoints.
-
-    Raises:
-        CheckpointError: see `opening.open_any`.
     """
     source = library.read(folder)
-    found = _find(*place_of_base(folder, source.base, source.revision, base))
-    kind = source.kind or kind_of_base(found.config)
+    found = _find(*place_of_base(folder, source.base, None, base))
+    kind = source.kind or ("causal" if head_of_base(found.config) == "causal" else "classification")
     outputs = source.n_outputs or {"causal": None, "extractive": 2, "regression": 1}.get(
         kind, int(found.config.num_labels)
     )
-    places = _places(found.name, found.config)
-    loaded, shape = _load(found, places, kind, outputs, dtype, shared)
+    loaded, shape = _load(found, kind, outputs, dtype, load)
     translated = library.translate(source, shape)
     own = dict(loaded.model.named_parameters(remove_duplicate=False))
     translated = translated.without_copies(own, found.name)
-    names = source.label_names
-    if kind == "classification" and not names:
-        names = names_of_outputs(int(outputs or 0), folder / "config.json", found.fields)
-    task = TaskSpec(source.name, kind, default_metric(kind), names, NO_COLUMNS, {}, {})
+    task = task_of(source.name, kind, int(outputs or 0), folder / "config.json", found.fields)
+    task = replace(task, label_names=source.label_names or task.label_names)
+    tokenizer = load_tokenizer(found.name, found.revision)
     about = Description(
-        translated.method, loaded.identity, task, 0, source.sha256, versions=versions_of(None)
+        translated.method,
+        loaded.identity,
+        task,
+        limit_length(loaded.max_length, tokenizer.model_max_length, found.name),
+        hash_files(source.files),
+        versions=versions_of(None),
+        tokenizer=tokenizer_parts(tokenizer),
     )
     opened = _put(folder, loaded, shape, about, translated.tensors, dtype, source)
-    tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
-    limit = limit_length(loaded.max_length, tokenizer.model_max_length, found.name)
-    about = replace(about, tokenizer=tokenizer_parts(tokenizer), max_length=limit)
-    return replace(opened, tokenizer=tokenizer, description=about, notes=translated.notes)
+    return replace(opened, tokenizer=tokenizer, notes=translated.notes)
 
 
-def open_own(folder: Path, base: str | None, dtype: torch.dtype, shared: SharedBase | None) -> OpenedPlaced:
+def open_own(folder: Path, base: str | None, dtype: torch.dtype, load: Load) -> OpenedPlaced:
     """Open a checkpoint of this project; see `open_foreign`.
 
     Raises:
@@ -95,11 +82,9 @@ def open_own(folder: Path, base: str | None, dtype: torch.dtype, shared: SharedB
     delta = native.read_delta(folder, said)
     found = _find(*((base, None) if base is not None else (said.base.name, said.base.revision)))
     native.refuse_unfit(found, said.base)
-    places = _places(found.name, found.config)
-    loaded, shape = _load(found, places, said.task.kind, n_outputs(said.task), dtype, shared)
-    if loaded.identity.weights_sha256 not in ("", said.base.weights_sha256):
-        raise native.other_base(folder, said.base, loaded.identity)
-    tokenizer = (load_tokenizer if shared is None else shared.tokenizer)(found.name, found.revision)
+    loaded, shape = _load(found, said.task.kind, n_outputs(said.task), dtype, load)
+    native.refuse_other_base(folder, said.base, loaded.identity)
+    tokenizer = load_tokenizer(found.name, found.revision)
     if said.task.kind == "tokens":
         tokenizer = with_blanks((), found.config, tokenizer) or tokenizer
     about = replace(said, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
@@ -107,15 +92,11 @@ def open_own(folder: Path, base: str | None, dtype: torch.dtype, shared: SharedB
     before = sharing(loaded.model) if isinstance(about.method, TUNED_IN_PLACE) else None
     opened = _put(folder / DELTA, loaded, shape, about, delta, dtype)
     opened = replace(opened, folder=folder, tokenizer=tokenizer)
-    return opened if before is None else in_place(opened, before)
+    return opened if before is None else with_base(opened, before)
 
 
 def _find(name: str, revision: str | None) -> AnyBase:
-    """A base of a family that takes bottlenecks.
-
-    Raises:
-        CheckpointError: it is of another family, or quantised.
-    """
+    """A base of a family that takes bottlenecks."""
     name, revision, fields = read_fields(name, revision)
     _places(name, SimpleNamespace(**{"model_type": None, **fields}))  # before a strange configuration is made
     found = find_any_base(name, revision)
@@ -128,11 +109,6 @@ def _find(name: str, revision: str | None) -> AnyBase:
 
 
 def _places(name: str, config: Any) -> Places:
-    """Where adapters sit in a base.
-
-    Raises:
-        CheckpointError: an unsupported family or configuration.
-    """
     try:
         return places_in(config)
     except ModelError as error:
@@ -140,22 +116,11 @@ def _places(name: str, config: Any) -> Places:
 
 
 def _load(
-    found: AnyBase,
-    places: Places,
-    kind: Head,
-    outputs: int | None,
-    dtype: torch.dtype,
-    shared: SharedBase | None,
+    found: AnyBase, kind: Head, outputs: int | None, dtype: torch.dtype, load: Load
 ) -> tuple[AnyLoaded, BaseShape]:
-    """The base and where its adapters sit.
-
-    Raises:
-        CheckpointError: it lacks more than a head and a pooler.
-    """
-    cls = choose_class(found.name, found.config, kind, ())
-    loaded = (load_any_base if shared is None else shared.load_any)(found, cls, outputs, dtype)
-    prefix = "" if kind == "causal" else f"{loaded.model.base_model_prefix}."
-    refuse_lost(found.name, loaded.missing, prefix, f"{prefix}pooler.")
+    places = _places(found.name, found.config)
+    loaded = load(found, choose_class(found.name, found.config, kind, ()), outputs, dtype)
+    refuse_lost(loaded, kind == "causal")
     return loaded, BaseShape.of(loaded.model, places)
 
 
@@ -168,11 +133,7 @@ def _put(
     dtype: torch.dtype,
     source: ForeignCheckpoint | None = None,
 ) -> OpenedPlaced:
-    """The model with all weights; none of its parameters is left at a random initial value.
-
-    Raises:
-        CheckpointError: names or shapes do not fit the base, or a parameter would stay random.
-    """
+    """The model with all weights; none of its parameters is left at a random initial value."""
     said, on_base = f"checkpoint {place}" if source else str(place), f"base {about.base.name}"
     method: Method | ImportedMethod = about.method
     try:
@@ -183,10 +144,12 @@ def _put(
     random = {n for n in targets if n in loaded.missing or (head and n.startswith(f"{shape.places.head}."))}
     empty = random | {name for name in targets if ".adapter." in name}
     lacks_head = source is not None and source.n_outputs is None
-    refuse_other_tensors(tensors.keys(), targets.keys(), empty, said, on_base, lacks_head)
-    shapes = {name: tuple(t.shape) for name, t in targets.items() if not name.endswith(AVERAGES)}
+    refuse_random(sorted(empty - tensors.keys()), said, on_base, lacks_head)
+    if unknown := sorted(tensors.keys() - targets.keys()):
+        raise CheckpointError(f"{said} contains {unknown[0]}, which the model on {on_base} does not have")
+    shapes = {name: tuple(t.shape) for name, t in targets.items() if not name.endswith(_AVERAGES)}
     whole = source is None and not about.training.get("layers_of_base")  # which a pruned fine-tune has not
-    if whole and (lost := _lost(method, shape, shapes, tensors.keys())):
+    if whole and (lost := _untrained(method, shape, shapes, tensors.keys())):
         raise CheckpointError(f"{said} lacks {first_of(lost)}")
     fill(loaded.model, method, tensors, targets, said, f"the model on {on_base}")
     names = tuple(f"{shape.prefix}{name}" for name in shape.layer_names)
@@ -204,13 +167,13 @@ def _put(
     )
 
 
-def _lost(method: Method | ImportedMethod, shape: BaseShape, shapes: Shapes, stored: Set[str]) -> list[str]:
+def _untrained(
+    method: Method | ImportedMethod, shape: BaseShape, shapes: Shapes, stored: Set[str]
+) -> list[str]:
     """What a method trains in the layers, and every LayerNorm that it trains, without what is stored."""
-    layers = {
-        f"{shape.prefix}{name}.": number for number, name in reversed(list(enumerate(shape.layer_names)))
-    }
     if isinstance(method, ImportedMethod):
         return []
+    layers = {f"{shape.prefix}{n}.": i for i, n in reversed(list(enumerate(shape.layer_names)))}
     lost = []
     for name in shapes.keys() - stored:
         layer = next((number for start, number in layers.items() if name.startswith(start)), -1)

@@ -17,6 +17,7 @@ Combine = Callable[[np.ndarray], np.ndarray]
 """From the outputs of all items to those of the examples, float32."""
 RANKED = 10
 """How many of the first documents nDCG, MRR and recall are of."""
+_ROWS = 1024  # of similarities in memory at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +90,37 @@ class Ranking:
                 )  # fmt: skip
                 found[variant, number] = ranking_scores(scores, self.gains[number])
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """Texts under every variant beside the intact model, which is the first one.
+
+    Attributes:
+        dot: whether nearest is the largest dot product instead of the largest cosine.
+    """
+
+    dot: bool = False
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """See `Combine`; the columns are those of `AblationResults.outputs`."""
+        found = np.ones((*values.shape[:2], 2), np.float32)
+        intact, nearest = _directions(values[0], dot=False), _nearest(_directions(values[0], self.dot))
+        for variant, own in enumerate(values[1:], start=1):
+            found[variant, :, 0] = _nearest(_directions(own, self.dot)) == nearest
+            found[variant, :, 1] = np.clip((_directions(own, dot=False) * intact).sum(axis=1), -1, 1)
+        found[~np.isfinite(values).all(axis=-1)] = np.nan
+        return found
+
+
+def _nearest(vectors: np.ndarray) -> np.ndarray:
+    """The most similar other text of each, int64 ``[texts]``."""
+    found = []
+    for begin in range(0, len(vectors), _ROWS):
+        similar = vectors[begin : begin + _ROWS] @ vectors.T
+        np.fill_diagonal(similar[:, begin:], -np.inf)
+        found.append(similar.argmax(axis=1))
+    return np.concatenate(found)
 
 
 def ranking_scores(scores: np.ndarray, gains: np.ndarray) -> np.ndarray:

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from adapter_probe.data.batches import EncodedBatches
-from adapter_probe.data.combining import Combine, Numbers
-from adapter_probe.data.encoding import Encoded, encode
-from adapter_probe.data.generating import Generation
-from adapter_probe.data.language_tasks import read_language_split
+from adapter_probe.data.combining import Agreement, Combine, Numbers
+from adapter_probe.data.encoding import Encoded, encode, encoded_with_fingerprint
+from adapter_probe.data.generating import Generation, Prompting
+from adapter_probe.data.labels import Split
 from adapter_probe.data.lm_eval_tasks import is_task, load_tasks
-from adapter_probe.data.preferences import encode_preferences
-from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.prompts import EncodedPrompts, encode_prompts, prompts_of
-from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests, requests_of
-from adapter_probe.data.requests_encoding import EncodedRequests, Start, encode_requests
-from adapter_probe.data.similarity import pairs_of, reranked_of, retrieval_of, triplets_of
+from adapter_probe.data.requests_encoding import EncodedRequests, Start, encode_requests, whole_texts
+from adapter_probe.data.similarity import (
+    Texts,
+    contrasts_of,
+    pairs_of,
+    reranked_of,
+    retrieval_of,
+    triplets_of,
+)
 from adapter_probe.data.spec import TaskSpec
-from adapter_probe.data.splits import Split
-from adapter_probe.data.squad import Windows, WindowSettings, encode_windows
+from adapter_probe.data.squad import Questions, Windows, WindowSettings, encode_windows
 from adapter_probe.data.tagged import Tagged, Words, encode_words
-from adapter_probe.data.tasks import load_split
+from adapter_probe.data.tasks import load_split, read_language_split
 from adapter_probe.data.training_texts import encode_training
 from adapter_probe.errors import DataError, listed
 
@@ -95,7 +98,7 @@ def load_examples(
         DataError: the rows cannot be read as the task describes, have changed, or `max_length` is too small.
     """
     if prepared is not None:
-        return _embedded(tokenizer, task, split, max_length, max_examples, prepared, dot)
+        return _embedded(tokenizer, task, split, max_length, max_examples, prepared, dot, expect_fingerprint)
     if task.kind == "ranking":
         tables = read_language_split(task, split, expect_fingerprint)
         rows, pairs, combine, n_bare = reranked_of(tables, split, max_examples)
@@ -139,19 +142,21 @@ def _embedded(
     max_examples: int | None,
     prepared: Prepared,
     dot: bool,
+    expect_fingerprint: bool,
 ) -> Examples:
     """Examples of embeddings: every distinct text is an item; see `load_examples`."""
     notes: tuple[str, ...] = ()
-    if task.kind == "regression":
-        rows = load_split(task, split, max_examples)
-        if rows.texts_b is None:
-            raise DataError(
-                f"{listed(task.files[split])}: embeddings are compared, and the rows have one text each; "
-                "give sentence1, sentence2 and score, or anchor, positive and negative"
-            )
+    if task.kind == "embedding":  # which are compared with the intact model's
+        given = load_split(task, split, max_examples, expect_fingerprint)
+        assert isinstance(given, Split), "there are texts"
+        texts = [(text, "") for text in dict.fromkeys((*given.texts, *(given.texts_b or ())))]
+        rows = replace(given, texts=tuple(text for text, _ in texts), texts_b=None)
+        rows, combine = replace(rows, labels=np.zeros(len(texts), dtype=np.int64)), Agreement(dot)
+    elif task.kind == "regression":
+        rows = _scored_pairs(task, split, max_examples, expect_fingerprint)
         texts, combine = pairs_of(rows, dot)
     else:
-        tables = read_language_split(task, split)
+        tables = read_language_split(task, split, expect_fingerprint)
         if task.kind == "pairwise":
             rows, texts, combine = triplets_of(tables, split, max_examples, dot)
         else:
@@ -166,14 +171,89 @@ def _left_out(n_bare: int) -> tuple[str, ...]:
     return (said,) if n_bare else ()
 
 
-def load_training_texts(
+def _scored_pairs(task: TaskSpec, split: str, max_examples: int | None, expect_fingerprint: bool) -> Split:
+    rows = load_split(task, split, max_examples, expect_fingerprint)
+    if not isinstance(rows, Split) or rows.texts_b is None:
+        raise DataError(
+            f"{listed(task.files[split])}: embeddings are compared, and the rows have one text each; "
+            "give sentence1, sentence2 and score, or anchor, positive and negative"
+        )
+    return rows
+
+
+def load_training(
     tokenizer: Any,
     task: TaskSpec,
     max_length: int,
     max_examples: int | None = None,
     start: Start | None = None,
+    prepared: Prepared | None = None,
 ) -> Examples:
-    """Read and encode the training split of a language model; see `load_examples` and `encode_training`."""
+    """Read and encode a training split; see `load_examples` and `encode_training`.
+
+    Of embeddings, the texts of an example are its items.
+    """
+    if prepared is None and task.kind != "causal":
+        return load_examples(
+            tokenizer, task, "train", max_length, max_examples=max_examples, expect_fingerprint=True
+        )
+    if prepared is not None and task.kind == "regression":
+        rows = _scored_pairs(task, "train", max_examples, expect_fingerprint=True)
+        pairs = [[(text, "") for text in both] for both in zip(rows.texts, rows.texts_b or ())]
+        return _in_items(tokenizer, rows, pairs, max_length, prepared)
     tables = read_language_split(task, "train", expect_fingerprint=True)
+    if prepared is not None:
+        rows, texts = contrasts_of(tables, "train", max_examples)
+        return _in_items(tokenizer, rows, texts, max_length, prepared)
     requests = requests_of(tokenizer, tables, "train", max_examples, turns=start is None)
     return Examples(requests, encode_training(tokenizer, requests, max_length, start))
+
+
+def _in_items(
+    tokenizer: Any, rows: Split, texts: Sequence[Texts], max_length: int, prepared: Prepared
+) -> Examples:
+    items = Split(tuple(prepared(*one) for own in texts for one in own), None, rows.labels, rows.name, "")
+    firsts = np.concatenate([[0], np.cumsum([len(own) for own in texts])])
+    return Examples(rows, replace(encode(tokenizer, items, max_length), firsts=firsts))
+
+
+def encode_preferences(tokenizer: Any, requests: Requests, max_length: int) -> tuple[Encoded, np.ndarray]:
+    """Tokenise preferences as TRL does for a reward model, equal texts once.
+
+    Args:
+        max_length: maximum number of tokens; longer texts are truncated at the end.
+
+    Returns:
+        the texts; and int64 ``[examples, 2]``, which of them are the chosen and the rejected one.
+
+    Raises:
+        DataError: the rows are no preferences, or a text has no tokens.
+    """
+    if requests.form != "preference":
+        raise DataError(f"{requests.name}: the rows are no preferences; give columns chosen and rejected")
+    ids = [
+        tokenizer(text, add_special_tokens=request.framed, truncation=True, max_length=max_length)
+        for request in requests.rows
+        for text in whole_texts(tokenizer, request)
+    ]
+    return encoded_pairs([one["input_ids"] for one in ids], [one.get("token_type_ids") for one in ids])
+
+
+def encoded_pairs(
+    ids: Sequence[Sequence[int]], types: Sequence[Sequence[int] | None] = ()
+) -> tuple[Encoded, np.ndarray]:
+    """Token ids of texts, of which every two make an example, equal texts once; see `encode_preferences`.
+
+    Raises:
+        DataError: a text has no tokens.
+    """
+    places: dict[tuple[int, ...], int] = {}
+    items = [places.setdefault(tuple(one), len(places)) for one in ids]
+    if empty := [number for number, one in enumerate(ids) if not len(one)]:
+        raise DataError(f"row {empty[0] // 2 + 1} has a text without tokens")
+    first = {item: number for number, item in reversed(list(enumerate(items)))}
+    kept = [first[item] for item in range(len(places))]
+    arrays = tuple(np.array(ids[number], dtype=np.int64) for number in kept)
+    own = [types[number] for number in kept] if types and types[0] is not None else None
+    typed = None if own is None else tuple(np.array(one, dtype=np.int64) for one in own)
+    return encoded_with_fingerprint(arrays, typed), np.array(items, dtype=np.int64).reshape(-1, 2)

@@ -12,14 +12,14 @@ from adapter_probe.data.labels import holds_lists
 from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.request_rows import are_preferences
-from adapter_probe.data.similarity import CORPUS, is_for_reranker, kind_of_rows
+from adapter_probe.data.similarity import CORPUS, contrast_columns, is_for_reranker, kind_of_rows
 from adapter_probe.data.sources import read_source
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import tag_columns, tag_metric
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.known_tasks import KNOWN_TASKS
-from adapter_probe.metrics import OF_CLASSES, default_metric
+from adapter_probe.metrics import OF_CLASSES, Kind, default_metric
 
 _FROM_MEMORY = re.compile(r"rows-[0-9a-f]{12}\.jsonl")  # as `adapter_probe.studies.example_files` writes them
 GIVEN_BATCHES = "given batches"
@@ -42,7 +42,6 @@ def given_task(
     Args:
         task: the task of the checkpoint, which determines the kind and the classes.
         files: files, or tasks of lm-evaluation-harness; empty for the recorded ones.
-        split: split that the files are.
         label_names: names of the head's outputs, in their order, for a checkpoint that does not name them.
         categories: names that hold where neither `label_names` nor the checkpoint gives any, and they are as
             many as the outputs.
@@ -62,6 +61,14 @@ def given_task(
         label_names = categories
     if label_names:
         task = _named(task, tuple(label_names), checkpoint)
+    if unlabelled and task.kind == "embedding":
+        if not files:
+            raise DataError(
+                "embeddings are compared with the intact model's on texts; give them as --data FILE"
+            )
+        rows = read_source(files[0], (), encoding)
+        columns = contrast_columns(rows.names) or text_columns(rows)
+        return replace(task, columns=columns, preset=None, encoding=encoding)
     if unlabelled and files and task.kind == "classification":
         columns = task.columns if task.files else text_columns(read_source(files[0], (), encoding))
         return replace(task, columns=replace(columns, label=""), preset=None)
@@ -72,7 +79,8 @@ def given_task(
     if task.kind == "causal":  # whose rows determine how they are scored
         return task
     if task.kind in ("regression", "embedding"):
-        names, kind = read_source(files[0], (), encoding).names, None
+        names = read_source(files[0], (), encoding).names
+        kind: Kind | None = None
         if task.kind == "embedding":
             kind = kind_of_rows(names)
         elif are_preferences(names):
@@ -80,7 +88,7 @@ def given_task(
         elif is_for_reranker(names):
             kind = "ranking"
         if kind is not None:
-            return replace(task, kind=kind, metric=default_metric(kind), encoding=encoding)  # type: ignore[arg-type]
+            return replace(task, kind=kind, metric=default_metric(kind), encoding=encoding)
         task = replace(task, kind="regression")
     if task.kind in OF_CLASSES:
         rows = read_source(files[0], (), encoding)
@@ -123,11 +131,7 @@ def records_no_data(checkpoint: str | Path, causal: bool) -> CheckpointError:
 
 
 def _named(task: TaskSpec, names: tuple[str, ...], checkpoint: str | Path) -> TaskSpec:
-    """The task with the given names of the head's outputs.
-
-    Raises:
-        DataError: the head has no classes, another number of them, or names of its own.
-    """
+    """The task with the given names of the head's outputs."""
     own, given = task.label_names, ", ".join(names)
     if task.kind not in OF_CLASSES:
         raise DataError(

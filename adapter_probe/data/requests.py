@@ -5,27 +5,25 @@ The columns of the rows determine their form; scoring follows lm-evaluation-harn
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from adapter_probe.data.formats import Rows
+from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.readers import read_rows, read_text
 from adapter_probe.data.request_rows import FORMS, Form, Request, columns_of, request_of
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, listed
-from adapter_probe.metrics import GENERATED, LANGUAGE_METRICS, PER_TEXT
+from adapter_probe.metrics import BY_NAME, GENERATED, PER_TEXT
 
 _DEFAULTS: dict[Form, str] = {
     "choice": "accuracy", "completion": "nll", "text": "bits_per_byte", "generation": "text_match",
     "preference": "pairwise_accuracy",
 }  # fmt: skip
 FORM_METRICS = {
-    form: tuple(dict.fromkeys((default, *(n for n, one in LANGUAGE_METRICS.items() if form in one.forms))))
+    form: tuple(dict.fromkeys((default, *(n for n, one in BY_NAME.items() if form in one.forms))))
     for form, default in _DEFAULTS.items()
 }
 """Metrics that fit each form; the first is the default."""
@@ -138,9 +136,8 @@ def requests_with_fingerprint(
         {k: v for k, v in asdict(request).items() if k != "turns" and (k != "reference" or v)}
         for request in requests
     ]
-    content = json.dumps([form, records]).encode()
     templated = not any(request.framed for request in requests)
-    return Requests(form, tuple(requests), name, hashlib.sha256(content).hexdigest(), templated=templated)
+    return Requests(form, tuple(requests), name, fingerprint_of([form, records]), templated=templated)
 
 
 def choose_metric(asked: str | None, requests: Requests) -> str:

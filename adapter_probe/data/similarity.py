@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from adapter_probe.data.combining import Combine, Ranking, Similarities
-from adapter_probe.data.formats import Rows
+from adapter_probe.data.formats import Rows, fingerprint_of
+from adapter_probe.data.labels import Split
+from adapter_probe.data.request_rows import RowOf
 from adapter_probe.data.sources import subset
-from adapter_probe.data.splits import Split
+from adapter_probe.data.spec import Columns
 from adapter_probe.errors import DataError, listed, shown
+from adapter_probe.metrics import Kind
 
 CORPUS, QUERIES, QRELS = "corpus", "queries", "qrels"
 """The files of a collection in BEIR's layout, the last one a folder with a table for each split."""
@@ -49,9 +50,19 @@ def files_of_collection(folder: Path, split: str) -> tuple[str, ...]:
     return str(folder / f"{CORPUS}.jsonl"), str(folder / f"{QUERIES}.jsonl"), str(own[0])
 
 
-def kind_of_rows(names: Sequence[str]) -> str | None:
+def are_contrasts(names: Sequence[str]) -> bool:
+    """Whether rows are queries with similar texts."""
+    return _named(names, _QUERY) is not None and "positive" in names
+
+
+def contrast_columns(names: Sequence[str]) -> Columns | None:
+    """The columns of queries and similar texts; None of other rows."""
+    return Columns(str(_named(names, _QUERY)), "positive", "") if are_contrasts(names) else None
+
+
+def kind_of_rows(names: Sequence[str]) -> Kind | None:
     """The kind of task of rows for embeddings, by their columns; None for labelled pairs."""
-    if _named(names, _QUERY) and "positive" in names:
+    if are_contrasts(names):
         return "pairwise" if _negatives(names) else "ranking"
     return "ranking" if "_id" in names else None
 
@@ -96,24 +107,37 @@ def triplets_of(
     Raises:
         DataError: a value is no text, or a row has no negative text.
     """
-    rows = _chosen([(place, one) for table in tables for place, one in zip(table.places, table.records)],
-                   max_examples)  # fmt: skip
-    places, found = _Places(), []
-    for place, record in rows:
-        column = _named(record, _QUERY)
-        own = [_text(place, record, str(column)), _text(place, record, "positive")]
+    split, rows = contrasts_of(tables, name, max_examples)
+    places = _Places()
+    found = [[places.of(*text) for text in row] for row in rows]
+    most = max(map(len, found))
+    padded = np.array([one + [-1] * (most - len(one)) for one in found], dtype=np.int64)
+    return split, list(places.texts), Similarities(padded, dot)
+
+
+def contrasts_of(tables: Sequence[Rows], name: str, max_examples: int | None) -> tuple[Split, list[Texts]]:
+    """Every row's query, similar text, and, where there are columns of them, texts that are not similar.
+
+    Raises:
+        DataError: a value is no text, or a row has no negative text beside others that have.
+    """
+    found: list[Texts] = []
+    for place, record in _chosen(list(_located(tables)), max_examples):
+        texts = [_text(place, record, str(_named(record, _QUERY))), _text(place, record, "positive")]
         for one in _negatives(record):
             value = record[one]
             given = value if isinstance(value, list) else [value]
-            own += [_text(place, {one: text}, one) for text in given if text is not None]
-        if len(own) < 3:
+            texts += [_text(place, {one: text}, one) for text in given if text is not None]
+        if len(texts) < 3 and _negatives(tables[0].names):
             raise DataError(f"{place}: has no negative text; leave the row out, or the column in all rows")
-        found.append([places.of(own[0], "query"), *(places.of(text, "document") for text in own[1:])])
-    most = max(map(len, found))
-    padded = np.array([one + [-1] * (most - len(one)) for one in found], dtype=np.int64)
-    texts = [text for text, _ in places.texts]
-    split = _split(tuple(texts[one[0]] for one in found), name, [[texts[i] for i in one] for one in found])
-    return split, list(places.texts), Similarities(padded, dot)
+        found.append([(text, "document" if number else "query") for number, text in enumerate(texts)])
+    content = [[text for text, _ in row] for row in found]
+    return _split(tuple(texts[0] for texts in content), name, content), found
+
+
+def _located(tables: Iterable[Rows]) -> Iterator[tuple[str, dict[str, object]]]:
+    for table in tables:
+        yield from zip(table.places, table.records)
 
 
 def retrieval_of(
@@ -174,7 +198,7 @@ def _collection(tables: Sequence[Rows]) -> tuple[dict[str, str], dict[str, str],
                 what = "query" if known is queries else "document"
                 said = f"{place}: column {column!r} contains {shown(one)}"
                 raise DataError(f"{said}, which no {what} has as _id")
-        judged.setdefault(query, {})[document] = _number(place, record, "score")
+        judged.setdefault(query, {})[document] = RowOf(place, record).number("score")
     # As in BEIR, the queries of other splits are in the same file.
     return corpus, {query: queries[query] for query in judged}, judged
 
@@ -197,12 +221,11 @@ def _of_positives(tables: Sequence[Rows]) -> tuple[dict[str, str], dict[str, str
     corpus: dict[str, str] = {}
     queries: dict[str, str] = {}
     judged: Judged = {}
-    for table in tables:
-        for place, record in zip(table.places, table.records):
-            query = _text(place, record, str(_named(record, _QUERY)))
-            document = _text(place, record, "positive")
-            corpus[document], queries[query] = document, query
-            judged.setdefault(query, {})[document] = 1.0
+    for place, record in _located(tables):
+        query = _text(place, record, str(_named(record, _QUERY)))
+        document = _text(place, record, "positive")
+        corpus[document], queries[query] = document, query
+        judged.setdefault(query, {})[document] = 1.0
     return corpus, queries, judged
 
 
@@ -215,13 +238,12 @@ def reranked_of(
         DataError: a value is no text, or no number.
     """
     groups: dict[str, dict[str, float]] = {}
-    for table in tables:
-        for place, record in zip(table.places, table.records):
-            column = _named(record, _GAIN)
-            if column is None:
-                raise DataError(f"{place}: no column {listed(_GAIN)}; columns found: {listed(record)}")
-            own = groups.setdefault(_text(place, record, "query"), {})
-            own[_text(place, record, "document")] = _number(place, record, column)
+    for place, record in _located(tables):
+        column = _named(record, _GAIN)
+        if column is None:
+            raise DataError(f"{place}: no column {listed(_GAIN)}; columns found: {listed(record)}")
+        own = groups.setdefault(_text(place, record, "query"), {})
+        own[_text(place, record, "document")] = RowOf(place, record).number(column)
     kept = [query for query, own in groups.items() if any(gain > 0 for gain in own.values())]
     if not kept:
         raise DataError(f"{tables[0].path}: no query has a relevant document")
@@ -241,8 +263,7 @@ def _chosen(rows: list[Any], max_examples: int | None) -> list[Any]:
 
 def _split(texts: tuple[str, ...], name: str, content: Any) -> Split:
     """Examples without labels, whose fingerprint is that of all that is read."""
-    fingerprint = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-    return Split(texts, None, np.ones(len(texts), dtype=np.int64), name, fingerprint)
+    return Split(texts, None, np.ones(len(texts), dtype=np.int64), name, fingerprint_of(content))
 
 
 def _text(place: str, record: Mapping[str, object], column: str) -> str:
@@ -250,14 +271,3 @@ def _text(place: str, record: Mapping[str, object], column: str) -> str:
     if not isinstance(value, str) or not value:
         raise DataError(f"{place}: column {column!r} contains {shown(value)}, expected some text")
     return value
-
-
-def _number(place: str, record: Mapping[str, object], column: str) -> float:
-    value = record[column]
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        number = float("nan")
-    if not np.isfinite(number) or isinstance(value, bool):
-        raise DataError(f"{place}: column {column!r} contains {shown(value)}, expected a number")
-    return number

@@ -1,7 +1,8 @@
 """Rows of a language model as tokens, and which of them are scored: sequences to train on, and to score.
 
 A sequence is tokenised as by `requests_encoding`, so that the loss is of the same tokens as the score: those
-of the right choice, the good sentence, the completion, every turn of the assistant, or a whole text.
+of the right choice, the good sentence, the completion, every turn of the assistant, both answers of a
+preference, or a whole text.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from adapter_probe.data.request_rows import Request
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import (
     EncodedRequests,
-    Encoder,
     Start,
     Text,
     TokenTree,
@@ -30,7 +30,7 @@ from adapter_probe.errors import DataError
 def encode_training(
     tokenizer: Any, requests: Requests, max_length: int, start: Start | None = None
 ) -> Encoded:
-    """The sequences to train on, one per row, or per window of a long text.
+    """The sequences to train on, one per row, or per window of a long text; two of a preference.
 
     Args:
         requests: the rows; chats with the turns of the assistant.
@@ -44,17 +44,16 @@ def encode_training(
         DataError: a row gives no token to train on, see `encode_requests`.
     """
     encoder = encoder_of(tokenizer, requests, max_length, start)
-    ids, scored, sources = [], [], []
+    ids, scored, sources, of_pairs = [], [], [], requests.form == "preference"
     for number, request in enumerate(requests.rows):
         try:
             source = encoder.source(request)
             if request.turns:
                 found = [_chat(tokenizer, request)]
-            elif requests.form == "text" and isinstance(encoder, Encoder):
-                found = [_places(text) for texts in encoder.windows(request) for text in texts]
             else:
                 right = replace(request, choices=(request.choices[request.gold],), gold=0, counts=())
-                found = [_places(text, source) for text in encoder.pairs(right)]
+                texts = encoder.texts(request if of_pairs else right, requests.form)
+                found = [_places(text, source) for window in texts for text in window]
         except Unfit as unfit:
             raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None
         for tokens, places in found:
@@ -65,7 +64,8 @@ def encode_training(
             ids.append(tokens[cut:])
             scored.append(kept)
             sources.append(source)
-    return encoded_with_fingerprint(tuple(ids), None, tuple(scored), _sizes(sources))
+    made = encoded_with_fingerprint(tuple(ids), None, tuple(scored), _sizes(sources))
+    return replace(made, firsts=np.arange(0, len(ids) + 1, 2)) if of_pairs else made
 
 
 def _places(text: Text, source: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:

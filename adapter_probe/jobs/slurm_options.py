@@ -21,6 +21,9 @@ _MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
 _TAKEN = ("job-name", "array", "output", "error", "open-mode", "signal", "dependency", "ntasks", "wrap",
           "wait", "partition", "gpus-per-task", "time", "mem")  # fmt: skip
 
+_WORDS = {int: "a whole number", str: "text in quotes", tuple: "a line in quotes or a list of lines",
+          Mapping: "a table, [sbatch]"}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class SlurmOptions(Settings):
@@ -56,7 +59,39 @@ class SlurmOptions(Settings):
         Raises:
             TrainingError: the file cannot be read, or an option is unknown or invalid.
         """
-        return _read(Path(file))
+        given: dict[str, Any] = {}
+        types = annotations_of(cls)
+        kinds = {one.name: types[one.name] for one in fields(cls) if one.name != "detach"}
+        for key, value in parse_toml(Path(file)).items():
+            name = key.replace("-", "_")
+            if name not in kinds:
+                allowed = ", ".join(flag_of(name)[2:] for name in sorted(kinds))
+                raise TrainingError(f"{file}: {key!r} is unknown; allowed are {allowed}")
+            kind = next(get_origin(one) or one for one in kinds_of(kinds[name]))
+            taken: dict[Any, Any] = {
+                tuple: (str, list),
+                Mapping: dict,
+                str: (str, int) if name in ("time", "mem") else str,
+            }
+            if not isinstance(value, taken.get(kind, kind)) or isinstance(value, bool):
+                raise TrainingError(f"{file}: {key} is {value!r}; give {_WORDS[kind]}")
+            given[name] = str(value) if kind is str else value
+        setup = given.pop("setup", ())
+        lines = (setup,) if isinstance(setup, str) else tuple(setup)
+        extra = {key.replace("_", "-"): value for key, value in given.pop("sbatch", {}).items()}
+        if wrong := [item for item in (*lines, *extra.values()) if not isinstance(item, (str, int))]:
+            raise TrainingError(f"{file}: {wrong[0]!r} is neither text nor a number")
+        if set_already := [key for key in extra if key in _TAKEN]:
+            own = (
+                "; it is a separate key outside [sbatch]" if set_already[0].replace("-", "_") in kinds else ""
+            )
+            raise TrainingError(
+                f"{file}: [sbatch] {set_already[0]} is not allowed, because the command sets it{own}"
+            )
+        try:
+            return cls(setup=tuple(map(str, lines)), sbatch=extra, **given)
+        except TrainingError as error:
+            raise TrainingError(f"{file}: {error}") from error
 
     def __post_init__(self) -> None:
         kinds = annotations_of(SlurmOptions)
@@ -131,44 +166,6 @@ def choose_options(file: Path | None, flags: Mapping[str, Any]) -> SlurmOptions:
     """
     options = SlurmOptions() if file is None else SlurmOptions.read(file)
     return replace(options, **{name: value for name, value in flags.items() if value not in (None, (), [])})
-
-
-_WORDS = {int: "a whole number", str: "text in quotes", tuple: "a line in quotes or a list of lines",
-          Mapping: "a table, [sbatch]"}  # fmt: skip
-
-
-def _read(file: Path) -> SlurmOptions:
-    given: dict[str, Any] = {}
-    types = annotations_of(SlurmOptions)
-    kinds = {one.name: types[one.name] for one in fields(SlurmOptions) if one.name != "detach"}
-    for key, value in parse_toml(file).items():
-        name = key.replace("-", "_")
-        if name not in kinds:
-            allowed = ", ".join(flag_of(name)[2:] for name in sorted(kinds))
-            raise TrainingError(f"{file}: {key!r} is unknown; allowed are {allowed}")
-        kind = next(get_origin(one) or one for one in kinds_of(kinds[name]))
-        taken: dict[Any, Any] = {
-            tuple: (str, list),
-            Mapping: dict,
-            str: (str, int) if name in ("time", "mem") else str,
-        }
-        if not isinstance(value, taken.get(kind, kind)) or isinstance(value, bool):
-            raise TrainingError(f"{file}: {key} is {value!r}; give {_WORDS[kind]}")
-        given[name] = str(value) if kind is str else value
-    setup = given.pop("setup", ())
-    lines = (setup,) if isinstance(setup, str) else tuple(setup)
-    extra = {key.replace("_", "-"): value for key, value in given.pop("sbatch", {}).items()}
-    if wrong := [item for item in (*lines, *extra.values()) if not isinstance(item, (str, int))]:
-        raise TrainingError(f"{file}: {wrong[0]!r} is neither text nor a number")
-    if set_already := [key for key in extra if key in _TAKEN]:
-        own = "; it is a separate key outside [sbatch]" if set_already[0].replace("-", "_") in kinds else ""
-        raise TrainingError(
-            f"{file}: [sbatch] {set_already[0]} is not allowed, because the command sets it{own}"
-        )
-    try:
-        return SlurmOptions(setup=tuple(map(str, lines)), sbatch=extra, **given)
-    except TrainingError as error:
-        raise TrainingError(f"{file}: {error}") from error
 
 
 def parse_toml(file: Path) -> dict[str, Any]:

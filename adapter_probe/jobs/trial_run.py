@@ -6,6 +6,8 @@ the training, so that an interrupted trial can be resumed.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
 import shutil
 import tempfile
@@ -22,6 +24,7 @@ from adapter_probe import metrics
 from adapter_probe.checkpoints.native import library_versions
 from adapter_probe.errors import Diverged, TrainingError
 from adapter_probe.models.methods import TfidfLinear
+from adapter_probe.probe.heap import return_all_free_memory
 from adapter_probe.results.atomic import read_json, remove_leftovers, write_json
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
 from adapter_probe.results.schema import CUT, REACHED
@@ -45,8 +48,10 @@ from adapter_probe.training.request import (
     read_request,
 )
 
-from .memory import PeakMemory
 from .trials import REQUEST, trial_id
+
+_PROCESS = Path("/proc/self")
+_RESET_PEAK = "5"  # see clear_refs in proc(5)
 
 
 def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: int = 1) -> TrialRecord | None:
@@ -200,3 +205,42 @@ class _Clock:
     def __exit__(self, *_: object) -> None:
         self.seconds += time.monotonic() - self._start
         write_json(self._path, {"seconds": self.seconds})
+
+
+class PeakMemory:
+    """The peak of memory in use within the ``with`` block.
+
+    Args:
+        device: device of the training.
+
+    Attributes:
+        n_bytes: after the block, the peak in bytes: allocated tensors on a CUDA device; on the CPU the
+            resident memory of this process, whose peak Linux resets and tells; None elsewhere.
+    """
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self.n_bytes: int | None = None
+
+    def __enter__(self) -> PeakMemory:
+        gc.collect()
+        return_all_free_memory()  # what an earlier trial of the same process left to the allocator
+        self._known = self._device.type == "cuda"
+        if self._known:
+            torch.cuda.reset_peak_memory_stats(self._device)
+        elif self._device.type == "cpu":
+            with contextlib.suppress(OSError):
+                (_PROCESS / "clear_refs").write_text(_RESET_PEAK)
+                self._known = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._known:
+            return
+        if self._device.type == "cuda":
+            self.n_bytes = torch.cuda.max_memory_allocated(self._device)
+            return
+        with contextlib.suppress(OSError, ValueError):
+            lines = (_PROCESS / "status").read_text().splitlines()
+            peak = dict(line.partition(":")[::2] for line in lines)["VmHWM"]
+            self.n_bytes = int(peak.split()[0]) * 1024  # in kB

@@ -1,6 +1,7 @@
 """The trials of a study: trainings in one folder, each identified by its settings, so that none is repeated.
 
-``trials/<id>/request.json`` describes a trial; `adapter_probe.jobs.trial_run` runs it.
+``trials/<id>/request.json`` describes a trial; `adapter_probe.jobs.trial_run` runs it. Checkpoints are jobs
+too, whose folders get the checkpoint.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,13 @@ from safetensors import safe_open
 
 from adapter_probe.checkpoints.base import has_untrained_pooler
 from adapter_probe.checkpoints.base_config import find_any_base
+from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.errors import CheckpointError, TrainingError
 from adapter_probe.models.methods import PeftMethod, TfidfLinear, check_depth
 from adapter_probe.probe.heap import available_memory
 from adapter_probe.progress import stage
-from adapter_probe.results.atomic import make_folder, write_json
+from adapter_probe.results.atomic import claim_folder, make_folder, write_json
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.trial_files import (
     TRIAL,
@@ -35,6 +37,7 @@ from adapter_probe.results.trial_files import (
     read_trial,
 )
 from adapter_probe.training.baseline import n_fits, seconds_of_baseline
+from adapter_probe.training.checkpoint import refuse_other
 from adapter_probe.training.estimate import seconds_of
 from adapter_probe.training.own_methods import refuse_method
 from adapter_probe.training.request import (
@@ -45,7 +48,9 @@ from adapter_probe.training.request import (
     warn_of_untrained_pooler,
 )
 
-REQUEST = "request.json"
+from .running import Jobs, Resources, describe_lost, run_jobs
+
+REQUEST, CHECKPOINT_REQUEST = "request.json", "checkpoint-request.json"
 _FLOAT32 = 4  # bytes
 _IMPORTED_BY_WORKERS = "adapter_probe.jobs.trial_run"
 
@@ -57,7 +62,7 @@ class Trial:
     Attributes:
         id: start of the hash of its identity.
         request: the training.
-        n_steps: number of optimiser steps, the unit of progress.
+        n_steps: number of optimiser steps, or of fitted models for the baseline without pretraining.
         identity: everything that determines what it trains.
     """
 
@@ -101,21 +106,28 @@ def identify_trials(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
             inputs = load_inputs(request)
             last = key, inputs
             untrained = has_untrained_pooler(inputs.base.model, inputs.base.missing)
-            known[key] = (inputs.fingerprints, len(inputs.objective.train), inputs.base.identity, untrained)
+            n_train = len(inputs.objective.train.example_lengths)
+            known[key] = (inputs.fingerprints, n_train, inputs.base.identity, untrained)
         fingerprints, n_train, base, untrained = known[key]
         check_depth(request.method, base.n_layers)
-        refuse_method(request.method, request.task.kind, str(base.config.get("model_type")))
-        case = base.weights_sha256, request.task.kind, request.method
+        task = request.modelled_task
+        refuse_method(request.method, task.kind, str(base.config.get("model_type")))
+        case = base.weights_sha256, task.kind, request.method
         if isinstance(request.method, PeftMethod) and case not in fit and last and last[0] == key:
             from adapter_probe.training.peft_tuners import refuse_unfit  # whose import takes seconds
 
-            refuse_unfit(last[1].base, request.method, request.task)
+            refuse_unfit(last[1].base, request.method, task)
             fit.add(case)
         if untrained:
             warn_of_untrained_pooler(request, base.n_layers)
         identity = identity_of(request, fingerprints)
         settled = replace(request, base=base.name, revision=base.revision)
-        yield Trial(trial_id(identity), settled, _n_steps(request, n_train), identity)
+        n_steps = (
+            n_fits(request.task.kind, request.task.metric)
+            if isinstance(request.method, TfidfLinear)
+            else request.settings.n_steps(n_train)
+        )
+        yield Trial(trial_id(identity), settled, n_steps, identity)
 
 
 def refuse_too_large(request: TrainingRequest) -> None:
@@ -220,13 +232,6 @@ def _shared(request: TrainingRequest) -> dict[str, Any]:
     return {**request.to_json(), "method": None, "settings": None}
 
 
-def _n_steps(request: TrainingRequest, n_train: int) -> int:
-    """Number of optimiser steps, or of fitted models for the baseline without pretraining."""
-    if isinstance(request.method, TfidfLinear):
-        return n_fits(request.task.kind, request.task.metric)
-    return request.settings.n_steps(n_train)
-
-
 def write_requests(out: Path, trials: Iterable[Trial]) -> None:
     """Write the request of each trial, so that a worker needs only the folder.
 
@@ -247,3 +252,30 @@ def finished_trials(out: Path, trials: Iterable[Trial]) -> dict[str, TrialRecord
     """
     found = {trial.id: read_trial(trial.folder(out)) for trial in trials}
     return {identity: record for identity, record in found.items() if record is not None}
+
+
+def train_checkpoints(
+    out: Path, requests: Mapping[Path, TrainingRequest], resources: Resources, progress: bool
+) -> None:
+    """Train what is missing of some checkpoints; those that are there have to be what is asked for.
+
+    Args:
+        out: folder of all checkpoints, which also holds the logs.
+
+    Raises:
+        JobsDetached: jobs were sent and not waited for.
+        TrainingError: some failed; the line says how many, why the first did, and where its log is.
+        ResultsError: the folder is in use or cannot be written, or one of them holds another checkpoint.
+    """
+    with claim_folder(out):
+        steps = {}
+        for folder, trial in zip(requests, identify_trials(requests.values())):
+            if (folder / DESCRIPTION).exists():
+                refuse_other(folder, trial.identity)
+            else:
+                write_json(make_folder(folder) / CHECKPOINT_REQUEST, trial.request.to_json())
+                steps[folder] = trial.n_steps
+        jobs = Jobs(out, steps, len(requests), "checkpoints", "steps")
+        failures = run_jobs(jobs, resources, progress) if steps else []
+    if lost := [folder for folder in steps if not (folder / DESCRIPTION).exists()]:
+        raise TrainingError(describe_lost(jobs, failures, lost))

@@ -58,9 +58,9 @@ def _do(job: Path, report: Callable[[int], None], device: str, threads: int, wor
     from adapter_probe.training.checkpoint import train_checkpoint
     from adapter_probe.training.request import read_request
 
-    from .checkpoint_jobs import CHECKPOINT_REQUEST
     from .shards import SHARD, run_shard
     from .trial_run import run_trial
+    from .trials import CHECKPOINT_REQUEST
 
     use_threads(threads)
     place = choose_device(device)

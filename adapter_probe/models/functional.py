@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from .dropout import apply_dropout
-from .fused import attend
-
 _NOTHING = -1e30  # added to what is masked: a row without keys gets equal weights, not NaN
+# In bfloat16 on a CPU, the fused attention is fastest for multiples of 16 keys; otherwise it takes
+# 1.5 to 2.5 times as long. Padding by some keys costs less. Short texts are faster without it, at 11 keys
+# and more if there are enough of them.
+_MULTIPLE, _MOST_ADDED = 16, 10
+_SHORTEST, _SHORT, _ENOUGH = 10, 26, 96  # keys, keys, and texts times heads
+# Up to so many keys, PyTorch's softmax and its gradient are slower over rows of bfloat16 than over columns.
+_SHORT_ROW, _SHORT_ROW_BACK = 63, 31
+_WEIGHTS_AT_ONCE = 1 << 19  # attention weights that stay in a core's cache between two steps
+_LONGEST_KEPT = 256  # keys; more attention weights are computed again for the gradient, if none are dropped
 
 
 class FasterFunctions(TorchFunctionMode):
     """While this is entered, a thread's calls of PyTorch's attention and dropout get the faster ones.
 
-    Those are `attend` and `apply_dropout`, in bfloat16 on a CPU. Everything else is computed by PyTorch.
+    Those are in bfloat16 on a CPU. Everything else is computed by PyTorch.
     """
 
     def __torch_function__(
@@ -59,13 +66,145 @@ def _attend(
             attn_mask = torch.where(attn_mask, 0.0, _NOTHING)
         attn_mask = attn_mask.bfloat16().clamp(min=_NOTHING)
         attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
-    return attend(*states, attn_mask, dropout_p=dropout_p, scale=scale)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    if torch.is_grad_enabled():
+        trained: Tensor = _TrainedAttention.apply(*states, attn_mask, dropout_p, scale)
+        return trained
+    return _evaluate(*states, attn_mask, scale)
+
+
+def _evaluate(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Attention of ``[rows, heads, tokens, head width]`` without gradients, with a bias or none."""
+    (rows, heads), length = key.shape[:2], key.shape[2]
+    if length <= _SHORTEST or (length <= _SHORT and rows * heads >= _ENOUGH):
+        weights = _weights(query, key, bias, slice(None), scale)
+        return torch.bmm(weights, _stacked(value)).unflatten(0, query.shape[:2])
+    if 0 < (added := -length % _MULTIPLE) <= _MOST_ADDED:  # keys that nothing attends to
+        key, value = (F.pad(states, (0, 0, 0, added)) for states in (key, value))
+        bias = query.new_zeros(1, 1, query.shape[2], length) if bias is None else bias
+        bias = F.pad(bias.expand(*bias.shape[:-1], length), (0, added), value=-torch.inf)
+    return F.scaled_dot_product_attention(query, key, value, bias, scale=scale)
+
+
+def _softmax(products: Tensor) -> Tensor:
+    """Softmax over the keys of ``[rows * heads, queries, keys]``."""
+    if products.shape[-1] > _SHORT_ROW:
+        return products.softmax(-1)
+    return products.flatten(0, 1).t().softmax(0).t().reshape(products.shape)
+
+
+def _softmax_gradient(above: Tensor, weights: Tensor) -> Tensor:
+    if weights.shape[-1] > _SHORT_ROW_BACK:
+        return torch._softmax_backward_data(above, weights, -1, weights.dtype)
+    columns = (states.flatten(0, 1).t() for states in (above, weights))
+    return torch._softmax_backward_data(*columns, 0, weights.dtype).t().reshape(weights.shape)
+
+
+class _TrainedAttention(torch.autograd.Function):
+    """Attention in training, in bfloat16 on a CPU, by batched products.
+
+    With dropout of its weights, PyTorch computes attention in float32, in many passes over memory. Without,
+    the backward pass of its fused attention takes six times as long on short texts. Here a few examples at a
+    time are computed, so that their weights stay in the cache.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        dropout_p: float,
+        scale: float,
+    ) -> Tensor:
+        """Arguments and result as in PyTorch's attention, with a bias and a scale."""
+        rows, heads, tokens, _ = query.shape
+        out = value.new_empty(rows, tokens, heads, value.shape[-1]).transpose(1, 2)
+        ctx.scale, ctx.drops = scale, dropout_p > 0
+        ctx.keeps = ctx.drops or key.shape[2] <= _LONGEST_KEPT
+        kept: list[Tensor] = []
+        for part in _parts(query, key):
+            weights = _weights(query, key, bias, part, scale)
+            if ctx.keeps:
+                kept.append(weights)
+            if ctx.drops:
+                kept.append(dropout_mask(weights, dropout_p))
+                weights = weights * kept[-1]
+            out[part] = torch.bmm(weights, _stacked(value[part])).unflatten(0, (-1, heads))
+        ctx.save_for_backward(query, key, value, None if ctx.keeps else bias, *kept)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of queries, keys and values."""
+        query, key, value, bias, *kept = ctx.saved_tensors
+        found = [torch.empty_like(states) for states in (query, key, value)]
+        remaining = iter(kept)
+        for part in _parts(query, key):
+            q, k, v, above = (_stacked(states[part]) for states in (query, key, value, gradient))
+            weights = next(remaining) if ctx.keeps else _weights(query, key, bias, part, ctx.scale)
+            below = torch.bmm(above, v.transpose(1, 2))
+            dropped = weights
+            if ctx.drops:
+                mask = next(remaining)
+                dropped = weights * mask
+                below *= mask
+            below = _softmax_gradient(below, weights)
+            nothing = q.new_empty(1)
+            gradients = (
+                torch.baddbmm(nothing, below, k, beta=0, alpha=ctx.scale),
+                torch.baddbmm(nothing, below.transpose(1, 2), q, beta=0, alpha=ctx.scale),
+                torch.bmm(dropped.transpose(1, 2), above),
+            )
+            for whole, own in zip(found, gradients):
+                whole[part] = own.unflatten(0, (-1, query.shape[1]))
+        return (*found, None, None, None)
+
+
+def _weights(query: Tensor, key: Tensor, bias: Tensor | None, part: slice, scale: float) -> Tensor:
+    """Attention weights ``[rows * heads, tokens, keys]`` of some rows."""
+    q, k = _stacked(query[part]), _stacked(key[part])
+    if bias is None:
+        return _softmax(torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=scale))
+    heads, tokens = query.shape[1:3]
+    own = bias[part if len(bias) > 1 else slice(None)]
+    own = own.expand(len(q) // heads, heads, tokens, -1).reshape(len(q), tokens, -1)
+    return _softmax(torch.baddbmm(own, q, k.transpose(1, 2), alpha=scale))
+
+
+def _parts(query: Tensor, key: Tensor) -> list[slice]:
+    rows, heads, tokens, _ = query.shape
+    size = max(1, _WEIGHTS_AT_ONCE // (heads * tokens * key.shape[2]))
+    return [slice(start, start + size) for start in range(0, rows, size)]
+
+
+def _stacked(states: Tensor) -> Tensor:
+    """``[rows, heads, tokens, width]`` to ``[rows * heads, tokens, width]``."""
+    return states.flatten(0, 1)
 
 
 def _drop(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     if training and p > 0 and not inplace and x.dtype == torch.bfloat16 and x.device.type == "cpu":
-        return apply_dropout(x, p, training)
+        return x * dropout_mask(x, p)
     return F.dropout(x, p, training, inplace)
+
+
+def dropout_mask(like: Tensor, p: float) -> Tensor:
+    """The factors of a dropout: 0 with probability `p`, otherwise 1 / (1 - `p`).
+
+    PyTorch draws 32 random bits for each number, one number after the other, which takes as long as a matrix
+    product. Here 16 bits decide, so that `p` is rounded to a multiple of 1 / 65,536, from a faster generator,
+    whose seed is drawn from PyTorch's.
+
+    Args:
+        like: a tensor on the CPU, whose shape and dtype the factors get.
+        p: probability, from 0 to 1.
+    """
+    seed = int(torch.randint(2**63 - 1, ()).item())
+    bits = np.random.SFC64(seed).random_raw(-(-like.numel() // 4)).view(np.uint16)[: like.numel()]
+    kept = (bits >= round(p * 65536)).view(np.uint8)
+    return torch.from_numpy(kept).view(like.shape).to(like.dtype).mul_(1 / (1 - p) if p < 1 else 0.0)
 
 
 _INSTEAD: dict[Callable[..., Any], Callable[..., Any]] = {

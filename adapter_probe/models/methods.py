@@ -222,11 +222,7 @@ def method_from_json(record: object, where: str = "method") -> Method:
 
 
 def check_depth(method: Method, n_layers: int) -> None:
-    """Refuse a method that needs more layers than the base has.
-
-    Raises:
-        ModelError: a k or a layer exceeds `n_layers`.
-    """
+    """Refuse a method that needs more layers than the base has."""
     if isinstance(method, TopLayers) and method.k > n_layers:
         raise ModelError(
             f"k {method.k} exceeds the base, which has {n_layers} layers; give a whole number from 0 to "
@@ -254,11 +250,7 @@ def check_shared(method: Method, layers: Sequence[str]) -> None:
     """Refuse to train layers that share their weights with frozen layers.
 
     Args:
-        method: the training method.
         layers: see `possible_top_k`.
-
-    Raises:
-        ModelError: layers above and below the top k boundary share a module.
     """
     possible = possible_top_k(layers)
     if isinstance(method, TopLayers) and method.k not in possible:

@@ -17,13 +17,13 @@ from adapter_probe.checkpoints.in_memory import base_of
 from adapter_probe.checkpoints.kinds import head_of_class
 from adapter_probe.data.batches import NO_TAG, EncodedBatches, EncodedWritten, Read, encode_batches
 from adapter_probe.data.examples import Examples
+from adapter_probe.data.labels import Split
 from adapter_probe.data.request_rows import Request
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.spec import Columns, TaskSpec
-from adapter_probe.data.splits import Split
 from adapter_probe.data.tagged import Tagged, Words, tag_metric, words_with_fingerprint
 from adapter_probe.errors import DataError, ModelError, must_be, one_line
-from adapter_probe.metrics import COMPARISONS, OF_TOKENS, Kind, default_metric
+from adapter_probe.metrics import COMPARABLE, OF_TOKENS, Kind, default_metric
 from adapter_probe.replay.recording import Inputs, Runner
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
@@ -107,7 +107,7 @@ def _written(
     content = encoded.fingerprint.encode() + written.tokens.astype("<i8").tobytes()
     fingerprint = hashlib.sha256(content).hexdigest()
     row = Request("", ("",), counts=((0, 0, 0),))
-    metrics = (*OF_TOKENS, *COMPARISONS)
+    metrics = (*OF_TOKENS, *COMPARABLE["causal"])
     rows = Requests("completion", (row,) * len(encoded), "given", fingerprint, metrics)
     return Examples(rows, written), _task(base, "causal", OF_TOKENS[0], ())
 

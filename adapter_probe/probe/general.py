@@ -16,9 +16,8 @@ from adapter_probe.data.batches import EncodedBatches, EncodedWritten
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
-from adapter_probe.models.adapters.in_place import PackedMap, activated_in_place
 from adapter_probe.models.functional import FasterFunctions
-from adapter_probe.models.packed import can_pack_weight
+from adapter_probe.models.packed import PackedMap, activated_in_place, can_pack_weight
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
 from adapter_probe.replay.switches import Switches

@@ -24,7 +24,8 @@ from adapter_probe.replay.stacks import Layer, stacks_of
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_states import TwoStates
 from adapter_probe.replay.two_weights import STRENGTH, strength_of
-from adapter_probe.spans import NormChoice, Site, Stack
+from adapter_probe.settings import NormChoice
+from adapter_probe.spans import Site, Stack
 
 from .rows import arguments_of
 

@@ -11,9 +11,9 @@ import numpy as np
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.checkpoints.adapter_folder import LIBRARY
 from adapter_probe.data.answers import Answers, choose_windows, score_answers
-from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import count_texts
+from adapter_probe.data.squad import Questions
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
 from adapter_probe.formulas import NO_CLASS
@@ -120,8 +120,7 @@ def assemble_results(
         settings["data"] = request.data
     refuse_nonfinite_intact(request, arrays)
     task, rows = request.checkpoint.description.task, request.examples.rows
-    labels, answers, counts, groups, greedy = request.examples.labels, None, None, None, None
-    differences = right = tags = true_tags = None
+    labels, more = request.examples.labels, Arrays()
     if request.metric in (*COMPARISONS, *MEANS):
         labels = np.ones(len(rows), dtype=np.int64)
     if (combine := request.examples.combine) is not None:
@@ -129,35 +128,37 @@ def assemble_results(
     elif isinstance(rows, Requests) and rows.generation is not None:
         settings["generation"] = rows.generation.to_json() | rows.generation.identity
         logits = score_texts(request, texts_of(request, arrays["written"]))[0] if scores is None else scores
-        counts = np.zeros((len(rows), 1, len(COUNTED)), dtype=np.int64)
+        more["counts"] = np.zeros((len(rows), 1, len(COUNTED)), dtype=np.int64)
         labels = np.full(len(rows), int(is_ratio(request.metric)), dtype=np.int64)
     elif isinstance(rows, Requests):
         logits = summed_windows(request.encoded, arrays["logits"])
-        counts = count_texts(rows, request.encoded)
+        counts = more["counts"] = count_texts(rows, request.encoded)
         if request.compares_tokens:
-            differences = _differences(request, arrays["differences"], variants)
+            more["differences"] = _differences(request, arrays["differences"], variants)
         if is_ratio(request.metric):
             labels = continuation_sizes(request.metric, counts)[:, 0]
         if request.metric == "greedy_accuracy":  # of completions, which are one item each
-            greedy = arrays["greedy"][..., 0]
+            more["greedy"] = arrays["greedy"][..., 0]
         if request.metric == "token_accuracy":
-            right = request.encoded.n_tokens[:, 0] - summed_windows(request.encoded, arrays["wrong"])[..., 0]
+            wrong = summed_windows(request.encoded, arrays["wrong"])[..., 0]
+            more["right"] = request.encoded.n_tokens[:, 0] - wrong
     elif isinstance(rows, Questions):
         chosen = choose_windows(request.examples.windows, Answers(**arrays))
         exact, f1 = score_answers(rows, chosen)
         logits = np.stack([f1, exact], axis=-1).astype(np.float32)  # as `QUESTION_SCORES` says
-        answers = np.stack([chosen.start, chosen.end], axis=-1)
+        more["answers"] = np.stack([chosen.start, chosen.end], axis=-1)
     elif request.examples.words is not None:
         words = request.examples.words
         logits, labels = count_tags(request.metric, words, task.label_names, arrays["tags"])
-        tags, true_tags = words.by_word(arrays["tags"]), words.true_by_word
+        more |= {"tags": words.by_word(arrays["tags"]), "true_tags": words.true_by_word}
     else:
         logits = arrays["logits"]
     if isinstance(rows, Requests) and any(row.group for row in rows.rows):
-        groups = np.array([row.group for row in rows.rows])
-    stacks = None
+        more["groups"] = np.array([row.group for row in rows.rows])
     if variants.stacks is not None:
-        settings["stacks"], stacks = [list(one) for one in variants.parts], np.array(variants.stacks)
+        settings["stacks"], more["stacks"] = [list(one) for one in variants.parts], np.array(variants.stacks)
+    if variants.modules is not None:
+        more["modules"] = np.array(variants.modules)
     spans = [(-1, -1) if span is None else (span.first, span.last) for span in variants.spans]
     return AblationResults(
         masks=variants.masks,
@@ -170,17 +171,8 @@ def assemble_results(
         label_names=task.label_names,
         identity=request.identity,
         settings={**settings, "split": rows.name},
-        answers=answers,
-        counts=counts,
-        groups=groups,
-        greedy=greedy,
-        differences=differences,
-        right=right,
-        stacks=stacks,
-        modules=None if variants.modules is None else np.array(variants.modules),
-        tags=tags,
-        true_tags=true_tags,
         reference=request.reference(variants, logits),
+        **more,
     )
 
 

@@ -11,9 +11,8 @@ import numpy as np
 from torch import nn
 
 from adapter_probe.checkpoints.base_config import silent_transformers
-from adapter_probe.checkpoints.description import write_description
 from adapter_probe.checkpoints.files import DELTA, DESCRIPTION
-from adapter_probe.checkpoints.native import library_versions, save_checkpoint
+from adapter_probe.checkpoints.native import library_versions, save_checkpoint, write_description
 from adapter_probe.checkpoints.opened_peft import OpenedFinetuned, OpenedPeft, OpenedPlaced
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapters.imported import ImportedMethod
@@ -56,9 +55,9 @@ def write_own(
     tensors = dict(opened.tensors)
     training = description.training
     if strengths := _strengths_of(request, span):
-        from adapter_probe.checkpoints.scaling import scaled_bottlenecks  # which imports PEFT
+        from adapter_probe.checkpoints.peft_rewriting import scaled_bottlenecks  # which imports PEFT
 
-        tensors = scaled_bottlenecks(tensors, strengths, opened.model)
+        tensors = dict(scaled_bottlenecks(opened, strengths).tensors)
         said = request.settings.strength or str(request.settings.strengths_by_layer)
         done = [*training.get("scaled_layers", ()), [span.first, span.last, said]]
         described = replace(description, training={**training, "scaled_layers": done}, scores=scores)
@@ -124,9 +123,12 @@ def write_peft(
     Raises:
         CheckpointError: PEFT's format cannot express it.
     """
-    from adapter_probe.checkpoints.peft_pruning import load_without, write_without
-    from adapter_probe.checkpoints.rank_writing import write_truncated
-    from adapter_probe.checkpoints.scaling import write_scaled
+    from adapter_probe.checkpoints.peft_rewriting import (
+        load_without,
+        write_scaled,
+        write_truncated,
+        write_without,
+    )
     from adapter_probe.replay.checking import coarsest, compare
 
     model, gone, strengths = request.model, adapters_of(request, span), _strengths_of(request, span)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from adapter_probe.ablation_settings import RaceSettings
 from adapter_probe.analysis.racing import (
     RaceState,
     example_scores,
@@ -19,7 +20,6 @@ from adapter_probe.analysis.racing import (
 )
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ResultsError
-from adapter_probe.race_settings import RaceSettings
 from adapter_probe.results.rundir import RunDirectory
 from adapter_probe.spans import VariantSet
 

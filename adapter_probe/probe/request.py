@@ -11,20 +11,19 @@ import numpy as np
 import torch
 
 from adapter_probe.ablation_settings import AblationSettings, read_strengths
-from adapter_probe.checkpoints.any_base import start_of
-from adapter_probe.checkpoints.base import refuse_unknown_tokens
+from adapter_probe.checkpoints.base import start_of
 from adapter_probe.checkpoints.finetuned import with_outside_of_base
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any, with_embedding
+from adapter_probe.checkpoints.tokenizer import refuse_unknown_tokens
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
-from adapter_probe.data.generating import Generation
+from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.given import GIVEN_BATCHES, data_name, given_task
 from adapter_probe.data.lm_eval_tasks import is_task, with_absolute_paths
 from adapter_probe.data.lm_eval_written import scorer_of
-from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import Requests, choose_metric
@@ -283,10 +282,13 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
     split, about, data = arguments.split, opened.description, arguments.data
     if not any(map(is_task, data)):
         Prompting.of(arguments).refuse()
+    recorded = about.task
     if compares := arguments.metric in COMPARISONS:
-        check_metric(str(arguments.metric), about.task.kind, compared=True)
+        if opened.embedding is not None:
+            recorded = replace(recorded, kind="embedding")
+        check_metric(str(arguments.metric), recorded.kind, compared=True)
     task = given_task(
-        about.task, data, split, arguments.checkpoint, arguments.encoding, arguments.label_names,
+        recorded, data, split, arguments.checkpoint, arguments.encoding, arguments.label_names,
         arguments.categories, unlabelled=compares,
     )  # fmt: skip
     generation, asked = Generation.of(arguments), arguments.metric

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from adapter_probe.ablation_results import AblationResults
+from adapter_probe.ablation_results import ARRAYS, AblationResults
 from adapter_probe.errors import ResultsError, one_line
 from adapter_probe.results.atomic import read_arrays, write_arrays, write_csv, write_text
 from adapter_probe.results.fingerprints import canonical_json
@@ -26,24 +26,20 @@ from adapter_probe.results.schema import (
 from adapter_probe.results.sealing import check_sealed, refuse_newer
 
 SCHEMA = 1
-_ARRAYS = {"masks": "masks", "spans": "spans", "logits": "outputs", "labels": "scored_with"}
-"""Array of the file to attribute of the results."""
-_OPTIONAL = (
-    "answers", "counts", "groups", "greedy", "differences", "right", "stacks", "modules", "tags",
-    "true_tags", "reference",
-)  # fmt: skip
+_NAMES = {"outputs": "logits", "scored_with": "labels"}
+"""Names of arrays in the file, where they are not those of the attributes."""
+_REQUIRED = ("masks", "spans", "outputs", "scored_with")
 _TEXTS = ("row_names", "metric", "kind", "label_names", "identity", "settings")
 
 
 def save_predictions(folder: str | Path, results: AblationResults) -> None:
-    """Writes ``predictions.npz``: the four arrays, and the rest as JSON under the name ``about``.
+    """Writes ``predictions.npz``: the arrays, and the rest as JSON under the name ``about``.
 
     Equal results give equal bytes.
     """
     about = {"schema": SCHEMA, **{name: getattr(results, name) for name in _TEXTS}}
-    arrays = {name: getattr(results, attribute) for name, attribute in _ARRAYS.items()}
-    more = {name: getattr(results, name) for name in _OPTIONAL}
-    arrays |= {name: values for name, values in more.items() if values is not None}
+    own = {_NAMES.get(name, name): getattr(results, name) for name in ARRAYS}
+    arrays = {name: values for name, values in own.items() if values is not None}
     write_arrays(Path(folder) / PREDICTIONS, {**arrays, "about": np.array(canonical_json(about))})
 
 
@@ -64,8 +60,9 @@ def load_ablation(folder: str | Path) -> AblationResults:
         texts = {name: about[name] for name in _TEXTS}
         for name in ("row_names", "label_names"):
             texts[name] = tuple(texts[name])
-        kept = {attribute: arrays[name] for name, attribute in _ARRAYS.items()}
-        return AblationResults(**kept, **texts, **{name: arrays.get(name) for name in _OPTIONAL})
+        kept = {name: arrays.get(_NAMES.get(name, name)) for name in ARRAYS.keys() - _REQUIRED}
+        kept |= {name: arrays[_NAMES.get(name, name)] for name in _REQUIRED}
+        return AblationResults(**kept, **texts)
     except (KeyError, TypeError, ValueError) as error:
         raise ResultsError(f"{path} does not contain an ablation: {one_line(error)}") from error
 

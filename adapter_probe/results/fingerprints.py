@@ -181,17 +181,14 @@ def code_identity() -> dict[str, str]:
     """The hash of this program's source files, and the versions of Python and the libraries."""
     digest = hashlib.sha256()
     for package in _PACKAGES:
-        for name, path in _source_files(package):
+        spec = find_spec(package)
+        places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+        found = (
+            (path.relative_to(place).as_posix(), path) for place in places for path in place.rglob("*.py")
+        )
+        for name, path in sorted(found):
             digest.update(f"{package} {name} {sha256_of(path)}\n".encode())
     return {"code": digest.hexdigest(), "python": platform.python_version(), **installed_versions(_LIBRARIES)}
-
-
-def _source_files(package: str) -> list[tuple[str, Path]]:
-    spec = find_spec(package)
-    places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
-    return sorted(
-        (path.relative_to(place).as_posix(), path) for place in places for path in place.rglob("*.py")
-    )
 
 
 def installed_versions(names: Iterable[str]) -> dict[str, str]:

@@ -78,7 +78,13 @@ class RunDirectory:
             stack.enter_context(claim_folder(self.path))
             self._open_manifest()
             remove_leftovers(make_folder(self.path / PARTS))
-            self._check_parts()
+            self.damaged, self._finished = [], set()
+            for index, path in self._stored_parts():
+                try:
+                    self.read_sealed(index, path)
+                    self._finished.add(index)
+                except ResultsError:
+                    self.damaged.append(path)
             self._claim = stack.pop_all()
         return self
 
@@ -143,16 +149,6 @@ class RunDirectory:
         for path in sorted((self.path / PARTS).glob("part-*.npz")):
             if name := _PART_NAME.fullmatch(path.name):
                 yield int(name[1]), path
-
-    def _check_parts(self) -> None:
-        self.damaged, self._finished = [], set()
-        for index, path in self._stored_parts():
-            try:
-                self.read_sealed(index, path)
-            except ResultsError:
-                self.damaged.append(path)
-            else:
-                self._finished.add(index)
 
     def _open_manifest(self) -> None:
         path = self.path / MANIFEST

@@ -56,11 +56,8 @@ def sealed_tables(folder: str | Path) -> dict[str, str] | None:
         ResultsError: the seal or the manifest cannot be read.
     """
     folder = Path(folder)
-    if not (folder / CHECKSUMS).is_file():
-        return None
-    said = read_json(folder / CHECKSUMS)
-    sums, run = said.get("sha256"), _run_of(folder)
-    if not isinstance(sums, dict) or not sums or run is None or run != said.get("run"):
+    sums, run = _read_seal(folder)
+    if not sums or run is None or run != _run_of(folder):
         return None
     whole = all((folder / name).is_file() and sha256_of(folder / name) == sums[name] for name in sums)
     return sums if whole else None
@@ -104,11 +101,10 @@ def check_sealed(path: str | Path) -> None:
                 "well to use the table unchecked"
             )
         return
-    said = read_json(seal)
-    sums, run = said.get("sha256"), _run_of(path.parent)
-    if not isinstance(sums, dict):
+    (sums, sealed_for), run = _read_seal(path.parent), _run_of(path.parent)
+    if sums is None:
         return
-    if run not in (None, said.get("run")):
+    if run not in (None, sealed_for):
         fault = "belongs to another run"
     elif path.name not in sums:
         fault = "was not written by the last run, which may have been interrupted"
@@ -132,15 +128,20 @@ def check_complete(folder: str | Path, dispensable: Sequence[str] = ()) -> None:
     Raises:
         ResultsError: a table is missing, or the seal cannot be read.
     """
-    seal = Path(folder) / CHECKSUMS
-    sums = read_json(seal).get("sha256") if seal.is_file() else None
-    names = [name for name in sums if name not in dispensable] if isinstance(sums, dict) else []
-    if missing := [name for name in names if not seal.with_name(name).is_file()]:
+    names = [name for name in _read_seal(Path(folder))[0] or () if name not in dispensable]
+    if missing := [name for name in names if not (Path(folder) / name).is_file()]:
         raise ResultsError(
             f"{folder} lacks {', '.join(missing)}, which its run wrote (see {CHECKSUMS}); run the command "
             f"that made the folder again, or remove {CHECKSUMS} and {_record_of(Path(folder))} to use "
             "the other tables"
         )
+
+
+def _read_seal(folder: Path) -> tuple[dict[str, str] | None, str | None]:
+    """The hashes of a folder's sealed tables, and the run that sealed them; None where it does not say."""
+    said = read_json(folder / CHECKSUMS) if (folder / CHECKSUMS).is_file() else {}
+    sums = said.get("sha256")
+    return sums if isinstance(sums, dict) else None, said.get("run")
 
 
 def _record_of(folder: Path) -> str:

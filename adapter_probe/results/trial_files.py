@@ -14,9 +14,9 @@ from adapter_probe.errors import AdapterProbeError, ResultsError
 from adapter_probe.metrics import sign_of
 from adapter_probe.records import from_record, to_record
 from adapter_probe.results.atomic import read_json, write_csv, write_json
-from adapter_probe.results.fingerprints import hash_json, refuse_changes, sha256_of, to_plain
+from adapter_probe.results.fingerprints import hash_json, sha256_of, to_plain
 from adapter_probe.results.schema import STUDY, TRIAL, TRIALS_CSV, TRIALS_FOLDER
-from adapter_probe.results.sealing import read_study, sealed, write_study
+from adapter_probe.results.sealing import begin_study, read_study, sealed, write_study
 
 SCHEMA = 1
 _METHOD_FIELDS = ("size", "init_std", "activation", "sites", "k")
@@ -158,13 +158,10 @@ def claim_study(folder: str | Path, study: str, shared: Mapping[str, Any], tasks
     path = Path(folder) / STUDY
     new = to_plain({"schema": SCHEMA, "study": study, **shared, "tasks": tasks})
     if path.exists():
-        old = read_study(path)
-        known = old["tasks"] if isinstance(old.get("tasks"), dict) else {}
+        known = read_study(path).get("tasks")
+        known = known if isinstance(known, dict) else {}
         now = {name: new["tasks"].get(name, known[name]) for name in known}
-        refuse_changes(
-            old, {**new, "tasks": now}, f"{folder} contains another study",
-            ". Choose another --out or remove the folder",
-        )  # fmt: skip
+        begin_study(path.parent, {**new, "tasks": now})  # refuses other settings
         new["tasks"] = {**known, **new["tasks"]}
     write_study(path, new)
 

@@ -18,13 +18,11 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.analysis.study_records import section_of
-from adapter_probe.checkpoints.adapter_folder import choose_adapter
+from adapter_probe.analysis.deltas import section_of
+from adapter_probe.checkpoints.adapter_folder import choose_adapter, fetch_checkpoint, name_in_cache
 from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder_of_base
-from adapter_probe.checkpoints.hub import fetch_checkpoint, name_in_cache
 from adapter_probe.custom_metric import CustomMetric
-from adapter_probe.data.generating import Generation
-from adapter_probe.data.prompting import Prompting
+from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.rows import categories_of
 from adapter_probe.errors import AdapterProbeError, CheckpointError, DataError, must_be
 from adapter_probe.hub_names import is_hub_name, is_missing
@@ -130,7 +128,7 @@ def _several(call: Called, names: Sequence[str]) -> Given:
     """
     if call.cluster is not None:
         raise CheckpointError("--slurm takes one adapter of a checkpoint; give one name with --adapter")
-    from adapter_probe.checkpoints.several_adapters import open_several
+    from adapter_probe.checkpoints.opening import open_several
 
     base = None if call.base is None else str(call.base)
     return Given(open_several(Path(str(call.checkpoint)), names, base, call.dequantise))

@@ -12,15 +12,21 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from adapter_probe.ablation_settings import AblationSettings, check_strength, strengths_text
+from adapter_probe.ablation_settings import (
+    GOAL,
+    SPANS,
+    AblationSettings,
+    RaceOptions,
+    RaceSettings,
+    check_strength,
+    strengths_text,
+)
 from adapter_probe.checkpoints.files import refuse_full
-from adapter_probe.data.generating import Generation
-from adapter_probe.data.prompting import Prompting
+from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError
 from adapter_probe.jobs.resources import Machine
 from adapter_probe.jobs.slurm_options import SlurmOptions
 from adapter_probe.probe.arguments import Evaluation
-from adapter_probe.race_settings import GOAL, SPANS, RaceOptions, RaceSettings
 from adapter_probe.settings import (
     Basis,
     Dequantised,

@@ -12,11 +12,12 @@ import pandas as pd
 from adapter_probe.analysis.comparing import (
     AverageRecord,
     ComparisonRecord,
+    DataComparisonRecord,
     average_ablations,
     check_comparable,
     compare_ablations,
+    compare_data_sets,
 )
-from adapter_probe.analysis.data_comparison import DataComparisonRecord, compare_data_sets
 from adapter_probe.analysis.summary_text import average_rows, comparison_rows, data_comparison_rows
 from adapter_probe.argument_checks import as_tuple, checked
 from adapter_probe.errors import ResultsError

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe import wording
 from adapter_probe.ablation_settings import read_strengths
 from adapter_probe.argument_checks import as_tuple, taking
-from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.errors import AdapterProbeError, CheckpointError
 from adapter_probe.models.peft_method import PeftMethod
 
@@ -35,47 +34,19 @@ def inspect(call: Inspect) -> dict[str, Any]:
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
     """
+    from adapter_probe.checkpoints.adapter_folder import choose_adapter
+    from adapter_probe.checkpoints.base import load_without_weights
     from adapter_probe.checkpoints.contents import contents_of
     from adapter_probe.checkpoints.opening import open_any
-    from adapter_probe.checkpoints.shared import BaseWithoutWeights
 
     place = None if call.base is None else str(call.base)
     folder = choose_adapter(Path(call.checkpoint), call.adapter)
     try:
-        contents = contents_of(open_any(folder, place, shared=BaseWithoutWeights()))
+        return contents_of(open_any(folder, place, load=load_without_weights))
     except AdapterProbeError:
         raise
     except Exception:  # code of a tuner or a family that needs the numbers
-        contents = contents_of(open_any(folder, place))
-    description, counts = contents.description, contents.counts
-    return {
-        "base": description.base.name,
-        "family": contents.family,
-        "quantised": contents.quantised and f"quantised with {contents.quantised}",
-        "task": description.task.name,
-        "metric": description.task.metric,
-        "scores": description.scores,
-        "n_layers": contents.n_layers,
-        "stacks": dict(contents.stacks),
-        "n_sites": contents.n_sites,
-        "hidden_size": contents.hidden_size,
-        "method": _method(description.method),
-        "parameters": counts,
-        "trained_by_role": contents.trained,
-        "trained_parameters": sum(contents.trained.values()),
-        "trained_parameters_without_head": contents.trained_body,
-        "percent_of_base": 100 * contents.trained_body / contents.pretrained,
-        "adapters_percent_of_base": 100 * counts["adapters"] / contents.pretrained,
-        "notes": list(contents.notes),
-    }
-
-
-def _method(method: Any) -> dict[str, Any]:
-    """The method's record; for other libraries, whose record lists every adapter, its summary."""
-    from adapter_probe.models.adapters.imported import ImportedMethod
-
-    found: dict[str, Any] = method.summary() if isinstance(method, ImportedMethod) else method.to_json()
-    return found
+        return contents_of(open_any(folder, place))
 
 
 @taking(Convert)
@@ -113,8 +84,9 @@ def convert(call: Convert) -> list[str]:
 
 def _write(call: Convert, out: Path) -> list[str]:
     """Write the checkpoint in the other format; what was left out of it."""
+    from adapter_probe.checkpoints.adapter_folder import choose_adapter
     from adapter_probe.checkpoints.converting import to_adapterhub, to_native
-    from adapter_probe.checkpoints.mlx_writing import write_mlx
+    from adapter_probe.checkpoints.mlx import write_mlx
     from adapter_probe.checkpoints.opened_peft import OpenedPlaced
     from adapter_probe.checkpoints.opening import open_any
     from adapter_probe.data.given import given_task
@@ -124,9 +96,9 @@ def _write(call: Convert, out: Path) -> list[str]:
     _refuse_rank(opened, call)
     strengths = _strengths(opened, call)
     if strengths is not None and isinstance(opened, OpenedPlaced):
-        from adapter_probe.checkpoints.scaling import scaled
+        from adapter_probe.checkpoints.peft_rewriting import scaled_bottlenecks
 
-        opened = scaled(opened, strengths)
+        opened = scaled_bottlenecks(opened, strengths)
     if call.to == "mlx":
         base = opened.description.base
         with TemporaryDirectory() as made:
@@ -178,7 +150,7 @@ def _refuse_rank(opened: OpenedPeft, call: Convert) -> None:
 
 def _strengths(opened: OpenedPeft, call: Convert) -> Mapping[Any, float] | None:
     """What the adapters in the layers are multiplied by; None if they stay, or of a fine-tuned model."""
-    from adapter_probe.checkpoints.scaling import in_layers
+    from adapter_probe.checkpoints.peft_rewriting import in_layers
 
     if call.rank is not None or (call.strength is None and not call.strengths_by_layer):
         return None
@@ -190,24 +162,18 @@ def _write_peft(
     opened: OpenedPeft, out: Path, call: Convert, strengths: Mapping[Any, float] | None, library: str = "PEFT"
 ) -> list[str]:
     """Write PEFT's format, whatever was opened; modules of PEFT are scaled by strengths."""
-    from adapter_probe.checkpoints.converting import to_peft
     from adapter_probe.checkpoints.opened_peft import OpenedFinetuned, OpenedPlaced
+    from adapter_probe.checkpoints.peft_rewriting import write_scaled, write_without
+    from adapter_probe.checkpoints.peft_writing import to_lora, to_peft
 
     if isinstance(opened, OpenedFinetuned) and call.rank is not None:
-        from adapter_probe.checkpoints.low_rank import to_lora
-
         return [to_lora(opened, call.rank, out, call.strength)]
     if isinstance(opened, OpenedPlaced):
         to_peft(opened, out, library)
-        return []
-    if strengths is not None:
-        from adapter_probe.checkpoints.scaling import write_scaled
-
+    elif strengths is not None:
         write_scaled(opened, strengths, out)
-        return []
-    from adapter_probe.checkpoints.peft_pruning import write_without
-
-    write_without(opened, (), out)
+    else:
+        write_without(opened, (), out)
     return []
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe.analysis.deltas import span_order
-from adapter_probe.analysis.study_records import AblationRecord, section_of
+from adapter_probe.analysis.deltas import section_of, span_order
+from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.argument_checks import as_tuple, checked
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.data.presets import preset_named
@@ -21,7 +21,7 @@ from adapter_probe.figures.gallery import figures_of
 from adapter_probe.figures.table_layouts import lay_out_removable
 from adapter_probe.figures.tables import escape_markdown, markdown_text
 from adapter_probe.figures.venues import PAPER, FigureOptions
-from adapter_probe.metrics import LABEL_METRICS
+from adapter_probe.metrics import BY_NAME
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 from adapter_probe.settings import as_points
 from adapter_probe.version import __version__
@@ -158,7 +158,7 @@ def _score(record: AblationRecord) -> EvalResult:
     from huggingface_hub import EvalResult
 
     said, preset = record.summary, preset_named(record.summary.task)
-    known = LABEL_METRICS.get(said.metric)
+    known = BY_NAME.get(said.metric)
     dataset, config, split = _NO_DATASET, None, None if said.data else said.split
     if preset is not None and _is_own_split(record):
         dataset, config = preset.task.collection, preset.config

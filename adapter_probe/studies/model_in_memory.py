@@ -110,11 +110,11 @@ def _given(call: Ablate, model: Any) -> Given:
         raise ResultsError("against needs texts; omit it with batches")
     if call.precision == "mixed":
         raise ResultsError("precision 'mixed' needs texts; give float32, float64 or bfloat16 with batches")
-    from adapter_probe.checkpoints.in_memory import open_without_texts
+    from adapter_probe.checkpoints.in_memory import open_in_memory
     from adapter_probe.probe.batches import examples_of
 
     _refuse_other_device(model, call.device)
-    opened = open_without_texts(model, call.base)
+    opened = open_in_memory(model, base_model=call.base)
     examples, task = examples_of(opened.model, call.batches, call.labels, call.read)
     return Given(opened.with_task(task), examples)
 

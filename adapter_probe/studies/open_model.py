@@ -12,8 +12,8 @@ import torch
 
 from adapter_probe.argument_checks import checked
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
+from adapter_probe.checkpoints.base import SharedBase
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.shared import SharedBase
 from adapter_probe.data.formats import is_text
 from adapter_probe.data.rows import is_column
 from adapter_probe.device import choose_device
@@ -278,7 +278,7 @@ def open_model(
     shared, place = SharedBase(where), None if base is None else str(base)
 
     def open_on(folder: str | Path) -> OpenModel:
-        opened = open_any(folder, place, dtype=getattr(torch, dtype), shared=shared)
+        opened = open_any(folder, place, dtype=getattr(torch, dtype), load=shared.load)
         return OpenModel(opened, where)
 
     return Model(open_on, choose_adapter(Path(checkpoint), adapter) if adapter is not None else checkpoint)

@@ -12,22 +12,19 @@ import pandas as pd
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.deltas import of_stack, row_scores
+from adapter_probe.analysis.deltas import of_stack, row_scores, section_of
 from adapter_probe.analysis.removable import (
     Basis,
     longest_removable,
     random_halves,
-    restrict_to_examples,
     span_costs,
     spans_with_adapters,
 )
-from adapter_probe.analysis.study_records import section_of
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.mlx import as_peft
-from adapter_probe.data.generating import Generation
+from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
-from adapter_probe.data.prompting import Prompting
 from adapter_probe.device import choose_device, use_threads
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
@@ -267,7 +264,7 @@ def _choose(
             raise ResultsError(
                 f"{study.folder} has too few examples to choose a span on half of them; give --span"
             )
-        spans, n_examples = span_costs(restrict_to_examples(study.results, chosen), basis), len(chosen)
+        spans, n_examples = span_costs(study.results.of_examples(chosen), basis), len(chosen)
     else:
         spans, n_examples, measured = _table(study, checkpoint, basis), len(request.examples.labels), None
     found = longest_removable(_with_adapters(spans, request), within, basis)
@@ -337,9 +334,7 @@ def _table(study: Ablation, checkpoint: Path, basis: Basis) -> pd.DataFrame:
 
 
 def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path, rank: int) -> Pruning:
-    results = (
-        pruned.results if choice.measured is None else restrict_to_examples(pruned.results, choice.measured)
-    )
+    results = pruned.results if choice.measured is None else pruned.results.of_examples(choice.measured)
     row = ablation_tables(results).spans.iloc[0]
     before, after = row_scores(results).tolist()
     return Pruning(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from adapter_probe.ablation_settings import RaceSettings
+from adapter_probe.analysis.deltas import section_of
 from adapter_probe.analysis.race_tables import race_summary, race_table
-from adapter_probe.analysis.study_records import RaceRecord, section_of
+from adapter_probe.analysis.study_records import RaceRecord
 from adapter_probe.argument_checks import taking
 from adapter_probe.progress import activity, print_message, progress_bar
-from adapter_probe.race_settings import RaceSettings
 from adapter_probe.reads import recorded
 from adapter_probe.records import to_record
 from adapter_probe.results import schema

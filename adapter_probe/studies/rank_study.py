@@ -73,10 +73,10 @@ class Ranks(StoredStudy):
             ax: see `adapter_probe.Ablation.heatmap`.
             style: see `adapter_probe.Ablation.heatmap`.
         """
-        from adapter_probe.figures.ranks import ranks
+        from adapter_probe.figures.strengths import strengths
 
         with axes_for(ax, style) as place:
-            return ranks(self.record, place)
+            return strengths(self.record, place)
 
     @checked
     def plot_spectra(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
@@ -86,7 +86,7 @@ class Ranks(StoredStudy):
             ax: see `adapter_probe.Ablation.heatmap`.
             style: see `adapter_probe.Ablation.heatmap`.
         """
-        from adapter_probe.figures.ranks import spectra
+        from adapter_probe.figures.strengths import spectra
 
         with axes_for(ax, style) as place:
             return spectra(self.record, place)

@@ -16,7 +16,7 @@ from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import removed_row, row_scores
 from adapter_probe.analysis.ranks import rank_summary, rank_table, spectra_table
-from adapter_probe.analysis.removable import random_halves, restrict_to_examples
+from adapter_probe.analysis.removable import random_halves
 from adapter_probe.analysis.strengths import joined
 from adapter_probe.analysis.study_records import RankRecord
 from adapter_probe.argument_checks import planned_by, taking
@@ -217,7 +217,7 @@ def chosen_rank(given: Ranks | str | Path, within: float) -> ChosenRank:
         chosen, measured = random_halves(part.results)
         if not len(chosen):
             raise ResultsError(f"{study.folder} has too few examples to choose a rank on half of them")
-        half = restrict_to_examples(part.results, chosen)
+        half = part.results.of_examples(chosen)
         before, after = row_scores(half)[[0, removed_row(half)]]
         points = float(metrics.to_points(half.metric, after - before))
         if math.isfinite(points) and points >= -within:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.study_records import section_of
+from adapter_probe.analysis.deltas import section_of
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION
 from adapter_probe.checkpoints.identity import checkpoint_identity

@@ -35,7 +35,7 @@ def overlay_of(paths: str | Path | Sequence[str | Path]) -> pd.DataFrame | None:
     """The results of other people in some files; None without any."""
     if not (given := as_tuple(paths)):
         return None
-    from adapter_probe.analysis.overlay import read_overlay
+    from adapter_probe.analysis.costs import read_overlay
 
     return read_overlay(given)
 

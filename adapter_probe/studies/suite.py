@@ -251,9 +251,8 @@ def _trained(
 
     from adapter_probe.checkpoints.adapter_folder import WEIGHTS
     from adapter_probe.checkpoints.files import DELTA
-    from adapter_probe.jobs.checkpoint_jobs import train_checkpoints
     from adapter_probe.jobs.trial_run import count_parameters
-    from adapter_probe.jobs.trials import numbers_in
+    from adapter_probe.jobs.trials import numbers_in, train_checkpoints
     from adapter_probe.models.methods import PeftMethod
     from adapter_probe.training.request import build_model, load_inputs
 

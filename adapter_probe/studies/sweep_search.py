@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from adapter_probe.analysis.halving import go_on, saved_share, steps_to_cut
-from adapter_probe.analysis.sweeps import chosen_trials
+from adapter_probe.analysis.sweeps import chosen_trials, go_on, saved_share, steps_to_cut
 from adapter_probe.errors import TrainingError
 from adapter_probe.progress import print_message
 from adapter_probe.results.atomic import claim_folder, make_folder, read_json, write_csv, write_json

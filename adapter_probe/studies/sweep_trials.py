@@ -110,13 +110,17 @@ def find_trials(
             "no method is chosen, so there is nothing to train; give at least one of --sizes, --top-k, "
             "--lora-ranks, --method, --layernorm, --head-only, --full and --baseline"
         )
-    return plan_trials(requests_of(sweep, base, find_tasks(tasks, data, options), methods, options))
+    return plan_trials(
+        requests_of(
+            sweep, base, find_tasks(tasks, data, options, sweep.pooling is not None), methods, options
+        )
+    )
 
 
 def find_tasks(
-    names: Sequence[str | Path], data: Sequence[str | Path] | None, options: TaskOptions
+    names: Sequence[str | Path], data: Sequence[str | Path] | None, options: TaskOptions, compared: bool
 ) -> list[TaskSpec]:
-    """Find tasks by names of known tasks or folders, with the folders of their data.
+    """Find tasks by names of known tasks or folders, with the folders of their data; see `find_task`.
 
     Raises:
         DataError: a task cannot be found, or the number of data folders differs from that of tasks.
@@ -124,17 +128,21 @@ def find_tasks(
     if data and len(data) != len(names):
         raise DataError(f"{len(data)} --data for {len(names)} --task; give one per --task, in the same order")
     folders = [Path(folder) for folder in data] if data else [None] * len(names)
-    return [find_one_task(str(name), folder, options) for name, folder in zip(names, folders)]
+    return [
+        find_one_task(str(name), folder, options, compared=compared) for name, folder in zip(names, folders)
+    ]
 
 
-def find_one_task(task: str, data: Path | None, options: TaskOptions, name: str | None = None) -> TaskSpec:
+def find_one_task(
+    task: str, data: Path | None, options: TaskOptions, name: str | None = None, compared: bool = False
+) -> TaskSpec:
     """Find one task; `name` is its name in tables and figures, by default the task's own."""
     from adapter_probe.data.tasks import find_task, locate_task
 
     preset, folder = locate_task(task, data)
     return find_task(
         folder, preset=preset, metric=options.metric, name=name, encoding=options.encoding,
-        validation_share=options.validation_share,
+        validation_share=options.validation_share, compared=compared,
     )  # fmt: skip
 
 

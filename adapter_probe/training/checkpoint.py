@@ -12,21 +12,34 @@ from typing import Any
 import torch
 
 from adapter_probe.checkpoints.adapter_folder import WEIGHTS
-from adapter_probe.checkpoints.base import has_untrained_pooler, load_tokenizer
+from adapter_probe.checkpoints.base import has_untrained_pooler
 from adapter_probe.checkpoints.base_config import silent_transformers
-from adapter_probe.checkpoints.description import Description, read_description, write_description
 from adapter_probe.checkpoints.files import DESCRIPTION, Unsupported
-from adapter_probe.checkpoints.native import library_versions, save_checkpoint
+from adapter_probe.checkpoints.native import (
+    Description,
+    library_versions,
+    read_description,
+    save_checkpoint,
+    write_description,
+)
 from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.checkpoints.tokenizer import load_tokenizer
 from adapter_probe.errors import ResultsError, one_line
 from adapter_probe.metrics import sign_of
-from adapter_probe.results.atomic import remove_leftovers
+from adapter_probe.results.atomic import make_folder, remove_leftovers, write_bytes
 from adapter_probe.results.fingerprints import refuse_changes, sha256_of
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory, read_manifest
 
 from .loop import OnProgress, Trainer
 from .model import TrainingModel
-from .request import TrainingRequest, build_model, identity_of, load_inputs, warn_of_untrained_pooler
+from .request import (
+    TrainingRequest,
+    build_model,
+    embedding_of,
+    identity_of,
+    load_inputs,
+    warn_of_untrained_pooler,
+)
 
 STATE_FOLDER = "training"
 _WHOLE = "model.safetensors"
@@ -74,30 +87,28 @@ def train_checkpoint(
             },
             scores={task.metric: best_score(scores, task.metric)},
         )
-        if model.is_tuned:
-            save_tuned(out, model, best, description)
-        elif task.kind == "causal":
-            save_model(out, model, best, description)
+        kind = request.modelled_task.kind
+        for place, file in embedding_of(request)[2].items():
+            make_folder((out / place).parent)
+            write_bytes(out / place, file.read_bytes())
+        if model.is_tuned or kind in ("causal", "embedding"):
+            (out / DESCRIPTION).unlink(missing_ok=True)
+            model.restore(best)
+            (save_tuned if model.is_tuned else save_model)(out, model, description)
         else:
             save_checkpoint(out, best, description)
         shutil.rmtree(run.path / PARTS, ignore_errors=True)
         return read_description(out)
 
 
-def save_tuned(
-    out: Path, model: TrainingModel, best: Mapping[str, torch.Tensor], description: Description
-) -> None:
-    """Write a folder of PEFT with the tensors of the best epoch, and beside it the record of its training.
+def save_tuned(out: Path, model: TrainingModel, description: Description) -> None:
+    """Write a folder of PEFT, and beside it the record of its training.
 
     The record names the adapters as they are opened. A type that has no switch in the layers is recorded as
     it was trained, and the error of opening it says what it is.
     """
     from .peft_tuners import save_tuner  # whose import takes seconds
 
-    (out / DESCRIPTION).unlink(missing_ok=True)
-    with torch.no_grad():
-        for name, tensor in model.named_delta().items():
-            tensor.copy_(best[name])
     save_tuner(model.base, out, description.base)
     training = {**description.training, "method": description.method.to_json()}
     try:
@@ -111,14 +122,8 @@ def save_tuned(
     write_description(out, written)
 
 
-def save_model(
-    out: Path, model: TrainingModel, best: Mapping[str, torch.Tensor], description: Description
-) -> None:
-    """Write a folder of Transformers with the tensors of the best epoch, and the record of its training."""
-    (out / DESCRIPTION).unlink(missing_ok=True)
-    with torch.no_grad():
-        for name, tensor in model.named_delta().items():
-            tensor.copy_(best[name])
+def save_model(out: Path, model: TrainingModel, description: Description) -> None:
+    """Write a folder of Transformers, and the record of its training."""
     try:
         with silent_transformers():
             model.base.float().save_pretrained(out)
@@ -139,11 +144,7 @@ def refuse_other(out: Path, identity: Mapping[str, Any] | None = None) -> None:
     """Refuse a folder that contains other results than those of a training.
 
     Args:
-        out: the folder.
         identity: identity of the training; None to leave the comparison to `RunDirectory`.
-
-    Raises:
-        ResultsError: it contains a study, or a checkpoint of another or an unknown training.
     """
     record = out / STATE_FOLDER / MANIFEST
     if (out / MANIFEST).exists():

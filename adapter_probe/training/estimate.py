@@ -23,17 +23,11 @@ _EVALUATED = 64  # examples
 
 
 def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.device) -> float:
-    """Estimated seconds of a whole training, including evaluations and the pass through frozen layers.
-
-    Args:
-        request: the training.
-        inputs: inputs of its base and task; not changed.
-        device: device to measure on.
-    """
+    """Estimated seconds of a whole training, including evaluations and the pass through frozen layers."""
     model = build_model(request, replace(inputs.base, model=deepcopy(inputs.base.model)), device)
     objective, settings = inputs.objective, request.settings
     lengths = objective.train.lengths
-    middle = _middle(lengths, settings.batch_size)
+    middle = objective.train.items(_middle(objective.train.example_lengths, settings.batch_size))
     features = FrozenFeatures(model, objective.train, max_bytes=0)
     kept = model.lowest_trained_layer > 0
     batch = pack(objective.train, middle).to(device)

@@ -107,7 +107,7 @@ class Trainer:
         self._delta = model.named_delta()  # these, and running averages that training updates
         self._optimizer = torch.optim.Adam(self._trained.values(), lr=settings.learning_rate, fused=True)
         self._state = _State()
-        self._n_steps = settings.n_steps(len(objective.train))
+        self._n_steps = settings.n_steps(len(objective.train.example_lengths))
         self._durations: list[float] = []  # of the steps since the last interruption, in seconds
 
     @property
@@ -130,11 +130,14 @@ class Trainer:
             Diverged: the loss became NaN or infinite.
             Paused: the step to pause after is reached.
         """
+        model = self._model
+        precision = precision_of(self._settings, model.device)
+        with precision:
+            self._objective.begin(model)
         self._restore()
         saved = time.monotonic()
         whole = True  # whether parameters, moments, step and scores are consistent
         try:
-            model = self._model
             precision = precision_of(self._settings, model.device)
             # Dropout draws from torch's global generators, which are restored afterwards.
             own = torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else [])
@@ -173,7 +176,7 @@ class Trainer:
 
     def _remaining(self) -> Iterator[tuple[np.ndarray, bool]]:
         """The remaining batches, each with whether it ends its epoch."""
-        settings, lengths = self._settings, self._objective.train.lengths
+        settings, lengths = self._settings, self._objective.train.example_lengths
         per_epoch = self._n_steps // settings.epochs
         for epoch in range(self._state.step // per_epoch, settings.epochs):
             batches = epoch_batches(lengths, settings.batch_size, settings.seed, epoch)
@@ -188,7 +191,7 @@ class Trainer:
         self._optimizer.zero_grad(set_to_none=True)
         value, whole = 0.0, self._objective.weight(indices)
         for part in np.array_split(indices, min(settings.accumulate, len(indices))):
-            batch = pack(self._objective.train, part).to(self._model.device)
+            batch = pack(self._objective.train, self._objective.train.items(part)).to(self._model.device)
             loss = self._objective.loss(self._features.forward(batch).float(), batch)
             share = self._objective.weight(part) / whole
             value += loss.item() * share
@@ -231,11 +234,9 @@ class Trainer:
         about = json.loads(str(arrays["about"]))
         self._state.step, self._state.scores = about["step"], about["scores"]
         device = self._model.device
-        for name, tensor in self._delta.items():
-            with torch.no_grad():
-                tensor.copy_(torch.from_numpy(arrays[f"now/{name}"]))
-            if self._state.scores:
-                self._state.best[name] = torch.from_numpy(arrays[f"best/{name}"]).to(device)
+        self._model.restore({name: torch.from_numpy(arrays[f"now/{name}"]) for name in self._delta})
+        if self._state.scores:
+            self._state.best = {n: torch.from_numpy(arrays[f"best/{n}"]).to(device) for n in self._delta}
         step = torch.tensor(float(self._state.step), device=device)  # fused Adam reads it there
         for name, parameter in self._trained.items():
             if f"{_MOMENTS[0]}/{name}" in arrays:  # none of a parameter that no loss depended on
@@ -248,9 +249,7 @@ def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
 
     Args:
         lengths: int ``[examples]``, tokens of each example.
-        batch_size: number of examples per batch.
         seed: together with `epoch` determines the order.
-        epoch: from 0.
     """
     generator = np.random.default_rng([seed, epoch])
     order = generator.permutation(len(lengths))

@@ -16,8 +16,8 @@ from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.bottleneck import TokenBatchNorm
 from adapter_probe.models.methods import ParameterRole
 
+from .own_methods import Prepared
 from .partial_forward import computing_first, output_of, passing_over
-from .prepared import Prepared
 from .rows import LanguageRows, PaddedRows, pad_rows, pair_rows, text_rows
 
 
@@ -112,6 +112,11 @@ class TrainingModel(nn.Module):
 
             load_into_peft(self.base, tensors)
             return
+        self.restore(tensors)
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put tensors of `named_delta` into the model."""
         for name, tensor in self.named_delta().items():
             tensor.copy_(tensors[name])
 
@@ -153,13 +158,29 @@ class TrainingModel(nn.Module):
         """Outputs in the batch's packed order.
 
         Returns:
-            ``[examples, labels]``; in question answering ``[tokens, 2]``, start and end; of tags
-            ``[tokens, tags]``; of a language model ``[read, vocabulary]``, see `PackedBatch.read`.
+            ``[examples, labels]``; of embeddings ``[texts, width]``; in question answering ``[tokens, 2]``,
+            start and end; of tags ``[tokens, tags]``; of a language model ``[read, vocabulary]``, see
+            `PackedBatch.read`.
         """
         if self._prepared[0].kind == "causal":
             return self._next_tokens(batch)
         rows = self._rows(batch)
         return self._read_out(self._compute(rows), rows)
+
+    @contextmanager
+    def as_base(self) -> Iterator[None]:
+        """Inside, a model that has not been trained yet computes what its base does."""
+        if self.is_tuned and not self._rewrites_base:
+            with self.base.disable_adapter():
+                yield
+        else:
+            yield
+
+    @property
+    def _rewrites_base(self) -> bool:
+        """Whether an initialisation of PEFT moves a part of the base's weights into the adapters."""
+        how = getattr(self.base.active_peft_config, "init_lora_weights", True)
+        return isinstance(how, str) and how.startswith(("pissa", "olora", "corda", "loftq"))
 
     @torch.no_grad()
     def frozen_features(self, batch: PackedBatch) -> Tensor:
@@ -227,6 +248,8 @@ class TrainingModel(nn.Module):
 
     def _read_out(self, out: Any, rows: PaddedRows) -> Tensor:
         """The base's outputs in packed order."""
+        if (embedding := self._prepared[0].embedding) is not None:
+            return embedding.of_states(out.last_hidden_state, rows.inputs["attention_mask"])
         if self._prepared[0].kind == "extractive":
             return rows.packed(torch.stack([out.start_logits, out.end_logits], dim=-1))  # [tokens, 2]
         logits: Tensor = out.logits

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from adapter_probe.checkpoints.any_base import AnyLoaded, choose_class, load_any_base
-from adapter_probe.checkpoints.base import n_outputs, refuse_lost
-from adapter_probe.checkpoints.base_config import AnyBase
+from adapter_probe.checkpoints.base import (
+    AnyLoaded,
+    load_any_base,
+    n_outputs,
+    refuse_lost,
+    without_pooler,
+)
+from adapter_probe.checkpoints.base_config import AnyBase, method_of
+from adapter_probe.checkpoints.embedding import Embedding
 from adapter_probe.checkpoints.foreign import BaseShape
+from adapter_probe.checkpoints.model_class import choose_class
 from adapter_probe.checkpoints.opened_peft import OWN
 from adapter_probe.checkpoints.placed import PlacedAdapter, put_bottlenecks
 from adapter_probe.checkpoints.places import FAMILIES, Places, places_in
-from adapter_probe.checkpoints.quantised import method_of
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.methods import (
@@ -30,58 +37,95 @@ from adapter_probe.models.methods import (
     check_shared,
 )
 
-from .prepared import Known, Prepared
+
+class Known(NamedTuple):
+    """What is known of a parameter.
+
+    Attributes:
+        role: its role.
+        layer: -1 in the embeddings, the number of layers in what follows the layers; with a tuner of PEFT 0.
+        name: in the base, or of an adapter in this project's format.
+    """
+
+    role: ParameterRole
+    layer: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A base with a method in it, with the parameters that train chosen.
+
+    Attributes:
+        base: the model that is called; of PEFT, its own.
+        inner: the model of Transformers in it.
+        kind: kind of the task, or ``embedding``.
+        n_layers: number of layers of the base.
+        parameters: what is known of every parameter, by its name in `base`.
+        layers: the layers, bottom first, a module that serves several repeated; empty where no frozen layer's
+            outputs can be kept.
+        below: the modules that compute the input of the first layer.
+        averages: names of running averages in adapters, by those in `base`.
+        reads_first: whether the head reads the first token of each text, not the last.
+        first_alone: modules of the last layer that compute this token alone, see `computing_first`.
+        embedding: what makes an embedding of the states; None of other models.
+    """
+
+    base: nn.Module
+    inner: Any
+    kind: str
+    n_layers: int
+    parameters: Mapping[str, Known]
+    layers: Sequence[nn.Module] = ()
+    below: Sequence[nn.Module] = ()
+    averages: Mapping[str, str] = field(default_factory=dict)
+    reads_first: bool = False
+    first_alone: Sequence[nn.Module] = ()
+    embedding: Embedding | None = None
+
+
+_HEADLESS = ("causal", "embedding")
+"""Kinds without a new head, of which any family trains by any method but those for classifiers."""
 
 
 def load_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -> AnyLoaded:
     """A base of any family that Transformers has, with a head for the task.
 
-    Args:
-        found: the base.
-        task: the task.
-        method: what is to train.
-        seed: seed of the head's initialisation.
-
     Raises:
         CheckpointError: it is quantised, it lacks weights, or its configuration is not supported.
         ModelError: the method does not fit the task or the family.
     """
-    refuse_method(method, task.kind, found.config.model_type)
+    kind = task.kind
+    refuse_method(method, kind, found.config.model_type)
     if quantised := method_of(found.fields):
         raise CheckpointError(
             f"base {found.name} is quantised with {quantised}; give the model in full to train on"
         )
-    writes = task.kind == "causal"
-    if not writes and found.config.model_type in FAMILIES:
+    headless = kind in _HEADLESS
+    if not headless and found.config.model_type in FAMILIES:
         try:
             places_in(found.config)
         except ModelError as error:
             raise CheckpointError(f"base {found.name}: {error}") from error
-    head: Any = "seq2seq" if writes and found.config.is_encoder_decoder else task.kind
+    head: Any = "features" if kind == "embedding" else kind
+    head = "seq2seq" if kind == "causal" and found.config.is_encoder_decoder else head
     cls = choose_class(found.name, found.config, head, ())
     loaded = load_any_base(found, cls, n_outputs(task), torch.float32, seed=seed)
-    prefix = "" if writes else f"{loaded.model.base_model_prefix}."
-    refuse_lost(found.name, loaded.missing, prefix, f"{prefix}pooler.")
+    if kind == "embedding":
+        loaded = without_pooler(loaded)
+    refuse_lost(loaded, headless)
     return loaded
 
 
 def refuse_method(method: Method, kind: str, family: str) -> None:
-    """Refuse methods that do not fit the task, or are not known for the family.
-
-    Args:
-        method: the method.
-        kind: kind of the task.
-        family: the base's model type.
-
-    Raises:
-        ModelError: it is one.
-    """
-    if kind == "causal" and isinstance(method, Adapters | HeadOnly | TfidfLinear):
+    """Refuse methods that do not fit the task, or are not known for the family."""
+    if kind in _HEADLESS and isinstance(method, Adapters | HeadOnly | TfidfLinear):
+        trained = "a language model trains" if kind == "causal" else "embeddings train"
         raise ModelError(
-            f"the method {method.name} is for classifiers; a language model trains with a method of PEFT, "
+            f"the method {method.name} is for classifiers; {trained} with a method of PEFT, "
             "such as lora:r=8, or with top_layers, layernorm_only, bitfit or full"
         )
-    if kind != "causal" and not isinstance(method, PeftMethod | TfidfLinear) and family not in FAMILIES:
+    if kind not in _HEADLESS and not isinstance(method, PeftMethod | TfidfLinear) and family not in FAMILIES:
         raise ModelError(
             f"the method {method.name} does not know where the layers of a {family} model are; a classifier "
             "of this family trains with a method of PEFT, such as --method lora:r=8"
@@ -94,15 +138,13 @@ def prepare_own(loaded: AnyLoaded, method: Method, kind: str, seed: int) -> Prep
     Args:
         loaded: the base, which is changed.
         method: the method; of a language model full fine-tuning, top layers, LayerNorms or biases.
-        kind: kind of the task.
-        seed: of the bottlenecks' initialisation.
 
     Raises:
         ModelError: the method does not fit, or finds nothing to train.
     """
     model, config = loaded.model, loaded.model.config
     refuse_method(method, kind, config.model_type)
-    places = None if kind == "causal" else places_in(config)
+    places = None if kind in _HEADLESS else places_in(config)
     if places is None:
         names = _stacks_of(model, loaded.identity.n_layers)
     else:
@@ -174,7 +216,6 @@ def _describe(
     """What is known of every parameter.
 
     Args:
-        model: the model.
         stacks: the layers of every stack of layers, bottom first; the top layers are equal.
         places: of a classifier.
         own: names of the tensors of adapters.
@@ -212,7 +253,6 @@ def _after_layers(model: Any, layers: tuple[str, ...], two: bool, norms: tuple[s
     """Names of the parameters of what follows the layers.
 
     Args:
-        model: the model.
         layers: the beginnings of the names of parameters in layers.
         two: whether there are two stacks of layers.
         norms: the beginnings of those of norms.

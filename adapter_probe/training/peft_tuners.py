@@ -17,7 +17,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor
 
 from adapter_probe.checkpoints.adapter_folder import WEIGHTS
-from adapter_probe.checkpoints.any_base import AnyLoaded
+from adapter_probe.checkpoints.base import AnyLoaded
 from adapter_probe.checkpoints.files import CONFIG, first_of
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.checkpoints.patterns import refuse_slow_patterns
@@ -29,8 +29,7 @@ from adapter_probe.errors import ModelError, one_line
 from adapter_probe.models.methods import ParameterRole, PeftMethod
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
-from .own_methods import is_norm
-from .prepared import Known, Prepared
+from .own_methods import Known, Prepared, is_norm
 
 _MOST_NAMES = 12
 _WHOLE = ".modules_to_save."
@@ -41,15 +40,12 @@ def prepare_tuner(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec, seed: i
 
     Args:
         loaded: the base, which is changed.
-        method: the tuner.
-        task: the task, for the head.
-        seed: of the tuner's initialisation.
 
     Raises:
         ModelError: PEFT cannot put the tuner on the base, or it has nothing to train there.
     """
     pretrained = {name for name, _ in loaded.model.named_parameters()} - loaded.missing
-    prefix = "" if task.kind == "causal" else f"{loaded.model.base_model_prefix}."
+    prefix = "" if task.kind in ("causal", "embedding") else f"{loaded.model.base_model_prefix}."
     model = _wrapped(loaded, method, task, seed)
     known = {name: _known(name, pretrained, prefix) for name, _ in model.named_parameters()}
     _refuse_untrained(model, known, loaded, method)
@@ -104,14 +100,6 @@ def refuse_unfit(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec) -> None:
     """Refuse a tuner that does not fit a base, before anything trains, on a copy without memory.
 
     Some initialisations cannot be computed without memory; these are met when the trial begins.
-
-    Args:
-        loaded: the base, which is not changed.
-        method: the tuner.
-        task: the task, for the head.
-
-    Raises:
-        ModelError: see `prepare_tuner`.
     """
     with torch.device("meta"):
         bare = type(loaded.model)(copy.deepcopy(loaded.model.config))
@@ -159,17 +147,11 @@ def _config(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec) -> PeftConfig
             raise ModelError(f"{place}: PEFT trains no new head beside a {fields['peft_type']}")
         fields["modules_to_save"] = sorted({*(fields.get("modules_to_save") or ()), *lacked})
     if fields["peft_type"] == "LN_TUNING" and not fields.get("target_modules"):
-        fields["target_modules"] = _norms(loaded)  # PEFT knows them of few families
-    writes = task.kind == "causal" and loaded.model.config.is_encoder_decoder
-    kind = TASK_TYPES[task.kind]  # type: ignore[index]  # others have no training
-    return read_config(place, {**fields, "task_type": "SEQ_2_SEQ_LM" if writes else kind})
-
-
-def _norms(loaded: AnyLoaded) -> list[str]:
-    """The last parts of the names of the base's LayerNorms."""
-    return sorted(
-        {name.rpartition(".")[2] for name, module in loaded.model.named_modules() if is_norm(module)}
-    )
+        norms = {n.rpartition(".")[2] for n, module in loaded.model.named_modules() if is_norm(module)}
+        fields["target_modules"] = sorted(norms)  # PEFT knows them of few families
+    head: Any = "features" if task.kind == "embedding" else task.kind
+    head = "seq2seq" if task.kind == "causal" and loaded.model.config.is_encoder_decoder else head
+    return read_config(place, {**fields, "task_type": TASK_TYPES[head]})
 
 
 def _ends(loaded: AnyLoaded) -> str:

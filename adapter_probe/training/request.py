@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ import torch
 from torch import nn
 
 from adapter_probe import metrics
-from adapter_probe.checkpoints.any_base import AnyLoaded, limit_length, start_of
-from adapter_probe.checkpoints.base import load_tokenizer, refuse_unknown_tokens
+from adapter_probe.checkpoints.base import AnyLoaded, limit_length, start_of
 from adapter_probe.checkpoints.base_config import find_any_base
+from adapter_probe.checkpoints.embedding import Embedding, Pooling, of_library
+from adapter_probe.checkpoints.files import MODULES
 from adapter_probe.checkpoints.identity import tokenizer_parts, training_identity
-from adapter_probe.checkpoints.own_tokenizer import with_blanks
+from adapter_probe.checkpoints.tokenizer import load_tokenizer, refuse_unknown_tokens, with_blanks
 from adapter_probe.data.encoding import Encoded
-from adapter_probe.data.examples import Examples, load_examples, load_training_texts
+from adapter_probe.data.examples import Examples, load_examples, load_training
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.data.spec import TaskSpec
@@ -27,6 +28,7 @@ from adapter_probe.data.squad import WindowSettings
 from adapter_probe.errors import (
     AdapterProbeError,
     AdapterProbeWarning,
+    DataError,
     ModelError,
     ResultsError,
     must_be,
@@ -34,13 +36,14 @@ from adapter_probe.errors import (
 from adapter_probe.models.methods import Method, PeftMethod, TfidfLinear, method_from_json
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json
+from adapter_probe.results.fingerprints import hash_files
 
-from .language import LanguageObjective
 from .model import TrainingModel
-from .objectives import AnswerObjective, LabelObjective, Objective, TagObjective
-from .own_methods import is_norm, load_base, prepare_own
-from .prepared import Prepared
+from .objectives import Objective, objective_of
+from .own_methods import Prepared, is_norm, load_base, prepare_own
 from .settings import TrainingSettings
+
+_POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}  # by the names of sentence-transformers
 
 # Increased when a code change changes the result of the same settings. In bfloat16 the first version
 # kept the trained matrices of the first step in matrix products. Fused Adam rounds its updates differently.
@@ -70,6 +73,12 @@ class TrainingRequest:
     max_length: int | None = None
     revision: str | None = None
     max_train: int | None = None
+
+    @property
+    def modelled_task(self) -> TaskSpec:
+        """The task as a model sees it, which makes embeddings whatever they are compared with."""
+        embeds = self.settings.pooling is not None or self.task.kind in ("pairwise", "ranking")
+        return replace(self.task, kind="embedding") if embeds else self.task
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict; `from_json` reads it back."""
@@ -142,24 +151,23 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
     """
     task = request.task
     found = find_any_base(request.base, request.revision)
-    base = load_base(found, task, request.method, request.settings.seed)
+    base = load_base(found, request.modelled_task, request.method, request.settings.seed)
+    embedding, shortest, files = embedding_of(request)
     tokenizer = load_tokenizer(base.identity.name, base.identity.revision)
     if task.kind == "tokens":
         tokenizer = with_blanks((), base.model.config, tokenizer) or tokenizer
-    limit = _limit(request.max_length, base, tokenizer.model_max_length)
+    if request.max_length is not None and request.max_length < 3:  # two of which are special ones
+        raise ModelError(must_be("max_length", "at least 3", request.max_length))
+    asked = min(tokenizer.model_max_length, shortest or math.inf, request.max_length or math.inf)
+    limit = limit_length(base.max_length, asked, base.identity.name)
     if task.kind == "extractive":
         limit = WindowSettings.within(limit).max_length
     start = start_of(base.model) if task.kind == "causal" and base.model.config.is_encoder_decoder else None
+    prepared = None if embedding is None else embedding.prepared
     splits = {
-        "train": (
-            load_training_texts(tokenizer, task, limit, request.max_train, start)
-            if task.kind == "causal"
-            else load_examples(
-                tokenizer, task, "train", limit, max_examples=request.max_train, expect_fingerprint=True
-            )
-        ),
+        "train": load_training(tokenizer, task, limit, request.max_train, start, prepared),
         "validation": load_examples(
-            tokenizer, task, "validation", limit, expect_fingerprint=True, start=start
+            tokenizer, task, "validation", limit, expect_fingerprint=True, start=start, prepared=prepared
         ),
     }
     for examples in splits.values():
@@ -169,15 +177,50 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         **training_identity(base.identity.to_json(), tokenizer_parts(tokenizer)),
         "tokens": {name: examples.encoded.fingerprint for name, examples in splits.items()},
         "data": {**task.fingerprints, "train": splits["train"].rows.fingerprint},
+        **({"modules": hash_files(files)} if files else {}),
     }
-    return TrainingInputs(base, splits, _objective(task, splits), limit, fingerprints)
+    objective = objective_of(
+        task, splits["train"], splits["validation"], request.modelled_task.kind, request.settings.beta
+    )
+    return TrainingInputs(base, splits, objective, limit, fingerprints)
 
 
-def _limit(asked: int | None, base: AnyLoaded, tokenizer_limit: int) -> int:
-    """Maximum number of tokens per example."""
-    if asked is not None and asked < 3:  # no room for a token between the two special ones
-        raise ModelError(must_be("max_length", "at least 3", asked))
-    return limit_length(base.max_length, min(asked or tokenizer_limit, tokenizer_limit), base.identity.name)
+def embedding_of(request: TrainingRequest) -> tuple[Embedding | None, int | None, dict[str, Path]]:
+    """What makes embeddings, with the limit of tokens and the files of a folder of sentence-transformers.
+
+    Raises:
+        DataError: the task's rows are not compared.
+        ModelError: the pooling is not known, or another one than the folder's.
+    """
+    kind, pooling = request.task.kind, request.settings.pooling
+    if request.modelled_task.kind != "embedding":
+        return None, None, {}
+    if kind not in ("regression", "pairwise", "ranking"):
+        raise DataError(
+            f"--pooling {pooling} is for embeddings, which are compared; task {request.task.name} is {kind}: "
+            "give rows with sentence1, sentence2 and score, or with query and positive"
+        )
+    if request.settings.accumulate > 1:
+        raise ModelError(
+            "--accumulate is not possible for embeddings, each of which is compared with all others of its "
+            "batch; give a smaller --batch-size"
+        )
+    folder = Path(request.base).expanduser()
+    if (folder / MODULES).is_file():
+        embedding, limit, files = of_library(folder)
+        own = next((str(one.pooling_mode) for one in embedding.modules if hasattr(one, "pooling_mode")), "")
+        if pooling not in (None, _POOLINGS.get(own)):
+            raise ModelError(
+                f"--pooling {pooling}: the embeddings of base {request.base} are pooled by {own}, as its "
+                f"{MODULES} says; omit it"
+            )
+        return embedding, limit, files
+    if pooling is None:
+        raise ModelError(
+            f"base {request.base} does not say how embeddings are pooled; give --pooling mean, cls or last, "
+            "or a folder of sentence-transformers"
+        )
+    return Embedding((Pooling(pooling),)), None, {}
 
 
 def warn_of_untrained_pooler(request: TrainingRequest, n_layers: int) -> None:
@@ -185,7 +228,6 @@ def warn_of_untrained_pooler(request: TrainingRequest, n_layers: int) -> None:
 
     Args:
         request: a training whose base has such a pooler; see `has_untrained_pooler`.
-        n_layers: number of layers of the base.
     """
     method = request.method
     if isinstance(method, TfidfLinear) or method.trains("pooler", n_layers, n_layers):
@@ -200,22 +242,10 @@ def warn_of_untrained_pooler(request: TrainingRequest, n_layers: int) -> None:
     )
 
 
-def _objective(task: TaskSpec, splits: Mapping[str, Examples]) -> Objective:
-    train, validation = splits["train"], splits["validation"]
-    if task.kind == "extractive":
-        return AnswerObjective(train, validation, task.metric)
-    if task.kind == "causal":
-        return LanguageObjective(train, validation, task.metric)
-    if task.kind == "tokens":
-        return TagObjective(train, validation, task.metric, task.label_names)
-    return LabelObjective(train, validation, task.kind, task.metric)
-
-
 def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that determines the result of a request, as plain JSON, without names and paths.
 
     Args:
-        request: the request.
         fingerprints: fingerprints of the `TrainingInputs` of this request or another one on the same base and
             task.
     """
@@ -236,7 +266,8 @@ def build_model(request: TrainingRequest, base: AnyLoaded, device: torch.device)
     Raises:
         ModelError: the method does not fit the base.
     """
-    model = TrainingModel(_with_method(request, base)).to(device)
+    prepared = replace(_with_method(request, base), embedding=embedding_of(request)[0])
+    model = TrainingModel(prepared).to(device)
     dtype = getattr(torch, request.settings.dtype)
     kept = _partly_trained_norms(model.base)
     for parameter in model.base.parameters():
@@ -250,11 +281,7 @@ def build_model(request: TrainingRequest, base: AnyLoaded, device: torch.device)
 
 
 def _refuse_mixed(base: nn.Module, method: Method) -> None:
-    """Refuse a precision that Transformers' code of a family does not compute in.
-
-    Raises:
-        ModelError: it does not.
-    """
+    """Refuse a precision that Transformers' code of a family does not compute in."""
     if any(name.endswith("attention.self.q_bias") and p.requires_grad for name, p in base.named_parameters()):
         raise ModelError(
             f"--dtype bfloat16 is not possible with {method.name} on a DeBERTa of the first version, whose "
@@ -269,7 +296,7 @@ def _partly_trained_norms(base: nn.Module) -> set[nn.Parameter]:
 
 
 def _with_method(request: TrainingRequest, base: AnyLoaded) -> Prepared:
-    method, task, seed = request.method, request.task, request.settings.seed
+    method, task, seed = request.method, request.modelled_task, request.settings.seed
     if request.settings.packing and task.kind != "causal":
         raise ModelError(f"--packing is for language models; task {task.name} is {task.kind}")
     if request.settings.packing and base.model.config.is_encoder_decoder:

@@ -18,16 +18,16 @@ import torch
 from saving import facts, finish, save_adapter, save_base, save_texts
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
-from adapter_probe.checkpoints.any_base import AnyLoaded, choose_class, load_any_base
-from adapter_probe.checkpoints.base import load_tokenizer
+from adapter_probe.checkpoints.base import AnyLoaded, load_any_base
 from adapter_probe.checkpoints.base_config import find_any_base
-from adapter_probe.checkpoints.description import Description
 from adapter_probe.checkpoints.foreign import BaseShape
-from adapter_probe.checkpoints.native import save_checkpoint
+from adapter_probe.checkpoints.model_class import choose_class
+from adapter_probe.checkpoints.native import Description, save_checkpoint
 from adapter_probe.checkpoints.opened_peft import OWN, OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.placed import put_method
 from adapter_probe.checkpoints.places import places_in
+from adapter_probe.checkpoints.tokenizer import load_tokenizer
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import load_examples
 from adapter_probe.data.tasks import TaskSpec, find_task

@@ -1,41 +1,41 @@
-"""An ablation as a study of spans for the page."""
+"""An ablation, the mean of several or the difference of two, as a study of spans for the page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
 
+from adapter_probe import wording
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.deltas import are_groups, drop_points, span_order
-from adapter_probe.analysis.study_records import AblationRecord, section_of
-from adapter_probe.figures.ablation_words import study_label
-from adapter_probe.figures.attribution import attribution, legend_entries
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
+from adapter_probe.analysis.deltas import are_groups, drop_points, section_of, span_order
+from adapter_probe.analysis.study_records import AblationRecord
+from adapter_probe.figures.ablation_words import SpanRecord, Words, score_range, study_label
+from adapter_probe.figures.attribution import draw_shares
 from adapter_probe.figures.layout import one_panel
-from adapter_probe.figures.levels import DivergingScale, Scale
-from adapter_probe.figures.span_grid import grid_of
-from adapter_probe.figures.span_line import line_of_spans
-from adapter_probe.wording import (
-    best_span_text,
-    drop_text,
-    examples_text,
-    is_distance,
-    metric_name,
-    percent_text,
-    score_text,
-)
+from adapter_probe.figures.levels import Scale
+from adapter_probe.figures.span_curve import line_of_spans
+from adapter_probe.figures.span_grid import Grid, grid_of, scale_of, spread_grid
 
 from .curve_sections import WIDE, text_table
 from .examples import ExampleTexts, confusion, confusion_card, examples_card, examples_content, flip_counts
-from .map_section import MapStudy
-from .maps import MANY, NARROW, drop_view, inline, interaction_view, line_view
+from .maps import MANY, NARROW, grid_map, inline, interaction_grid, line_map
 from .markup import Html, short_name, tag
-from .span_words import Words, drops_of, fact, interactions_of, significance, slider_steps
+from .span_section import (
+    Fact,
+    MapStudy,
+    Reading,
+    View,
+    drops_of,
+    interactions_of,
+    significance,
+    slider_steps,
+)
 
 _RIGHT_BY = {
     "extractive": ", by exact match",
@@ -79,7 +79,7 @@ class ReportedAblation:
 def ablation_study(
     ablation: ReportedAblation,
     scale: Scale,
-    interaction_scale: DivergingScale,
+    interaction_scale: Scale,
     tolerance: float,
     others: Sequence[np.ndarray] = (),
     prefix: str = "a",
@@ -89,122 +89,183 @@ def ablation_study(
     Args:
         scale: colour levels of drops, shared by all grids of the page.
         others: drops of other studies of the same spans, whose sliders have the same positions.
+        prefix: begins all ids inside.
     """
     record, results, said = ablation.record, ablation.results, ablation.record.summary
-    words, frame = Words(said.metric, said.study, said.strength or 0.0), record.spans
-    readings = [drops_of(frame, words.drop)]
-    spoken = _spoken(frame, readings[0].said(words), words)
-    if span_order(frame) is not None:
-        views = [line_view("drop", words.drop, line_of_spans(record), spoken, f"{prefix}d")]
-    else:
-        views = [drop_view("drop", words.drop, grid_of(record), scale, spoken, f"{prefix}d")]
-    if np.isfinite(ablation.interactions).any():
-        readings.append(interactions_of(frame, words))
-        if span_order(frame) is None:
-            told = _spoken(frame, readings[1].said(words), words)
-            views.append(interaction_view(record, interaction_scale, told, f"{prefix}i"))
+    words, frame = Words.of(record), record.spans
+    views = [_view(record, drops_of(frame, words, words.drop), words.drop, scale, prefix)]
+    beyond = interactions_of(frame, words) if np.isfinite(ablation.interactions).any() else None
+    if beyond and span_order(frame) is None:
+        drawn = interaction_grid(record, interaction_scale, beyond.spoken(frame), f"{prefix}i")
+        views.append(View(beyond, "interaction", drawn))
     matrices = confusion(results, frame) if results else None
     examples = examples_content(results, frame, ablation.texts) if results and ablation.texts else None
-    whole = _switched(replace(record, stack="")) == ""
-    prunable = said.study != "kept" and said.is_informative and not said.strength and whole
-    steps = slider_steps(
-        frame, words, tolerance, view=views[0], reading=readings[0], parameters=said.layer_parameters,
-        others=others, prune=prunable, warning=said.warning,
-    )  # fmt: skip
+    whole = replace(record, stack="")
+    prunable = said.study != "kept" and said.is_informative and words.off == "off" and not _switched(whole)
     about = [
         said.evaluated,
-        examples_text(said.n_examples, said.metric),
-        metric_name(said.metric),
+        wording.examples_text(said.n_examples, said.metric),
+        wording.metric_name(said.metric),
     ]
-    name, topic = study_label(record), study_label(replace(record, stack=""))
+    cards = [matrices and confusion_card(matrices), examples and examples_card(examples)]
     return MapStudy(
-        title=name,
-        topic=topic,
-        about=" · ".join(filter(None, [*about, short_name(record.folder)])),
-        words=words,
-        spans=frame,
-        views=views,
-        readings=readings[: len(views)],
-        facts=_facts(ablation, words, readings),
-        tiles=_tiles(record, words),
-        legend=_legend(frame, words),
-        layers=said.n_layers or int(frame["last"].max() + 1),
+        study_label(record),
+        " · ".join(filter(None, [*about, short_name(record.folder)])),
+        words,
+        frame,
+        views,
+        _facts(ablation, words, beyond),
+        _tiles(record, words),
+        _legend(frame, words),
+        _settings(ablation),
+        layers=said.n_layers or 0,
+        topic=study_label(whole),
         warning=said.warning,
-        steps=steps,
+        steps=slider_steps(
+            frame, words, tolerance, view=views[0], parameters=said.layer_parameters, others=others,
+            prune=prunable, warning=said.warning,
+        ),
         start=tolerance,
-        more=[
-            matrices and confusion_card(matrices),
-            examples and examples_card(examples),
-            _layers(record, prefix, words),
-        ],
+        more=[*cards, _layers(record, prefix, words)],
         script={"confusion": matrices, "examples": examples},
-        record=_settings(ablation),
-    )
+    )  # fmt: skip
 
 
-def _spoken(frame: pd.DataFrame, said: Sequence[str], words: Words) -> list[str]:
-    """What each span says to those who do not see it."""
-    told = []
-    for number, row in enumerate(frame.itertuples(index=False)):
-        verdict = ", not significant" if getattr(row, "significant", True) is False else ""
-        told.append(f"{words.span(row.first, row.last)}: {said[number]}{verdict}")
-    return told
+def average_study(
+    record: AverageRecord, scale: Scale, tolerance: float, others: Sequence[np.ndarray], prefix: str
+) -> MapStudy:
+    """The mean over studies with its spread, ready for the page; arguments as of `ablation_study`."""
+    words, frame, n = Words.of(record), record.spans, len(record.names)
+    seeds = None if record.deltas is None else drop_points(record.deltas).T.tolist()
+    mean = drops_of(frame, words, f"mean {words.drop}", seeds)
+    views = [_view(record, mean, mean.lead, scale, prefix)]
+    if span_order(frame) is None:
+        spread = Reading("spread", words, frame["sd_points"].tolist(), "s.d.")
+        views.append(_view(record, spread, "spread over studies", scale, prefix, spread_grid(record)))
+    ends = zip(drop_points(frame["max_points"]), drop_points(frame["min_points"]))
+    facts: dict[str, list[Fact]] = {
+        "mean score": [[wording.score_text(score, words.metric), ""] for score in frame["score"]],
+        "s.d.": [[words.amount(sd), f"over {n} studies"] for sd in frame["sd_points"]],
+        "smallest to largest": [[wording.interval_text(*pair, words.metric), ""] for pair in ends],
+    }
+    if "significant" in frame:
+        facts["significance"] = significance(frame)
+    legend = [
+        ("key-stairs", f"tolerated {words.drop}"),
+        ("key-badge estimate", words.best_span),
+        ("key-badge bound", "the same by the 95% interval"),
+        ("key-seed", "single studies (on the card)"),
+    ]
+    tiles = [] if wording.is_distance(words.metric) else [("intact", score_range(record), "")]
+    tiles.append(("studies", f"{n}", ", ".join(record.names)))
+    title = f"{wording.task_label(record.task) if record.task else 'Ablations'}: mean of {n} studies"
+    steps = slider_steps(frame, words, tolerance, view=views[0], others=others, warning=record.warning)
+    return replace(_joint_study(record, title, views, facts, tiles, legend), steps=steps, start=tolerance)
 
 
-def _facts(ablation: ReportedAblation, words: Words, readings: list) -> dict[str, list]:
+def comparison_study(record: ComparisonRecord, prefix: str) -> MapStudy:
+    """The difference of two ablations, ready for the page."""
+    words, frame, (a, b) = Words.of(record), record.spans, record.names
+    ends = (frame[f"ci_{end}_points"].tolist() for end in ("low", "high"))
+    lead = f"difference of {words.drop}s"
+    reading = Reading("difference", words, frame["difference_points"].tolist(), lead, *ends)
+    facts: dict[str, list[Fact]] = {
+        f"{words.drop} in {name}": [[words.amount(points), ""] for points in frame[f"drop_{key}_points"]]
+        for key, name in zip("ab", (a, b))
+    }
+    facts["significance"] = significance(frame)
+    intact = [] if wording.is_distance(words.metric) else zip((a, b), record.intact_scores)
+    tiles = [(f"{name}, intact", wording.score_text(score, words.metric), "") for name, score in intact]
+    views = [_view(record, reading, lead, scale_of([grid_of(record)]), prefix)]
+    return _joint_study(record, f"{b} minus {a}", views, facts, tiles, [_single(frame)])
+
+
+def _joint_study(
+    record: AverageRecord | ComparisonRecord,
+    title: str,
+    views: list[View],
+    facts: Mapping[str, list[Fact]],
+    tiles: list[tuple[str, str, str]],
+    legend: list[tuple[str, str]],
+) -> MapStudy:
+    about = [wording.examples_text(record.n_examples, record.metric), wording.metric_name(record.metric)]
+    return MapStudy(
+        title, " · ".join([*about, ", ".join(record.names)]), views[0].reading.words, record.spans, views,
+        facts, tiles, legend, dict(record.identity), topic=title, warning=record.warning, joint=True,
+    )  # fmt: skip
+
+
+def _view(
+    record: SpanRecord, reading: Reading, label: str, scale: Scale, prefix: str, grid: Grid | None = None
+) -> View:
+    """A reading with its drawing: a curve where the spans form a line, or a grid, by default the record's."""
+    draw = partial(grid_map, grid or grid_of(record), scale)
+    if span_order(record.spans) is not None:
+        draw = partial(line_map, line_of_spans(record))
+    return View(reading, label, draw(reading.spoken(record.spans), f"{prefix}{reading.name[0]}"))
+
+
+def _facts(ablation: ReportedAblation, words: Words, beyond: Reading | None) -> dict[str, list[Fact]]:
     """By heading, what is known of each span."""
-    frame, record, results = ablation.record.spans, ablation.record, ablation.results
-    said = record.summary.intact_score
-    intact = "" if said is None else f"intact {score_text(said, words.metric)}"
-    facts: dict[str, list] = {}
-    if not is_distance(words.metric):
-        facts["score"] = [fact(score_text(score, words.metric), intact) for score in frame["score"]]
+    frame, said, results = ablation.record.spans, ablation.record.summary, ablation.results
+    facts: dict[str, list[Fact]] = {}
+    if not wording.is_distance(words.metric):
+        intact = (
+            ""
+            if said.intact_score is None
+            else f"intact {wording.score_text(said.intact_score, words.metric)}"
+        )
+        facts["score"] = [[wording.score_text(score, words.metric), intact] for score in frame["score"]]
     if "p_holm" in frame:
         facts["significance"] = significance(frame)
     if results is not None:
         total = f"of {results.n_examples:,}{_RIGHT_BY.get(results.kind, '')}"
         facts["examples"] = [
-            None if n is None else fact(f"{n[0]:,} newly wrong, {n[1]:,} newly correct", total)
+            None if n is None else [f"{n[0]:,} newly wrong, {n[1]:,} newly correct", total]
             for n in flip_counts(results, frame)
         ]
-    for reading in readings[1:]:
-        facts[reading.name] = [
-            None
-            if value != value
-            else fact(words.amount(value) + (f" ({interval})" if interval else ""), note)
-            for value, interval, note in zip(reading.values, reading.intervals(words), reading.notes or [])
+    if beyond is not None:
+        facts["interaction"] = [
+            None if value != value else [words.amount(value) + (interval and f" ({interval})"), note]
+            for value, interval, note in zip(beyond.values, beyond.intervals, beyond.notes or [])
         ]
-    if parameters := record.summary.layer_parameters:
-        total, kept = (
-            sum(parameters),
-            "kept" if words.study == "kept" else words.removed,
-        )
+    if parameters := said.layer_parameters:
         inside = [sum(parameters[first : last + 1]) for first, last in zip(frame["first"], frame["last"])]
-        facts[kept] = [
-            fact(f"{n:,} parameters", f"{percent_text(100 * n / total)} of the adapters") for n in inside
+        facts["kept" if words.study == "kept" else words.removed] = [
+            [
+                f"{n:,} parameters",
+                f"{wording.percent_text(100 * n / sum(parameters))} of the {words.adapters}",
+            ]
+            for n in inside
         ]
     if "non_monotone" in frame:
         note = f"smaller {words.drop} than a shorter span inside it (simultaneous 95% bound)"
-        facts["note"] = [fact(note) if flag else None for flag in frame["non_monotone"].eq(True)]
+        facts["note"] = [[note, ""] if flag else None for flag in frame["non_monotone"].eq(True)]
     return facts
 
 
 def _switched(record: AblationRecord) -> str:
     """The part of the adapters that was switched; empty for all."""
-    chosen = section_of(record.identity, "settings")
+    chosen, noun = section_of(record.identity, "settings"), Words.of(record).adapters
     sites = {"attention": "attention ", "ffn": "feed-forward "}.get(str(chosen.get("sites")), "")
     layers = chosen.get("layers")
-    own = f"{sites}adapters{f' of layers {layers}' if layers else ''}" if sites or layers else ""
-    return f"{own or 'adapters'} of the {record.stack}" if record.stack else own
+    own = f"{sites}{noun}{f' of layers {layers}' if layers else ''}" if sites or layers else ""
+    return f"{own or noun} of the {record.stack}" if record.stack else own
 
 
 def _tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:
-    said = record.summary
-    if is_distance(words.metric):
-        far = None if said.removed_delta_points is None else -said.removed_delta_points
-        tiles = [(_all_off(record, words), drop_text(far, words.metric), "")]
-    else:
-        tiles = _score_tiles(record, words)
+    """The intact score, that with everything off, that of guessing, and the number of parameters."""
+    said, delta = record.summary, record.summary.removed_delta_points
+    all_off, tiles = f"all {_switched(record) or words.adapters} {words.off}", []
+    change = wording.drop_text(None if delta is None else -delta, words.metric)
+    if wording.is_distance(words.metric):
+        tiles.append((all_off, change, ""))
+    elif said.intact_score is not None:
+        tiles.append(("intact", wording.score_text(said.intact_score, words.metric), ""))
+        if delta is not None:
+            tiles.append((all_off, wording.score_text(said.removed_score, words.metric), change))
+    if said.majority_score is not None and not wording.is_distance(words.metric):
+        tiles.append((said.baseline, wording.score_text(said.majority_score, words.metric), ""))
     if parameters := said.layer_parameters:
         adapted = sum(number > 0 for number in parameters)
         where = f"in {adapted} {'layer' if adapted == 1 else 'layers'}"
@@ -212,31 +273,16 @@ def _tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:
     return tiles
 
 
-def _all_off(record: AblationRecord, words: Words) -> str:
-    done = Words(words.metric, strength=words.strength).done
-    return f"all {_switched(record) or 'adapters'} {done}"
-
-
-def _score_tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:
-    """The intact score, that with everything off, and that of guessing."""
-    said = record.summary
-    tiles = [] if said.intact_score is None else [("intact", score_text(said.intact_score, words.metric), "")]
-    if said.intact_score is not None and said.removed_delta_points is not None:
-        change = drop_text(-said.removed_delta_points, words.metric)
-        removed = score_text(said.removed_score, words.metric)
-        tiles.append((_all_off(record, words), removed, change))
-    if said.majority_score is not None:
-        tiles.append((said.baseline, score_text(said.majority_score, words.metric), ""))
-    return tiles
+def _single(frame: pd.DataFrame) -> tuple[str, str]:
+    return "key-single", "single layer" if (frame["first"] == frame["last"]).any() else "one group"
 
 
 def _legend(frame: pd.DataFrame, words: Words) -> list[tuple[str, str]]:
     """What the marks mean that the drawings themselves do not explain."""
     if span_order(frame) is not None:
         return [("key-dashes", f"tolerated {words.drop}")]
-    single = "single layer" if (frame["first"] == frame["last"]).any() else "one group"
-    best = best_span_text(words.study, words.strength)
-    keys = [("key-single", single), ("key-stairs", f"tolerated {words.drop}"), ("key-badge estimate", best)]
+    best = ("key-badge estimate", words.best_span)
+    keys = [_single(frame), ("key-stairs", f"tolerated {words.drop}"), best]
     return keys + ([("key-badge bound", "the same by the 95% interval")] if "ci_low_points" in frame else [])
 
 
@@ -244,8 +290,10 @@ def _layers(record: AblationRecord, prefix: str, words: Words) -> Html | None:
     """Figure (where there are shares) and table of the single layers."""
     if record.layers is None:
         return None
-    alone, unit = f"{'on' if words.study == 'kept' else words.done} alone", words.unit.strip()
-    frame = _as_drops(record.layers)
+    alone, unit = f"{'on' if words.study == 'kept' else words.off} alone", words.unit.strip()
+    drops = {"alone": "delta_points", "alone_low": "ci_high_points", "alone_high": "ci_low_points"}
+    frame = record.layers
+    frame = frame.assign(**{new: drop_points(frame[old]) for new, old in drops.items() if old in frame})
     to, share = "to (95%)", f"share of the {words.drop}"
     grouped = are_groups(frame)
     one, many = ("group of layers", "groups of layers") if grouped else ("layer", "layers")
@@ -263,27 +311,15 @@ def _layers(record: AblationRecord, prefix: str, words: Words) -> Html | None:
     if record.shares is not None:
         heading = f"Which layers carry the {words.drop}"
         figure = _shares(record, f"{prefix}l", heading)
-    return tag(
-        "section", {"class": "card"}, tag("h3", None, heading), figure, text_table(title, shown, heads)
-    )
+    found = text_table(title, shown, heads)
+    return tag("section", {"class": "card"}, tag("h3", None, heading), figure, found)
 
 
 def _shares(record: AblationRecord, name: str, title: str) -> Html:
     """Each layer's share of the drop, next to its drop alone."""
-
-    def panel(ax: Axes) -> list[tuple[Artist, str]]:
-        attribution(record, ax, legend=False)
-        return legend_entries([record])
-
     size, options = ("large", WIDE) if len(record.spans["last"].unique()) > MANY else ("middle", NARROW)
-    svg = inline(one_panel(panel, options, 0.5, 0.5), name, title)
+    svg = inline(one_panel(partial(draw_shares, [record]), options, 0.5, 0.5), name, title)
     return tag("div", {"class": "scroll figure"}, tag("div", {"class": "view", "data-wide": size}, svg))
-
-
-def _as_drops(layers: pd.DataFrame) -> pd.DataFrame:
-    """The layers with the drop of each alone, positive for the worse, and its interval."""
-    names = {"alone": "delta_points", "alone_low": "ci_high_points", "alone_high": "ci_low_points"}
-    return layers.assign(**{new: drop_points(layers[old]) for new, old in names.items() if old in layers})
 
 
 def _settings(ablation: ReportedAblation) -> dict[str, object]:

@@ -1,4 +1,7 @@
-"""The sections of sweeps and of studies of strengths: the project's figure, and every number behind it."""
+"""The sections of studies without a slider: the project's figures, and every number behind them.
+
+Sweeps, whose runs the script filters, studies of strengths and ranks, races, and maps of layers and modules.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from adapter_probe import wording
+from adapter_probe.analysis.race_tables import race_rows
 from adapter_probe.analysis.study_records import (
+    AblationRecord,
+    RaceRecord,
     RankRecord,
     StrengthRecord,
     StudyRecord,
@@ -17,30 +24,19 @@ from adapter_probe.analysis.study_records import (
 )
 from adapter_probe.analysis.sweeps import SWEEP_POINT, TRADEOFF_POINT, chosen_trials, with_inits
 from adapter_probe.figures import gallery
+from adapter_probe.figures.ablation_words import study_label
 from adapter_probe.figures.curves import FOOT, METHODS, SERIES, marks_of
 from adapter_probe.figures.drawing import Drawing
 from adapter_probe.figures.init_sweep import placed_inits
 from adapter_probe.figures.venues import FigureOptions, Venue
 from adapter_probe.metrics import IN_PERCENT
-from adapter_probe.wording import (
-    amount_text,
-    drop_name,
-    examples_text,
-    layers_text,
-    metric_name,
-    score_axis,
-    score_text,
-    sentence,
-    share_text,
-    signed,
-    strength_text,
-    task_label,
-)
+from adapter_probe.spans import ALL_MODULES
 
 from .maps import inline, places
-from .markup import Html, choice, settings, short_name, table, tag
-from .span_words import NONE
+from .markup import NONE, Html, choice, settings, short_name, table, tag
 
+Curves = SweepRecord | TradeoffRecord | StrengthRecord | RankRecord | RaceRecord | AblationRecord
+"""A study whose figure the page shows: of curves, a race, or a map of layers and modules."""
 WIDE = FigureOptions(Venue("page", 8.5, 8.5, 9.0, 8.5, tallest=40.0, sans=True), formats=("svg",))
 _PHONE = FigureOptions(Venue("phone", 3.9, 3.9, 9.0, 8.5, tallest=80.0, sans=True), formats=("svg",))
 _SPREAD = {
@@ -50,12 +46,8 @@ _SPREAD = {
 }  # fmt: skip
 _SIZE = {"trained_parameters_without_head": "parameters without the head", "percent_of_base": "% of the base"}
 _SWEEP = {
-    "task": "task",
-    "size": "size",
-    "init_std": "initialisation std",
-    "init": "initialisation",
-    **_SPREAD,
-}
+    "task": "task", "size": "size", "init_std": "initialisation std", "init": "initialisation", **_SPREAD,
+}  # fmt: skip
 _TRADEOFF = {"task": "task", "label": "method", **_SIZE, **_SPREAD}
 _AGGREGATE = {
     "label": "method", "n_tasks": "tasks", **_SIZE, "p20_points": "20th percentile",
@@ -74,31 +66,64 @@ _WHOLE = ("trained_parameters_without_head", "best_epoch")
 _SHORT = ("init_std", "learning_rate")
 
 
-def sweep_section(record: SweepRecord | TradeoffRecord, number: int, heading: str) -> Html:
-    """The section of a sweep, which the script only filters."""
-    init = isinstance(record, SweepRecord)
-    points, trials = record.sweep if init else record.tradeoff, _runs(record)
-    about = record.identity.get("study")
-    about = dict(about) if isinstance(about, Mapping) else {}
-    kept = {name: value for name, value in about.items() if name not in ("tasks", "checksum")}
-    filters = None if trials is None else _filters(trials)
-    return tag(
-        "section", {"class": "study sweep", "data-sweep": number, "aria-labelledby": f"sweep-{number}"},
-        tag("header", None, tag("h2", {"id": f"sweep-{number}"}, heading),
-            tag("p", {"class": "note"}, short_name(record.folder))),
-        filters, drawn(record, f"s{number}", lambda one: _runs_over(one, record, trials)),
-        _tables(record, points, trials),
-        settings(kept),
+def curves_title(record: Curves) -> str:
+    """Heading of a study's section, and name in the contents."""
+    if isinstance(record, AblationRecord):
+        return f"{study_label(record)}: {wording.drop_name(record.summary.metric)} by layer and module"
+    if not isinstance(record, (SweepRecord, TradeoffRecord)):
+        task, metric = wording.task_label(record.summary.task), wording.metric_name(record.summary.metric)
+        if isinstance(record, RaceRecord):
+            return f"{task}: race of spans by {metric}"
+        by = "kept directions" if isinstance(record, RankRecord) else "strength"
+        return f"{task}: {metric} by {by} of the adapters"
+    tasks = _points_of(record)["task"].drop_duplicates()
+    what = "initialisation scale" if isinstance(record, SweepRecord) else "trained parameters"
+    names = ", ".join(map(wording.task_label, tasks)) if len(tasks) <= _MOST_NAMED else f"{len(tasks)} tasks"
+    return f"{names}: score by {what}"
+
+
+def curves_section(record: Curves, number: int, heading: str) -> Html:
+    """The section of a study; of a sweep, the script filters the runs, and in others nothing moves."""
+    place, about, warning, more = f"sweep-{number}", short_name(record.folder), None, None
+    named: dict[str, object] = {"class": "study", "aria-labelledby": place}
+    if isinstance(record, (SweepRecord, TradeoffRecord)):
+        trials, noted = _runs(record), record.identity.get("study")
+        named = {"class": "study sweep", "data-sweep": number, "aria-labelledby": place}
+        more = None if trials is None else _filters(trials)
+        figures = drawn(record, f"s{number}", lambda one: _runs_over(one, record, trials))
+        tables, noted = _sweep_tables(record, trials), dict(noted) if isinstance(noted, Mapping) else {}
+        noted = {name: value for name, value in noted.items() if name not in ("tasks", "checksum")}
+    else:
+        said, figures = record.summary, drawn(record, f"s{number}")
+        metric, examples = (
+            wording.metric_name(said.metric),
+            wording.examples_text(said.n_examples, said.metric),
+        )
+        if isinstance(record, RaceRecord):
+            about += f": {said.data or said.split}"
+            more = [tag("p", None, f"{wording.sentence(name)}: {text}.") for name, text in race_rows(said)]
+            tables, noted = _verdicts(record), record.identity
+        elif isinstance(record, AblationRecord):
+            about, warning = f"{about}: {metric} on {said.evaluated}, {examples}", said.warning
+            tables = _cells(record)
+            noted = {"identity": record.identity, "created_with": record.created_with}
+        else:
+            ranked = isinstance(record, RankRecord)
+            about += f": {metric} on {said.data}, {examples}"
+            asked = "How many directions are needed?" if ranked else "Too strong or too weak?"
+            more, tables = tag("p", None, f"{asked} {wording.sentence(said.verdict)}."), _degrees(record)
+            noted = record.identity.get("identity")
+    head = tag(
+        "header", None, tag("h2", {"id": place}, heading), tag("p", {"class": "note"}, about),
+        warning and tag("p", {"class": "warning", "role": "note"}, warning),
     )  # fmt: skip
+    return tag(
+        "section", named, head, more, figures, tables, settings(noted if isinstance(noted, Mapping) else {})
+    )
 
 
-def sweep_title(record: SweepRecord | TradeoffRecord) -> str:
-    """Heading, and name in the contents."""
-    init = isinstance(record, SweepRecord)
-    tasks = (record.sweep if init else record.tradeoff)["task"].drop_duplicates()
-    what = "score by initialisation scale" if init else "score by trained parameters"
-    names = ", ".join(map(task_label, tasks)) if len(tasks) <= _MOST_NAMED else f"{len(tasks)} tasks"
-    return f"{names}: {what}"
+def _points_of(record: SweepRecord | TradeoffRecord) -> pd.DataFrame:
+    return record.sweep if isinstance(record, SweepRecord) else record.tradeoff
 
 
 def drawn(
@@ -136,15 +161,12 @@ def _runs_over(
     drawing: Drawing, record: SweepRecord | TradeoffRecord, trials: pd.DataFrame | None
 ) -> Callable[[], str] | None:
     """Makes a point for every run, below the means and in place of the figure's dots; None if it has none."""
-    if (
-        trials is None
-        or not drawing.stem.startswith(("init-sweep", "tradeoff"))
-        or "aggregate" in drawing.stem
-    ):
+    kind = drawing.stem.startswith(("init-sweep", "tradeoff")) and "aggregate" not in drawing.stem
+    if trials is None or not kind:
         return None
     init = isinstance(record, SweepRecord)
     rows = placed_inits(record.sweep, trials) if isinstance(record, SweepRecord) else trials
-    tasks = list(dict.fromkeys((record.sweep if init else record.tradeoff)["task"]))
+    tasks = list(dict.fromkeys(_points_of(record)["task"]))
     column = "init_std" if init else "trained_parameters"
     axes = drawing.figure.axes[:1] * len(tasks) if init else drawing.figure.axes[: len(tasks)]
     for collection in (own for ax in axes for own in ax.collections):
@@ -162,7 +184,7 @@ def _runs_over(
                 if init and len(tasks) > 1
                 else marks_of(rows["method"])
             )
-            shapes += _points(ax, runs, column, score_axis(metric)[0], own)
+            shapes += _points(ax, runs, column, wording.score_axis(metric)[0], own)
         return tag("g", {"class": "runs", "role": "listbox", "aria-label": "runs"}, shapes)
 
     return points
@@ -182,22 +204,19 @@ def _points(ax: Axes, runs: pd.DataFrame, column: str, factor: float, marks: Map
     for (x, y), (_, run) in zip(at, runs.iterrows()):
         colour = marks[run["method"]].colour if run["method"] in marks else "#666666"
         kind = "run" + (" chosen" if run["chosen"] else "") + (" lost" if pd.isna(run["score"]) else "")
-        shape = {"cx": f"{x:g}", "cy": f"{y:g}", "r": "2.2", "stroke": colour, "fill": colour}
-        shapes.append(
-            tag(
-                "circle",
-                {"class": kind, "role": "option", "aria-label": _run_text(run), **shape, **_data(run)},
-            )
+        told = [
+            f"{_TRIALS[name]} {cell_text(name, run[name], None)}"
+            for name in (*_FILTERS, "epochs")
+            if name in run and pd.notna(run[name])
+        ]
+        score = (
+            "diverged" if pd.isna(run["score"]) else wording.score_text(float(run["score"]), run["metric"])
         )
+        label = f"{score}: {', '.join(told)}" + ("" if run["chosen"] else "; not in the mean")
+        shape = {"cx": f"{x:g}", "cy": f"{y:g}", "r": "2.2", "stroke": colour, "fill": colour}
+        named = {"class": kind, "role": "option", "aria-label": label}
+        shapes.append(tag("circle", {**named, **shape, **_data(run)}))
     return shapes
-
-
-def _run_text(run: pd.Series) -> str:
-    """A run in words, for its point."""
-    heads = {name: _TRIALS[name] for name in (*_FILTERS, "epochs") if name in run and pd.notna(run[name])}
-    told = [f"{head} {cell_text(name, run[name], None)}" for name, head in heads.items()]
-    score = "diverged" if pd.isna(run["score"]) else score_text(float(run["score"]), run["metric"])
-    return f"{score}: {', '.join(told)}" + ("" if run["chosen"] else "; not in the mean")
 
 
 def _data(run: pd.Series) -> dict[str, str]:
@@ -216,25 +235,22 @@ def _filters(trials: pd.DataFrame) -> Html | None:
         values = trials[name].dropna().sort_values().unique() if name in trials else []
         texts = list(dict.fromkeys(cell_text(name, value, None) for value in values))
         if len(texts) > 1:
-            picks.append(
-                choice(name.replace("_", "-"), _TRIALS[name], [("", "all"), *((t, t) for t in texts)])
-            )
+            options = [("", "all"), *((text, text) for text in texts)]
+            picks.append(choice(name.replace("_", "-"), _TRIALS[name], options))
     said = "The points are runs; the lines and the means are those of all runs."
     readout = tag("p", {"class": "readout", "aria-live": "polite"}, "Point at a run to see its settings.")
     note = tag("p", {"class": "note"}, tag("b", {"class": "count"}), f" of {len(trials):,} runs. {said}")
     return tag("div", {"class": "card run-filters"}, tag("div", {"class": "filters"}, picks), note, readout)
 
 
-def _tables(
-    record: SweepRecord | TradeoffRecord, points: pd.DataFrame, trials: pd.DataFrame | None
-) -> list[Html]:
-    init = isinstance(record, SweepRecord)
-    found = [text_table(f"{len(points)} points as a table", points, _SWEEP if init else _TRADEOFF)]
-    if not init and record.aggregate is not None:
-        found.append(
-            text_table("Over all tasks, in points relative to full fine-tuning", record.aggregate, _AGGREGATE)
-        )
-    if not init and record.sizes is not None:
+def _sweep_tables(record: SweepRecord | TradeoffRecord, trials: pd.DataFrame | None) -> list[Html]:
+    points = _points_of(record)
+    heads = _SWEEP if isinstance(record, SweepRecord) else _TRADEOFF
+    found = [text_table(f"{len(points)} points as a table", points, heads)]
+    if isinstance(record, TradeoffRecord) and record.aggregate is not None:
+        title = "Over all tasks, in points relative to full fine-tuning"
+        found.append(text_table(title, record.aggregate, _AGGREGATE))
+    if isinstance(record, TradeoffRecord) and record.sizes is not None:
         heads = {name: name.replace("_", " ") for name in record.sizes}
         found.append(text_table("Adapter sizes over all tasks, scores × 100", record.sizes, heads))
     if trials is not None:
@@ -271,57 +287,61 @@ def cell_text(name: str, value: object, metric: str | None) -> str:
         return value
     number = float(value)  # type: ignore[arg-type]
     if name in _SCORES:
-        return score_text(number, metric)
+        return wording.score_text(number, metric)
     if name == "sem":
         return f"{100 * number:.2f}" if metric is None or metric in IN_PERCENT else f"{number:.3f}"
     if name.startswith("p_"):
         return "< 0.001" if number < 0.001 else f"{number:.3f}"
     if name.endswith("_points"):
-        return signed(number, 2)
+        return wording.signed(number, 2)
     if name == "percent_of_base":
-        return share_text(number)
+        return wording.share_text(number)
     if name in _SHORT:
         return f"{number:.3g}"
     return f"{number:,.0f}" if number.is_integer() or name in _WHOLE else f"{100 * number:.1f}"
 
 
-def degree_section(record: StrengthRecord | RankRecord, number: int, heading: str) -> Html:
-    """The section of a study of strengths or ranks; nothing in it moves."""
-    said, asked = record.summary, "Too strong or too weak?"
-    if isinstance(record, RankRecord):
-        asked = "How many directions are needed?"
-    on = f"{metric_name(said.metric)} on {said.data}, {examples_text(said.n_examples, said.metric)}"
-    about = record.identity.get("identity")
-    return tag(
-        "section", {"class": "study", "aria-labelledby": f"sweep-{number}"},
-        tag("header", None, tag("h2", {"id": f"sweep-{number}"}, heading),
-            tag("p", {"class": "note"}, f"{short_name(record.folder)}: {on}")),
-        tag("p", None, f"{asked} {sentence(said.verdict)}."),
-        drawn(record, f"s{number}"), _table(record),
-        settings(about if isinstance(about, Mapping) else {}),
-    )  # fmt: skip
+def _amounts(row: Mapping[str, float], metric: str | None, *names: str) -> list[str]:
+    """Columns of changes of a row, as drops with their unit."""
+    drops = [-row.get(name, float("nan")) for name in names]
+    return [NONE if drop != drop else wording.amount_text(drop, metric) for drop in drops]
 
 
-def degree_title(record: StrengthRecord | RankRecord) -> str:
-    """Heading, and name in the contents."""
-    said = record.summary
-    by = "kept directions" if isinstance(record, RankRecord) else "strength"
-    return f"{task_label(said.task)}: {metric_name(said.metric)} by {by} of the adapters"
-
-
-def _table(record: StrengthRecord | RankRecord) -> Html:
-    ranked = isinstance(record, RankRecord)
+def _degrees(record: StrengthRecord | RankRecord) -> Html:
     frame = record.ranks if isinstance(record, RankRecord) else record.strengths
-    metric = record.summary.metric
-    rows = []
+    name, intact = (
+        ("rank", "all directions") if isinstance(record, RankRecord) else ("strength", "strength 1")
+    )
+    metric, rows = record.summary.metric, []
     for row in frame.to_dict("records"):
-        where = "all" if row["whole"] else layers_text(row["first"], row["last"])
+        where = "all" if row["whole"] else wording.layers_text(row["first"], row["last"])
         stack = f" of the {row['stack']}" if row.get("stack") and not row["whole"] else ""
-        ends = [-row[name] for name in ("delta_points", "ci_high_points", "ci_low_points")]
-        amounts = [NONE if end != end else amount_text(end, metric) for end in ends]
-        degree = str(row["rank"]) if ranked else strength_text(row["strength"])
-        own = [f"{where}{stack}", degree, score_text(row["score"], metric)]
-        rows.append([*own, *amounts])
-    change = f"{drop_name(metric)} against {'all directions' if ranked else 'strength 1'}"
-    heads = ["adapters", "rank" if ranked else "strength", "score", change, "from", "to (95%)"]
+        degree = str(row["rank"]) if name == "rank" else wording.strength_text(row["strength"])
+        amounts = _amounts(row, metric, "delta_points", "ci_high_points", "ci_low_points")
+        rows.append([f"{where}{stack}", degree, wording.score_text(row["score"], metric), *amounts])
+    heads = ["adapters", name, "score", f"{wording.drop_name(metric)} against {intact}", "from", "to (95%)"]
     return table(f"{len(rows)} scores as a table", heads, rows)
+
+
+def _verdicts(record: RaceRecord) -> Html:
+    metric, rows = record.summary.metric, []
+    for row in record.spans.to_dict("records"):
+        amounts = _amounts(row, metric, "delta_points", "bound_high_points", "bound_low_points")
+        verdict = [wording.layers_text(row["first"], row["last"]), row["decision"], f"{row['n_examples']:,}"]
+        rows.append([*verdict, *amounts])
+    drop = wording.drop_name(metric)
+    heads = ["adapters", "verdict", "examples", f"{drop} on these", f"{drop} on all from", "to"]
+    return table(f"{len(rows)} verdicts as a table", heads, rows)
+
+
+def _cells(record: AblationRecord) -> Html:
+    metric, rows = record.summary.metric, []
+    for row in record.spans.to_dict("records"):
+        module = "all modules" if row["module"] == ALL_MODULES else row["module"]
+        amounts = _amounts(row, metric, "delta_points", "ci_high_points", "ci_low_points")
+        holm = f"{row['p_holm']:.3f}" if row.get("p_holm", float("nan")) >= 0 else NONE
+        of = [f"{module} of the {row['stack']}" if "stack" in row else module]
+        of += [wording.span_text(row["first"], row["last"]), wording.score_text(row["score"], metric)]
+        rows.append([*of, *amounts, holm])
+    heads = ["module", "layers", "score", wording.drop_name(metric), "from", "to (95%)", "Holm p"]
+    return table(f"{len(rows)} cells as a table", heads, rows)

@@ -17,19 +17,18 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
-from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
 
 from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.removable import tolerance_border
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.figures import style
+from adapter_probe.figures.attribution import interaction_label, interaction_map
 from adapter_probe.figures.grid import NUMBER, Cells
-from adapter_probe.figures.interactions import interaction_label, interaction_map
 from adapter_probe.figures.layout import fit_height, legend_below, new_figure
-from adapter_probe.figures.levels import DivergingScale, Scale, draw_colorbar
+from adapter_probe.figures.levels import Scale, draw_colorbar
+from adapter_probe.figures.span_curve import SpanLine, draw_line, line_entries
 from adapter_probe.figures.span_grid import Grid, draw
-from adapter_probe.figures.span_line import SpanLine, draw_line, line_entries
 from adapter_probe.figures.venues import FigureOptions, Venue
 
 from .markup import Html, plain, tag
@@ -192,64 +191,34 @@ def _rounded(number: re.Match) -> str:
     return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
 
-_WIDTH, MANY, _PER_LAYER = (
-    5.2,
-    14,
-    0.24,
-)  # inches; layers that fit into them, and the room of each further one
+_WIDTH, MANY = 5.2, 14  # inches; layers that fit into them
+_PER_LAYER = 0.24  # inches: the room of each further one
 _PAGE = Venue("page", _WIDTH, _WIDTH, 9.0, 9.0, tallest=40.0, sans=True)
 NARROW = FigureOptions(_PAGE, formats=("svg",))
 
 
 @dataclass(frozen=True, eq=False)
-class View:
-    """One drawing of all spans.
+class Map:
+    """A drawing of all spans.
 
     Attributes:
-        name: ``drop``, ``interaction``, ``difference`` or ``spread``.
-        label: the words that choose it.
         svg: the drawing, with an element of class ``cell`` over every span.
         line_at: the tolerance line as an SVG path at a number of points; None where there is none.
         bar_at: its place on the colour bar, likewise.
     """
 
-    name: str
-    label: str
     svg: Html
     line_at: Callable[[float], str] | None = None
     bar_at: Callable[[float], float] | None = None
 
 
-def drop_view(name: str, label: str, grid: Grid, scale: Scale, labels: Sequence[str], prefix: str) -> View:
-    """A grid of drops, of their spread or of their differences.
+def line_map(line: SpanLine, labels: Sequence[str], prefix: str) -> Map:
+    """Spans that form a line, as a curve.
 
     Args:
-        label: the words that choose it.
         labels: what each span says to those who do not see it.
+        prefix: begins all ids inside.
     """
-
-    def paint(ax: Axes) -> None:
-        draw(grid, ax, tolerance=0.0, notes=True, scale=scale)
-
-    return _grid_view(
-        name, label, grid.frame, paint, scale, grid.label, labels, prefix, grid.shows == "drops"
-    )
-
-
-def interaction_view(
-    record: AblationRecord, scale: DivergingScale, labels: Sequence[str], prefix: str
-) -> View:
-    """The grid of an ablation's interactions; arguments as of `drop_view`."""
-
-    def paint(ax: Axes) -> None:
-        interaction_map(record, ax, colorbar=False, scale=scale)
-
-    label = interaction_label(record.summary.metric)
-    return _grid_view("interaction", "interaction", record.spans, paint, scale, label, labels, prefix, False)
-
-
-def line_view(name: str, label: str, line: SpanLine, labels: Sequence[str], prefix: str) -> View:
-    """Spans that form a line, as a curve; arguments as of `drop_view`."""
     with style.paper_style(_PAGE):
         figure = new_figure(_WIDTH, _WIDTH)
         ax = figure.add_subplot()
@@ -264,21 +233,36 @@ def line_view(name: str, label: str, line: SpanLine, labels: Sequence[str], pref
         corners = places(ax, [(x, y) for x in edges for y in (low, high)]).reshape(-1, 2, 2)
         boxes = [(a[1][0], a[1][1], b[0][0] - a[0][0], a[0][1] - a[1][1]) for a, b in pairwise(corners)]
         shapes = [_cell(box, row, labels[row], "option") for row, box in enumerate(boxes)]
-        return _over(
-            tag("g", {"class": "cells", "role": "listbox", "aria-label": line.label}, shapes), "dashes"
-        )
+        cells = tag("g", {"class": "cells", "role": "listbox", "aria-label": line.label}, shapes)
+        return _over(cells, "dashes")
 
     def line_at(tolerance: float) -> str:
         (left, y), (right, _) = places(ax, [(-0.6, tolerance), (len(line.frame) - 0.4, tolerance)])
         return f"M{left:g} {y:g}H{right:g}" if low <= tolerance <= high else ""
 
-    svg = inline(figure, prefix, line.label, over)
-    return View(name, label, svg, line_at if line.shows == "drops" else None)
+    return Map(inline(figure, prefix, line.label, over), line_at if line.shows == "drops" else None)
 
 
-def _grid_view(
-    name: str,
-    label: str,
+def grid_map(grid: Grid, scale: Scale, labels: Sequence[str], prefix: str) -> Map:
+    """A grid of drops, of their spread or of their differences; arguments as of `line_map`."""
+
+    def paint(ax: Axes) -> None:
+        draw(grid, ax, tolerance=0.0, notes=True, scale=scale)
+
+    return _map(grid.frame, paint, scale, grid.label, labels, prefix, grid.shows == "drops")
+
+
+def interaction_grid(record: AblationRecord, scale: Scale, labels: Sequence[str], prefix: str) -> Map:
+    """The grid of an ablation's interactions; arguments as of `line_map`."""
+
+    def paint(ax: Axes) -> None:
+        interaction_map(record, ax, colorbar=False, scale=scale)
+
+    label = interaction_label(record.summary.metric)
+    return _map(record.spans, paint, scale, label, labels, prefix, False)
+
+
+def _map(
     frame: pd.DataFrame,
     paint: Callable[[Axes], None],
     scale: Scale,
@@ -286,7 +270,7 @@ def _grid_view(
     labels: Sequence[str],
     prefix: str,
     has_line: bool,
-) -> View:
+) -> Map:
     cells = Cells.of(frame)
     with style.paper_style(_PAGE):
         width = _WIDTH + _PER_LAYER * max(0, len(cells.lasts) - MANY)
@@ -299,17 +283,18 @@ def _grid_view(
     def over() -> str:
         corners = places(ax, cells.squares(np.ones(len(frame), bool)).reshape(-1, 2)).reshape(-1, 4, 2)
         low, high = corners.min(axis=1), corners.max(axis=1)
-        shapes = [
-            _cell((*low[row], *(high[row] - low[row])), row, labels[row], "gridcell")
-            for row in range(len(frame))
-        ]
+        boxes = np.concatenate([low, high - low], axis=1)
+        shapes = [_cell(box, row, labels[row], "gridcell") for row, box in enumerate(boxes)]
         lines = [
             tag("g", {"role": "row"}, [shapes[i] for i in np.flatnonzero(cells.positions[:, 0] == row)])
             for row in range(len(cells.firsts))
         ]
-        mark = [_bar_mark(bar)] if has_line else []
         grid = tag("g", {"class": "cells", "role": "grid", "aria-label": bar_label}, lines)
-        return _over(grid, "stairs" if has_line else "") + "".join(mark)
+        if not has_line:
+            return _over(grid, "")
+        (_, top), (_, foot) = places(bar.ax, [(0.0, end) for end in bar.ax.get_ylim()])
+        mark = _twice({"d": f"M0 {top:g}V{foot:g}"})
+        return _over(grid, "stairs") + tag("g", {"class": "bar-mark"}, mark)
 
     def line_at(tolerance: float) -> str:
         edges = tolerance_border(cells.matrix(drop_points(frame["delta_points"])), tolerance)
@@ -320,30 +305,25 @@ def _grid_view(
         return float(places(bar.ax, [(min(tolerance, scale.edges[-1]), 0.0)])[0][0])
 
     svg = inline(figure, prefix, bar_label, over)
-    return View(name, label, svg, line_at if has_line else None, bar_at if has_line else None)
+    return Map(svg, line_at, bar_at) if has_line else Map(svg)
 
 
-def _bar_mark(bar: Colorbar) -> Html:
-    (_, top), (_, foot) = places(bar.ax, [(0.0, end) for end in bar.ax.get_ylim()])
-    lines = [
-        tag("path", {"d": f"M0 {top:g}V{foot:g}", "stroke": colour, "stroke-width": width})
+def _twice(attributes: Mapping[str, object]) -> list[Html]:
+    """A line with a halo in the colour of the ground."""
+    return [
+        tag("path", {**attributes, "stroke": colour, "stroke-width": width})
         for colour, width in ((GROUND, 3.4), (INK, 1.7))
     ]
-    return tag("g", {"class": "bar-mark"}, lines)
 
 
 def _cell(box: Sequence[float], row: int, label: str, role: str) -> Html:
-    x, y, width, height = (f"{side:.1f}" for side in box)
-    shape = {"x": x, "y": y, "width": width, "height": height}
+    shape = {key: f"{side:.1f}" for key, side in zip(("x", "y", "width", "height"), box)}
     return tag("rect", {"class": "cell", "role": role, "aria-label": label, "data-row": row, **shape})
 
 
 def _over(cells: Html, kind: str) -> Html:
     """The tolerance line, the marks of the best spans, the cells to point at, and the frame of one cell."""
-    lines = [
-        tag("path", {"class": f"limit {kind}", "fill": "none", "stroke": colour, "stroke-width": width})
-        for colour, width in ((GROUND, 3.4), (INK, 1.7))
-    ]
+    lines = _twice({"class": f"limit {kind}", "fill": "none"})
     tick = tag("path", {"d": "M-2 .1L-.6 1.6L2.2 -1.5", "fill": "none"})
     badges = [
         tag("g", {"class": f"badge {kind}", "hidden": True}, tag("circle", {"r": "4.4"}), tick)

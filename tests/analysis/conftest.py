@@ -42,7 +42,7 @@ def make_results() -> Callable[..., AblationResults]:
             kind=kind,
             label_names=tuple("abcdef"[:n_labels]) if n_labels > 1 else (),
             identity={"seed": seed},
-            settings={"task": "made up", "split": "validation"},
+            settings={"task": "made up", "split": "validation", "complement": complement},
         )
 
     return make

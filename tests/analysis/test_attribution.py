@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from span_tables import span_grid
 
@@ -48,7 +48,6 @@ def grids(n: int):
     )
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 6).flatmap(grids))
 def test_shares_are_the_shapley_value_on_the_chain(drops):
     np.testing.assert_allclose(shares(drops), shapley(drops), atol=1e-9)

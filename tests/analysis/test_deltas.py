@@ -68,7 +68,6 @@ def test_the_rows_that_others_are_read_against(make_results, sites, complement):
     results = make_results(3, sites=sites, complement=complement)
     assert results.row_names[deltas.intact_row(results)] == "intact"
     assert results.row_names[deltas.removed_row(results)] == ("none" if complement else "0-2")
-    assert deltas.study_kind(results) == ("kept" if complement else "ablated")
 
 
 def test_without_an_intact_row_there_is_nothing_to_compare_with(make_results):

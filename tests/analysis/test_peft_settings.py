@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter_probe.analysis.notable_spans import SpanDrop
@@ -25,7 +25,6 @@ def test_the_layers_that_stay():
     assert read(layers_to_transform([1, 3, 5], Span(0, 3))) == {"layers_to_transform": [5]}
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(-50, 50), min_size=1, max_size=40), st.integers(1, 64))
 def test_ranks_keep_the_budget_and_the_order(shares: list[float], rank: int):
     ranks = list(read(rank_pattern(range(len(shares)), shares, rank))["rank_pattern"].values())

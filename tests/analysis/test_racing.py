@@ -11,6 +11,7 @@ import pytest
 from docs_scripts import module
 from refusals import names
 
+from adapter_probe.ablation_settings import RaceSettings
 from adapter_probe.analysis.confidence_sequences import FRACTIONS, Evidence, mean_bounds
 from adapter_probe.analysis.race_tables import race_table
 from adapter_probe.analysis.racing import (
@@ -26,7 +27,6 @@ from adapter_probe.analysis.racing import (
     round_ends,
 )
 from adapter_probe.errors import ResultsError
-from adapter_probe.race_settings import RaceSettings
 
 POPULATION = (1.0, 0.0, 0.0, -1.0, 0.5, 1.0, 0.0)
 ORDERS = np.array(list(itertools.permutations(POPULATION)))
@@ -175,13 +175,18 @@ def test_a_span_without_finite_outputs_has_no_verdict(cola):
     assert (least.decisions == CHOSEN).sum() == 3
 
 
-@pytest.mark.parametrize("name", ["SST-2, MPNet", "MNLI, gte-small", "ARC-Easy, SmolLM2"])
+@pytest.mark.parametrize(
+    "name",
+    ["SST-2, MPNet", "MNLI, gte-small", "ARC-Easy, SmolLM2", "airline, MiniLM", "BLiMP, SmolLM2, suffixes"],
+)
 def test_recorded_studies_are_found_again_from_their_tables(name, simulation):
     import pandas as pd
     from scipy.stats import binomtest
 
-    path = simulation.STUDIES / simulation.RECORDED[name]
+    path = simulation.STUDIES / (simulation.RECORDED | simulation.OTHERS)[name]
     study, frame = simulation.recorded(name, path), pd.read_csv(path)
+    if "grid" in frame:
+        frame = frame[frame["grid"] == "airline"]
     assert study.drops == pytest.approx(-frame["delta_points"] * frame["n_examples"] / 100)
     for row, costs in zip(frame["p_value"], study.costs):
         lost, won = int((costs == 1).sum()), int((costs == -1).sum())

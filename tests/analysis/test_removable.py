@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from adapter_probe.analysis.notable_spans import notable_spans
 from adapter_probe.analysis.removable import (
@@ -17,8 +19,8 @@ from adapter_probe.analysis.removable import (
     non_monotone,
     random_halves,
     removable_table,
-    restrict_to_examples,
     spans_with_adapters,
+    tolerance_border,
     tolerance_steps,
 )
 from adapter_probe.spans import contiguous_spans
@@ -98,7 +100,7 @@ def test_halves_have_no_example_in_common(make_results, n_examples):
     chosen, judged = random_halves(results)
     assert (len(chosen), sorted([*chosen, *judged])) == (n_examples // 2, list(range(n_examples)))
     assert chosen.tolist() == sorted(chosen) != list(range(len(chosen)))
-    half = restrict_to_examples(results, judged)
+    half = results.of_examples(judged)
     np.testing.assert_array_equal(half.predictions, results.predictions[:, judged])
     np.testing.assert_array_equal(half.scored_with, results.scored_with[judged])
     paragraphs = np.arange(n_examples) // 3  # of three questions each
@@ -174,3 +176,50 @@ def test_what_is_undefined_is_not_compared():
     drops[4], resampled[:, 4] = math.nan, math.nan
     assert not non_monotone(SPANS, drops, resampled)[4]
     assert not non_monotone(SPANS, np.full(len(SPANS), math.nan), resampled * math.nan).any()
+
+
+def test_every_array_is_restricted_to_the_examples(make_results):
+    """Also the log-likelihoods by a reference model."""
+    pairs = replace(
+        make_results(2, n_labels=2), kind="pairwise", metric="margin", label_names=(),
+        scored_with=np.ones(40, np.int64), reference=np.arange(80.0).reshape(40, 2),
+    )  # fmt: skip
+    chosen = np.array([3, 17])
+    half = pairs.of_examples(chosen)
+    np.testing.assert_array_equal(half.reference, pairs.reference[chosen])
+    np.testing.assert_array_equal(half.predictions, pairs.predictions[:, chosen])
+
+
+grids = st.tuples(st.integers(1, 8), st.integers(1, 8)).flatmap(
+    lambda shape: hnp.arrays(float, shape, elements=st.sampled_from([-2.0, 0.0, 1.0, 1.001, 7.0, np.nan]))
+)
+
+
+def border_by_brute_force(drops: np.ndarray, tolerance: float) -> Counter:
+    """Ask of every pair of cells whether they touch and whether the tolerance parts them."""
+    found = Counter()
+    cells = [(r, c) for r, c in np.ndindex(drops.shape) if not np.isnan(drops[r, c])]
+    for r, c in cells:
+        for other_r, other_c in cells:
+            parted = (drops[r, c] <= tolerance) and not (drops[other_r, other_c] <= tolerance)
+            if parted and abs(r - other_r) + abs(c - other_c) == 1:
+                corners = {(x, y) for x in (c, c + 1) for y in (r, r + 1)}
+                shared = {(x, y) for x in (other_c, other_c + 1) for y in (other_r, other_r + 1)}
+                found[tuple(sorted(corners & shared))] += 1
+    return found
+
+
+@given(grids, st.sampled_from([0.0, 1.0, 5.0, 50.0]))
+def test_it_parts_within_from_beyond_and_nothing_else(drops, tolerance):
+    edges = tolerance_border(drops, tolerance)
+    assert Counter(tuple(sorted(edge)) for edge in edges) == border_by_brute_force(drops, tolerance)
+
+
+def test_of_the_published_shape():
+    drops = np.array([[1.2, 0.4, 3.0], [np.nan, 0.3, 1.0], [np.nan, np.nan, 1.5]])
+    assert set(tolerance_border(drops, 1.0)) == {
+        ((1, 0), (1, 1)),
+        ((2, 0), (2, 1)),
+        ((2, 1), (3, 1)),
+        ((2, 2), (3, 2)),
+    }

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 from refusals import names, value_of
 
-from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.data_comparison import DataComparisonRecord
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord, DataComparisonRecord
 from adapter_probe.analysis.groups import GroupScores
 from adapter_probe.analysis.notable_spans import LayerDrop, ModuleDrop, SpanDrop
 from adapter_probe.analysis.summary import AblationSummary

@@ -9,10 +9,9 @@ import pytest
 from training_models import load_plain, moved, with_method
 from trainings import short_task  # noqa: F401 (a fixture)
 
-from adapter_probe.checkpoints.base import load_tokenizer
-from adapter_probe.checkpoints.description import Description
 from adapter_probe.checkpoints.identity import tokenizer_parts
-from adapter_probe.checkpoints.native import save_checkpoint
+from adapter_probe.checkpoints.native import Description, save_checkpoint
+from adapter_probe.checkpoints.tokenizer import load_tokenizer
 from adapter_probe.data.tasks import find_task
 from adapter_probe.models.methods import Adapters, Method
 from adapter_probe.training.model import TrainingModel

@@ -71,6 +71,8 @@ OF_NATIVE = [
     (ABOUT, {"task.metric": "bleu"}, "bleu", "accuracy", "mcc"),
     (ABOUT, {"task.kind": "sorting"}, "sorting", "classification", "regression"),
     (ABOUT, {"task.label_names": ["one"]}, "one", "label_names"),
+    (ABOUT, {"task.label_names": ["positive", "negative"]}, "label_names"),
+    (ABOUT, {"method.activation": "relu"}, "method"),
     (ABOUT, {"task.columns.text": None}, "columns", "text"),
     (ABOUT, {"max_length": "forty"}, "max_length", "forty"),
     (ABOUT, {"max_length": 0}, "max_length", "0"),
@@ -118,11 +120,18 @@ OF_BASES = [
     (CONFIG, {"hidden_size": "wide"}, "hidden_size", "config.json", '"wide"', "at least 1"),
     (CONFIG, {"hidden_size": -4}, "hidden_size", "config.json", "-4"),
     (CONFIG, {"num_attention_heads": 5}, "weights", "hidden size (32)", "attention heads (5)"),
-    (CONFIG, {"num_attention_heads": 2}),
+    *(
+        (CONFIG, {name: value}, "config.json", f"{name}: ", str(value))
+        for name, value in {
+            "num_attention_heads": 2,
+            "hidden_act": "relu",
+            "layer_norm_eps": 1e-5,
+            "position": "other",
+        }.items()
+    ),
     (CONFIG, {"num_attention_heads": 0}, "num_attention_heads", "config.json", "0"),
     (CONFIG, {"num_hidden_layers": -1}),
     (CONFIG, {"hidden_act": "no-such-function"}, "'no-such-function'"),
-    (CONFIG, {"hidden_act": "relu"}),
     (CONFIG, {"is_decoder": True}, "bert", "decoder"),
     (CONFIG, {"dtype": "nonsense"}, "dtype", "config.json", '"nonsense"'),
     (CONFIG, {"torch_dtype": 3}, "torch_dtype", "config.json", "3"),
@@ -149,6 +158,7 @@ OF_BASES = [
     *((file, PIPE, "pipe", "regular file") for file in (WEIGHTS, TOKENIZER, "base/chat_template.jinja")),
 ]
 FILE = "adapter_config.json"
+LAYER = "base_model.model.bert.encoder.layer.1"
 VALUES = "attention.self.query", "attention.self.value"
 OF_PEFT = [
     *((FILE, {"lora_alpha": value}, "lora_alpha") for value in (LACKS, [3])),
@@ -173,6 +183,13 @@ OF_PEFT = [
     (FILE, {"peft_type": ["LORA"]}, "peft_type", '["LORA"]', "string"),
     (FILE, {"peft_type": None}),
     (FILE, {"peft_type": "PREFIX_TUNING"}, '"PREFIX_TUNING"'),
+    *((FILE, {"peft_type": name}, f'"{name}"') for name in ("XLORA", "HYPERLORA")),
+    (FILE, {"use_rslora": "yes"}, "use_rslora", '"yes"'),
+    (FILE, {"r": -1}, "PEFT"),
+    (FILE, {"target_modules": ["nothing"]}, "PEFT"),
+    (FILE, {"megatron_config": {"a": 1}}, "Megatron"),
+    (FILE, {"alora_invocation_tokens": [1]}, "activated LoRA"),
+    *((FILE, {"init_lora_weights": name}, f'"{name}"') for name in ("pissa_niter_4", "olora")),
     (FILE, {"new_way": "fast"}, '"new_way", "fast"', LIBRARY),
     (FILE, {"new_way": 0}, '"new_way", 0', LIBRARY),
     (FILE, {"target_modules": ["query"]}, "layer.0.attention.self.value.lora_A.weight", "5 more", LIBRARY),
@@ -195,6 +212,9 @@ OF_PEFT = [
     (FILE, {"eva_config": "x"}),
     *((name, POINTER, "git lfs pull") for name in (FILE, "adapter_model.safetensors")),
     ("adapter_model.safetensors", cast(torch.int32), "int32", "floating-point"),
+    ("adapter_model.safetensors", lacking(f"{LAYER}.attention.self.query.lora_A.weight"), "lacks", LAYER),
+    ("adapter_model.safetensors", other("base_model.model.extra.lora_A.weight", 2, 2), "contains", "extra"),
+    ("adapter_model.safetensors", other(f"{LAYER}.output.LayerNorm.weight", 16), LAYER, "base"),
     ("adapter_model.safetensors", cast(torch.bool), "bool", "floating-point"),
     (
         "adapter_model.safetensors",

@@ -10,8 +10,9 @@ import torch
 from refusals import naming
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 
-from adapter_probe.checkpoints.any_base import AnyLoaded, choose_class, load_any_base
+from adapter_probe.checkpoints.base import AnyLoaded, load_any_base
 from adapter_probe.checkpoints.base_config import find_any_base
+from adapter_probe.checkpoints.model_class import choose_class
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.methods import FullFineTuning
 from adapter_probe.training.own_methods import load_base

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,15 @@ import pytest
 import torch
 from exact import Float64, assert_close_in_float32, assert_close_in_float64, to_float64
 from mask_loop import read
-from refusals import names
+from peft_cases import base_of, texts
+from refusals import names, naming
+from safetensors.torch import load_file, save_file
 from tiers import slow_unless
 
+from adapter_probe.checkpoints.base import SharedBase, load_any_base
+from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.shared import SharedBase
-from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
+from adapter_probe.errors import CheckpointError
 from adapter_probe.replay.replay import Replay
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -23,17 +27,6 @@ CASES = sorted(
     path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("adapterhub/*/expected.npz")
 )
 PEFT = sorted(path.parent.name for path in FIXTURES.glob("peft/*/expected.npz"))
-
-
-def base_of(folder: Path) -> str:
-    config = json.loads((folder / "adapter_config.json").read_text())
-    name = config.get("model_name") or config["base_model_name_or_path"]
-    return str(FIXTURES / "bases" / name.rpartition("/")[2])
-
-
-def texts() -> Encoded:
-    ids = json.loads((FIXTURES / "texts.json").read_text())
-    return encoded_with_fingerprint(tuple(np.array(text, dtype=np.int64) for text in ids), None)
 
 
 def own_forward(base: torch.nn.Module, ids: np.ndarray) -> np.ndarray:
@@ -132,7 +125,7 @@ def test_on_one_base_in_memory_each_is_what_it_is_alone(base: str):
     shared: dict[str, SharedBase] = {}
 
     def logits(case: str, shared: SharedBase | None) -> np.ndarray:
-        opened = open_any(FIXTURES / case, base, shared=shared)
+        opened = open_any(FIXTURES / case, base, load=shared.load if shared else load_any_base)
         model, sites = opened.model, 2 * opened.description.base.n_layers
         masks = np.tri(sites + 1, sites, dtype=bool)
         inputs = [{"input_ids": torch.from_numpy(ids)[None]} for ids in texts().input_ids]
@@ -159,3 +152,55 @@ def test_labels_are_the_checkpoints():
     assert opened.description.task.label_names == ("bad", "fair", "good")
     assert opened.description.task.kind == "classification"
     assert opened.description.max_length == 24
+
+
+# --- causal language models
+
+PREFIXES = {"gpt2": "transformer", "llama": "model", "mistral": "model"}
+CAUSAL = sorted(path.parent.name for path in FIXTURES.glob("causal/*/logits.npz"))
+
+
+@pytest.fixture
+def causal_base(tmp_path: Path) -> Callable[[str], str]:
+    """``causal_base(family) -> folder``: the fixtures' base under the names of a causal model.
+
+    The files hold the encoder alone: GPT-2's output embedding is tied to the input embedding. That of the
+    others is 0 here, so that only the one in the adapters' heads makes logits.
+    """
+
+    def make(family: str) -> str:
+        folder = Path(shutil.copytree(FIXTURES / "bases" / family, tmp_path / family))
+        plain = load_file(folder / "model.safetensors")
+        tensors = {f"{PREFIXES[family]}.{name}": tensor for name, tensor in plain.items()}
+        if family != "gpt2":
+            tensors["lm_head.weight"] = torch.zeros_like(plain["embed_tokens.weight"])
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        return str(folder)
+
+    return make
+
+
+def case_of(name: str):
+    quick = name.startswith("gpt2") or name == "llama-houlsby"
+    return name if quick else pytest.param(name, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("case", [case_of(name) for name in CAUSAL])
+def test_logits_of_a_language_model_are_the_librarys_own(case: str, causal_base):
+    opened = open_any(FIXTURES / "causal" / case, causal_base(case.partition("-")[0]))
+    assert opened.description.task.kind == "causal"
+    assert isinstance(opened, OpenedPlaced)
+    to_float64(opened.model)
+    with torch.no_grad(), Float64():
+        got = [own_forward(opened.model, ids)[0] for ids in texts().input_ids]
+    wanted = np.load(FIXTURES / "causal" / case / "logits.npz")["logits"]
+    assert_close_in_float64(np.concatenate(got), wanted)
+
+
+def test_a_head_that_is_more_than_an_embedding_is_refused(causal_base, tmp_path: Path):
+    folder = Path(shutil.copytree(FIXTURES / "causal" / "gpt2-flex", tmp_path / "c"))
+    path = folder / "pytorch_model_head.bin"
+    tensors = torch.load(path, weights_only=True)
+    torch.save({**tensors, "heads.task.0.bias": torch.zeros(53)}, path)
+    with pytest.raises(CheckpointError, match=naming(str(folder), "causal head", "bias")):
+        open_any(folder, causal_base("gpt2"))

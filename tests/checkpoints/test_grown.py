@@ -23,8 +23,8 @@ from transformers import (
 )
 
 import adapter_probe as ap
+from adapter_probe.checkpoints.base import SharedBase
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.shared import SharedBase
 from adapter_probe.errors import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning")
@@ -132,8 +132,8 @@ def test_a_shared_base_keeps_its_rows(bases: Path, tmp_path: Path):
     shared = SharedBase(torch.device("cpu"))
     ids = torch.tensor([[5, 6, 7]])
     for _ in range(2):
-        assert torch.equal(logits(open_any(tmp_path, shared=shared).model), right)
-        own = open_any(tmp_path / "plain", str(bases / "llama-True"), shared=shared).model
+        assert torch.equal(logits(open_any(tmp_path, load=shared.load).model), right)
+        own = open_any(tmp_path / "plain", str(bases / "llama-True"), load=shared.load).model
         with torch.no_grad():
             assert torch.equal(own(input_ids=ids).logits, plain(input_ids=ids).logits)
 

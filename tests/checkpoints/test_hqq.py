@@ -18,7 +18,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, HqqConfig, LlamaForCausalLM
 
 import adapter_probe as ap
-from adapter_probe.checkpoints.any_base import _refuse_unread
+from adapter_probe.checkpoints.base import _refuse_unread
 from adapter_probe.errors import CheckpointError
 
 TEXTS = ["w7 w8 w9 w10", "w20 w3 w31 w7 w8", "w40 w41", "w11 w5 w30"]

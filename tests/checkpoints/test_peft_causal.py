@@ -22,7 +22,7 @@ from transformers import (
 
 import adapter_probe
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.peft_pruning import write_without
+from adapter_probe.checkpoints.peft_rewriting import write_without
 from adapter_probe.replay.replay import Replay
 from adapter_probe.spans import span_variants
 

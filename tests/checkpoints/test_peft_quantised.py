@@ -14,10 +14,10 @@ from refusals import names, naming
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaForCausalLM
 
 import adapter_probe
+from adapter_probe.checkpoints.base import load_without_weights
 from adapter_probe.checkpoints.contents import contents_of
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.shared import BaseWithoutWeights
 from adapter_probe.errors import CheckpointError, ModelError
 
 pytestmark = pytest.mark.slow  # the import of bitsandbytes alone takes seconds
@@ -130,10 +130,11 @@ def test_the_precision_of_what_is_not_quantised(made):
 
 @pytest.mark.parametrize("name", ["nf4", "nf4, double", "fp4", "int8"])
 def test_what_is_packed_is_counted_as_in_full(name, made):
-    found = contents_of(open_any(made / "lora", str(made / name), shared=BaseWithoutWeights()))
+    found = contents_of(open_any(made / "lora", str(made / name), load=load_without_weights))
     full = AutoModelForCausalLM.from_pretrained(made / "full")
-    assert found.pretrained == sum(parameter.numel() for parameter in full.parameters())
-    assert found.quantised == "bitsandbytes"
+    pretrained = 100 * found["trained_parameters_without_head"] / found["percent_of_base"]
+    assert pretrained == pytest.approx(sum(parameter.numel() for parameter in full.parameters()))
+    assert found["quantised"] == "quantised with bitsandbytes"
 
 
 def test_outputs_that_depend_on_the_batch_are_refused(made, tmp_path):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import adapter_probe as ap
-from adapter_probe.checkpoints.any_base import AnyLoaded
+from adapter_probe.checkpoints.base import AnyLoaded
 from adapter_probe.checkpoints.foreign import BaseShape
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.checkpoints.opened_peft import OpenedPlaced

@@ -9,7 +9,7 @@ import torch
 from refusals import naming
 from transformers import AutoConfig, AutoModelForSequenceClassification, FunnelConfig, T5Config
 
-from adapter_probe.checkpoints.any_base import positions_of
+from adapter_probe.checkpoints.base import positions_of
 from adapter_probe.checkpoints.places import DECODERS, ENCODERS, FAMILIES, places_in
 from adapter_probe.errors import ModelError
 

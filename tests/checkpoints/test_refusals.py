@@ -25,8 +25,9 @@ from refusals import names
 from safetensors.torch import load_file, save_file
 
 from adapter_probe import inspect
+from adapter_probe.checkpoints import patterns
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.scaling import in_layers
+from adapter_probe.checkpoints.peft_rewriting import in_layers
 from adapter_probe.errors import AdapterProbeError, CheckpointError
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -220,13 +221,17 @@ def test_any_flipped_byte_or_cut_shows(data, bert_checkpoint, tmp_path):
     assert names(message, "damaged", "sha256")
 
 
-@pytest.mark.parametrize(("case", "name"), [(NATIVE, DELTA), (HOULSBY, "pytorch_adapter.bin")])
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [(NATIVE, DELTA), (HOULSBY, "pytorch_adapter.bin"), (PEFT, "adapter_model.bin")],
+)
 def test_a_pickle_that_runs_code_does_not(case, name, place, tmp_path):
     class Bomb:
         def __reduce__(self):
             return (open, (str(tmp_path / "boom"), "w"))
 
     folder = place(case)
+    (folder / "adapter_model.safetensors").unlink(missing_ok=True)
     if case == NATIVE:
         (folder / name).write_bytes(pickle.dumps(Bomb()))
         edit(folder / ABOUT, {"delta_sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest()})
@@ -282,12 +287,20 @@ def test_a_damaged_archive_of_tensors(harm, place):
     assert str(file) in refusal(file.parent, BERT)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(60)
-def test_a_pattern_that_backtracks_for_ever_is_refused(place):
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"alpha_pattern": {"([a-z.0-9_]+)*X": 9}},
+        {"target_modules": "(([a-z._]|[a-z0-9._])+)+X"},
+        {"target_modules": 7 * "(.*)" + "x"},  # no group is repeated
+    ],
+)
+def test_a_pattern_that_backtracks_for_ever_is_refused(place, change, monkeypatch):
+    monkeypatch.setattr(patterns, "_TRIAL_SECONDS", 1)
     folder = place(PEFT)
-    edit(folder / CONFIG, {"alpha_pattern": {"([a-z.0-9_]+)*X": 9}})
-    assert names(refusal(folder, BERT), "([a-z.0-9_]+)*X", "too long")
+    edit(folder / CONFIG, change)
+    assert names(refusal(folder, BERT), "too long")
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-FIXTURES = Path(__file__).resolve().parents[1] / "checkpoints" / "fixtures"
 # A gigabyte more than the libraries take; what asks for more is a failure, not a refusal.
 LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_AS, (14 << 30, 14 << 30))"
 
@@ -44,15 +43,6 @@ def base(tiny_base, tmp_path) -> Path:
     return shutil.copytree(tiny_base("bert"), tmp_path / "base")
 
 
-@pytest.fixture
-def foreign(tmp_path) -> Callable[[str], Path]:
-    """``foreign("peft/lora")``: a copy of that checkpoint, on the fixtures' BERT."""
-    return lambda case: shutil.copytree(FIXTURES / case, tmp_path / "foreign")
-
-
-BERT = FIXTURES / "bases" / "bert"
-
-
 def edit(file: Path, **changes: Any) -> None:
     content = json.loads(file.read_text())
     content.update(changes)
@@ -74,50 +64,6 @@ def edit(file: Path, **changes: Any) -> None:
 def test_a_base_larger_than_any_memory(changes, refused, trained, base):
     edit(base / "config.json", **changes)
     refused("ablate", trained, "--base", base, named=(base,), seconds=60)
-
-
-@pytest.mark.parametrize(
-    "key", ["attn_implementation", pytest.param("_attn_implementation", marks=pytest.mark.slow)]
-)
-def test_flash_attention_in_a_base(key, program, trained, base, tmp_path):
-    # Our forward has its own attention: the numbers are the same, or the setting is refused in one line.
-    assert program.undrawn("ablate", trained, "--out", tmp_path / "plain").code == 0
-    edit(base / "config.json", **{key: "flash_attention_2"})
-    outcome = program.undrawn("ablate", trained, "--base", base, "--out", tmp_path / "flash")
-    if outcome.code:
-        assert str(base) in outcome.refusal
-    else:
-        plain, flash = (np.load(tmp_path / name / "predictions.npz")["logits"] for name in ("plain", "flash"))
-        np.testing.assert_array_equal(plain, flash)
-
-
-NAMES_OF_NOTHING = ("x" * 5000, "~nosuchuser/x", "a\nb", "/" + "x" * 300, "a" * 250 + "/b")
-
-
-def test_names_of_bases_to_train_that_cannot_be(refused, train_arguments, tmp_path):
-    place = train_arguments.index("--base") + 1
-    for name in NAMES_OF_NOTHING:
-        arguments = (*train_arguments[:place], name, *train_arguments[place + 1 :], "--out", tmp_path / "out")
-        refused(*arguments, named=("base", name[:20].replace("\n", "\\n")))
-        assert not (tmp_path / "out").exists()
-
-
-# --- checkpoints
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("alpha_pattern", {"([a-z.0-9_]+)*X": 9}),
-        ("rank_pattern", {"([a-z.0-9_]+)*X": 9}),
-        pytest.param("target_modules", "([a-z.0-9_]+)*X", marks=pytest.mark.slow),
-    ],
-)
-def test_a_pattern_that_could_take_for_ever(key, value, program, foreign):
-    folder = foreign("peft/lora")
-    edit(folder / "adapter_config.json", **{key: value})
-    outcome = program.start("inspect", folder, "--base", BERT).result(60)
-    assert outcome.code == 0 or outcome.refusal  # PEFT lets it match nothing
 
 
 def bomb(file: Path, arrays: dict[str, int]) -> None:
@@ -152,25 +98,6 @@ def test_results_that_unpack_to_gigabytes(program, trained, tmp_path):
         assert (out / "spans.csv").read_bytes() == right
     else:
         assert outcome.refusal
-
-
-@pytest.mark.slow
-def test_a_pickle_that_unpacks_to_gigabytes(program, foreign):
-    folder = foreign("adapterhub/houlsby")
-    file = folder / "pytorch_adapter.bin"
-    with zipfile.ZipFile(file) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, content in members.items():
-            with archive.open(name, "w", force_zip64=True) as member:
-                if name.endswith("/data/0"):
-                    for _ in range(64):
-                        member.write(bytes(1 << 24))
-                else:
-                    member.write(content)
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))"
-    outcome = program.start("inspect", folder, "--base", BERT, before=limit).result(120)
-    assert str(file) in outcome.refusal
 
 
 # --- data and tables

@@ -12,9 +12,8 @@ from refusals import naming, says
 
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.errors import ResultsError
-from adapter_probe.figures.attribution import attribution, attribution_figure, drawings
+from adapter_probe.figures.attribution import attribution, attribution_figure, drawings, interaction_map
 from adapter_probe.figures.heatmap import heatmap
-from adapter_probe.figures.interactions import interaction_map
 from adapter_probe.figures.venues import PAPER, FigureOptions
 
 
@@ -25,12 +24,6 @@ def record(make_frame, with_statistics):
         return record_of(spans, layers, task=task)
 
     return make
-
-
-@pytest.fixture(autouse=True)
-def _no_figure_stays_open():
-    yield
-    plt.close("all")
 
 
 def shares_axes(figure: Figure):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 from ablation_facts import record_of
 from refusals import names, says
 
-from adapter_probe.figures import aggregate, attribution, heatmap, init_sweep, size_robustness, tradeoff
+from adapter_probe.analysis.comparing import AverageRecord
+from adapter_probe.figures import aggregate, attribution, heatmap, init_sweep, tradeoff
+from adapter_probe.figures.ablation_words import Words
 from adapter_probe.figures.curves import ScoreSeries
 from adapter_probe.figures.span_grid import Grid
 
@@ -134,6 +138,21 @@ def test_kept_spans(spans):
     assert "switched off" not in caption
 
 
+def test_what_is_switched_is_named(spans):
+    """Also of a fine-tuned model, which has no adapters, and of adapters that keep some directions."""
+    finetuned = replace(record_of(spans), identity={"checkpoint": {"method": {"name": "full"}}})
+    caption = heatmap_caption(finetuned)
+    assert names(first_sentence(caption), "the changes in a contiguous span", "switched off")
+    assert says(caption, "changes of a fine-tuned model", "differences", "base")
+    assert "adapters" not in caption
+    cut = record_of(spans, rank=2)
+    assert names(first_sentence(heatmap_caption(cut)), "the adapters", "cut to rank 2")
+    assert (Words.of(cut).best_span, Words.of(cut).removed) == ("longest span cut to rank 2", "cut to rank 2")
+    identity = {"a": {"settings": {"rank": 2}}, "b": {"settings": {"rank": 2}}}
+    mean = AverageRecord(("a", "b"), spans.assign(sd_points=0.1), "accuracy", 9, (0.7, 0.8), identity)
+    assert Words.of(mean).done == "cut to rank 2"
+
+
 def test_attribution_names_what_is_resampled(make_frame, with_statistics):
     spans, layers = with_statistics(make_frame(3, [3.0, 2.5, 1.2, 0.2, 4.0, 5.0]))
     caption = attribution._caption([record_of(spans, layers, **SQUAD)])
@@ -197,7 +216,7 @@ def test_an_aggregate_names_its_tasks_and_the_papers():
     assert says(single, "one seed", "no interval")
     assert "95%" not in single
     none = aggregate_points(trained_parameters_without_head=[0, 10**6], on_frontier=False)
-    caption = aggregate._caption(none, ["a"], "additional")
+    caption = aggregate._caption(none, ["a"], published_glue=False)
     assert says(caption, "At 0", "head")
     assert "17 additional tasks, BERT-base" in caption
     assert "Pareto" not in caption
@@ -206,7 +225,7 @@ def test_an_aggregate_names_its_tasks_and_the_papers():
 def test_sizes_count_what_is_missing():
     frame = pd.DataFrame({"size": [8, 64], "n_tasks": [2, 1], "mean_score": [0.8, np.nan], "sem": 0.01,
                           "cola": [0.8, 0.7], "rte": [0.8, np.nan]})  # fmt: skip
-    caption = size_robustness._caption(frame, paper=True)
+    caption = aggregate._sizes_caption(frame, paper=True)
     assert says(caption, "mean", "2 tasks")
     assert says(caption, "mean", "eight", "GLUE", "BERT-large")
     assert says(caption, "undefined (1)")

@@ -21,8 +21,7 @@ from adapter_probe.figures.curves import (
     marks_of,
 )
 from adapter_probe.figures.layout import fit_height, legend_below, new_figure
-from adapter_probe.figures.legends import add_legend
-from adapter_probe.figures.point_labels import PointLabel, label_points
+from adapter_probe.figures.legends import PointLabel, add_legend, label_points
 from adapter_probe.figures.venues import VENUES
 from adapter_probe.wording import BASELINE, METHOD_LABELS
 

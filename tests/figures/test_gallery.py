@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from refusals import names, naming, says
 
-from adapter_probe.analysis.overlay import read_overlay
+from adapter_probe.analysis.costs import read_overlay
 from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style
@@ -107,14 +107,6 @@ def test_only_what_was_asked_for_is_written(tmp_path, ablation_folder):
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {one.stem for one in made}
     with pytest.raises(ResultsError, match=naming("--only", "'heat'", "heatmap, attribution")):
         write_gallery(records, tmp_path / "none", replace(OPTIONS, only=("heat",)))
-
-
-def test_ablations_of_two_tasks_name_their_tables_by_task(tmp_path, ablation_folder):
-    folders = [ablation_folder(tmp_path / t / "ablation", t) for t in ("cola", "mnli")]
-    assert stems(tables_of(records_in(folders), OPTIONS)) == [
-        "table-removable-cola",
-        "table-removable-mnli-m",
-    ]
 
 
 @pytest.mark.slow

@@ -14,18 +14,12 @@ from refusals import names
 
 from adapter_probe.analysis.comparing import AverageRecord
 from adapter_probe.analysis.published import published_ablation
-from adapter_probe.figures.ablation_words import joint_notes
+from adapter_probe.figures.ablation_words import notes_of
 from adapter_probe.figures.heatmap import heatmap
 from adapter_probe.figures.joint import drawings
-from adapter_probe.figures.levels import DropScale
+from adapter_probe.figures.levels import drop_scale
 from adapter_probe.figures.span_grid import grid_of, scale_of
 from adapter_probe.figures.venues import PAPER, FigureOptions
-
-
-@pytest.fixture(autouse=True)
-def _no_figure_stays_open():
-    yield
-    plt.close("all")
 
 
 def mean_of(n_layers: int) -> AverageRecord:
@@ -62,7 +56,7 @@ def test_an_average_says_its_spread_below_each_mean():
     ],
 )
 def test_an_average_says_the_lowest_and_the_highest_intact_score(metric, scores, said):
-    assert names(joint_notes(replace(mean_of(3), metric=metric, intact_scores=scores))[-1], *said)
+    assert names(notes_of(replace(mean_of(3), metric=metric, intact_scores=scores))[-1], *said)
 
 
 @pytest.mark.parametrize(("inches", "n_grids"), [(8, 2), (2.5, 1)])
@@ -103,7 +97,7 @@ def test_the_published_grid_stands_beside_the_mean(task, paper, n):
     assert ("Houlsby et al. (2019)" in drawing.caption) == (n == 2)
     if n == 2:
         drops = -published_ablation("mnli").sort_values(["first", "last"])["delta_points"].to_numpy()
-        scale = DropScale.spanning(np.append(drops, 2.4))  # the largest mean is that of all 12 layers
+        scale = drop_scale(np.append(drops, 2.4))  # the largest mean is that of all 12 layers
         np.testing.assert_allclose(colours_drawn(grids[1]), [to_rgba(c) for c in scale.colours(drops)])
         own = scale.colours(-record.spans["delta_points"].to_numpy())
         np.testing.assert_allclose(colours_drawn(grids[0]), [to_rgba(c) for c in own])

@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from adapter_probe.figures import levels, style
-from adapter_probe.figures.levels import DivergingScale, DropScale
+from adapter_probe.figures.levels import difference_scale, drop_scale
 
 drops = st.floats(-200, 200).map(lambda x: round(x, 3) + 0.0)
 edges = st.sampled_from([s * e for s in (-1, 1) for e in (0, 0.5, 1, 2, 3, 5, 10, 20, 30, 50)])
@@ -30,16 +30,19 @@ def level_by_hand(drop: float, n_gains: int) -> int:
 @settings(deadline=None)
 @given(drop_lists)
 def test_levels_hold_their_upper_edges(values):
-    scale = DropScale.spanning(np.array(values))
-    assert scale.levels(np.array(values)).tolist() == [level_by_hand(v, scale.n_gains) for v in values]
+    n_gains = 1 + sum(edge < -min(values) for edge in levels.GAIN_EDGES)
+    found = [level_by_hand(value, n_gains) for value in values]
+    colours = [levels.DROP_COLOURS[n - 1] if n > 0 else levels.GAIN_COLOURS[-n - 1] for n in found]
+    assert drop_scale(np.array(values)).colours(np.array(values)) == colours
 
 
 @settings(deadline=None)
 @given(drop_lists)
 def test_colour_agrees_with_every_tolerance_that_is_an_edge(values):
-    found = DropScale().levels(np.array(values))
+    found = drop_scale(np.array(values)).colours(np.array(values))
     for tolerance, level in ((0.5, 1), (1.0, 2), (2.0, 3), (5.0, 4)):
-        assert ((found <= level) == (np.array(values) <= tolerance)).all()
+        within = {*levels.GAIN_COLOURS, *levels.DROP_COLOURS[:level]}
+        assert [colour in within for colour in found] == [value <= tolerance for value in values]
 
 
 @pytest.mark.parametrize(
@@ -57,16 +60,13 @@ def test_colour_agrees_with_every_tolerance_that_is_an_edge(values):
     ],
 )
 def test_the_scale_grows_only_as_far_as_the_drops_do(values, n_gains, beyond):
-    assert DropScale.spanning(np.array(values)) == DropScale(n_gains, beyond)
-
-
-def test_an_undefined_drop_has_no_level():
-    with pytest.raises(ValueError, match="no level"):
-        DropScale().levels(np.array([1.0, np.nan]))
+    scale = drop_scale(np.array(values))
+    assert (scale.edges.index(0.0), scale.beyond) == (n_gains - 1, beyond)
+    assert len(scale.shown) == n_gains + 8 + beyond
 
 
 def test_a_level_has_one_colour_on_every_scale():
-    small, large = DropScale(2, False), DropScale(4, True)
+    small, large = drop_scale(np.array([-2.0])), drop_scale(np.array([-4.0, 60.0]))
     values = np.array([-1.5, -0.5, 0.0, 0.7, 30.0])
     assert small.colours(values) == large.colours(values)
 
@@ -96,9 +96,9 @@ def test_numbers_can_be_read_on_every_colour(colour):
 @pytest.mark.parametrize(
     ("scale", "ticks"),
     [
-        (DropScale(1, False), "0 0.5 1 2 5 10 20 30 50"),
-        (DropScale(3, True), "−2 −1 0 0.5 1 2 5 10 20 30 50"),
-        (DivergingScale(2, 1), "−1 −0.5 0.5"),
+        (drop_scale(np.zeros(1)), "0 0.5 1 2 5 10 20 30 50"),
+        (drop_scale(np.array([-2.5, 60.0])), "−2 −1 0 0.5 1 2 5 10 20 30 50"),
+        (difference_scale(np.array([0.0, 4.0])), "−1 −0.5 0.5 1 2"),
     ],
 )
 def test_the_bar_tells_the_truth(scale, ticks, location):
@@ -123,7 +123,7 @@ def test_labels_of_a_short_bar_are_thinned_but_keep_zero():
     with style.paper_style():
         figure = Figure(figsize=(1.6, 2))
         ax = figure.add_axes((0.2, 0.2, 0.6, 0.6))
-        bar = levels.draw_colorbar(DropScale(3, True), [ax], "x", location="bottom")
+        bar = levels.draw_colorbar(drop_scale(np.array([-2.5, 60.0])), [ax], "x", location="bottom")
         figure.draw_without_rendering()
     shown = [text.get_text() for text in bar.ax.get_xticklabels()]
     assert "0" in shown
@@ -135,7 +135,7 @@ def test_labels_of_a_short_bar_are_thinned_but_keep_zero():
 def test_what_is_drawn_has_the_colour_of_its_level(values):
     """Matplotlib's norm, on values as they are drawn, agrees with the levels counted by hand."""
     values = np.array(values)
-    scale = DropScale.spanning(values)
+    scale = drop_scale(values)
     colours = levels.mappable(scale)
     drawn = [to_hex(colours.to_rgba(value)) for value in levels.as_drawn(values)]
     assert drawn == scale.colours(values)
@@ -145,17 +145,19 @@ def test_what_is_drawn_has_the_colour_of_its_level(values):
 @given(drop_lists)
 def test_a_diverging_scale_is_symmetric_in_its_edges(values):
     values = np.array(values)
-    scale = DivergingScale.spanning(values)
+    scale = difference_scale(values)
     counts = np.searchsorted(levels.DIVERGING_EDGES, np.round(np.abs(values), 9))
-    assert scale.n_more == max([2, *counts[values > 0]])  # fewer would leave a bar of one colour
-    assert scale.n_less == max([2, *counts[values < 0]])
+    sides = [
+        max([2, *counts[side * values > 0]]) for side in (-1, 1)
+    ]  # fewer would leave a bar of one colour
+    assert [sum(side * edge > 0 for edge in scale.edges) for side in (-1, 1)] == sides
     neutral = scale.colours(np.zeros(1))[0]
     assert [colour == neutral for colour in scale.colours(values)] == (counts == 0).tolist()
     assert (scale.is_gain(values) == ((values < 0) & (counts > 0))).all()
 
 
 def test_more_loss_is_darker_on_the_diverging_scale():
-    scale = DivergingScale(6, 6)
+    scale = difference_scale(np.array([-30.0, 30.0]))
     brightness = [style.luminance(c) for c in scale.colours(np.array(levels.DIVERGING_EDGES) + 0.01)]
     assert brightness == sorted(brightness, reverse=True)  # the same order in greyscale
 
@@ -188,7 +190,11 @@ def as_seen(colour: str, matrix: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("matrix", SEEN_BY.values(), ids=SEEN_BY)
 @pytest.mark.parametrize(
     "palette",
-    [DropScale(5, True).shown, DivergingScale(6, 6).shown, list(style.FILLS)],
+    [
+        drop_scale(np.array([-9.0, 60.0])).shown,
+        difference_scale(np.array([-30.0, 30.0])).shown,
+        style.FILLS,
+    ],
     ids=["drops", "differences", "bars"],
 )
 def test_neighbouring_colours_stay_apart_without_red_or_green_cones(palette, matrix):

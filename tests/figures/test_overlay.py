@@ -12,7 +12,7 @@ import pytest
 from refusals import names, naming, says
 
 from adapter_probe.analysis import sweeps
-from adapter_probe.analysis.overlay import read_overlay
+from adapter_probe.analysis.costs import read_overlay
 from adapter_probe.analysis.study_records import TradeoffRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import tradeoff as module

@@ -14,7 +14,7 @@ from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.published import published_init_sweep, published_tradeoff
 from adapter_probe.analysis.study_records import SweepRecord, TradeoffRecord
 from adapter_probe.errors import ResultsError
-from adapter_probe.figures import aggregate, size_robustness
+from adapter_probe.figures import aggregate
 from adapter_probe.figures import init_sweep as sweep_figure
 from adapter_probe.figures import tradeoff as tradeoff_figure
 from adapter_probe.figures.curves import METHODS
@@ -38,13 +38,13 @@ def draw_all(sweep_trials, tradeoff_trials):
                 Path("t"), sweeps.tradeoff_table(second), overall, sweeps.size_table(second), second, {}
             ),
         ]
-        modules = {
-            "init": sweep_figure,
-            "tradeoff": tradeoff_figure,
-            "aggregate": aggregate,
-            "sizes": size_robustness,
+        kinds = {
+            "init": sweep_figure.drawings,
+            "tradeoff": tradeoff_figure.drawings,
+            "aggregate": aggregate.drawings,
+            "sizes": aggregate.sizes_drawings,
         }
-        return {name: next(module.drawings(studies, options)) for name, module in modules.items()}
+        return {name: next(drawings(studies, options)) for name, drawings in kinds.items()}
 
     return draw
 

@@ -15,8 +15,7 @@ from refusals import naming
 from training_models import load_plain, with_method
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.checkpoints.description import Description
-from adapter_probe.checkpoints.native import save_checkpoint
+from adapter_probe.checkpoints.native import Description, save_checkpoint
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import ResultsError

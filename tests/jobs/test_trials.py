@@ -12,7 +12,7 @@ import pytest
 import torch
 from refusals import naming
 
-from adapter_probe.checkpoints.description import read_description
+from adapter_probe.checkpoints.native import read_description
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, ModelError, ResultsError, TrainingError
 from adapter_probe.jobs.trial_run import run_trial
@@ -261,7 +261,7 @@ def test_costs_and_counts_are_those_of_the_files(text, request_for, tmp_path):
 
 
 def test_the_peak_is_of_the_block(tmp_path):
-    from adapter_probe.jobs.memory import PeakMemory
+    from adapter_probe.jobs.trial_run import PeakMemory
 
     def peak(n_bytes: int) -> int:
         with PeakMemory(CPU) as memory:
@@ -277,7 +277,7 @@ def test_the_peak_is_of_the_block(tmp_path):
 
 
 def test_what_an_earlier_trial_left_is_not_counted():
-    from adapter_probe.jobs.memory import PeakMemory
+    from adapter_probe.jobs.trial_run import PeakMemory
 
     def peak() -> int:
         with PeakMemory(CPU) as memory:

@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers.activations import ACT2FN
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.models import fused
-from adapter_probe.models.adapters.in_place import PackedMap
-from adapter_probe.models.dropout import apply_dropout, dropout_mask
-from adapter_probe.models.fused import attend
-from adapter_probe.models.packed import can_pack_weight
+from adapter_probe.models import functional
+from adapter_probe.models.functional import FasterFunctions, dropout_mask
+from adapter_probe.models.packed import PackedMap, activated_in_place, can_pack_weight
 from adapter_probe.probe import general
 from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.general import general_runners
@@ -27,6 +26,17 @@ from adapter_probe.probe.request import AblationRequest, prepare_ablation
 FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
 ROUNDING = 2.0**-8  # of bfloat16, relative
 NO_BFLOAT16 = "oneDNN does not multiply bfloat16 on this processor"
+
+
+def attend(*states: Tensor, **given: object) -> Tensor:
+    """PyTorch's attention, replaced."""
+    with FasterFunctions():
+        return F.scaled_dot_product_attention(*states, **given)
+
+
+def dropped_out(x: Tensor, rate: float, training: bool = True) -> Tensor:
+    with FasterFunctions():
+        return F.dropout(x, rate, training)
 
 
 def off(found: Tensor, exact: Tensor) -> float:
@@ -74,9 +84,9 @@ def test_attention_in_bfloat16_at_every_length(length: int, rows: int, scale: fl
         products = products + bias.double()
     exact = products.softmax(-1) @ value.double()
     with torch.inference_mode():
-        assert off(attend(query, key, value, bias, dropout_p=0.0, scale=scale), exact) < 3 * ROUNDING
+        assert off(attend(query, key, value, bias, scale=scale), exact) < 3 * ROUNDING
     if bias is None:
-        one = attend(query[:, :, -1:], key, value, None, dropout_p=0.0, scale=scale)  # gradients are on
+        one = attend(query[:, :, -1:], key, value, scale=scale)  # gradients are on
         assert off(one, exact[:, :, -1:]) < 3 * ROUNDING
 
 
@@ -85,15 +95,15 @@ def test_attention_in_bfloat16_at_every_length(length: int, rows: int, scale: fl
 @pytest.mark.parametrize("rate", [0.0, 0.25])
 def test_trained_attention_and_its_gradients(length: int, added: str, rate: float, monkeypatch):
     torch.manual_seed(length)
-    monkeypatch.setattr(fused, "_WEIGHTS_AT_ONCE", 2 * 2 * length**2)  # two rows at a time
-    monkeypatch.setattr(fused, "_LONGEST_KEPT", 16)  # longer examples: weights computed again
+    monkeypatch.setattr(functional, "_WEIGHTS_AT_ONCE", 2 * 2 * length**2)  # two rows at a time
+    monkeypatch.setattr(functional, "_LONGEST_KEPT", 16)  # longer examples: weights computed again
     masks = []
 
     def mask(weights: Tensor, p: float) -> Tensor:
         masks.append(dropout_mask(weights, p))
         return masks[-1]
 
-    monkeypatch.setattr(fused, "dropout_mask", mask)
+    monkeypatch.setattr(functional, "dropout_mask", mask)
     read = [torch.randn(5, 2, length, 8).to(torch.bfloat16).requires_grad_() for _ in range(3)]
     bias = {
         "nothing": None,
@@ -124,9 +134,9 @@ def test_trained_attention_and_its_gradients(length: int, added: str, rate: floa
 def test_dropout_in_bfloat16():
     x = torch.ones(300, 400, dtype=torch.bfloat16, requires_grad=True)
     torch.manual_seed(3)
-    dropped, other = apply_dropout(x, 0.2, True), apply_dropout(x, 0.2, True)
+    dropped, other = dropped_out(x, 0.2), dropped_out(x, 0.2)
     torch.manual_seed(3)
-    assert torch.equal(apply_dropout(x, 0.2, True), dropped)
+    assert torch.equal(dropped_out(x, 0.2), dropped)
     assert not torch.equal(other, dropped)
     zero = (dropped == 0).double()
     assert zero.mean().item() == pytest.approx(0.2, abs=5 * (0.2 * 0.8 / 120_000) ** 0.5)
@@ -135,9 +145,9 @@ def test_dropout_in_bfloat16():
     assert set(dropped.flatten().tolist()) == {0.0, 1.25}
     (gradient,) = torch.autograd.grad(dropped.sum(), x)
     assert torch.equal(gradient, dropped)
-    assert apply_dropout(x, 0.2, False) is x
+    assert dropped_out(x, 0.2, False) is x
     for rate in (1 - 1e-9, 1.0):
-        assert not apply_dropout(x, rate, True).any()
+        assert not dropped_out(x, rate).any()
 
 
 def prepared(case: str, family: str, tmp_path: Path) -> AblationRequest:
@@ -171,3 +181,16 @@ def test_a_packed_model_is_the_model_in_bfloat16(case: str, tmp_path: Path, monk
     rounding = np.abs(plain - exact).max()
     assert 0 < np.abs(fast - exact).max() < 2 * rounding
     assert next(request.checkpoint.model.parameters()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"])
+def test_the_same_values_in_the_same_memory(name):
+    states = torch.linspace(-6, 6, 1001)
+    given = states.clone()
+    found = activated_in_place(ACT2FN[name])(given)
+    torch.testing.assert_close(found, ACT2FN[name](states), rtol=1e-6, atol=1e-6)
+    assert found.data_ptr() == given.data_ptr()
+
+
+def test_others_are_left_alone():
+    assert activated_in_place(ACT2FN["tanh"]) is None

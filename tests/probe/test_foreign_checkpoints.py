@@ -14,7 +14,7 @@ from refusals import naming
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.converting import to_native
-from adapter_probe.checkpoints.foreign import names_of_outputs
+from adapter_probe.checkpoints.native import names_of_outputs
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.given import given_task
 from adapter_probe.errors import CheckpointError, DataError

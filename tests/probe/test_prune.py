@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 import adapter_probe as ap
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.checkpoints.description import read_description
+from adapter_probe.checkpoints.native import read_description
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from refusals import naming
@@ -64,7 +64,6 @@ def small() -> AblationResults:
     )
 
 
-@settings(max_examples=30, deadline=None)
 @given(ablations())
 def test_ablations_round_trip(tmp_path_factory: pytest.TempPathFactory, results: AblationResults):
     folder = tmp_path_factory.mktemp("ablation")
@@ -181,7 +180,6 @@ def span_frames(draw: st.DrawFn) -> pd.DataFrame:
     return frame.astype(types)
 
 
-@settings(max_examples=30, deadline=None)
 @given(span_frames())
 def test_spans_round_trip_to_the_last_bit(tmp_path_factory: pytest.TempPathFactory, frame: pd.DataFrame):
     folder = tmp_path_factory.mktemp("spans")

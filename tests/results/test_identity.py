@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter_probe.results.fingerprints import (
@@ -26,7 +26,6 @@ PLAIN = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(KEY
 IDENTITIES = st.dictionaries(KEYS, PLAIN, max_size=4)
 
 
-@settings(max_examples=40, deadline=None)
 @given(PLAIN)
 def test_plain_values_survive_json(value: object):
     assert json.loads(json.dumps(to_plain(value))) == value
@@ -50,7 +49,6 @@ def test_infinity_is_a_value_error():
         to_plain({"a": -math.inf})
 
 
-@settings(max_examples=40, deadline=None)
 @given(IDENTITIES)
 def test_hash_json_ignores_the_order_of_keys_only(value: dict):
     assert hash_json(dict(reversed(value.items()))) == hash_json(value)
@@ -88,7 +86,6 @@ def leaf_paths(value: object, path: tuple[str, ...] = ()) -> list[tuple[str, ...
     return [found for key in value for found in leaf_paths(value[key], (*path, key))]
 
 
-@settings(max_examples=40, deadline=None)
 @given(IDENTITIES, st.data())
 def test_every_changed_key_is_named_and_no_other(old: dict, data: st.DataObject):
     paths = leaf_paths(old)
@@ -104,7 +101,6 @@ def test_every_changed_key_is_named_and_no_other(old: dict, data: st.DataObject)
     assert all("\n" not in line for line in lines)
 
 
-@settings(max_examples=40, deadline=None)
 @given(IDENTITIES, IDENTITIES)
 def test_no_change_is_described_only_between_equals(old: dict, new: dict):
     assert describe_changes(old, old) == []

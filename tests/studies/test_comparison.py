@@ -20,8 +20,8 @@ from adapter_probe.cli.main import app
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import data_comparison as data_figure
 from adapter_probe.figures import joint as joint_figure
-from adapter_probe.figures.levels import DropScale
-from adapter_probe.figures.report.joint_section import average_study
+from adapter_probe.figures.levels import drop_scale
+from adapter_probe.figures.report.ablation_section import average_study
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.wording import ALL_OFF
 
@@ -86,7 +86,7 @@ def test_no_sentence_recommends_by_a_study_that_is_not_informative(study, other)
         drawings = joint_figure.drawings if made is not ap.compare_data else data_figure.drawings
         (drawing,) = drawings([joint.record], FigureOptions(PAPER))
         assert reason in drawing.caption
-    mean = average_study(ap.average([warned, other]).record, DropScale(), 1.0, (), "m")
+    mean = average_study(ap.average([warned, other]).record, drop_scale(np.zeros(1)), 1.0, (), "m")
     assert reason in mean.warning
     for step in mean.steps:
         assert step["estimate"] is None

@@ -14,7 +14,7 @@ from peft_folders import KV, saved
 from refusals import naming
 
 import adapter_probe as ap
-from adapter_probe.checkpoints import hub
+from adapter_probe.checkpoints import adapter_folder as hub
 from adapter_probe.errors import CheckpointError
 from adapter_probe.hub_names import is_hub_name
 

@@ -14,8 +14,7 @@ from refusals import naming
 from training_models import load_plain, moved, with_method
 
 import adapter_probe as ap
-from adapter_probe.checkpoints.description import Description
-from adapter_probe.checkpoints.native import save_checkpoint
+from adapter_probe.checkpoints.native import Description, save_checkpoint
 from adapter_probe.data.tasks import find_task
 from adapter_probe.models.methods import Adapters, FullFineTuning, LayerNormOnly, Method, TopLayers
 
@@ -102,7 +101,7 @@ def test_the_base_is_read_once_and_kept_once(write, tiny_base, tiny_task, three_
     other = write(tiny_base("bert"), three_labels, Adapters(4, 0.3), 1)
     model = ap.open(one)
     before = {name: p.data_ptr() for name, p in model.base.named_parameters()}
-    monkeypatch.setattr("adapter_probe.checkpoints.shared.load_any_base", None)
+    monkeypatch.setattr("adapter_probe.checkpoints.base.load_any_base", None)
     after = {name: p.data_ptr() for name, p in model.use(other).base.named_parameters()}
     shared = {name for name in before if before[name] == after.get(name)}
     own = {name for name in before if ".adapter." in name or "LayerNorm" in name or "classifier" in name}

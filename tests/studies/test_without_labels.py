@@ -20,7 +20,6 @@ import adapter_probe as ap
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.comparing import average_ablations
 from adapter_probe.analysis.deltas import row_scores
-from adapter_probe.analysis.removable import restrict_to_examples
 from adapter_probe.analysis.summary_text import average_rows
 from adapter_probe.errors import AdapterProbeError
 from adapter_probe.figures import joint
@@ -115,7 +114,7 @@ def test_divergence_and_agreement_of_a_language_model_are_those_of_a_loop(kind, 
     np.testing.assert_allclose(agreement, wanted[..., 1].sum(axis=1) / n.sum(), rtol=1e-12)
     sums = results.differences[1, :2, 0]  # texts are drawn, and not tokens: of two there are three resamples
     ends = 100 * np.array([*(sums / n[:2]), sums.sum() / n[:2].sum()])
-    table = ablation_tables(restrict_to_examples(results, np.arange(2))).spans.set_index(["first", "last"])
+    table = ablation_tables(results.of_examples(np.arange(2))).spans.set_index(["first", "last"])
     row = table.loc[tuple(results.spans[1])]
     np.testing.assert_allclose([-row["ci_high_points"], -row["ci_low_points"]], [ends.min(), ends.max()])
     assert ends.min() < ends.max()

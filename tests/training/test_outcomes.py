@@ -14,7 +14,7 @@ from trainer import still
 
 import adapter_probe.training.loop as loop
 import adapter_probe.training.objectives as objectives
-from adapter_probe.checkpoints.description import read_description
+from adapter_probe.checkpoints.native import read_description
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.packing import pack
 from adapter_probe.data.tasks import find_task

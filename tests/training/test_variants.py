@@ -95,9 +95,9 @@ def test_with_its_output_weights_at_zero_it_is_the_base(
 
 @pytest.mark.parametrize("norm", ["none", "layernorm", "batchnorm"])
 @pytest.mark.parametrize("hidden_layers", [1, 2, 3])
-@pytest.mark.parametrize(("d", "m"), [(768, 64), (7, 3)])
+@pytest.mark.parametrize(("d", "m"), [(768, 64), (7, 3), (5, 9)])
 def test_it_holds_the_parameters_that_are_promised(d: int, m: int, hidden_layers: int, norm: str):
-    adapter = Bottleneck(d, m, "gelu", norm=norm, hidden_layers=hidden_layers)
+    adapter = Bottleneck(d, Adapters(m, norm=norm, hidden_layers=hidden_layers))
     expected = 2 * m * d + d + m + (hidden_layers - 1) * (m * m + m) + (0 if norm == "none" else 2 * m)
     assert sum(p.numel() for p in adapter.parameters()) == expected
     assert sum(b.numel() for b in adapter.buffers()) == (2 * m if norm == "batchnorm" else 0)
@@ -134,7 +134,10 @@ def test_counts_in_bert_base(method: Adapters, expected: int):
 @pytest.mark.parametrize("norm", ["none", "layernorm", "batchnorm"])
 def test_its_output_has_the_closed_form(norm: str, placement: str, interaction: str):
     adapter = Bottleneck(
-        7, 3, "tanh", norm=norm, hidden_layers=2, placement=placement, interaction=interaction
+        7,
+        Adapters(
+            3, activation="tanh", norm=norm, hidden_layers=2, placement=placement, interaction=interaction
+        ),
     ).double()
     draw = np.random.default_rng(0)
     with torch.no_grad():

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
-from adapter_probe.models.adapters.in_place import added
-from adapter_probe.models.methods import Adapters, InnerNorm, Interaction, Placement
+from adapter_probe.models.methods import Adapters
+from adapter_probe.models.packed import added
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -71,37 +71,19 @@ class Bottleneck(nn.Module):
 
     Args:
         hidden: width d.
-        size: width m.
-        activation, norm, hidden_layers, placement, interaction: see `Adapters`.
+        method: its width m and its variant.
     """
 
-    def __init__(
-        self,
-        hidden: int,
-        size: int,
-        activation: str,
-        *,
-        norm: InnerNorm = "none",
-        hidden_layers: int = 1,
-        placement: Placement = "sequential",
-        interaction: Interaction = "add",
-    ):
+    def __init__(self, hidden: int, method: Adapters):
         super().__init__()
+        size, norms = method.size, {"layernorm": nn.LayerNorm, "batchnorm": TokenBatchNorm}
         self.down = zero_linear(hidden, size)
-        self.norm = {"none": nn.Identity, "layernorm": nn.LayerNorm, "batchnorm": TokenBatchNorm}[norm](size)
-        self.inner = nn.ModuleList(zero_linear(size, size) for _ in range(hidden_layers - 1))
+        self.norm = norms.get(method.norm, nn.Identity)(size)
+        self.inner = nn.ModuleList(zero_linear(size, size) for _ in range(method.hidden_layers - 1))
         self.up = zero_linear(size, hidden)
-        self.activation = activation
-        self._parallel = placement == "parallel"
-        self._multiplies = interaction == "multiply"
-
-    @staticmethod
-    def of(hidden: int, method: Adapters) -> Bottleneck:
-        """The adapter of a method, for states of width `hidden`."""
-        return Bottleneck(
-            hidden, method.size, method.activation, norm=method.norm, hidden_layers=method.hidden_layers,
-            placement=method.placement, interaction=method.interaction,
-        )  # fmt: skip
+        self.activation = method.activation
+        self._parallel = method.placement == "parallel"
+        self._multiplies = method.interaction == "multiply"
 
     only_adds = True
     """Whether the adapter only adds its `change` to the residual sum."""

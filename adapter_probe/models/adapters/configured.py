@@ -10,10 +10,10 @@ from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
 from adapter_probe.errors import ModelError
+from adapter_probe.models.packed import added
 
 from .bottleneck import zero_linear
 from .imported import BottleneckSpec, HeadSpec
-from .in_place import added
 
 Norm = Callable[[Tensor], Tensor]
 

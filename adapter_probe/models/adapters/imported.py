@@ -10,7 +10,6 @@ from collections import Counter
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
 
-from adapter_probe.models.methods import ParameterRole
 from adapter_probe.records import to_record
 
 SiteKind = Literal["attention", "ffn"]
@@ -119,10 +118,6 @@ class ImportedMethod:
     bottlenecks: tuple[BottleneckSpec, ...] = ()
     inner: tuple[InnerSpec, ...] = ()
     head: HeadSpec | None = None
-
-    def trains(self, role: ParameterRole, layer: int, n_layers: int, is_bias: bool = False) -> bool:
-        """Whether a checkpoint contains a parameter; such a method is never trained."""
-        return role == "adapters" or (role == "head" and self.head is not None)
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict, with the method's name under ``name``; fields at their default are left out."""

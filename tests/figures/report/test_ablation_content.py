@@ -17,10 +17,10 @@ from span_tables import span_grid
 
 from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.removable import removable_table, tolerance_border
-from adapter_probe.figures.levels import DropScale
-from adapter_probe.figures.report.map_section import MapStudy, content, section
+from adapter_probe.figures.ablation_words import Words
+from adapter_probe.figures.levels import drop_scale
 from adapter_probe.figures.report.page import map_studies
-from adapter_probe.figures.report.span_words import Words, slider_steps
+from adapter_probe.figures.report.span_section import MapStudy, content, section, slider_steps
 from adapter_probe.figures.table_layouts import lay_out_removable
 from adapter_probe.metrics import score
 from adapter_probe.results.ablation_files import load_ablation, read_spans, write_spans
@@ -110,9 +110,9 @@ def test_every_cell_has_its_shape_over_it(study_of, make_ablation: Callable[...,
     """Row by row and column by column, all of one size, and none outside the drawing."""
     study = study_of(make_ablation(n_layers=n_layers))
     for view in study.views:
-        cells = cells_of(view.svg)
+        cells = cells_of(view.map.svg)
         assert sorted(cells) == list(range(n_layers * (n_layers + 1) // 2))
-        _, _, wide, high = (float(n) for n in ElementTree.fromstring(view.svg).get("viewBox").split())
+        _, _, wide, high = (float(n) for n in ElementTree.fromstring(view.map.svg).get("viewBox").split())
         sides = np.array([cell[2:] for cell in cells.values()])
         np.testing.assert_allclose(sides, sides[0, 0], atol=0.15)
         size, corner = sides[0, 0], np.array(cells[n_layers - 1][:2]) - [(n_layers - 1) * sides[0, 0], 0]
@@ -126,14 +126,14 @@ def test_every_cell_has_its_shape_over_it(study_of, make_ablation: Callable[...,
 def test_the_drawing_is_the_projects_figure(study: MapStudy):
     """Its cells have the colours of the levels, and under each shape lies the cell of that colour."""
     drops = drop_points(study.spans["delta_points"])
-    colours = DropScale.spanning(drops).colours(drops)
-    root = ElementTree.fromstring(study.views[0].svg)
+    colours = drop_scale(drops).colours(drops)
+    root = ElementTree.fromstring(study.views[0].map.svg)
     painted = {}
     for node in root.iter("path"):
         corner = re.match(r"M([\d.]+) ([\d.]+)H", node.get("d", ""))
         if corner and node.get("fill") in colours:
             painted[tuple(float(n) for n in corner.groups())] = node.get("fill")
-    for row, (x, y, *_) in cells_of(study.views[0].svg).items():
+    for row, (x, y, *_) in cells_of(study.views[0].map.svg).items():
         (near,) = [
             fill for (left, top), fill in painted.items() if abs(left - x) < 0.2 and abs(top - y) < 0.2
         ]
@@ -143,7 +143,7 @@ def test_the_drawing_is_the_projects_figure(study: MapStudy):
 def test_an_svg_has_no_style_and_no_foreign_reference(study: MapStudy):
     ids: set[str] = set()
     for view in study.views:
-        nodes = list(ElementTree.fromstring(view.svg).iter())
+        nodes = list(ElementTree.fromstring(view.map.svg).iter())
         own = {node.get("id") for node in nodes if node.get("id")}
         assert not own & ids, "ids are unique in the page"
         ids |= own
@@ -162,7 +162,7 @@ def test_the_slider_shows_the_best_span_and_the_border_at_each_step(
         study = study_of(folder)
     frame = read_spans(folder)
     spans, steps = list(frame.itertuples()), study.steps
-    cells = cells_of(study.views[0].svg)
+    cells = cells_of(study.views[0].map.svg)
     size, (x0, y0) = cells[0][2], cells[0][:2]
     tolerances = [step["tolerance"] for step in steps]
     assert tolerances == sorted({*tolerances, 0.0, 0.5, 1.0, 1.9, 2.0})
@@ -272,7 +272,7 @@ def test_groups_of_layers_stand_side_by_side(study_of, tmp_path: Path):
     }  # fmt: skip
     write_json(tmp_path / "summary.json", summary)
     study = study_of(tmp_path)
-    cells = cells_of(study.views[0].svg)
+    cells = cells_of(study.views[0].map.svg)
     size, (x0, y0) = cells[0][2], cells[0][:2]
     places = [
         (round((y - y0) / size), round((x - x0) / size)) for x, y, *_ in (cells[row] for row in range(6))
@@ -336,7 +336,7 @@ def test_spans_in_a_line_are_strips_of_a_curve(study_of, make_ablation, order: s
     write_spans(folder, frame[chosen[order]].reset_index(drop=True))
     study = study_of(folder)
     (view,) = study.views
-    strips = np.array([cell for _, cell in sorted(cells_of(view.svg).items())])
+    strips = np.array([cell for _, cell in sorted(cells_of(view.map.svg).items())])
     np.testing.assert_allclose(np.diff(strips[:, 0]), strips[:-1, 2], atol=0.15)
     heights = {
         step["tolerance"]: float(re.match(r"M[\d.]+ ([\d.]+)H", step["line"])[1])

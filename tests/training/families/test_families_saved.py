@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.checkpoints.base import load_tokenizer
+from adapter_probe.checkpoints.tokenizer import load_tokenizer
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import ModelError

@@ -1,0 +1,217 @@
+"""Embeddings in the training loop, against the losses and the folders of sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from byte_tokenizer import byte_tokenizer
+from refusals import naming
+from trainings import assert_resumes, losses_of, request_of
+from transformers import BertConfig, BertModel
+
+import adapter_probe as ap
+from adapter_probe.data.packing import pack
+from adapter_probe.data.tasks import find_task
+from adapter_probe.errors import AdapterProbeError
+from adapter_probe.training.request import build_model, load_inputs
+
+CPU = torch.device("cpu")
+WORDS = ["cat", "dog", "bird", "house", "tree", "red", "fast", "cold"]
+MEAN = {"pooling": "mean"}
+THINGS = [WORDS[i % 8] for i in range(24)]
+ROWS: dict[str, list[dict]] = {
+    "contrasts": [{"query": f"a {it} {i}", "positive": f"{it}s, {i} of them"} for i, it in enumerate(THINGS)],
+    "triplets": [
+        {"anchor": f"a {it} {i}", "positive": f"{it}s", "negative": f"the {WORDS[(i + 3) % 8]}"}
+        for i, it in enumerate(THINGS)
+    ],
+    "ragged": [
+        {"query": f"a {it}", "positive": f"{it}s, {i}", "negatives": WORDS[: 1 + i % 3]}
+        for i, it in enumerate(THINGS)
+    ],
+    "scores": [
+        {"sentence1": f"a {it}", "sentence2": f"some {WORDS[i // 3 % 8]} {i}", "score": float(i % 5)}
+        for i, it in enumerate(THINGS)
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny encoder without dropout."""
+    folder, tokenizer = tmp_path_factory.mktemp("base"), byte_tokenizer(True)
+    tokenizer.pad_token, tokenizer.chat_template = tokenizer.eos_token, None
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=24, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=40, max_position_embeddings=64, initializer_range=0.5,
+        pad_token_id=tokenizer.pad_token_id, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def library(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as a folder of sentence-transformers, with prompts, a map and a limit of tokens."""
+    st, folder = pytest.importorskip("sentence_transformers"), tmp_path_factory.mktemp("library") / "base"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+    torch.manual_seed(1)
+    modules = [
+        Transformer(str(base), max_seq_length=20),
+        Pooling(24, pooling_mode="mean"),
+        Dense(24, 16),
+        Normalize(),
+    ]
+    model = st.SentenceTransformer(modules=modules, prompts={"query": "q: ", "document": ""}, device="cpu")
+    model.save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+def task_of(folder: Path, rows: list[dict], ending: str = "jsonl") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, own in (("train", rows), ("validation", rows[:12])):
+        lines = list(map(json.dumps, own))
+        if ending == "tsv":
+            lines = ["\t".join(map(str, one)) for one in (rows[0], *(row.values() for row in own))]
+        (folder / f"{split}.{ending}").write_text("\n".join(lines))
+    return folder
+
+
+def texts_of(row: dict) -> list[str]:
+    found = [value for name, value in row.items() if name != "score"]
+    return [text for one in found for text in (one if isinstance(one, list) else [one])]
+
+
+def library_loss(name: str, vectors: list[list[torch.Tensor]], rows: list[dict]) -> torch.Tensor:
+    """The loss of sentence-transformers, of the embeddings of every row's texts."""
+    st = pytest.importorskip("sentence_transformers")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from sentence_transformers.losses import CoSENTLoss, MultipleNegativesRankingLoss
+    some: Any = st.SentenceTransformer(modules=[torch.nn.Identity()], device="cpu")
+    if name == "scores":
+        first, second = (torch.stack(one) for one in zip(*vectors))
+        scores = torch.tensor([row["score"] for row in rows])
+        return CoSENTLoss(some).compute_loss_from_embeddings([first, second], scores)
+    first, second = (torch.stack([own[place] for own in vectors]) for place in range(2))
+    negatives = [one for own in vectors for one in own[2:]]  # which all rows have in common
+    columns = [first, second, *([torch.stack(negatives)] if negatives else [])]
+    return MultipleNegativesRankingLoss(some).compute_loss_from_embeddings(columns, torch.empty(0))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+@pytest.mark.parametrize("name", ROWS)
+def test_the_loss_and_its_gradient_are_those_of_sentence_transformers(name, pooling, base, tmp_path):
+    request = request_of(base, task_of(tmp_path / "task", ROWS[name]), pooling=pooling)
+    inputs = load_inputs(request)
+    model = build_model(request, inputs.base, CPU)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.named_delta().values():
+            parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
+    examples = np.array([5, 2, 11, 7, 16])
+    batch = pack(inputs.objective.train, inputs.objective.train.items(examples))
+    ours = inputs.objective.loss(model(batch), batch)
+    tokenizer = byte_tokenizer(True)
+
+    def embedding(text: str) -> torch.Tensor:
+        states = model.base(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+        return {"mean": states.mean(0), "cls": states[0], "last": states[-1]}[pooling]
+
+    chosen = [ROWS[name][i] for i in examples]
+    theirs = library_loss(name, [[embedding(text) for text in texts_of(row)] for row in chosen], chosen)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    trained = [one for one in model.base.parameters() if one.requires_grad]
+    for own, other in zip(*(torch.autograd.grad(loss, trained) for loss in (ours, theirs))):
+        torch.testing.assert_close(own, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "metric"),
+    [
+        ("contrasts", "lora:r=4", "ndcg@10"),
+        ("triplets", "full", "pairwise_accuracy"),
+        ("scores", "lora:r=4", "spearman"),
+        ("scores", "full", "spearman"),
+    ],
+)
+def test_training_learns_and_ablate_scores_its_checkpoint(name, method, metric, base, tmp_path):
+    task = task_of(tmp_path / "task", ROWS[name])
+    done = ap.train(
+        base, task=task, out=tmp_path / "c", method=method, pooling="mean", epochs=5, batch_size=8,
+        metric=metric, learning_rate=1e-2 if method != "full" else 1e-3, progress=False,
+    )  # fmt: skip
+    study = ap.ablate(tmp_path / "c", spans="single", progress=False)
+    assert study.summary.metric == metric
+    assert study.summary.intact_score == pytest.approx(done.score, abs=1e-5)
+    off = {"outside": "base"} if method == "full" else {}
+    whole = ap.ablate(tmp_path / "c", spans="whole", out=tmp_path / "off", progress=False, **off)
+    assert done.score == max(done.validation_scores) > whole.summary.removed_score + 0.05
+    with pytest.raises(ap.CheckpointError, match=naming("recorded", "omit --pooling cls")):
+        ap.ablate(tmp_path / "c", pooling="cls", progress=False)
+
+
+@pytest.mark.parametrize("method", ["lora:r=4", "full"])
+def test_a_folder_of_sentence_transformers_trains_with_its_own_modules(method, library, tmp_path):
+    st = pytest.importorskip("sentence_transformers")
+    request = request_of(library, task_of(tmp_path / "task", ROWS["contrasts"], "tsv"), method, epochs=3)
+    losses_of(request, tmp_path / "c")
+    said = json.loads((tmp_path / "c" / "adapter_probe.json").read_text())
+    assert said["max_length"] == 20
+    study = ap.ablate(tmp_path / "c", spans="single", progress=False)
+    assert study.summary.intact_score == pytest.approx(said["scores"]["ndcg@10"], abs=1e-5)
+    if method == "full":  # which sentence-transformers opens as it is
+        rows = ROWS["contrasts"][:12]
+        model = st.SentenceTransformer(str(tmp_path / "c"), device="cpu")
+        similar = model.similarity(
+            model.encode_query([row["query"] for row in rows]),
+            model.encode_document([row["positive"] for row in rows]),
+        )
+        ranks = (similar > similar.diagonal()[:, None]).sum(dim=1).double()
+        ndcg = torch.where(ranks < 10, 1 / torch.log2(ranks + 2), 0.0).mean()
+        assert study.summary.intact_score == pytest.approx(ndcg.item(), abs=1e-5)
+    with pytest.raises(AdapterProbeError, match=naming("--pooling cls", "mean", "omit")):
+        load_inputs(request_of(library, tmp_path / "task", method, pooling="cls"))
+
+
+def test_an_interrupted_training_ends_in_the_same_bytes(base, tmp_path):
+    request = request_of(base, task_of(tmp_path / "task", ROWS["ragged"]), pooling="mean", checkpointing=True)
+    assert_resumes(request, tmp_path, 4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "words"),
+    [
+        (ROWS["contrasts"], {}, ("does not say how embeddings are pooled", "--pooling mean, cls or last")),
+        (ROWS["contrasts"], {"pooling": "max"}, ("--pooling", "mean, cls, last", "max")),
+        (ROWS["contrasts"], {**MEAN, "accumulate": 2}, ("--accumulate", "--batch-size")),
+        (ROWS["contrasts"], {**MEAN, "metric": "spearman"}, ("'spearman'", "'ranking'", "ndcg@10")),
+        (ROWS["contrasts"], {**MEAN, "method": "adapters"}, ("adapters", "embeddings", "lora:r=8")),
+        ([{"query": "a", "positive": None}] * 3, MEAN, ("line 1", "'positive'", "some text")),
+        ([{"query": "a", "positive": "b", "negative": None}] * 3, MEAN, ("line 1", "negative")),
+        ([{"text": "a", "label": i} for i in range(3)], MEAN, ("--pooling mean", "classification")),
+        ([{"text": "a", "score": i / 7} for i in range(30)], MEAN, ("one text each", "sentence1")),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(rows, options, words, base, tmp_path):
+    options = {"method": "lora:r=2", **options}
+    with pytest.raises(AdapterProbeError, match=naming(*words)) as caught:
+        ap.train(base, task=task_of(tmp_path / "task", rows), out=tmp_path / "c", progress=False, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_splits_are_of_one_kind(base, tmp_path):
+    task = task_of(tmp_path / "task", ROWS["contrasts"])
+    (task / "validation.jsonl").write_text("\n".join(map(json.dumps, ROWS["triplets"])))
+    with pytest.raises(AdapterProbeError, match=naming("validation", "negative texts", "one kind")):
+        find_task(task)
