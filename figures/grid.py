@@ -95,7 +95,6 @@ def draw_cells(
 
     Args:
         values: points, ``[spans]``; NaN is crossed out.
-        ax: where.
         texts: the numbers ``[spans]``, empty for none. A second line is shown only where it fits.
         studied: what was done to the spans, as the axis labels say it.
         small: bool ``[spans]``, cells to draw as small squares without a number.
@@ -115,7 +114,11 @@ def draw_cells(
     _cross_out(cells, ~known, ax)
     frames = PolyCollection([], facecolors="none", edgecolors=style.GREEN, label="single layers", zorder=2)
     ax.add_collection(frames, autolim=False)
-    _name_axes(cells, ax, studied)
+    ax.set_xlabel(f"last layer {studied}")
+    ax.set_ylabel(f"first layer {studied}")
+    ax.tick_params(axis="y", labelrotation=0)
+    number_layers(ax.xaxis, cells.lasts)
+    number_layers(ax.yaxis, cells.firsts)
 
     def fit(ax: Axes) -> None:
         cell, unit = cell_size(ax), style.scale_factor()
@@ -225,14 +228,6 @@ def number_layers(axis: Axis, layers: np.ndarray, offset: float = 0.5) -> None:
     """Label an axis with the layers at positions `offset`, 1 + `offset`, ..."""
     axis.set_major_locator(_LayerLocator(layers, offset))
     axis.set_major_formatter(FuncFormatter(lambda x, _: str(layers[int(x)])))
-
-
-def _name_axes(cells: Cells, ax: Axes, studied: str) -> None:
-    ax.set_xlabel(f"last layer {studied}")
-    ax.set_ylabel(f"first layer {studied}")
-    ax.tick_params(axis="y", labelrotation=0)
-    number_layers(ax.xaxis, cells.lasts)
-    number_layers(ax.yaxis, cells.firsts)
 
 
 def draw_tolerance_border(ax: Axes, edges: Sequence[Segment]) -> None:

@@ -61,7 +61,14 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
         yield Drawing(f"{stem}{suffix}", title, figure, frame, _caption(record), identity)
         if isinstance(record, RankRecord):
             figure = one_panel(partial(_draw_spectra, record), options, 0.7, 0.45)
-            title, said = f"{task}: singular values", _spectra_caption(record)
+            summary, n_maps = record.summary, record.spectra["module"].nunique()
+            said = (
+                f"{task}: the singular values of what the adapters add to {n_maps} maps, in each layer the"
+                " root of the mean of their squares, the largest first. Dashed line: the effective rank (Roy"
+                f" and Vetterli 2007), {summary.effective:.1f} of {summary.largest} in the mean of the maps."
+                " It says how evenly the change is spread, not what it is needed for."
+            )
+            title = f"{task}: singular values"
             yield Drawing(f"spectra{suffix}", title, figure, record.spectra, said, identity)
 
 
@@ -85,7 +92,13 @@ def _draw(record: StrengthRecord | RankRecord, ax: Axes) -> list[LegendEntry]:
     ax.fill_between(whole["strength"], low, high, color=_WHOLE.colour, alpha=_BAND, linewidth=0, zorder=1)
     ax.plot(whole["strength"], factor * whole["score"], zorder=3, **line_props(_WHOLE))
     if isinstance(record, RankRecord):
-        _ticks(ax, whole["strength"].to_list(), whole["energy"].to_list())
+        ranks, energy = whole["strength"].to_list(), whole["energy"].to_list()
+        ticks = list(zip(ranks, energy))[
+            :: -1 - (len(ranks) - 1) // _MOST_TICKS
+        ]  # some of many, the last too
+        ax.xaxis.set_major_locator(FixedLocator([rank for rank, _ in reversed(ticks)]))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set_xticklabels([f"{rank}\n{100 * share:.0f}%" for rank, share in reversed(ticks)])
     ax.set_xlabel(axis)
     ax.set_ylabel(label)
     return [
@@ -153,15 +166,6 @@ def _band(frame: pd.DataFrame, metric: str, intact_at: float) -> tuple[np.ndarra
     return np.minimum(*ends), np.maximum(*ends)
 
 
-def _ticks(ax: Axes, ranks: list[int], energy: list[float]) -> None:
-    """A tick at every rank, or at some of many, with the share of energy below."""
-    step = -(-len(ranks) // _MOST_TICKS)
-    chosen = sorted({*range(len(ranks) - 1, -1, -step)})
-    ax.xaxis.set_major_locator(FixedLocator([ranks[n] for n in chosen]))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xticklabels([f"{ranks[n]}\n{100 * energy[n]:.0f}%" for n in chosen])
-
-
 def _draw_spectra(record: RankRecord, ax: Axes) -> list[LegendEntry]:
     """Of every layer the root mean square of its maps' singular values, by direction."""
     frame = record.spectra.assign(square=record.spectra["value"] ** 2)
@@ -217,14 +221,4 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
             f"{asked}{wording.sentence(said.verdict)}.",
             undefined_text(frame["score"].isna().sum(), "Scores left out"),
         ]
-    )
-
-
-def _spectra_caption(record: RankRecord) -> str:
-    said, n_maps = record.summary, record.spectra["module"].nunique()
-    return (
-        f"{wording.task_label(said.task)}: the singular values of what the adapters add to {n_maps} maps, in"
-        " each layer the root of the mean of their squares, the largest first. Dashed line: the effective"
-        f" rank (Roy and Vetterli 2007), {said.effective:.1f} of {said.largest} in the mean of the maps. It"
-        " says how evenly the change is spread, not what it is needed for."
     )

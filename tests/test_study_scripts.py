@@ -215,6 +215,76 @@ def test_ranks_of_maps_are_spearmans(grids: list[str], tmp_path: Path):
         assert found.loc[(name, "number of layers"), "rank_correlation"] == pytest.approx(alone, abs=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore")  # from correlations of spans of one length that all cost the same
+def test_shares_of_methods_are_those_of_their_ablations(
+    airline: Path, tiny_base: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(STUDIES)
+    studies, divergences, files = {}, {}, airline / "crowdflower_airline"
+    for method, seed in [(method, seed) for method in ("full", "adapters") for seed in (0, 1)]:
+        checkpoint = tmp_path / f"airline-{method}-{seed}"
+        ap.train(
+            tiny_base("bert", layers=4), checkpoint, method=method, train_file=files / "train.jsonl",
+            validation_file=files / "validation.jsonl", epochs=4, seed=seed, progress=False,
+            learning_rate={"full": 1e-2, "adapters": 3e-2}[method],
+        )  # fmt: skip
+        studies[method, seed] = ap.ablate(checkpoint, progress=False)
+        divergences[method, seed] = ap.ablate(checkpoint, metric="kl", out=tmp_path / "kl" / checkpoint.name)
+    script("where_learnt").main(
+        tmp_path / "out", *map(str, tmp_path.glob("airline-*")), str(tmp_path / "x-full-9")
+    )
+
+    found = pd.read_csv(tmp_path / "out" / "shares.csv")
+    found = found.set_index(["measure", "of", "method", "layer"]).sort_index()
+    assert (found["ci_low"] <= found["ci_high"])[found["share"].notna()].all()
+    for method in ("full", "adapters"):
+        layers = [studies[method, seed].layers for seed in (0, 1)]
+        singles = [divergences[method, seed].spans.query("n_layers == 1")["score"] for seed in (0, 1)]
+        expected = {
+            ("accuracy", "all"): sum(one["share_points"].to_numpy() for one in layers),
+            ("accuracy", "alone"): -sum(one["delta_points"].to_numpy() for one in layers),
+            ("kl", "alone"): sum(one.to_numpy() for one in singles),
+        }
+        for (measure, of), costs in expected.items():
+            own = found.loc[(measure, of, method), "share"]
+            np.testing.assert_allclose(own[[*"0123"]], costs / costs.sum(), atol=2e-4)
+            assert own["centre"] == pytest.approx(costs @ range(4) / costs.sum(), abs=1e-3, nan_ok=True)
+    centres = found.xs("centre", level="layer")["share"]
+    for row in pd.read_csv(tmp_path / "out" / "centres.csv").itertuples():
+        one, other = (centres[row.measure, row.of, name] for name in (row.method_a, row.method_b))
+        assert row.difference == pytest.approx(one - other, abs=1e-3, nan_ok=True)
+
+    agreement = pd.read_csv(tmp_path / "out" / "agreement.csv").query("measure == 'accuracy'")
+    assert agreement["with"].value_counts().to_dict() == {"itself": 4, "another seed": 2, "another method": 4}
+    maps = {
+        key: study.spans.set_index(["n_layers", "first"])["delta_points"] for key, study in studies.items()
+    }
+    for row in agreement.query("`with` != 'itself'").itertuples():
+        pair = maps[row.method_a, row.seed_a].round(9), maps[row.method_b, row.seed_b].round(9)
+        expected = np.nanmean([spearmanr(pair[0][n], pair[1][n]).statistic for n in (1, 2)])
+        assert row.all_examples == pytest.approx(expected, abs=1e-3, nan_ok=True)
+    assert [*pd.read_csv(tmp_path / "out" / "trials.csv")["seed"]] == [0, 1, 0, 1]
+    assert (tmp_path / "out" / "maps.png").stat().st_size > 10_000
+
+
+def test_a_lora_for_embeddings_is_opened_with_its_pooling(tiny_base: Callable, tmp_path: Path):
+    scored = {"good film": 5.0, "bad film": 1.0, "bad bad film": 0.0}
+    rows = [{"sentence1": "good film", "sentence2": text, "label": scored[text]} for text in scored] * 12
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    base = str(tiny_base("bert"))
+    script("stsb_lora").main(str(tmp_path), base, tmp_path / "lora", 32)
+    tensors = load_file(tmp_path / "lora" / "adapter_model.safetensors")
+    assert all("pooler" not in name for name in tensors)
+    assert any(np.abs(tensor).sum() > 0 for name, tensor in tensors.items() if "lora_B" in name)
+    study = ap.ablate(
+        tmp_path / "lora", base=base, pooling="mean", data=tmp_path / "train.jsonl", progress=False
+    )
+    assert study.summary.metric == "spearman"
+    before = (tmp_path / "lora" / "adapter_model.safetensors").read_bytes()
+    script("stsb_lora").main(str(tmp_path), base, tmp_path / "lora", 32)
+    assert (tmp_path / "lora" / "adapter_model.safetensors").read_bytes() == before
+
+
 def test_averages_of_learnt_tasks_are_means_of_their_rows(tmp_path: Path):
     study = STUDIES / "tradeoff"
     script("learnt_tasks").main(str(study), str(tmp_path), ["airline", "sst2"])
@@ -284,19 +354,24 @@ def test_maps_of_divergences_differ_by_their_means(grids: list[str], capsys: pyt
     assert f"correlation {np.corrcoef(one, other)[0, 1]:.5f}" in said
 
 
-def test_the_boundary_is_chosen_on_one_half_and_judged_on_the_other(tmp_path: Path):
+def tiny_language_model(folder: Path) -> Path:
+    """A random Llama of three layers that reads bytes."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    base, data, out = tmp_path / "base", tmp_path / "data" / "sst2", tmp_path / "out"
     tokenizer = byte_tokenizer(bos=True)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=3,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.2,
     )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(base)
-    tokenizer.save_pretrained(base)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_the_boundary_is_chosen_on_one_half_and_judged_on_the_other(tmp_path: Path):
+    base, data, out = tiny_language_model(tmp_path / "base"), tmp_path / "data" / "sst2", tmp_path / "out"
     data.mkdir(parents=True)
     for split, n in (("train", 24), ("validation", 40)):
         rows = [
@@ -336,6 +411,74 @@ def test_the_boundary_is_chosen_on_one_half_and_judged_on_the_other(tmp_path: Pa
     script("upper_layers").main(given)
     assert tables == [(out / f"{name}.csv").read_bytes() for name in ("boundaries", "curves")]
     assert (out / "upper-layers.png").exists()
+
+
+def test_maps_of_written_texts_and_their_likelihood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(STUDIES)
+    base, data, rows = tiny_language_model(tmp_path / "base"), tmp_path / "data", tmp_path / "rows"
+    for split, n in (("train", 12), ("validation", 24)):
+        texts = [{"sentence": f"{'ab' * (i % 5)} is {i}", "label": int(i % 3 == 0)} for i in range(n)]
+        asked = [
+            {"question": f"{i}?", "answers": [{"text": text, "answer_start": 2} for text in ("red", "a red")]}
+            for i in range(n)
+        ]
+        for folder in ("sst2", "squad"):
+            (data / folder).mkdir(parents=True, exist_ok=True)
+        (data / "sst2" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
+        paragraph = {"context": "A red. Blue.", "qas": [*asked, {"question": "?", "answers": [
+            {"text": "lue", "answer_start": 8}]}]}  # fmt: skip
+        (data / "squad" / f"{split}.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    script("written_rows").main(data, rows)
+    held, train, judged = (
+        [json.loads(line) for line in (rows / "answers" / f"{name}.jsonl").open()]
+        for name in ("held", "train", "written")
+    )
+    assert (len(held), len(train), len(judged)) == (6, 6, 24)
+    assert all(row["prompt"].startswith("Text: A red.\nQuestion: ") for row in judged), "no part of a word"
+    assert {row["completion"] for row in train} == {" red\n"}
+    assert judged[0]["answers"] == ["red", "a red"]
+
+    lora, given = tmp_path / "lora", {"base": base, "max_new_tokens": 3, "generate": True}
+    ap.train(
+        base, lora, method="lora:r=4,target_modules=all-linear", name="words", batch_size=2, epochs=4,
+        train_file=rows / "words" / "train.jsonl", validation_file=rows / "words" / "held.jsonl",
+        learning_rate=5e-3,
+    )  # fmt: skip
+    files = {}
+    for task, scored in (("words", "choices"), ("answers", "likelihood")):
+        folders = [tmp_path / f"{task}-{score}" for score in ("written", scored)]
+        ap.ablate(lora, data=rows / task / "written.jsonl", out=folders[0], **given)
+        ap.ablate(lora, data=rows / task / f"{scored}.jsonl", base=base, out=folders[1])
+        files[task] = f"{task}={folders[0]},{folders[1]},{rows / task / 'written.jsonl'}"
+    script("written_maps").main(tmp_path / "maps", *files.values())
+    found, maps, texts = (
+        pd.read_csv(tmp_path / "maps" / f"{name}.csv") for name in ("agreement", "maps", "texts")
+    )
+    assert (tmp_path / "maps" / "maps.png").exists()
+    assert set(found["map_b"]) == {"exact match", "choice", "token F1", "log-likelihood"}
+    drops = maps[(maps["task"] == "words") & (maps["first"] >= 0)].set_index(["first", "last"])
+    spans = ap.load(tmp_path / "words-choices").spans.set_index(["first", "last"])
+    assert drops["choice"].to_numpy() == pytest.approx(-spans.loc[drops.index, "delta_points"], abs=1e-3)
+    row = found[
+        (found["task"] == "words") & (found["map_a"] == "choice") & (found["map_b"] == "log-likelihood")
+    ]
+    assert row["all_spans"].item() == pytest.approx(
+        spearmanr(drops["choice"], drops["log-likelihood"]).statistic, abs=1e-3
+    )
+    assert row["all_spans_low"].item() <= row["all_spans"].item() <= row["all_spans_high"].item()
+    assert texts.groupby(["task", "row"])["text"].nunique().gt(2).all()
+
+    ap.ablate(lora, data=rows / "words" / "choices.jsonl", base=base, by="module", out=tmp_path / "modules")
+    script("module_halves").main(tmp_path / "halves.csv", f"words={tmp_path / 'modules'}")
+    halves = pd.read_csv(tmp_path / "halves.csv").set_index(["kind", "which"])
+    study = ap.load(tmp_path / "modules").spans
+    everything = study[(study["module"] == "all") & (study["n_layers"] == 3)]["delta_points"].item()
+    own = halves.loc[("everything", np.nan)].squeeze()
+    assert -(own["drop_a"] + own["drop_b"]) / 2 == pytest.approx(everything, abs=1e-2)
+    assert own["low_b"] <= own["drop_b"] <= own["high_b"]
+    for kind in ("module in all layers", "layers, all modules", "cell"):
+        assert halves.loc[(kind, "cheapest"), "drop_a"] <= halves.loc[(kind, "costliest"), "drop_a"]
+    assert halves["of"].dropna().tolist() == [7, 7, 3, 3, 21, 21]
 
 
 def test_the_script_writes_its_tables(random_checkpoint, tiny_task, tmp_path):  # noqa: F811

@@ -203,7 +203,6 @@ def _under(scope: str, parts: Mapping[str, str], module: str | None = None) -> d
 
 
 def _turned(index: Path, name: str, tensor: Tensor) -> Tensor:
-    """A variable in the layout that torch's modules have."""
     if not name.endswith(("kernel", "weights1", "weights2", "biases1", "biases2")):
         return tensor
     if tensor.dim() != 2:

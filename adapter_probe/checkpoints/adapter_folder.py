@@ -122,7 +122,6 @@ def plain_lora(folder: Path, start: str) -> str:
 
 
 def _named(folder: Path, names: re.Pattern[str]) -> list[Path]:
-    """The adapters in subfolders whose names match."""
     return sorted(path.parent for path in folder.glob(f"*/{CONFIG}") if names.fullmatch(path.parent.name))
 
 

@@ -19,10 +19,9 @@ from adapter_probe.errors import CheckpointError, must_be
 from adapter_probe.metrics import OF_CLASSES
 from adapter_probe.replay.sharing import sharing
 
-from .base_config import AnyBase, naming_base
+from .base_config import AnyBase, method_of, naming_base, quiet_quantisers, refuse_without_package
 from .identity import BaseIdentity, config_settings
 from .model_class import config_for, without_weights
-from .quantised import method_of, quiet_quantisers, refuse_without_package
 
 Load = Callable[[AnyBase, type[PreTrainedModel], int | None, torch.dtype], "AnyLoaded"]
 """Loads a base, see `load_any_base`."""

@@ -1,4 +1,4 @@
-"""Where a pretrained base model is, a folder or the Hugging Face Hub, and its configuration."""
+"""Where a pretrained base is, a folder or on the Hub, its configuration, and how it is quantised."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import contextlib
 import io
 import json
 import logging
+import re
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,14 @@ from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 from transformers import __version__ as transformers_version
 from transformers import logging as transformers_logging
 
-from adapter_probe.errors import AdapterProbeError, CheckpointError, ModelError, one_line, reason_of
+from adapter_probe.errors import (
+    AdapterProbeError,
+    CheckpointError,
+    ModelError,
+    install_extra,
+    one_line,
+    reason_of,
+)
 from adapter_probe.reads import report, report_base, report_unknown
 from adapter_probe.results.fingerprints import describe_changes
 
@@ -25,7 +35,6 @@ from .adapter_folder import ask_hub
 from .files import COMMIT, base_files, cached_base, folder_of_base, quote, read_json_file, refuse_unreadable
 from .identity import config_settings, forward_settings
 from .places import places_in
-from .quantised import twin_of
 
 _MOST_LABELS = 1_000_000  # transformers makes a name for each
 _SIZES = (
@@ -251,3 +260,98 @@ def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     except Exception:  # one of them is invalid, for which a configuration may raise anything
         return describe_changes(old, new)
     return describe_changes(*(forward_settings(config_settings(config.to_dict())) for config in configs))
+
+
+# The module that runs each method, and the package that has it, as transformers 5.23 asks for them.
+_PACKAGES = {
+    "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
+    "torchao": ("torchao", "torchao"),
+    "gptq": ("gptqmodel", "gptqmodel"),
+    "awq": ("gptqmodel", "gptqmodel"),
+    "hqq": ("hqq", "hqq"),
+    "quanto": ("optimum.quanto", "optimum-quanto"),
+    "compressed-tensors": ("compressed_tensors", "compressed-tensors"),
+    "auto-round": ("auto_round", "auto-round"),
+    "aqlm": ("aqlm", "aqlm"),
+    "vptq": ("vptq", "vptq"),
+    "eetq": ("kernels", "kernels"),
+}
+_IN_EXTRA = ("bitsandbytes", "torchao")
+_OUTLIERS = 6.0  # the threshold of LLM.int8() where a configuration gives none
+_QUANTISED_NAME = re.compile(r"(?:-unsloth)?-bnb-4bit$", re.IGNORECASE)
+
+
+def method_of(fields: Mapping[str, Any]) -> str | None:
+    """The quantisation method in the fields of a base's config.json; None for an unquantised base."""
+    config = fields.get("quantization_config")
+    if not config:
+        return None
+    if not isinstance(config, Mapping):
+        return "?"
+    if config.get("load_in_4bit") or config.get("load_in_8bit"):  # transformers before 4.36 named no method
+        return "bitsandbytes"
+    return str(config.get("quant_method", "?"))
+
+
+def refuse_without_package(name: str, fields: Mapping[str, Any]) -> None:
+    """Refuse a quantised base whose package is not installed."""
+    method = method_of(fields)
+    if method is None:
+        return
+    if not isinstance(fields["quantization_config"], Mapping):
+        shown = quote(fields["quantization_config"])
+        raise CheckpointError(
+            f"base {name}: quantization_config in its config.json is {shown}, expected an object"
+        )
+    module, package = _PACKAGES.get(method, ("", ""))
+    for needed, of in ((module, package), ("accelerate", "accelerate")):
+        if needed and not _installed(needed):
+            how = install_extra("quantised") if method in _IN_EXTRA else f"install {of}"
+            raise CheckpointError(
+                f"base {name} is quantised with {method}, which needs the package {of}; {how}, or give the "
+                "unquantised model with --base, which is another model"
+            )
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):  # of a module inside a package that is missing or blocked
+        return False
+
+
+def mixes_examples(fields: Mapping[str, Any]) -> bool:
+    """Whether a text's outputs depend on the other texts of its batch.
+
+    With LLM.int8(), a column of the activations is computed in half precision where any text of the batch has
+    an outlier, see Dettmers et al. 2022 (arXiv 2208.07339), section 3.2.
+    """
+    config = fields.get("quantization_config")
+    if method_of(fields) != "bitsandbytes" or not isinstance(config, Mapping):
+        return False
+    return bool(config.get("load_in_8bit")) and float(config.get("llm_int8_threshold", _OUTLIERS)) > 0
+
+
+@contextlib.contextmanager
+def quiet_quantisers() -> Iterator[None]:
+    """Import libraries that look for faster code on a network, without that and without their warning.
+
+    bitsandbytes 0.50 asks the package `kernels` at import for a product on the Hugging Face Hub.
+    """
+    logger, absent = logging.getLogger("bitsandbytes"), "kernels" not in sys.modules
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    if absent:
+        sys.modules["kernels"] = None  # type: ignore[assignment]  # an import of it fails
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if absent:
+            sys.modules.pop("kernels", None)
+
+
+def twin_of(name: str) -> str | None:
+    """The unquantised model beside one of Unsloth's quantised ones, by its name; None for other names."""
+    twin = _QUANTISED_NAME.sub("", name)
+    return twin if twin != name else None

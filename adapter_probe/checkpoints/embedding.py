@@ -125,7 +125,6 @@ def of_library(folder: Path) -> tuple[Embedding, int | None, dict[str, Path]]:
 
 
 def _optional(path: Path, files: dict[str, Path]) -> dict[str, Any]:
-    """The fields of a file, if it is there."""
     if not path.is_file():
         return {}
     files[path.name] = path

@@ -17,13 +17,12 @@ from adapter_probe.results.fingerprints import hash_json, sha256_of
 
 from .adapter_folder import adapters_below, name_of_checkpoint
 from .base import hash_stored, limit_length, load_any_base, without_pooler
-from .base_config import find_any_base, place_of_base
+from .base_config import find_any_base, method_of, place_of_base
 from .files import CONFIG, DELTA, DESCRIPTION, MODULES, first_of
 from .identity import tokenizer_parts
 from .model_class import choose_class, head_of_base, head_with_labels
 from .native import Description, library_versions, read_description, task_of, with_record
 from .opened_peft import OpenedFinetuned, OpenedPeft, OpenedPlaced
-from .quantised import method_of
 from .tokenizer import load_tokenizer, own_tokenizer
 
 TUNED_IN_PLACE = (FullFineTuning, TopLayers, LayerNormOnly, Biases)

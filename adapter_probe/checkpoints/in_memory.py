@@ -28,7 +28,7 @@ from adapter_probe.results.fingerprints import hash_json
 
 from .adapter_folder import LIBRARY
 from .base import hash_stored, limit_length, load_any_base, positions_of
-from .base_config import find_any_base, resolve_base
+from .base_config import find_any_base, method_of, mixes_examples, resolve_base
 from .finetuned import with_base
 from .identity import BaseIdentity, config_settings, tokenizer_parts
 from .kinds import Head, head_of_class
@@ -37,11 +37,9 @@ from .native import NO_COLUMNS, Description, task_of
 from .opened_peft import OpenedFinetuned, OpenedPeft
 from .peft_loading import refuse_outside, refuse_unready, tuned_modules
 from .peft_opening import versions_of
-from .quantised import method_of, mixes_examples
 
 
 def _fields(base: nn.Module) -> dict[str, Any]:
-    """The fields of a model's configuration, if it has one."""
     config = getattr(base, "config", None)
     return json.loads(config.to_json_string(use_diff=False)) if hasattr(config, "to_json_string") else {}
 
@@ -100,7 +98,6 @@ def open_in_memory(model: nn.Module, tokenizer: Any = None, base_model: Any = No
 def _with_texts(
     about: Description, base: Any, head: Head, tokenizer: Any, fields: dict[str, Any]
 ) -> Description:
-    """The description of a model that reads texts."""
     text, weight = base.config.get_text_config(), base.get_input_embeddings().weight
     n_layers, width = (int(getattr(text, name, 0) or 0) for name in ("num_hidden_layers", "hidden_size"))
     rows, n_outputs = int(weight.shape[0]), int(getattr(base.config, "num_labels", 0) or 0)
@@ -227,7 +224,6 @@ class _Enclosing:
 
 
 def _function(forward: Any) -> Any:
-    """The function of a method; a function itself."""
     return getattr(forward, "__func__", forward)
 
 
@@ -258,7 +254,6 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
 
 
 def _kinds(model: nn.Module) -> tuple[str, ...]:
-    """The types of PEFT in a model."""
     found = {type(m).__module__.split(".")[2] for m in model.modules() if isinstance(m, BaseTunerLayer)}
     return tuple(sorted(found))
 

@@ -139,7 +139,6 @@ def _refuse(folder: Path, document: Mapping[str, Any]) -> None:
 
 
 def _parts(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of every module, by MLX's names."""
     found: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if _NOT_TEXT.search(name) or name.endswith((".A", ".B")):
@@ -350,7 +349,6 @@ def _scale_of(module: str, document: Mapping[str, Any]) -> float:
 
 
 def _parts_of_peft(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of every module."""
     found: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         module, _, part = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".")

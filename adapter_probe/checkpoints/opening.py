@@ -18,7 +18,7 @@ from adapter_probe.results.fingerprints import hash_files, hash_json
 from . import adapter_bert, adapterhub
 from .adapter_folder import choose_adapter, only_adapter
 from .base import Load, load_any_base
-from .base_config import place_of_base, read_fields
+from .base_config import method_of, place_of_base, quiet_quantisers, read_fields
 from .embedding import Embedding, Pooling, of_library
 from .files import CONFIG, DESCRIPTION, MODULES, checkpoint_files, is_own, read_json_file
 from .finetuned import is_whole_model, open_whole_model
@@ -26,7 +26,6 @@ from .mlx import as_peft, naming
 from .native import with_record
 from .opened_peft import OpenedPeft, OpenedPlaced
 from .peft_fields import refuse_unswitched
-from .quantised import method_of, quiet_quantisers
 
 
 def open_any(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -74,10 +74,8 @@ def read_fields(path: Path, document: Mapping[str, Any]) -> PeftConfig:
     """The configuration as an object of PEFT's class for it.
 
     Raises:
-        CheckpointError: a type or a field that this PEFT does not know, a value of the wrong type, or a type
-            without a switch.
+        CheckpointError: a type or a field that this PEFT does not know, or a value of the wrong type.
     """
-    refuse_unswitched(path.parent, document)
     config = read_config(path, document)
     for name in getattr(config, "modules_to_save", None) or ():  # which PEFT puts into patterns unescaped
         if not isinstance(name, str) or not MODULE_NAME.fullmatch(name):
@@ -108,7 +106,14 @@ def read_config(path: Path | str, document: Mapping[str, Any]) -> PeftConfig:
     known = {field.name for field in dataclasses.fields(cls)}
     if document.get("peft_version"):
         refuse_unknown(path, document, (*known, *_NO_EFFECT), version)
-    _check_types(path, document, cls)
+    hints = typing.get_type_hints(cls)
+    for name, value in document.items():  # which PEFT would take for something else, as a string for true
+        try:
+            json.dumps(value, allow_nan=False, default=str, skipkeys=True)
+        except ValueError:
+            raise CheckpointError(f"{path}: {name} is {quote(value)}, expected a finite number") from None
+        if name in hints and value is not None and not _fits(value, hints[name]):
+            raise CheckpointError(f"{path}: {name} is {quote(value)}, expected {_words(hints[name])}")
     values = {name: value for name, value in document.items() if name in known and name not in _NO_EFFECT}
     try:
         config: PeftConfig = cls(**values)
@@ -129,23 +134,6 @@ def note_on_fields(document: Mapping[str, Any], config: PeftConfig) -> str:
         return ""
     fields = "field" if len(foreign) == 1 else "fields"
     return f"PEFT ignores the {fields} {', '.join(foreign)} of the configuration, which it does not know."
-
-
-def _check_types(path: Path | str, document: Mapping[str, Any], cls: type) -> None:
-    """Refuse values that PEFT would take for something else, such as a string for a number or for true."""
-    hints = typing.get_type_hints(cls)
-    for name, value in document.items():
-        _refuse_not_finite(path, name, value)
-        if name in hints and value is not None and not _fits(value, hints[name]):
-            raise CheckpointError(f"{path}: {name} is {quote(value)}, expected {_words(hints[name])}")
-
-
-def _refuse_not_finite(path: Path | str, name: str, value: object) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise CheckpointError(f"{path}: {name} is {quote(value)}, expected a finite number")
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for one in inner:
-        _refuse_not_finite(path, name, one)
 
 
 def _fits(value: object, hint: Any) -> bool:

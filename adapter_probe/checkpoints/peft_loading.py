@@ -19,8 +19,8 @@ from adapter_probe.models.adapters.imported import InnerKind, InnerSpec
 
 from .adapter_folder import PREFIX
 from .base import AnyLoaded
+from .base_config import quiet_quantisers
 from .files import first_of, refuse_random
-from .quantised import quiet_quantisers
 
 ADAPTER = "default"  # the name under which PEFT keeps the one adapter
 HEADS = ("classifier", "score", "qa_outputs", "classification_head", "logits_proj")

@@ -28,7 +28,7 @@ from .adapter_folder import (
     weights_in,
 )
 from .base import AnyLoaded, Load, limit_length, load_any_base, without_pooler
-from .base_config import AnyBase, find_any_base, place_of_base
+from .base_config import AnyBase, find_any_base, method_of, mixes_examples, place_of_base
 from .files import CONFIG, MODULES, Unsupported, folder_of_base, read_json_file
 from .identity import tokenizer_parts
 from .kinds import HEADS, Head, class_of_own_code, head_of_class, note_on_code
@@ -39,7 +39,6 @@ from .patterns import refuse_slow_patterns
 from .peft_fields import note_on_fields, read_fields, refuse_unswitched
 from .peft_loading import HEADS as HEAD_MODULES
 from .peft_loading import is_outside, put_adapter, refuse_outside, refuse_unready, tuned_modules, type_of
-from .quantised import method_of, mixes_examples
 from .tokenizer import load_tokenizer, own_tokenizer, use_padding, with_blanks
 
 _MOST_NAMED = 5

@@ -19,7 +19,7 @@ from adapter_probe.replay.sharing import sharing
 from . import native
 from .adapter_folder import hash_files
 from .base import AnyLoaded, Load, limit_length, n_outputs, refuse_lost
-from .base_config import AnyBase, find_any_base, place_of_base, read_fields
+from .base_config import AnyBase, find_any_base, method_of, place_of_base, read_fields
 from .contents import Shapes, role_of
 from .files import DELTA, first_of, refuse_random
 from .finetuned import TUNED_IN_PLACE, with_base
@@ -32,7 +32,6 @@ from .opened_peft import OpenedPlaced
 from .peft_opening import versions_of
 from .placed import fill, put_method
 from .places import Places, places_in
-from .quantised import method_of
 from .tokenizer import load_tokenizer, with_blanks
 
 _AVERAGES = ("running_mean", "running_var", "num_batches_tracked")  # of batch normalisation: no parameters
@@ -110,7 +109,6 @@ def _find(name: str, revision: str | None) -> AnyBase:
 
 
 def _places(name: str, config: Any) -> Places:
-    """Where adapters sit in a base."""
     try:
         return places_in(config)
     except ModelError as error:
@@ -120,7 +118,6 @@ def _places(name: str, config: Any) -> Places:
 def _load(
     found: AnyBase, kind: Head, outputs: int | None, dtype: torch.dtype, load: Load
 ) -> tuple[AnyLoaded, BaseShape]:
-    """The base and where its adapters sit."""
     places = _places(found.name, found.config)
     loaded = load(found, choose_class(found.name, found.config, kind, ()), outputs, dtype)
     refuse_lost(loaded, kind == "causal")

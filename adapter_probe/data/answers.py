@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adapter_probe.data.questions import Questions
-from adapter_probe.data.squad import Windows
+from adapter_probe.data.squad import Questions, Windows
 
 NO_ANSWER = -1
 _ARTICLES = re.compile(r"\b(a|an|the)\b")

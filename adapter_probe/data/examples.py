@@ -10,16 +10,13 @@ import numpy as np
 
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.combining import Agreement, Combine, Numbers
-from adapter_probe.data.encoding import Encoded, encode
-from adapter_probe.data.generating import Generation
-from adapter_probe.data.language_tasks import read_language_split
+from adapter_probe.data.encoding import Encoded, encode, encoded_with_fingerprint
+from adapter_probe.data.generating import Generation, Prompting
+from adapter_probe.data.labels import Split
 from adapter_probe.data.lm_eval_tasks import is_task, load_tasks
-from adapter_probe.data.preferences import encode_preferences
-from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.prompts import EncodedPrompts, encode_prompts, prompts_of
-from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests, requests_of
-from adapter_probe.data.requests_encoding import EncodedRequests, Start, encode_requests
+from adapter_probe.data.requests_encoding import EncodedRequests, Start, encode_requests, whole_texts
 from adapter_probe.data.similarity import (
     Texts,
     contrasts_of,
@@ -29,10 +26,9 @@ from adapter_probe.data.similarity import (
     triplets_of,
 )
 from adapter_probe.data.spec import TaskSpec
-from adapter_probe.data.splits import Split
-from adapter_probe.data.squad import Windows, WindowSettings, encode_windows
+from adapter_probe.data.squad import Questions, Windows, WindowSettings, encode_windows
 from adapter_probe.data.tagged import Tagged, Words, encode_words
-from adapter_probe.data.tasks import load_split
+from adapter_probe.data.tasks import load_split, read_language_split
 from adapter_probe.data.training_texts import encode_training
 from adapter_probe.errors import DataError, listed
 
@@ -219,3 +215,45 @@ def _in_items(
     items = Split(tuple(prepared(*one) for own in texts for one in own), None, rows.labels, rows.name, "")
     firsts = np.concatenate([[0], np.cumsum([len(own) for own in texts])])
     return Examples(rows, replace(encode(tokenizer, items, max_length), firsts=firsts))
+
+
+def encode_preferences(tokenizer: Any, requests: Requests, max_length: int) -> tuple[Encoded, np.ndarray]:
+    """Tokenise preferences as TRL does for a reward model, equal texts once.
+
+    Args:
+        max_length: maximum number of tokens; longer texts are truncated at the end.
+
+    Returns:
+        the texts; and int64 ``[examples, 2]``, which of them are the chosen and the rejected one.
+
+    Raises:
+        DataError: the rows are no preferences, or a text has no tokens.
+    """
+    if requests.form != "preference":
+        raise DataError(f"{requests.name}: the rows are no preferences; give columns chosen and rejected")
+    ids = [
+        tokenizer(text, add_special_tokens=request.framed, truncation=True, max_length=max_length)
+        for request in requests.rows
+        for text in whole_texts(tokenizer, request)
+    ]
+    return encoded_pairs([one["input_ids"] for one in ids], [one.get("token_type_ids") for one in ids])
+
+
+def encoded_pairs(
+    ids: Sequence[Sequence[int]], types: Sequence[Sequence[int] | None] = ()
+) -> tuple[Encoded, np.ndarray]:
+    """Token ids of texts, of which every two make an example, equal texts once; see `encode_preferences`.
+
+    Raises:
+        DataError: a text has no tokens.
+    """
+    places: dict[tuple[int, ...], int] = {}
+    items = [places.setdefault(tuple(one), len(places)) for one in ids]
+    if empty := [number for number, one in enumerate(ids) if not len(one)]:
+        raise DataError(f"row {empty[0] // 2 + 1} has a text without tokens")
+    first = {item: number for number, item in reversed(list(enumerate(items)))}
+    kept = [first[item] for item in range(len(places))]
+    arrays = tuple(np.array(ids[number], dtype=np.int64) for number in kept)
+    own = [types[number] for number in kept] if types and types[0] is not None else None
+    typed = None if own is None else tuple(np.array(one, dtype=np.int64) for one in own)
+    return encoded_with_fingerprint(arrays, typed), np.array(items, dtype=np.int64).reshape(-1, 2)

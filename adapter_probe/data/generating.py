@@ -1,17 +1,14 @@
-"""How a language model writes texts that are scored: the settings of `--generate`."""
+"""How language models are asked and write: the settings of prompts and of `--generate`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from adapter_probe.errors import AdapterProbeError, DataError, must_be
 from adapter_probe.settings import Settings, flag_of, setting
-
-_ESCAPES = {r"\n": "\n", r"\t": "\t"}
-_OF_SCORES = ("extract",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +56,87 @@ class Generation(Settings):
     @property
     def ends(self) -> tuple[str, ...]:
         r"""The texts that end a written one; ``\n`` and ``\t`` mean the characters."""
-        return tuple(_unescaped(text) for text in self.until)
+        return tuple(text.replace(r"\n", "\n").replace(r"\t", "\t") for text in self.until)
 
     @property
     def identity(self) -> dict[str, Any]:
         """What determines the texts, and not their scores."""
-        return {k: v for k, v in self.to_json().items() if k not in ("generate", *_OF_SCORES)} | {
+        return {k: v for k, v in self.to_json().items() if k not in ("generate", "extract")} | {
             "max_new_tokens": self.max_new_tokens
         }
 
 
-def _unescaped(text: str) -> str:
-    for said, meant in _ESCAPES.items():
-        text = text.replace(said, meant)
-    return text
+@dataclass(frozen=True, kw_only=True)
+class Prompting(Settings):
+    """The prompt of a task of lm-evaluation-harness."""
+
+    panel = "Prompts"
+    error: ClassVar[type[AdapterProbeError]] = DataError
+
+    apply_chat_template: bool = setting(
+        False, "put each question of a task of lm-evaluation-harness into the chat template that was saved "
+        "with the adapter, or else that of the base.", slug="chat",
+    )  # fmt: skip
+    fewshot_as_multiturn: bool | None = setting(
+        None, "give the worked examples before a question as turns of a conversation, or all in one; with a "
+        "chat template, turns are the default.",
+        flags=["--fewshot-as-multiturn/--no-fewshot-as-multiturn"], slug="multiturn-{}",
+    )  # fmt: skip
+    num_fewshot: int | None = setting(
+        None, "number of worked examples before each question; by default the task's. A task that sets 0 "
+        "itself keeps 0.", least=0, slug="{}shot", metavar="NUMBER",
+    )  # fmt: skip
+    system_instruction: str | None = setting(
+        None, "text of the system's turn, or before the question without a chat template.",
+        metavar="TEXT", slug="system",
+    )  # fmt: skip
+
+    @property
+    def as_multiturn(self) -> bool:
+        """Whether the worked examples are turns of a conversation.
+
+        Raises:
+            DataError: they are asked for without a chat template.
+        """
+        if self.fewshot_as_multiturn and not self.apply_chat_template:
+            raise DataError("--fewshot-as-multiturn needs --apply-chat-template, which writes the turns")
+        return self.apply_chat_template if self.fewshot_as_multiturn is None else self.fewshot_as_multiturn
+
+    def refuse(self) -> None:
+        """Refuse the settings for rows that are not of lm-evaluation-harness.
+
+        Raises:
+            DataError: one is given.
+        """
+        for name, default in vars(Prompting()).items():
+            if getattr(self, name) != default:
+                raise DataError(
+                    f"{flag_of(name)} applies only to tasks of lm-evaluation-harness (--task lm-eval:NAME); "
+                    "rows of a file go through the chat template if they are written as messages"
+                )
+
+
+def chat_writer(tokenizer: Any, name: str) -> Callable[..., str]:
+    """A function that writes a conversation by a tokenizer's chat template, as lm-evaluation-harness does.
+
+    Raises:
+        DataError: the tokenizer has no template.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        raise DataError(
+            f"{name}: --apply-chat-template needs a chat template, and neither the checkpoint nor its base "
+            "has one; leave it out, or give a base with one (--base)"
+        )
+    from jinja2 import TemplateError
+
+    def write(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        options = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
+        options["continue_final_message"] = not add_generation_prompt
+        try:
+            made: str = tokenizer.apply_chat_template(messages, **options)
+        except TemplateError:  # of a template without a turn of the system
+            rest = [one for one in messages if one["role"] != "system"]
+            made = tokenizer.apply_chat_template(rest, **options)
+        return made
+
+    return write

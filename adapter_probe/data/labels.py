@@ -1,15 +1,17 @@
-"""Labels in files: the kind of task that they imply, its classes, and class indices."""
+"""The labelled texts of a task, and what labels in files imply: its kind, its classes, class indices."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from adapter_probe.data.formats import Rows
+from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.readers import is_raw_cola
+from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import DataError, listed, must_be, shown
 from adapter_probe.metrics import Kind
 
@@ -91,11 +93,7 @@ def _is_class(marker: str, distinct: set[str]) -> bool:
 
 
 def class_number(value: object, names: Sequence[str], place: str, what: str) -> int:
-    """The place of a label or tag among the head's outputs, from its name or number.
-
-    Raises:
-        DataError: there is no such output.
-    """
+    """The place of a label or tag among the head's outputs, from its name or number."""
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
     if text in names:
         return names.index(text)
@@ -205,3 +203,54 @@ def class_indices(
         row = next(i for i, value in enumerate(values) if value not in index)
     hint = " (it usually marks a hidden label)" if values[row] in HIDDEN else ""
     raise DataError(f"{rows.places[row]}: unknown label {shown(values[row])}{hint}; allowed: {listed(index)}")
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Labelled texts.
+
+    Attributes:
+        texts: the first or only text of every example.
+        texts_b: the second text of every example, or None for single sentences.
+        labels: ``[examples]``, int64 indices into the task's `label_names`, or float64 for regression; of
+            several labels int64 ``[examples, labels]``, 0 or 1.
+        name: the split: train, validation or test.
+        fingerprint: SHA-256 of texts and labels in order.
+    """
+
+    texts: tuple[str, ...]
+    texts_b: tuple[str, ...] | None
+    labels: np.ndarray
+    name: str
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+def assemble_split(spec: TaskSpec, split: str, rows: Rows) -> Split:
+    """The texts and labels of some rows of a split; the fingerprint has classes by name.
+
+    Without a column of labels, every label is 0.
+
+    Raises:
+        DataError: a text or label does not fit the task.
+    """
+    texts, texts_b = (
+        None if column is None else tuple(rows.texts(column))
+        for column in (spec.columns.text, spec.columns.text_b)
+    )
+    names, content = spec.label_names, [texts, texts_b]
+    if not spec.columns.label:
+        labels = np.zeros(len(rows.records), dtype=np.int64)
+    elif spec.kind == "multilabel":
+        labels = label_sets(rows, spec.columns.label, names)
+        content.append([[name for name, on in zip(names, row) if on] for row in labels.tolist()])
+    elif spec.kind == "regression":
+        labels = target_numbers(rows, label_texts(rows, spec.columns.label))
+        content.append(labels.tolist())
+    else:
+        values = label_texts(rows, spec.columns.label)
+        labels = class_indices(names, rows, values, numbered=spec.preset is not None)
+        content.append([names[i] for i in labels.tolist()])
+    return Split(texts, texts_b, labels, split, fingerprint_of(content))

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.data.generating import Generation
+from adapter_probe.data.generating import Generation, Prompting, chat_writer
 from adapter_probe.data.lm_eval_written import OUTPUT_TYPE, WrittenDocument, read_written
-from adapter_probe.data.prompting import Prompting, chat_writer
 from adapter_probe.data.request_rows import Form, Request
 from adapter_probe.data.requests import Requests, requests_with_fingerprint
 from adapter_probe.data.requests_encoding import measure_text
@@ -116,11 +115,7 @@ def load_tasks(
 
 
 def _generation_of(documents: Sequence[Any]) -> Generation:
-    """How all documents let the model write.
-
-    Raises:
-        DataError: they differ.
-    """
+    """How all documents let the model write."""
     found: dict[Generation, str] = {}
     for document in documents:
         found.setdefault(document.generation, document.name)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from adapter_probe.data.columns import choose_columns, lacks_labels
-from adapter_probe.data.formats import Rows
+from adapter_probe.data.columns import LABEL_COLUMNS, choose_columns, lacks_labels
+from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.hub import HubSplit
-from adapter_probe.data.labels import class_names, guess_kind, holds_lists, label_texts, names_in_lists
-from adapter_probe.data.language_tasks import are_for_language_model, task_of_rows
+from adapter_probe.data.labels import (
+    Split,
+    assemble_split,
+    class_names,
+    guess_kind,
+    holds_lists,
+    label_texts,
+    names_in_lists,
+)
 from adapter_probe.data.presets import (
     PRESETS,
     Preset,
@@ -21,10 +28,11 @@ from adapter_probe.data.presets import (
     preset_files,
     preset_named,
 )
-from adapter_probe.data.questions import Questions, assemble_questions
 from adapter_probe.data.readers import SPLITS, find_files, name_of_file
+from adapter_probe.data.requests import FORM_METRICS, form_of, is_of_language_model, read_tables
 from adapter_probe.data.similarity import are_contrasts, kind_of_rows
 from adapter_probe.data.sources import (
+    no_such_split,
     read_source,
     read_split,
     refuse_changed,
@@ -33,7 +41,7 @@ from adapter_probe.data.sources import (
     without_undecided,
 )
 from adapter_probe.data.spec import Columns, TaskSpec, check_name
-from adapter_probe.data.splits import Split, assemble_split
+from adapter_probe.data.squad import Questions, assemble_questions
 from adapter_probe.data.tagged import (
     Tagged,
     assemble_tagged,
@@ -42,8 +50,8 @@ from adapter_probe.data.tagged import (
     tag_columns,
     tag_metric,
 )
-from adapter_probe.errors import DataError, must_be
-from adapter_probe.metrics import Kind, check_kind, check_metric, default_metric
+from adapter_probe.errors import DataError, listed, must_be
+from adapter_probe.metrics import COMPARISONS, METRICS, Kind, check_kind, check_metric, default_metric
 
 __all__ = ["Columns", "Questions", "Split", "TaskSpec", "find_task", "load_split", "locate_task"]
 
@@ -273,3 +281,69 @@ def _kind_and_classes(
     values = [] if in_lists else label_texts(rows, columns.label)
     kind = guess_kind(rows, values) if kind is None else check_kind(kind)
     return kind, class_names(rows, columns.label, values) if kind == "classification" else ()
+
+
+def are_for_language_model(files: Mapping[str, tuple[str, ...]], encoding: str) -> bool:
+    """Whether the first file's columns are those of a language model's rows, without a label."""
+    entry = next(iter(files.values()))[0]
+    if HubSplit.parse(entry) or Path(entry).suffix.lower() not in (".jsonl", ".json"):
+        return False
+    table = read_source(entry, (), encoding)
+    return is_of_language_model(table) and not set(LABEL_COLUMNS) & {name.lower() for name in table.names}
+
+
+def task_of_rows(
+    name: str, kind: Kind, files: dict[str, tuple[str, ...]], metric: str | None, encoding: str,
+    validation_share: float,
+) -> TaskSpec:  # fmt: skip
+    """The task of rows whose columns say what is scored.
+
+    Args:
+        kind: ``causal``, ``pairwise`` or ``ranking``.
+        validation_share: share of the training rows that make the validation split.
+
+    Raises:
+        DataError: a file cannot be read, the rows are of no known form or of several, or the metric does not
+            fit them.
+    """
+    check_name(name)
+    spec = TaskSpec(name, kind, "", (), Columns("", None, ""), files, {}, None, encoding, validation_share)
+    tables = {split: read_language_split(spec, split) for split in files}
+    forms = {split: _columns_and_form(own[0], kind) for split, own in tables.items()}
+    (lead, (columns, form)), *others = forms.items()
+    for split, (found, _) in others:
+        if found != columns:
+            raise DataError(
+                f"the {split} rows of {name} have {found}, but the {lead} rows have {columns}; give rows of "
+                "one kind"
+            )
+    allowed = FORM_METRICS[form] if kind == "causal" else METRICS[kind]
+    if metric not in (None, *allowed) or metric in COMPARISONS:
+        known = ", ".join(one for one in allowed if one not in COMPARISONS)
+        raise DataError(f"metric {metric!r} does not fit rows of form {form!r}; allowed: {known}")
+    prints = {
+        split: fingerprint_of([rows.records for rows in own], sort_keys=True) for split, own in tables.items()
+    }
+    return replace(spec, metric=metric or allowed[0], fingerprints=prints)
+
+
+def read_language_split(spec: TaskSpec, split: str, expect_fingerprint: bool = False) -> list[Rows]:
+    """The rows of one split of a language model's task, one table per file.
+
+    Raises:
+        DataError: the task has no such split, its files cannot be read, or they have changed.
+    """
+    if split not in spec.files:
+        raise no_such_split(spec, split)
+    tables = share_out(read_tables(spec.files[split], spec.encoding), split, spec.validation_share)
+    if expect_fingerprint:
+        refuse_changed(spec, split, fingerprint_of([rows.records for rows in tables], sort_keys=True))
+    return tables
+
+
+def _columns_and_form(table: Rows, kind: Kind) -> tuple[str, str]:
+    """What has to be the same in all splits, in the words of an error, and the form of the rows."""
+    if kind == "causal":
+        return form_of(table)
+    found = {"pairwise": "negative texts", "ranking": "no negative texts", None: listed(table.names)}
+    return found[kind_of_rows(table.names)], kind

@@ -94,7 +94,6 @@ def _softmax(products: Tensor) -> Tensor:
 
 
 def _softmax_gradient(above: Tensor, weights: Tensor) -> Tensor:
-    """The gradient of `_softmax` from that of its result."""
     if weights.shape[-1] > _SHORT_ROW_BACK:
         return torch._softmax_backward_data(above, weights, -1, weights.dtype)
     columns = (states.flatten(0, 1).t() for states in (above, weights))
@@ -175,7 +174,6 @@ def _weights(query: Tensor, key: Tensor, bias: Tensor | None, part: slice, scale
 
 
 def _parts(query: Tensor, key: Tensor) -> list[slice]:
-    """The rows, a few at a time."""
     rows, heads, tokens, _ = query.shape
     size = max(1, _WEIGHTS_AT_ONCE // (heads * tokens * key.shape[2]))
     return [slice(start, start + size) for start in range(0, rows, size)]

@@ -114,7 +114,6 @@ class PeftMethod:
 
 
 def _is_short(name: str, value: object) -> bool:
-    """Whether a value can be written in short."""
     parts = value if isinstance(value, list) and name in LISTS else [value]
     return not any(isinstance(one, list | dict) or set(str(one)) & set(",+") for one in parts)
 

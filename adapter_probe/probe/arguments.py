@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.data.generating import Generation
-from adapter_probe.data.prompting import Prompting
+from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.errors import AdapterProbeError, DataError
 from adapter_probe.records import to_record
 from adapter_probe.settings import Dequantised, Encoded, Labelled, OnBase, Sampled, Split, setting

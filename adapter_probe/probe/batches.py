@@ -17,10 +17,10 @@ from adapter_probe.checkpoints.in_memory import base_of
 from adapter_probe.checkpoints.kinds import head_of_class
 from adapter_probe.data.batches import NO_TAG, EncodedBatches, EncodedWritten, Read, encode_batches
 from adapter_probe.data.examples import Examples
+from adapter_probe.data.labels import Split
 from adapter_probe.data.request_rows import Request
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.spec import Columns, TaskSpec
-from adapter_probe.data.splits import Split
 from adapter_probe.data.tagged import Tagged, Words, tag_metric, words_with_fingerprint
 from adapter_probe.errors import DataError, ModelError, must_be, one_line
 from adapter_probe.metrics import COMPARABLE, OF_TOKENS, Kind, default_metric

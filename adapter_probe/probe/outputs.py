@@ -11,9 +11,9 @@ import numpy as np
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.checkpoints.adapter_folder import LIBRARY
 from adapter_probe.data.answers import Answers, choose_windows, score_answers
-from adapter_probe.data.questions import Questions
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import count_texts
+from adapter_probe.data.squad import Questions
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
 from adapter_probe.formulas import NO_CLASS

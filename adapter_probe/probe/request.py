@@ -20,11 +20,10 @@ from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
-from adapter_probe.data.generating import Generation
+from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.given import GIVEN_BATCHES, data_name, given_task
 from adapter_probe.data.lm_eval_tasks import is_task, with_absolute_paths
 from adapter_probe.data.lm_eval_written import scorer_of
-from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import Requests, choose_metric

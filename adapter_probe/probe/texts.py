@@ -12,7 +12,7 @@ from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.examples import Examples
-from adapter_probe.data.splits import Split
+from adapter_probe.data.labels import Split
 
 from .general import GeneralRunner, all_logits, general_runners
 from .general_model import model_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.analysis.study_records import ablation_record
 from adapter_probe.argument_checks import planned_by, taking
-from adapter_probe.data.prompting import Prompting
+from adapter_probe.data.generating import Prompting
 from adapter_probe.errors import DataError
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded

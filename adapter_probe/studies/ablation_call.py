@@ -22,8 +22,7 @@ from adapter_probe.analysis.deltas import section_of
 from adapter_probe.checkpoints.adapter_folder import choose_adapter, fetch_checkpoint, name_in_cache
 from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder_of_base
 from adapter_probe.custom_metric import CustomMetric
-from adapter_probe.data.generating import Generation
-from adapter_probe.data.prompting import Prompting
+from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.rows import categories_of
 from adapter_probe.errors import AdapterProbeError, CheckpointError, DataError, must_be
 from adapter_probe.hub_names import is_hub_name, is_missing

@@ -22,8 +22,7 @@ from adapter_probe.ablation_settings import (
     strengths_text,
 )
 from adapter_probe.checkpoints.files import refuse_full
-from adapter_probe.data.generating import Generation
-from adapter_probe.data.prompting import Prompting
+from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError
 from adapter_probe.jobs.resources import Machine
 from adapter_probe.jobs.slurm_options import SlurmOptions

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe import wording
 from adapter_probe.ablation_settings import read_strengths
 from adapter_probe.argument_checks import as_tuple, taking
-from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.errors import AdapterProbeError, CheckpointError
 from adapter_probe.models.peft_method import PeftMethod
 
@@ -35,6 +34,7 @@ def inspect(call: Inspect) -> dict[str, Any]:
     Raises:
         CheckpointError, ModelError: the checkpoint or its base cannot be opened.
     """
+    from adapter_probe.checkpoints.adapter_folder import choose_adapter
     from adapter_probe.checkpoints.base import load_without_weights
     from adapter_probe.checkpoints.contents import contents_of
     from adapter_probe.checkpoints.opening import open_any
@@ -84,6 +84,7 @@ def convert(call: Convert) -> list[str]:
 
 def _write(call: Convert, out: Path) -> list[str]:
     """Write the checkpoint in the other format; what was left out of it."""
+    from adapter_probe.checkpoints.adapter_folder import choose_adapter
     from adapter_probe.checkpoints.converting import to_adapterhub, to_native
     from adapter_probe.checkpoints.mlx import write_mlx
     from adapter_probe.checkpoints.opened_peft import OpenedPlaced

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from adapter_probe.data.generating import Prompting
 from adapter_probe.data.lm_eval_tasks import THEIR_NAMES
-from adapter_probe.data.prompting import Prompting
 from adapter_probe.data.requests import Requests
 from adapter_probe.errors import DataError, one_line, shown
 from adapter_probe.metrics import LOSSES, continuation_sizes, score

@@ -89,8 +89,7 @@ def examples_of_preferences(opened: OpenedPeft, given: TokenisedPreferences) -> 
         DataError: the model is neither a language model nor a reward model, or an answer has no token.
     """
     from adapter_probe.data.combining import Numbers
-    from adapter_probe.data.examples import Examples
-    from adapter_probe.data.preferences import encoded_pairs
+    from adapter_probe.data.examples import Examples, encoded_pairs
     from adapter_probe.data.requests import requests_with_fingerprint
     from adapter_probe.data.requests_encoding import encode_texts
 

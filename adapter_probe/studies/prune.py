@@ -23,9 +23,8 @@ from adapter_probe.analysis.removable import (
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.mlx import as_peft
-from adapter_probe.data.generating import Generation
+from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
-from adapter_probe.data.prompting import Prompting
 from adapter_probe.device import choose_device, use_threads
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments

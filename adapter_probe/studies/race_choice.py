@@ -10,8 +10,7 @@ import numpy as np
 from adapter_probe.ablation_settings import LONGEST, RaceOptions
 from adapter_probe.analysis.racing import WITHIN, order_of
 from adapter_probe.analysis.removable import longest_removable
-from adapter_probe.data.generating import Generation
-from adapter_probe.data.prompting import Prompting
+from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.errors import ResultsError
 from adapter_probe.spans import Span
 from adapter_probe.wording import tolerance_text

@@ -16,8 +16,8 @@ from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.bottleneck import TokenBatchNorm
 from adapter_probe.models.methods import ParameterRole
 
+from .own_methods import Prepared
 from .partial_forward import computing_first, output_of, passing_over
-from .prepared import Prepared
 from .rows import LanguageRows, PaddedRows, pad_rows, pair_rows, text_rows
 
 
@@ -112,6 +112,11 @@ class TrainingModel(nn.Module):
 
             load_into_peft(self.base, tensors)
             return
+        self.restore(tensors)
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put tensors of `named_delta` into the model."""
         for name, tensor in self.named_delta().items():
             tensor.copy_(tensors[name])
 

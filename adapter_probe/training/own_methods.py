@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +16,13 @@ from adapter_probe.checkpoints.base import (
     refuse_lost,
     without_pooler,
 )
-from adapter_probe.checkpoints.base_config import AnyBase
+from adapter_probe.checkpoints.base_config import AnyBase, method_of
+from adapter_probe.checkpoints.embedding import Embedding
 from adapter_probe.checkpoints.foreign import BaseShape
 from adapter_probe.checkpoints.model_class import choose_class
 from adapter_probe.checkpoints.opened_peft import OWN
 from adapter_probe.checkpoints.placed import PlacedAdapter, put_bottlenecks
 from adapter_probe.checkpoints.places import FAMILIES, Places, places_in
-from adapter_probe.checkpoints.quantised import method_of
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.methods import (
@@ -36,7 +37,52 @@ from adapter_probe.models.methods import (
     check_shared,
 )
 
-from .prepared import Known, Prepared
+
+class Known(NamedTuple):
+    """What is known of a parameter.
+
+    Attributes:
+        role: its role.
+        layer: -1 in the embeddings, the number of layers in what follows the layers; with a tuner of PEFT 0.
+        name: in the base, or of an adapter in this project's format.
+    """
+
+    role: ParameterRole
+    layer: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A base with a method in it, with the parameters that train chosen.
+
+    Attributes:
+        base: the model that is called; of PEFT, its own.
+        inner: the model of Transformers in it.
+        kind: kind of the task, or ``embedding``.
+        n_layers: number of layers of the base.
+        parameters: what is known of every parameter, by its name in `base`.
+        layers: the layers, bottom first, a module that serves several repeated; empty where no frozen layer's
+            outputs can be kept.
+        below: the modules that compute the input of the first layer.
+        averages: names of running averages in adapters, by those in `base`.
+        reads_first: whether the head reads the first token of each text, not the last.
+        first_alone: modules of the last layer that compute this token alone, see `computing_first`.
+        embedding: what makes an embedding of the states; None of other models.
+    """
+
+    base: nn.Module
+    inner: Any
+    kind: str
+    n_layers: int
+    parameters: Mapping[str, Known]
+    layers: Sequence[nn.Module] = ()
+    below: Sequence[nn.Module] = ()
+    averages: Mapping[str, str] = field(default_factory=dict)
+    reads_first: bool = False
+    first_alone: Sequence[nn.Module] = ()
+    embedding: Embedding | None = None
+
 
 _HEADLESS = ("causal", "embedding")
 """Kinds without a new head, of which any family trains by any method but those for classifiers."""
@@ -44,12 +90,6 @@ _HEADLESS = ("causal", "embedding")
 
 def load_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -> AnyLoaded:
     """A base of any family that Transformers has, with a head for the task.
-
-    Args:
-        found: the base.
-        task: the task.
-        method: what is to train.
-        seed: seed of the head's initialisation.
 
     Raises:
         CheckpointError: it is quantised, it lacks weights, or its configuration is not supported.
@@ -78,16 +118,7 @@ def load_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -> AnyL
 
 
 def refuse_method(method: Method, kind: str, family: str) -> None:
-    """Refuse methods that do not fit the task, or are not known for the family.
-
-    Args:
-        method: the method.
-        kind: kind of the task, or ``embedding``.
-        family: the base's model type.
-
-    Raises:
-        ModelError: it is one.
-    """
+    """Refuse methods that do not fit the task, or are not known for the family."""
     if kind in _HEADLESS and isinstance(method, Adapters | HeadOnly | TfidfLinear):
         trained = "a language model trains" if kind == "causal" else "embeddings train"
         raise ModelError(
@@ -107,8 +138,6 @@ def prepare_own(loaded: AnyLoaded, method: Method, kind: str, seed: int) -> Prep
     Args:
         loaded: the base, which is changed.
         method: the method; of a language model full fine-tuning, top layers, LayerNorms or biases.
-        kind: kind of the task.
-        seed: of the bottlenecks' initialisation.
 
     Raises:
         ModelError: the method does not fit, or finds nothing to train.
@@ -187,7 +216,6 @@ def _describe(
     """What is known of every parameter.
 
     Args:
-        model: the model.
         stacks: the layers of every stack of layers, bottom first; the top layers are equal.
         places: of a classifier.
         own: names of the tensors of adapters.
@@ -225,7 +253,6 @@ def _after_layers(model: Any, layers: tuple[str, ...], two: bool, norms: tuple[s
     """Names of the parameters of what follows the layers.
 
     Args:
-        model: the model.
         layers: the beginnings of the names of parameters in layers.
         two: whether there are two stacks of layers.
         norms: the beginnings of those of norms.

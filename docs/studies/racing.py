@@ -32,7 +32,23 @@ RECORDED = {
     "MNLI, MPNet": "heatmap/mnli-seed-0.csv",
     "ARC-Easy, SmolLM2": "smollm2/arc/heatmap.csv",
 }
-ORDERS, DEEP_ORDERS, DEEP = 1000, 50, 30
+OTHERS = {  # the other committed maps of accuracies: seeds, suffixes, and a file with several grids
+    **{f"MNLI, gte-small, seed {k}": f"heatmap/gte-mnli-seed-{k}.csv" for k in (1, 2)},
+    **{f"SST-2, gte-small, seed {k}": f"heatmap/gte-sst2-seed-{k}.csv" for k in (1, 2)},
+    **{f"CoLA, gte-small, seed {k}": f"heatmap/cola-seed-{k}.csv" for k in (0, 2, 3)},
+    **{f"MNLI, MPNet, seed {k}": f"heatmap/mnli-seed-{k}.csv" for k in (1, 2)},
+    **{f"SST-2, MPNet, seed {k}": f"heatmap/sst2-seed-{k}.csv" for k in (1, 2)},
+    **{f"{name}, MiniLM": "heatmap/six-tasks/heatmap.csv"
+       for name in ("SST-2", "airline", "corporate messaging", "disasters", "global warming")},
+    "ARC-Easy, SmolLM2, suffixes": "smollm2/suffix/curve.csv",
+    "BLiMP, SmolLM2": "smollm2/blimp/heatmap.csv",
+    "BLiMP, SmolLM2, suffixes": "smollm2/blimp-suffix/curve.csv",
+}  # fmt: skip
+PREDICTIONS = {  # what `--record` wrote
+    "SST-2 words written, SmolLM2": "generated/words-right.csv",
+    "SQuAD answers written, SmolLM2": "generated/answers-right.csv",
+}
+ORDERS, OTHER_ORDERS, DEEP_ORDERS, DEEP = 1000, 100, 50, 30
 _LEVELS = 1.959964  # standard errors from the middle to an end of a 95% interval
 
 
@@ -82,6 +98,8 @@ def mcnemar(fewer: int, both: int) -> float:
 def recorded(name: str, path: Path) -> Recorded:
     """A study from its table of spans, with nested examples."""
     frame = pd.read_csv(path)
+    if "grid" in frame:
+        frame = frame[frame["grid"] == name.split(", ")[0]].reset_index(drop=True)
     counts = np.array([changed(row) for _, row in frame.iterrows()])
     right = round(frame["n_examples"][0] * (frame["score"] - frame["delta_points"] / 100).iloc[0])
     return nested(name, frame[["first", "last"]].to_numpy(), counts, right, int(frame["n_examples"][0]))
@@ -96,14 +114,14 @@ def nested(name: str, spans: np.ndarray, counts: np.ndarray, right: int, n: int)
     return Recorded(name, spans, costs)
 
 
-def cola(path: Path) -> Recorded:
-    """The study whose predictions are recorded: the first row is the intact model."""
+def cola(path: Path, name: str = "CoLA, gte-small") -> Recorded:
+    """A study whose predictions are recorded: the first row is the intact model."""
     frame = pd.read_csv(path, dtype={"right": str})
     right = np.array(
         [[int(c) for c in f"{int(own, 16):0{4 * len(own)}b}"] for own in frame["right"]], np.int8
     )
     right = right[:, : int(frame["n_examples"][0])]
-    return Recorded("CoLA, gte-small", frame[["first", "last"]].to_numpy()[1:], right[0] - right[1:])
+    return Recorded(name, frame[["first", "last"]].to_numpy()[1:], right[0] - right[1:])
 
 
 def deep(base: Recorded, n_layers: int) -> Recorded:
@@ -252,13 +270,18 @@ def main(out: Path, orders: int = ORDERS) -> None:
     jobs += [
         (deep(studies[1], DEEP), {"goal": goal}, min(orders, DEEP_ORDERS)) for goal in ("longest", "spans")
     ]
+    others = [cola(STUDIES / path, name) for name, path in PREDICTIONS.items() if (STUDIES / path).exists()]
+    others += [recorded(name, STUDIES / path) for name, path in OTHERS.items()]
+    jobs += [
+        (one, {"goal": goal}, min(orders, OTHER_ORDERS)) for one in others for goal in ("longest", "spans")
+    ]
     for study, settings, n in jobs:
         goal = settings["goal"] + (", monotone" if settings.get("assume_monotone") else "")
         if any((row["study"], row["goal"]) == (study.name, goal) for row in rows):
             continue
         row = raced(study, n, **settings)
         rows.append(row)
-        if goal in ("longest", "spans") and n == orders:
+        if goal in ("longest", "spans") and not study.name.endswith(f"{DEEP} layers"):
             rows.append(fixed_part(study, row))
         elif goal.startswith("least"):
             rows += [fixed_budget(study, row, name, plan) for name, plan in METHODS.items()]

@@ -97,12 +97,8 @@ def confusion_card(found: Mapping[str, Any]) -> Html:
     names, n = found["names"], len(found["names"])
 
     def grid(title: str, counts: list[str], kind: str) -> Html:
-        head = tag(
-            "tr",
-            None,
-            tag("td", None, "true \u2193  predicted \u2192"),
-            [tag("th", {"scope": "col"}, m) for m in names],
-        )
+        heads = [tag("th", {"scope": "col"}, name) for name in names]
+        head = tag("tr", None, tag("td", None, "true \u2193  predicted \u2192"), heads)
         body = [
             tag("tr", None, tag("th", {"scope": "row"}, names[i]), [
                 tag("td", {"class": "count hit" if i == j else "count"}, counts[n * i + j]) for j in range(n)
@@ -143,10 +139,7 @@ def examples_content(
         )
     intact, rows = intact_row(results), variant_of(results, spans)
     differ = outcomes != outcomes[intact]
-    if results.kind in (
-        "tokens",
-        "multilabel",
-    ):  # which may change and stay wrong
+    if results.kind in ("tokens", "multilabel"):  # which may change and stay wrong
         own = results.predictions if results.tags is None else results.tags
         differ = (own != own[intact]).any(axis=-1)
     kept = np.flatnonzero(differ[results.nonfinite == 0].any(axis=0))
@@ -159,7 +152,10 @@ def examples_content(
             return None
         packed = _packed(said[row], most)
         found = {"said": packed, "right": _packed(outcomes[row, kept].astype(int), 1)}
-        return found if margins is None else {**found, "margins": _two_digits(margins[row])}
+        if margins is not None:
+            digits = (margins[row] + 100).tolist()
+            found["margins"] = "".join(_DIGITS[n // 36] + _DIGITS[n % 36] for n in digits)
+        return found
 
     by_label = {"label": tuple(truth)} if results.kind == "classification" else {}
     groups = {} if results.groups is None else {"group": tuple(results.groups[kept].tolist())}
@@ -182,31 +178,22 @@ def _predicted(
 ) -> tuple[np.ndarray, list[Any], list[str]]:
     """What was predicted, places in the options ``[variants, kept]``; the options; and what is true."""
     if results.kind == "extractive":
-        said, options = _answers(results, texts, kept)
-        return said, options, [(texts.truths or texts.texts)[i] for i in kept]
+        assert results.answers is not None, "checked by the caller"
+        contexts, told = texts.texts_b or ("",) * results.n_examples, []
+        for i in kept:
+            ends = results.answers[:, i].tolist()
+            told.append([contexts[i][start:end] if start >= 0 else "" for start, end in ends])
+        return *_distinct(told), [(texts.truths or texts.texts)[i] for i in kept]
     if results.kind in ("tokens", "multilabel"):
         return _several(results, texts, kept)
     if texts.written is not None:
-        return *_distinct([[own[i] for own in texts.written] for i in kept]), [
-            (texts.truths or ())[i] for i in kept
-        ]
+        told = [[own[i] for own in texts.written] for i in kept]
+        return *_distinct(told), [(texts.truths or ())[i] for i in kept]
     said, names = results.predictions[:, kept], results.label_names
     if results.kind == "classification":
         return said, list(names), [names[i] for i in results.scored_with[kept]]
     choices = texts.choices or (("right", "wrong"),) * len(texts.texts)
     return said, [list(choices[i]) for i in kept], [choices[i][results.scored_with[i]] for i in kept]
-
-
-def _answers(
-    results: AblationResults, texts: ExampleTexts, kept: np.ndarray
-) -> tuple[np.ndarray, list[list[str]]]:
-    """Answers under all variants: places in the options ``[variants, kept]``; the options per question."""
-    assert results.answers is not None, "checked by the caller"
-    contexts = texts.texts_b or ("",) * results.n_examples
-    return _distinct([
-        [contexts[i][start:end] if start >= 0 else "" for start, end in results.answers[:, i].tolist()]
-        for i in kept
-    ])  # fmt: skip
 
 
 def _distinct(found: Sequence[Sequence[str]]) -> tuple[np.ndarray, list[list[str]]]:
@@ -279,18 +266,10 @@ def _packed(said: np.ndarray, most: int) -> str | list[int]:
     return "".join(_DIGITS[digit] for digit in digits) if most < len(_DIGITS) else digits
 
 
-def _two_digits(percent: np.ndarray) -> str:
-    return "".join(_DIGITS[n // 36] + _DIGITS[n % 36] for n in (percent + 100).tolist())
-
-
 def examples_card(found: Mapping[str, Any]) -> Html:
     """The list's controls: outcome, columns, text and order. The script fills the list."""
-    kinds = [
-        ("wrong", "newly wrong"),
-        ("right", "newly correct"),
-        ("both", "both"),
-        ("all", "every listed example"),
-    ]
+    kinds = [("wrong", "newly wrong"), ("right", "newly correct"), ("both", "both")]
+    kinds.append(("all", "every listed example"))
     orders = [("", "as in the data"), ("flips", "by number of spans that change it")]
     if found["words"] is not None:
         orders += [("margin", "by margin of the span"), ("intact", "by margin of the intact model")]
@@ -298,12 +277,8 @@ def examples_card(found: Mapping[str, Any]) -> Html:
         choice(f"by-{name}", name, [("", "all"), *((str(i), v) for i, v in enumerate(column["values"]))])
         for name, column in found["columns"].items()
     ]
-    search = tag(
-        "label",
-        {"class": "pick"},
-        tag("span", None, "text"),
-        tag("input", {"type": "search", "name": "text"}),
-    )
+    field = tag("input", {"type": "search", "name": "text"})
+    search = tag("label", {"class": "pick"}, tag("span", None, "text"), field)
     picks = choice("outcome", "outcome", kinds, "wrong"), columns, search, choice("order", "order", orders)
     margin = "The margin is the probability of what is true less that of the likeliest other option. "
     said = "Choose an example to see on the map which spans change it."

@@ -1,17 +1,22 @@
-"""Tiny random bases, and checkpoints on them that PEFT itself writes."""
+"""Tiny random bases, checkpoints on them that PEFT itself writes, and what the stored fixtures are of."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import torch
 from peft import PeftConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
-WORDS = Path(__file__).parent / "fixtures" / "bases" / "bert"  # a tokenizer of 53 whole words
+from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
+
+FIXTURES = Path(__file__).parent / "fixtures"
+WORDS = FIXTURES / "bases" / "bert"  # a tokenizer of 53 whole words
 IDS = torch.tensor([[2, 9, 31, 7, 40, 12, 3], [2, 17, 5, 52, 20, 33, 3]])
 _SMALL = {
     32: "hidden_size d_model n_embd dim embedding_size word_embed_proj_dim embed_dim out_hidden_size",
@@ -82,3 +87,23 @@ def write_adapter(
         biases = {name: t.contiguous() for name, t in stored if name.endswith("base_layer.bias")}
         save_file(load_file(weights) | biases, weights, {"format": "pt"})
     return folder
+
+
+def edit(place: Path, **changes: object) -> Path:
+    """Other fields in a JSON file, or in the ``adapter_config.json`` of a folder."""
+    path = place / "adapter_config.json" if place.is_dir() else place
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return place
+
+
+def base_of(folder: Path) -> str:
+    """The fixtures' base that a checkpoint names."""
+    config = json.loads((folder / "adapter_config.json").read_text())
+    name = config.get("model_name") or config["base_model_name_or_path"]
+    return str(FIXTURES / "bases" / name.rpartition("/")[2])
+
+
+def texts() -> Encoded:
+    """The examples of the fixtures' logits."""
+    ids = json.loads((FIXTURES / "texts.json").read_text())
+    return encoded_with_fingerprint(tuple(np.array(text, dtype=np.int64) for text in ids), None)

@@ -5,7 +5,6 @@ Where TensorFlow is not installed, its part is done by ``variables.npz``, which 
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from exact import assert_close_in_float32
+from peft_cases import edit, texts
 from refusals import names
 from safetensors.torch import load_file, save_file
 
@@ -23,7 +23,6 @@ from adapter_probe.checkpoints import adapter_bert
 from adapter_probe.checkpoints.contents import role_of
 from adapter_probe.checkpoints.converting import to_native
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
 from adapter_probe.data.given import given_task
 from adapter_probe.errors import CheckpointError
 from adapter_probe.replay.replay import Replay
@@ -66,23 +65,13 @@ def base(tmp_path: Path) -> Path:
     """Other weights than the checkpoints hold, and the authors' GELU."""
     folder = tmp_path / "base"
     shutil.copytree(FIXTURES / "bases" / "bert", folder)
-    configure(folder, hidden_act="gelu_new")
+    edit(folder / "config.json", hidden_act="gelu_new")
     return folder
 
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Callable[[str], Path]:
     return lambda case: Path(shutil.copytree(FIXTURES / "adapter_bert" / case, tmp_path / case))
-
-
-def configure(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
-def texts() -> Encoded:
-    ids = json.loads((FIXTURES / "texts.json").read_text())
-    return encoded_with_fingerprint(tuple(np.array(text, dtype=np.int64) for text in ids), None)
 
 
 def own_logits(model: torch.nn.Module) -> torch.Tensor:
@@ -165,7 +154,7 @@ def test_on_its_own_base_only_what_was_trained_counts(base: Path):
 
 
 def test_differences_of_the_base_are_told(base: Path):
-    configure(base, hidden_act="gelu", layer_norm_eps=1e-6)
+    edit(base / "config.json", hidden_act="gelu", layer_norm_eps=1e-6)
     notes = open_any(FIXTURES / "adapter_bert" / "one-file", str(base)).notes
     assert any(names(note, "'gelu'", "'gelu_new'", "config.json") for note in notes)
     assert any("1e-12" in note and "1e-06" in note for note in notes)

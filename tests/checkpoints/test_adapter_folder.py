@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft_cases import IDS, randomise, write_adapter, write_base
+from peft_cases import IDS, edit, randomise, write_adapter, write_base
 from refusals import names
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
@@ -34,12 +34,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
         write_adapter(place / name, llama, AutoModelForCausalLM, config, std)
     return place
-
-
-def edit(folder: Path, **changes: object) -> Path:
-    document = json.loads((folder / CONFIG).read_text())
-    (folder / CONFIG).write_text(json.dumps({**document, **changes}))
-    return folder
 
 
 def logits(folder: Path, base: Path | None = None, **named: str) -> torch.Tensor:

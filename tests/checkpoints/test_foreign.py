@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import torch
 from exact import Float64, assert_close_in_float32, assert_close_in_float64, to_float64
 from mask_loop import read
+from peft_cases import base_of, texts
 from refusals import names, naming
 from safetensors.torch import load_file, save_file
 from tiers import slow_unless
@@ -19,7 +19,6 @@ from tiers import slow_unless
 from adapter_probe.checkpoints.base import SharedBase, load_any_base
 from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
 from adapter_probe.errors import CheckpointError
 from adapter_probe.replay.replay import Replay
 
@@ -28,17 +27,6 @@ CASES = sorted(
     path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("adapterhub/*/expected.npz")
 )
 PEFT = sorted(path.parent.name for path in FIXTURES.glob("peft/*/expected.npz"))
-
-
-def base_of(folder: Path) -> str:
-    config = json.loads((folder / "adapter_config.json").read_text())
-    name = config.get("model_name") or config["base_model_name_or_path"]
-    return str(FIXTURES / "bases" / name.rpartition("/")[2])
-
-
-def texts() -> Encoded:
-    ids = json.loads((FIXTURES / "texts.json").read_text())
-    return encoded_with_fingerprint(tuple(np.array(text, dtype=np.int64) for text in ids), None)
 
 
 def own_forward(base: torch.nn.Module, ids: np.ndarray) -> np.ndarray:

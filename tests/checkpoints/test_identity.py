@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft_cases import edit
 from training_models import load_plain
 
 from adapter_probe.checkpoints.identity import config_settings, forward_settings, tokenizer_parts
@@ -33,10 +34,6 @@ HARMLESS = {
     "id2label": {"0": "yes"},
     "label2id": {"yes": 0},
 }
-
-
-def edit(path: Path, **changes: object) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 import torch
 import transformers
 from peft import LoraConfig, PeftModel
-from peft_cases import IDS, write_adapter, write_base
+from peft_cases import IDS, edit, write_adapter, write_base
 from peft_folders import KV, T5, saved
 from refusals import names
 from safetensors.torch import load_file, save_file
@@ -26,11 +26,11 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from adapter_probe.checkpoints import patterns, peft_loading, quantised
+from adapter_probe.checkpoints import base_config, patterns, peft_loading
+from adapter_probe.checkpoints.base_config import mixes_examples
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.peft_opening import open_with_peft
-from adapter_probe.checkpoints.quantised import mixes_examples
 from adapter_probe.errors import CheckpointError
 from adapter_probe.studies.inspect_convert import inspect
 
@@ -55,12 +55,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copied(made: Path, tmp_path: Path) -> Callable[[str], Path]:
     return lambda name: Path(shutil.copytree(made / name, tmp_path / "c"))
-
-
-def edit(folder: Path, **changes: object) -> Path:
-    document = json.loads((folder / CONFIG).read_text())
-    (folder / CONFIG).write_text(json.dumps({**document, **changes}))
-    return folder
 
 
 def retensor(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Path:
@@ -327,7 +321,7 @@ def test_a_quantised_base_that_is_missing_names_its_twin(copied):
     [("gptq", "gptqmodel"), ("awq", "gptqmodel"), ("hqq", "hqq"), ("bitsandbytes", "bitsandbytes")],
 )
 def test_a_quantisation_without_its_package(method, package, made: Path, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(quantised, "find_spec", lambda name: None)
+    monkeypatch.setattr(base_config, "find_spec", lambda name: None)
     base = Path(shutil.copytree(made / "llama", tmp_path / "base"))
     config = json.loads((base / "config.json").read_text())
     given = {"quant_method": method, "bits": 4}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from exact import Float64, assert_close_in_float64, to_float64
+from peft_cases import base_of
 from refusals import naming
 from transformers import (
     AutoModelForQuestionAnswering,
@@ -26,12 +27,6 @@ peft = pytest.importorskip("peft")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 TEXTS = json.loads((FIXTURES / "texts.json").read_text())
-
-
-def base_of(folder: Path) -> str:
-    config = json.loads((folder / "adapter_config.json").read_text())
-    name = config.get("model_name") or config["base_model_name_or_path"]
-    return str(FIXTURES / "bases" / name.rpartition("/")[2])
 
 
 def by_peft(folder: Path, base: str, n_outputs: int = 3) -> np.ndarray:

@@ -21,8 +21,7 @@ from adapter_probe.data.answers import (
 )
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import cut_by_tokens, pack
-from adapter_probe.data.questions import Answer, Questions
-from adapter_probe.data.squad import Windows, encode_windows
+from adapter_probe.data.squad import Answer, Questions, Windows, encode_windows
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.metrics import score
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import names
 
-from adapter_probe.data.questions import Answer
+from adapter_probe.data.squad import Answer
 from adapter_probe.data.tasks import Columns, find_task, load_split
 from adapter_probe.errors import DataError
 

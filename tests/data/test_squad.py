@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from refusals import naming
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from adapter_probe.data.questions import Answer, Questions
-from adapter_probe.data.squad import WindowSettings, encode_windows
+from adapter_probe.data.squad import Answer, Questions, WindowSettings, encode_windows
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError
 

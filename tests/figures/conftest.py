@@ -1,12 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from docs_scripts import module
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from span_tables import span_grid
@@ -15,13 +18,19 @@ from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.published import published_init_sweep, published_tradeoff
 from adapter_probe.figures import style
-from adapter_probe.results.ablation_files import write_spans
-from adapter_probe.results.atomic import write_csv, write_json
+from adapter_probe.results.atomic import write_csv
 from adapter_probe.spans import contiguous_spans
 
+CASES = module("gallery_cases")
 BASE = 109_482_240
 FULL = {"mnli": 0.844, "cola": 0.818}
 MAJORITY = {"mnli": 0.354, "cola": 0.691}
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_stays_open() -> Iterator[None]:
+    yield
+    plt.close("all")
 
 
 @pytest.fixture(scope="session")
@@ -76,33 +85,15 @@ def with_statistics() -> Callable[..., tuple[pd.DataFrame, pd.DataFrame]]:
 
 
 @pytest.fixture(scope="session")
-def ablation_folder(make_frame, with_statistics) -> Callable[..., Path]:
-    """Write the folder of an ablation: tables, summary and manifest, no predictions."""
+def ablation_folder(tmp_path_factory) -> Callable[..., Path]:
+    """Write the folder of an ablation as of the documentation's gallery; equal ones are copied."""
+    made: dict[tuple, Path] = {}
 
     def write(folder: Path, task: str = "cola", n_layers: int = 6, seed: int = 0) -> Path:
-        folder.mkdir(parents=True)
-        frame = make_frame(n_layers, seed=seed)
-        frame = frame.assign(score=0.8 + frame["delta_points"] / 100, n_examples=1043)
-        spans, layers = with_statistics(frame)
-        write_spans(folder, spans)
-        write_csv(folder / "layers.csv", layers)
-        removed = spans.loc[spans["n_layers"].idxmax(), "delta_points"]
-        summary = {
-            "task": task, "split": "validation", "study": "ablated", "metric": "accuracy", "n_examples": 1043,
-            "n_layers": n_layers, "intact_score": 0.8, "removed_score": 0.8 + removed / 100,
-            "removed_delta_points": removed, "majority_score": 0.691,
-        }  # fmt: skip
-        write_json(folder / "summary.json", summary)
-        settings = {"sites": "both", "complement": False, "layernorm": "trained", "dtype": "float32"}
-        write_json(folder / "manifest.json", {"identity": {"data": "00ff", "settings": settings}})
-        removable = pd.DataFrame(
-            [
-                {"tolerance_points": 0.5, "basis": "estimate", "first": 1, "last": 2, "n_layers": 2,
-                 "delta_points": -0.25, "ci_low_points": -1.5},
-                {"tolerance_points": 0.5, "basis": "interval"},
-            ]
-        ).astype(dict.fromkeys(("first", "last", "n_layers"), "Int64"))  # fmt: skip
-        write_csv(folder / "removable.csv", removable)
+        if (task, n_layers, seed) not in made:
+            made[task, n_layers, seed] = tmp_path_factory.mktemp("ablation") / "of"
+            CASES.ablation(made[task, n_layers, seed], n_layers=n_layers, task=task, seed=seed)
+        shutil.copytree(made[task, n_layers, seed], folder)
         return folder
 
     return write

@@ -8,15 +8,14 @@ import pandas as pd
 import pytest
 from ablation_facts import record_of
 from matplotlib.colors import to_hex
-from refusals import names, naming
+from refusals import names
 
-from adapter_probe import wording
 from adapter_probe.analysis.published import published_ablation
-from adapter_probe.errors import ResultsError
+from adapter_probe.analysis.summary import NOT_WORSE
 from adapter_probe.figures import ablation_words, style
 from adapter_probe.figures.heatmap import heatmap_figure
 from adapter_probe.figures.span_grid import Grid
-from adapter_probe.figures.venues import PAPER, VENUES, FigureOptions, Venue
+from adapter_probe.figures.venues import PAPER, VENUES, FigureOptions
 from adapter_probe.settings import FIGURE_FORMATS
 from adapter_probe.wording import ALL_OFF
 
@@ -53,6 +52,11 @@ def test_fonts_in_the_pdf_are_type_42(tmp_path):
         ({"switched": "attention"}, ((), ("all attention", "off", "drop 15.0"), ())),
         ({"majority_score": None}, ((), (ALL_OFF, "drop 15.0"))),
         ({"warning": "?"}, ((), (), (), ("no better", "majority class"), ("spans", "not informative"))),
+        ({"warning": NOT_WORSE}, ((), (), (), ("no better", ALL_OFF), ("spans", "not informative"))),
+        (
+            {"warning": NOT_WORSE, "switched": "attention"},
+            ((), (), (), ("no better", "all attention"), ("spans", "not informative")),
+        ),
         ({"metric": "nll", "majority_score": None}, ((), (ALL_OFF, "rise 0.150 nats"))),
         (
             {"metric": "mcc", "intact_score": 1.0, "majority_score": 0.0},
@@ -85,55 +89,6 @@ def test_notes_tell_what_a_reader_wants_to_know(changes, expected):
 def test_the_bar_says_what_is_dropped_on_which_data(metric, data, expected):
     study = record_of(pd.DataFrame(), split="test", data=data or None)
     assert names(ablation_words.drop_label([study], metric), *expected)
-
-
-@pytest.mark.parametrize(
-    ("drop", "text"),
-    [(0.04, "0.0"), (-0.04, "0.0"), (9.94, "9.9"), (9.95, "10"), (10.4, "10"), (-3.25, "−3.2"),
-     (101.0, "101"), (np.nan, "")],
-)  # fmt: skip
-def test_cell_text(drop, text):
-    assert wording.cell_text(drop) == text
-
-
-@pytest.mark.parametrize(
-    ("drop", "text"),
-    [
-        (0.04, "0.04"),
-        (0.0095, "0.01"),
-        (0.0034, "3e−3"),
-        (-2.6e-5, "−3e−5"),
-        (0.0, "0.0"),
-        (0.05, "0.1"),
-        (12, "12"),
-    ],
-)
-def test_a_cell_of_a_small_divergence_shows_that_it_is_not_zero(drop, text):
-    assert wording.cell_text(drop, "kl") == text
-    assert wording.cell_text(drop, "agreement") == wording.cell_text(drop)  # in points like a drop
-
-
-@pytest.mark.parametrize(("points", "text"), [(-5.06, "−5.1"), (0.3, "+0.3"), (-0.04, "0.0"), (0.0, "0.0")])
-def test_signed(points, text):
-    assert wording.signed(points) == text
-
-
-@pytest.mark.parametrize(
-    ("n_layers", "column", "venue"),
-    [
-        pytest.param(n, column, venue, marks=() if (n, column) == (24, "half") else pytest.mark.slow)
-        for n in (1, 2, 24)
-        for column in ("half", "full")
-        for venue in ("neurips", "talk")
-    ],
-)
-def test_everything_lies_inside_the_figure(make_frame, assert_tidy, n_layers, column, venue):
-    grid = Grid(make_frame(n_layers, seed=1), NOTES, None)
-    label = "drop in validation Matthews correlation (score × 100)"
-    figure = heatmap_figure([grid], FigureOptions(VENUES[venue], column, tolerance=0.5), label)
-    assert_tidy(figure)
-    assert figure.get_figwidth() == VENUES[venue].width(column)
-    assert figure.get_figheight() <= VENUES[venue].tallest + 1e-9
 
 
 @pytest.mark.parametrize("n_panels", [pytest.param(2, marks=pytest.mark.slow), 3])
@@ -172,13 +127,6 @@ def test_grids_never_overlap_and_stay_on_the_page(make_frame, assert_tidy, n_gri
     assert sides[0] > 0.6 * figure.dpi  # inches
     if venue == "icml":
         assert figure.get_figheight() <= VENUES[venue].tallest
-
-
-def test_a_figure_without_room_is_refused(make_frame):
-    with pytest.raises(ResultsError, match=naming("1", "0.9 inches", "1.5 inches")):
-        heatmap_figure(
-            [Grid(make_frame(2), [], None)], FigureOptions(Venue("slip", 0.9, 1.2, 8.0, 7.0)), "drop"
-        )
 
 
 @pytest.mark.slow

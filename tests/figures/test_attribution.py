@@ -26,12 +26,6 @@ def record(make_frame, with_statistics):
     return make
 
 
-@pytest.fixture(autouse=True)
-def _no_figure_stays_open():
-    yield
-    plt.close("all")
-
-
 def shares_axes(figure: Figure):
     (ax,) = [ax for ax in figure.axes if ax.get_xlabel() == "layer"]
     return ax

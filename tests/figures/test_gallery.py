@@ -109,14 +109,6 @@ def test_only_what_was_asked_for_is_written(tmp_path, ablation_folder):
         write_gallery(records, tmp_path / "none", replace(OPTIONS, only=("heat",)))
 
 
-def test_ablations_of_two_tasks_name_their_tables_by_task(tmp_path, ablation_folder):
-    folders = [ablation_folder(tmp_path / t / "ablation", t) for t in ("cola", "mnli")]
-    assert stems(tables_of(records_in(folders), OPTIONS)) == [
-        "table-removable-cola",
-        "table-removable-mnli-m",
-    ]
-
-
 @pytest.mark.slow
 def test_two_tradeoffs_are_two_sets_of_figures(tmp_path, tradeoff_folder):
     folders = [tradeoff_folder(tmp_path / name) for name in ("one", "two")]

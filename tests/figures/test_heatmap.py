@@ -16,13 +16,6 @@ from adapter_probe.figures import style
 from adapter_probe.figures.heatmap import heatmap
 from adapter_probe.figures.levels import difference_scale, drop_scale
 from adapter_probe.figures.span_grid import Grid, draw, scale_of
-from adapter_probe.wording import ALL_OFF
-
-
-@pytest.fixture(autouse=True)
-def _no_figure_stays_open():
-    yield
-    plt.close("all")
 
 
 def drawn(frame: pd.DataFrame, inches: float = 3.0, *, notes=(), tolerance=1.0, shows="drops", **said):
@@ -353,23 +346,6 @@ def test_lines_of_the_users_style_do_not_run_through_the_notes(make_frame):
     with plt.rc_context({"axes.grid": True}):
         ax = heatmap(record(make_frame(4)), plt.figure().gca())
     assert not any(line.get_visible() for line in (*ax.get_xgridlines(), *ax.get_ygridlines()))
-
-
-def test_a_model_that_learned_nothing_is_said_to_have(make_frame):
-    warning = "The intact model is not better than the majority class."
-    ax = heatmap(record(make_frame(12), warning=warning), plt.figure(figsize=(6, 5)).gca())
-    ax.figure.draw_without_rendering()
-    assert any(names(note, "no better", "majority class") for note in notes(ax))
-    warning = "The model is not worse with all of these adapters off: beyond chance there is nothing here."
-    ax = heatmap(record(make_frame(12), warning=warning), plt.figure(figsize=(6, 5)).gca())
-    ax.figure.draw_without_rendering()
-    assert any(names(note, "no better", ALL_OFF) for note in notes(ax))
-    part = record(make_frame(12), warning=warning, switched="attention")
-    ax = heatmap(part, plt.figure(figsize=(6, 5)).gca())
-    ax.figure.draw_without_rendering()
-    assert any(names(note, "no better", "all attention") for note in notes(ax))
-    better = heatmap(record(make_frame(12)), plt.figure(figsize=(6, 5)).gca())
-    assert not any("no better" in t.get_text() for t in better.texts)
 
 
 def test_a_difference_has_a_neutral_middle_and_the_sign_of_the_drops(make_frame):

@@ -22,12 +22,6 @@ from adapter_probe.figures.span_grid import grid_of, scale_of
 from adapter_probe.figures.venues import PAPER, FigureOptions
 
 
-@pytest.fixture(autouse=True)
-def _no_figure_stays_open():
-    yield
-    plt.close("all")
-
-
 def mean_of(n_layers: int) -> AverageRecord:
     """Three studies whose spread is 0.1 points a layer of the span."""
     pairs = [(i, j) for i in range(n_layers) for j in range(i, n_layers)]

@@ -29,12 +29,6 @@ SUMMARY = summary_of(n_examples=500, intact_score=0.8, removed_delta_points=-12.
 SHAPES = [("suffix", 30, 1), ("prefix", 12, 1), ("single", 30, 3), ("suffix", 80, 1), ("single", 80, 1)]
 
 
-@pytest.fixture(autouse=True)
-def _no_figure_stays_open():
-    yield
-    plt.close("all")
-
-
 def frame_of(spans: str, n_layers: int, group: int = 1, seed: int = 0) -> pd.DataFrame:
     """A loss that grows with the span, noise, and intervals that are not symmetric."""
     chosen, draw = choose_spans(n_layers, spans, group)[1], np.random.default_rng(seed)
@@ -281,6 +275,8 @@ def test_means_and_differences_are_curves_as_well():
     ):
         drawing = next(joint.drawings([record], FigureOptions(VENUES["paper"])))
         assert (drawing.stem, says(drawing.caption, *words)) == (stem, True)
+        legend = [text.get_text() for text in drawing.figure.legends[0].get_texts()]
+        assert "significant (bootstrap, Holm)" in legend  # the caption's test, and not that of one study
         ax = drawn[stem] = drawing.figure.axes[0]
         assert len(marks(ax, "significant")) == frame["significant"].sum()
         (band,) = [one for one in ax.collections if one.get_label() == "interval"]

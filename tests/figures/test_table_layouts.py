@@ -14,7 +14,6 @@ from adapter_probe.figures.table_layouts import (
     lay_out_tradeoff,
     tasks_table,
 )
-from adapter_probe.wording import percent_text
 
 
 @pytest.fixture(scope="module")
@@ -145,10 +144,3 @@ def test_tasks_with_the_papers_columns_beside(tradeoff_trials):
     plain = tasks_table(tradeoff[tradeoff["task"] == "mnli"], paper=True)
     assert not any(name.startswith("Houlsby") for name in plain.text)
     assert "Houlsby" not in plain.caption
-
-
-@pytest.mark.parametrize(
-    ("share", "text"), [(2.2111, "2.2%"), (100.0, "100%"), (0.0351, "0.035%"), (np.nan, "–"), (0.0, "0%")]
-)
-def test_percent(share, text):
-    assert percent_text(share) == text

@@ -19,7 +19,7 @@ from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
 from sklearn.pipeline import Pipeline
 
 from adapter_probe import metrics
-from adapter_probe.data.splits import Split
+from adapter_probe.data.labels import Split
 from adapter_probe.errors import TrainingError
 from adapter_probe.training import baseline
 from adapter_probe.training.baseline import (

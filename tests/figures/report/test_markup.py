@@ -1,28 +1,11 @@
 from __future__ import annotations
 
-from html.parser import HTMLParser
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from page_reader import PageReader
 
 from adapter_probe.figures.report.markup import Html, joined, settings, short_name, table, tag
-
-
-class Reader(HTMLParser):
-    """The texts and the elements of a piece of markup."""
-
-    def __init__(self, markup: str):
-        super().__init__()
-        self.texts: list[str] = []
-        self.elements: list[tuple[str, dict]] = []
-        self.feed(markup)
-
-    def handle_starttag(self, tag: str, attrs: list) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
 
 
 @given(
@@ -30,7 +13,7 @@ class Reader(HTMLParser):
     st.text(st.characters(blacklist_categories=("Cs", "Cc"))),
 )
 def test_texts_and_attributes_come_back_as_they_were(text: str, value: str):
-    found = Reader(tag("p", {"class": value, "none": None, "no": False, "yes": True}, text))
+    found = PageReader(tag("p", {"class": value, "none": None, "no": False, "yes": True}, text))
     assert found.elements == [("p", {"class": value, "yes": ""})]
     assert "".join(found.texts) == text
 
@@ -43,10 +26,9 @@ def test_markup_is_kept_and_text_is_not_markup():
 
 
 def test_a_table_has_its_heads_and_rows():
-    found = Reader(table("numbers", ["a", "b"], [["1", "2"], ["3", "4"]], [{"data-x": "y"}, {}]))
-    kinds = [name for name, _ in found.elements]
-    assert (kinds.count("tr"), kinds.count("th"), kinds.count("td")) == (3, 4, 2)
-    assert [attributes for name, attributes in found.elements if name == "tr"][1] == {"data-x": "y"}
+    found = PageReader(table("numbers", ["a", "b"], [["1", "2"], ["3", "4"]], [{"data-x": "y"}, {}]))
+    assert (len(found.all("th")), found.tables) == (4, [[["a", "b"], ["1", "2"], ["3", "4"]]])
+    assert found.all("tr")[1] == {"data-x": "y"}
 
 
 @pytest.mark.parametrize(
@@ -60,14 +42,14 @@ def test_a_table_has_its_heads_and_rows():
     ],
 )
 def test_settings_do_not_tell_where_things_lay(value: object, expected: str):
-    assert Reader(settings({"a": value})).texts[1:] == ["a", expected]
+    assert PageReader(settings({"a": value})).texts[1:] == ["a", expected]
 
 
 def test_settings_are_flat_in_order_and_mark_hashes():
     record = {"b": {"y": 1, "x": [1, 2.5]}, "a": None, "c": "", "d": True, "e": {}, "f": 0, "h": "ab" * 32}
-    found = Reader(settings(record))
+    found = PageReader(settings(record))
     assert found.texts[1:] == ["b.y", "1", "b.x", "1, 2.5", "d", "yes", "f", "0", "h", "ab" * 32]
-    assert [a.get("class") for name, a in found.elements if name == "div"] == [None] * 4 + ["hash"]
+    assert [attributes.get("class") for attributes in found.all("div")] == [None] * 4 + ["hash"]
     assert settings({"a": None}) is None
 
 

@@ -6,12 +6,12 @@ import html
 import json
 import re
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from page_reader import PageReader
 
 from adapter_probe.figures import style
 from adapter_probe.figures.report import page as page_module
@@ -26,27 +26,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-
-
-class Document(HTMLParser):
-    """What Python's own parser makes of the page: elements, and the text of style and script blocks."""
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.raw: list[tuple[str, str]] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        if self.elements and self.elements[-1][0] in ("script", "style") and self.cdata_elem:
-            self.raw.append((self.elements[-1][1].get("id") or self.elements[-1][0], data))
-
-    def text(self, name: str) -> str:
-        return "".join(data for which, data in self.raw if which == name)
 
 
 @pytest.fixture(scope="module")
@@ -66,28 +45,26 @@ def test_embedded_data_read_back_and_cannot_be_markup(value: object):
 
 @given(st.text())
 def test_no_text_ends_its_block(text: str):
-    document = Document(f'<script type="application/json" id="data">{json_for_html(text)}</script>')
+    document = PageReader(f'<script type="application/json" id="data">{json_for_html(text)}</script>')
     assert [name for name, _ in document.elements] == ["script"]
-    assert json.loads(document.text("data")) == text
+    assert json.loads(document.blocks["data"]) == text
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")  # no font of the figures has the names' emoji
 def test_hostile_names_change_nothing_of_the_page(full: str, hostile: str):
-    document = Document(full)
-    assert [name for name, _ in document.elements].count("script") == 2
-    data = json.loads(document.text("data"))
+    document = PageReader(full)
+    assert len(document.all("script")) == 2
+    data = json.loads(document.blocks["data"])
     assert data["studies"][0]["name"] == " ".join(hostile.split())
     assert data["studies"][0]["confusion"]["names"][0] == hostile
 
 
 def test_the_policy_lets_this_script_and_style_run_and_nothing_else(full: str):
-    document = Document(full)
-    (policy,) = (
-        a["content"] for _, a in document.elements if a.get("http-equiv") == "Content-Security-Policy"
-    )
+    document = PageReader(full)
+    (policy,) = (a["content"] for a in document.all("meta") if "http-equiv" in a)
     directives = dict(part.split(" ", 1) for part in policy.split("; "))
     for name in ("script", "style"):
-        digest = base64.b64encode(hashlib.sha256(document.text(name).encode()).digest()).decode()
+        digest = base64.b64encode(hashlib.sha256(document.blocks[name].encode()).digest()).decode()
         assert directives.pop(f"{name}-src") == f"'sha256-{digest}'"
     assert directives == {
         "default-src": "'none'", "img-src": "data:", "base-uri": "'none'", "form-action": "'none'",
@@ -107,12 +84,12 @@ def test_studies_of_one_task_have_headings_of_their_own_and_what_they_share_is_s
 
 
 def test_the_page_refers_to_nothing_outside(full: str):
-    document = Document(full)
+    document = PageReader(full)
     links = [
         value for _, a in document.elements for name, value in a.items() if name in ("src", "href", "srcset")
     ]
     assert {link for link in links if not link.startswith("#")} == {"data:,"}
-    sources = document.text("script") + document.text("style")
+    sources = document.blocks["script"] + document.blocks["style"]
     assert not re.findall(r"https?://", sources)
     assert not re.search(
         r"url\(|@import|\bfetch\(|XMLHttpRequest|\bimport\(|innerHTML|outerHTML|insertAdjacent", sources

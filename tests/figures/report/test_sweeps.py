@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from page_reader import PageReader
 
 from adapter_probe.analysis.study_records import TradeoffRecord
 from adapter_probe.analysis.sweeps import init_sweep_table
@@ -24,55 +24,17 @@ from adapter_probe.results.sealing import sealed, write_study
 from adapter_probe.studies.load import load
 
 
-class Reader(HTMLParser):
-    """The tables, the points of runs and the lists of values of a section."""
-
-    def __init__(self, markup: str):
-        super().__init__()
-        self.tables: list[list[list[str]]] = []
-        self.runs: list[dict] = []
-        self.options: dict[str, list[str]] = {}
-        self.figures = 0
-        self._cell = False
-        self._name = ""
-        self.feed(markup)
-
-    def handle_starttag(self, tag: str, attrs: list) -> None:
-        found = dict(attrs)
-        self._cell = tag in ("td", "th")
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
-        elif self._cell:
-            self.tables[-1][-1].append("")
-        elif tag == "figure":
-            self.figures += 1
-        elif tag == "circle" and found.get("class", "").startswith("run"):
-            self.runs.append(found)
-        elif tag == "select":
-            self._name = found["name"]
-        elif tag == "option":
-            self.options.setdefault(self._name, []).append(found["value"])
-
-    def handle_endtag(self, tag: str) -> None:
-        self._cell = False
-
-    def handle_data(self, data: str) -> None:
-        if self._cell:
-            self.tables[-1][-1][-1] += data
-
-    def table(self, number: int) -> pd.DataFrame:
-        head, *rows = self.tables[number]
-        return pd.DataFrame(rows, columns=head)
+def read(folder: Path) -> PageReader:
+    return PageReader(curves_section(load(folder).record, 0, "a heading"))
 
 
-def read(folder: Path) -> Reader:
-    return Reader(curves_section(load(folder).record, 0, "a heading"))
+def runs_of(found: PageReader) -> list[dict]:
+    """The points of runs."""
+    return [point for point in found.all("circle") if point.get("class", "").startswith("run")]
 
 
 @pytest.fixture(scope="module")
-def tradeoff(tradeoff_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reader, TradeoffRecord]:
+def tradeoff(tradeoff_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[PageReader, TradeoffRecord]:
     """What the page says of a trade-off of two tasks, and its tables."""
     folder = tradeoff_folder(tmp_path_factory.mktemp("t") / "t", tasks=("cola", "mrpc"))
     return read(folder), load(folder).record
@@ -82,14 +44,14 @@ def test_every_run_has_its_point_and_its_values(tradeoff):
     """Points in the panel of their task lie to scale: equal counts above each other, scores on a line."""
     found, record = tradeoff
     trials = record.trials
-    assert len(found.runs) == len(trials)
+    assert len(runs_of(found)) == len(trials)
     assert (
-        sum("chosen" in run["class"].split() for run in found.runs)
+        sum("chosen" in run["class"].split() for run in runs_of(found))
         == (found.table(-1)["in the mean"] == "yes").sum()
     )
     for task in ("cola", "mrpc"):
         rows = trials[trials["task"] == task]
-        own = [run for run in found.runs if run["data-task"] == task]
+        own = [run for run in runs_of(found) if run["data-task"] == task]
         heights = np.array([float(run["cy"]) for run in own])
         scores = rows["score"].to_numpy(float)
         best = scores > np.median(scores)
@@ -101,8 +63,8 @@ def test_every_run_has_its_point_and_its_values(tradeoff):
         places = pd.Series([float(run["cx"]) for run in own]).groupby(rows["trained_parameters"].to_numpy())
         assert (places.nunique() == 1).all()
         np.testing.assert_array_equal([run["data-seed"] for run in own], rows["seed"].astype(str))
-    assert set(found.options["seed"]) == {"", *map(str, trials["seed"].unique())}
-    assert set(found.options["learning-rate"]) == {
+    assert set(found.options("seed")) == {"", *map(str, trials["seed"].unique())}
+    assert set(found.options("learning-rate")) == {
         "",
         *(f"{rate:.3g}" for rate in trials["learning_rate"].unique()),
     }
@@ -115,7 +77,7 @@ def test_the_figures_are_those_of_the_gallery(
 ):
     folder = {"sweep": sweep_folder, "tradeoff": tradeoff_folder}[kind](tmp_path / kind)
     made = write_gallery([load(folder).record], tmp_path / "drawn", FigureOptions(PAPER, formats=("svg",)))
-    assert read(folder).figures == n == sum(one.kind == "figure" for one in made)
+    assert len(read(folder).all("figure")) == n == sum(one.kind == "figure" for one in made)
 
 
 @pytest.mark.slow
@@ -125,7 +87,7 @@ def test_two_adapter_sizes_are_two_lines(sweep_trials, tmp_path: Path):
     write_csv(tmp_path / "sweep.csv", init_sweep_table(trials))
     found = read(tmp_path)
     assert found.table(0)["size"].value_counts().to_dict() == {"8": 8, "64": 8}
-    assert found.options["size"] == ["", "8", "64"]
+    assert found.options("size") == ["", "8", "64"]
 
 
 def test_methods_without_parameters_are_in_the_tables_and_on_the_frontier(tradeoff):

@@ -1,0 +1,88 @@
+"""Which modules and layers cost most, chosen on one half and judged on the other?
+
+    python module_halves.py OUT.csv NAME=FOLDER ...
+
+The folders hold ablations by module (`ablate --by module`). A random half A of the examples chooses the
+costliest and the cheapest module in all layers, layers with all modules, and single cells of the map; half B
+says what they cost, with 95% intervals over its examples. Beside them stands everything off, and how far the
+two halves agree on the order of modules, layers and cells: the mean rank correlation of 200 other pairs of
+random halves.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.stats import spearmanr
+
+import adapter_probe as ap
+
+DRAWS, SPLITS = 2000, 200
+KINDS = ("module in all layers", "layers, all modules", "cell")
+
+
+def costs_of(folder: str) -> tuple[pd.DataFrame, np.ndarray]:
+    """The cells of a map with their kind, and their costs in points, ``[cells, examples]``."""
+    results = ap.load(folder).results
+    if results.outputs.shape[-1] == 1:
+        scores = 100.0 * results.outputs[..., 0]
+    else:
+        scores = 100.0 * (results.predictions == results.scored_with)
+    cells = pd.DataFrame(results.spans, columns=["first", "last"]).assign(module=results.modules)
+    everywhere = (cells["last"] - cells["first"] + 1) == results.n_layers
+    whole = cells["module"] == "all"
+    cells["kind"] = np.select([everywhere & whole, everywhere, whole], ["everything", *KINDS[:2]], KINDS[2])
+    kept = ((cells["first"] >= 0) & (cells["module"] != "")).to_numpy()
+    return cells[kept].reset_index(drop=True), (scores[:1] - scores)[kept]
+
+
+def judged(costs: np.ndarray) -> dict[str, float]:
+    """The mean over some examples with its 95% interval over resamples of them."""
+    n = len(costs)
+    drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS) @ costs / n
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return {"drop_b": costs.mean(), "low_b": low, "high_b": high}
+
+
+def halves(cells: pd.DataFrame, costs: np.ndarray) -> list[dict[str, object]]:
+    """A row for everything, and for each kind the costliest, the cheapest and the agreement."""
+    n = costs.shape[1]
+    order = np.random.default_rng(0).permutation(n)
+    a, b = order[: n // 2], order[n // 2 :]
+    whole = int(np.flatnonzero(cells["kind"] == "everything")[0])
+    rows: list[dict[str, object]] = [
+        {"kind": "everything", "drop_a": costs[whole, a].mean(), **judged(costs[whole, b])}
+    ]
+    chance = np.random.default_rng(1)
+    for kind in KINDS:
+        places = np.flatnonzero(cells["kind"] == kind)
+        means = costs[places][:, a].mean(axis=1)
+        for which, k in (("costliest", means.argmax()), ("cheapest", means.argmin())):
+            own = cells.iloc[places[k]]
+            rows.append({
+                "kind": kind, "which": which, "module": own["module"], "first": own["first"],
+                "last": own["last"], "drop_a": means[k], **judged(costs[places[k], b]), "of": len(places),
+            })  # fmt: skip
+        found = []
+        for _ in range(SPLITS):
+            half = np.isin(np.arange(n), chance.permutation(n)[: n // 2])
+            pair = costs[places][:, half].sum(axis=1), costs[places][:, ~half].sum(axis=1)
+            found.append(0.0 if min(map(np.ptp, pair)) == 0 else spearmanr(*pair).statistic)
+        rows.append({"kind": kind, "which": "rank correlation of two halves", "drop_b": np.mean(found)})
+    return [{**row, "examples_a": len(a), "examples_b": len(b)} for row in rows]
+
+
+def main(out: Path, *given: str) -> None:
+    """Write the table."""
+    found = []
+    for name, folder in (one.split("=", 1) for one in given):
+        found += [{"task": name, **row} for row in halves(*costs_of(folder))]
+    table = pd.DataFrame(found).round(3)
+    table[["first", "last", "of"]] = table[["first", "last", "of"]].astype("Int64")
+    table.to_csv(out, index=False, lineterminator="\n")
+    print(table.to_string(index=False))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

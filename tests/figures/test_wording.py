@@ -1,0 +1,68 @@
+"""Numbers in words: of scores in percent and points, and of a language model's loss in its own unit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from adapter_probe import wording
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "text"),
+    [
+        (wording.cell_text, (0.04,), "0.0"),
+        (wording.cell_text, (-0.04,), "0.0"),
+        (wording.cell_text, (9.94,), "9.9"),
+        (wording.cell_text, (9.95,), "10"),
+        (wording.cell_text, (10.4,), "10"),
+        (wording.cell_text, (-3.25,), "−3.2"),
+        (wording.cell_text, (101.0,), "101"),
+        (wording.cell_text, (np.nan,), ""),
+        # A cell of a small divergence shows that it is not zero.
+        (wording.cell_text, (0.04, "kl"), "0.04"),
+        (wording.cell_text, (0.0095, "kl"), "0.01"),
+        (wording.cell_text, (0.0034, "kl"), "3e−3"),
+        (wording.cell_text, (-2.6e-5, "kl"), "−3e−5"),
+        (wording.cell_text, (0.0, "kl"), "0.0"),
+        (wording.cell_text, (0.05, "kl"), "0.1"),
+        (wording.cell_text, (12, "kl"), "12"),
+        (wording.cell_text, (0.0034, "agreement"), "0.0"),  # in points like a drop
+        (wording.score_text, (3.14e-6, "kl"), "3.1e−6 nats"),
+        (wording.amount_text, (0.042, "kl"), "0.00042 nats"),
+        (wording.drop_text, (1.7, "kl"), "KL divergence 0.017 nats"),
+        (wording.number_text, (0.042, "kl"), "0.042"),
+        (wording.amount_text, (0.0, "kl"), "0.000 nats"),
+        (wording.amount_text, (0.0003, "nll"), "0.000 nats"),  # beside losses of several nats
+        (wording.signed, (-5.06,), "−5.1"),
+        (wording.signed, (0.3,), "+0.3"),
+        (wording.signed, (-0.04,), "0.0"),
+        (wording.signed, (0.0,), "0.0"),
+        (wording.percent_text, (2.2111,), "2.2%"),
+        (wording.percent_text, (100.0,), "100%"),
+        (wording.percent_text, (0.0351,), "0.035%"),
+        (wording.percent_text, (np.nan,), "–"),
+        (wording.percent_text, (0.0,), "0%"),
+    ],
+)
+def test_numbers(function, given, text):
+    assert function(*given) == text
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"), [("nll", "0.01 nats"), ("bits_per_byte", "0.01 bits"), ("perplexity", "0.01")]
+)
+def test_a_loss_rises_in_its_own_unit(metric, unit):
+    assert (wording.unit_name(metric), wording.drop_name(metric)) == (unit, "rise")
+    own = unit.removeprefix("0.01")
+    assert wording.drop_text(1.7, metric) == f"rise 0.017{own}"
+    assert wording.drop_text(-1.7, metric).startswith("fall 0.017")
+    assert wording.score_text(3.2141, metric) == f"3.214{own}"
+    assert wording.significance_test(metric) == "bootstrap"
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "acc_norm", "acc_bytes"])
+def test_choices_are_counted_in_percent(metric):
+    assert wording.unit_name(metric) == "percentage points"
+    assert wording.score_text(0.5, metric) == "50.0%"
+    assert wording.significance_test(metric) == "McNemar"
