@@ -43,6 +43,11 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.input_ids)
 
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of every example, special tokens included: int64 ``[examples]``; counted once."""
+        return np.fromiter(map(len, self.input_ids), dtype=np.int64, count=len(self.input_ids))
+
     @property
     def example_lengths(self) -> np.ndarray:
         """Tokens of every example: int64 ``[examples]``."""
@@ -51,11 +56,6 @@ class Encoded:
     def items(self, examples: np.ndarray) -> np.ndarray:
         """The items of some examples, one example's after the other's."""
         return examples if self.firsts is None else rows_of(self.firsts, examples)
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """Tokens of every example, special tokens included: int64 ``[examples]``; counted once."""
-        return np.fromiter(map(len, self.input_ids), dtype=np.int64, count=len(self.input_ids))
 
 
 def rows_of(firsts: np.ndarray, chosen: np.ndarray) -> np.ndarray:
