@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from scipy.special import log_softmax
 
 import adapter_probe as ap
-from adapter_probe.analysis.attribution import layer_shares, span_interactions
+from adapter_probe.analysis.attribution import shares as layer_shares
 from adapter_probe.figures.levels import draw_colorbar
 from adapter_probe.figures.span_grid import Grid, draw, grid_of, published_grid, scale_of
 
@@ -51,7 +51,9 @@ def costs(study: ap.Ablation) -> dict[str, np.ndarray]:
 def shares(drops: np.ndarray, n_layers: int) -> np.ndarray:
     """Both shares of every layer, then their centre, ``[2, ..., layers + 1]``, of costs ``[..., spans]``."""
     first, last = np.triu_indices(n_layers)
-    found = np.stack([drops[..., first == last], layer_shares(span_interactions(drops, n_layers), n_layers)])
+    square = np.zeros((*drops.shape[:-1], n_layers, n_layers))
+    square[..., first, last] = drops
+    found = np.stack([drops[..., first == last], layer_shares(square)])
     total = found.sum(axis=-1, keepdims=True)
     found /= np.where(total == 0, np.nan, total)  # nothing to share
     return np.concatenate([found, (found @ np.arange(n_layers))[..., None]], axis=-1)
