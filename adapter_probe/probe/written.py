@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 Texts = list[list[str | None]]
 """Of every variant, the text of every row; None where a logit was not finite."""
-# Pairs of a prompt and a variant that are written together, enough for matrix products at full rate.
-_PAIRS = {"cpu": 256, "cuda": 4096}
+# Pairs of a prompt and a variant that are written together, enough for matrix products at full rate: every
+# step reads all weights.
+_PAIRS = {"cpu": 1024, "cuda": 4096}
 _MOST_PROMPTS = 64
 _SHARE_OF_FREE = 0.25  # of the memory, for the caches of all lanes
 _EXAMPLE_TOKENS = 12  # of the prompts on which a model is prepared

@@ -227,12 +227,17 @@ def _one_kind_at_a_time(
         order = np.argsort(-np.bincount(kind.reshape(-1)), kind="stable")  # the most frequent first
         most = int((kind == order[0]).sum())
         again = rows.all_at_once and isinstance(module, TwoWeights) and n - most <= _FEW * n
+        change = module.change if again and len(kinds) == 2 and module.has_change else None
         with changed({module: forward}):  # a switch may change the forward
             for number in order.tolist():
                 index = np.flatnonzero(kind.reshape(-1) == number)
                 switch_all(switched, rows.on[index[0]], switch)
                 if len(index) == n or (again and number == order[0]):
                     found.append((index, module.forward(*args, **kwargs)))
+                elif change is not None:
+                    sign = 1.0 if rows.on[index[0]][part.sites[0]] else -1.0
+                    own = _on_some(change, args, kwargs, given_axes, current, index)
+                    _add(found[0][1], own, out_axes[0], n, index, sign)
                 else:
                     out = _on_some(module.forward, args, kwargs, given_axes, current, index)
                     found.append((index, out))
@@ -254,6 +259,13 @@ def _repeated(found: Sequence[tuple[np.ndarray, Tensor]], axes: Axes, n: int) ->
     return every
 
 
+def _add(x: Tensor, change: Tensor, axis: int | None, n: int, index: np.ndarray, sign: float = 1.0) -> None:
+    """Add the change of some of `n` rows to them, in place."""
+    assert axis is not None, "its rows are told apart"
+    where = torch.from_numpy(index).to(x.device)
+    split(x, axis, n).index_add_(0, where, split(change, axis, len(index)), alpha=sign)
+
+
 def _added(
     module: Switchable, args: tuple[Tensor, ...], axes: Axes, current: list[Rows], on: np.ndarray
 ) -> Tensor:
@@ -262,11 +274,8 @@ def _added(
     It is changed in place: whoever returned it gave it to nobody else. The result is another object, because
     rows are known by the identity of tensors.
     """
-    x, axis = args[0], axes[0]
-    assert axis is not None, "the rows of its states are told apart"
-    change = _on_some(module.change, args, {}, axes, current, on)
-    rows = split(x, axis, len(current[-1].node))
-    rows.index_add_(0, torch.from_numpy(on).to(x.device), split(change, axis, len(on)))
+    x = args[0]
+    _add(x, _on_some(module.change, args, {}, axes, current, on), axes[0], len(current[-1].node), on)
     return x.view_as(x)
 
 
