@@ -31,8 +31,7 @@ from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.device import choose_device, use_threads
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
-from adapter_probe.probe.prune import prune_checkpoint
-from adapter_probe.probe.prune_writing import adapted_layers
+from adapter_probe.probe.prune import adapted_layers, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.progress import activity
 from adapter_probe.results.fingerprints import refuse_changes
