@@ -43,6 +43,11 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.input_ids)
 
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of every example, special tokens included: int64 ``[examples]``; counted once."""
+        return np.fromiter(map(len, self.input_ids), dtype=np.int64, count=len(self.input_ids))
+
     @property
     def example_lengths(self) -> np.ndarray:
         """Tokens of every example: int64 ``[examples]``."""
@@ -56,11 +61,6 @@ class Encoded:
 def rows_of(firsts: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """The rows of some examples, one example's after the other's, from the first row of each and the end."""
     return np.concatenate([np.arange(*firsts[one : one + 2]) for one in chosen])
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """Tokens of every example, special tokens included: int64 ``[examples]``; counted once."""
-        return np.fromiter(map(len, self.input_ids), dtype=np.int64, count=len(self.input_ids))
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int) -> Encoded:

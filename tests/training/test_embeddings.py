@@ -215,3 +215,33 @@ def test_splits_are_of_one_kind(base, tmp_path):
     (task / "validation.jsonl").write_text("\n".join(map(json.dumps, ROWS["triplets"])))
     with pytest.raises(AdapterProbeError, match=naming("validation", "negative texts", "one kind")):
         find_task(task)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_this_process")
+def test_a_suite_trains_and_ablates_embeddings(base, tmp_path):
+    file = tmp_path / "suite.toml"
+    file.write_text(f"""
+base = "{base}"
+[[tasks]]
+task = "{task_of(tmp_path / "scores", ROWS["scores"])}"
+[tradeoff]
+sizes = []
+top_k = [1]
+lora_ranks = [2]
+layernorm = false
+full = false
+seeds = 1
+epochs = [1]
+learning_rates = [1e-2]
+pooling = "mean"
+[ablation]
+method = "lora:r=2"
+pooling = "mean"
+spans = "single"
+""")
+    study = ap.suite(file, tmp_path / "out", progress=False)
+    assert set(study.tradeoff.table["metric"]) == {"spearman"}
+    (ablation,) = study.ablations["scores"]
+    said = ap.inspect(tmp_path / "out" / "checkpoints" / "scores" / "seed-0")["scores"]
+    assert said == {"spearman": pytest.approx(ablation.summary.intact_score, abs=1e-6)}

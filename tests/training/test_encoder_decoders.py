@@ -33,8 +33,6 @@ from transformers import (
 import adapter_probe as ap
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import AdapterProbeError
-from adapter_probe.jobs import worker
-from adapter_probe.jobs.local import LocalProcesses
 from adapter_probe.training.request import build_model, load_inputs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
@@ -296,13 +294,8 @@ def test_bad_input(form, options, words, bases, tasks, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_suite_of_an_encoder_decoder(bases, tasks, tmp_path, monkeypatch):
-    def run(self, jobs, on_step, look):
-        for job in jobs:
-            worker._do(job, lambda step, job=job: on_step(job, step), "cpu", 1, 1)
-        return []
-
-    monkeypatch.setattr(LocalProcesses, "run", run)
+@pytest.mark.usefixtures("in_this_process")
+def test_a_suite_of_an_encoder_decoder(bases, tasks, tmp_path):
     file = tmp_path / "tasks.toml"
     file.write_text(SUITE.format(base=bases("t5"), task=tasks("sft")))
     study = ap.suite(file, tmp_path / "out", progress=False)

@@ -387,16 +387,8 @@ def test_prompt_tuning_trains_and_ablate_says_why_it_cannot(bases, tasks, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_trade_off_of_language_models_takes_the_lowest_loss(bases, tasks, tmp_path, monkeypatch):
-    from adapter_probe.jobs.local import LocalProcesses
-    from adapter_probe.jobs.trial_run import run_trial
-
-    def run(self, jobs, on_step, look):
-        for job in jobs:
-            run_trial(job, CPU, lambda now, job=job: on_step(job, now.step))
-        return []
-
-    monkeypatch.setattr(LocalProcesses, "run", run)
+@pytest.mark.usefixtures("in_this_process")
+def test_a_trade_off_of_language_models_takes_the_lowest_loss(bases, tasks, tmp_path):
     study = ap.tradeoff(
         bases(), tasks("sft"), tmp_path / "t", sizes=(), top_k=(1,), layernorm=False, lora_ranks=(2,),
         seeds=1, learning_rates=(1e-5, 1e-2), epochs=(1,), batch_size=BATCH, threads=1, progress=False,

@@ -181,3 +181,18 @@ def test_bad_input_is_one_line(rows, options, words, base, tmp_path):
     with pytest.raises(AdapterProbeError, match=naming(*words)) as caught:
         ap.train(base, task=task_of(tmp_path / "task", rows), out=tmp_path / "c", progress=False, **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_this_process")
+def test_a_trade_off_takes_the_best_rate_by_the_margin(base, tmp_path):
+    study = ap.tradeoff(
+        base, task_of(tmp_path / "task", ROWS), tmp_path / "t", sizes=(), top_k=(1,), layernorm=False,
+        full=False, lora_ranks=(2,), seeds=1, learning_rates=(1e-5, 3e-2), epochs=(1,), batch_size=6,
+        metric="margin", beta=0.3, threads=1, progress=False,
+    )  # fmt: skip
+    table = study.table.set_index("method")
+    assert set(table.index) == {"lora", "top_layers"}
+    for method, tried in study.trials.groupby("method"):
+        assert table["mean"][method] == tried["score"].max()
+        assert table["learning_rate"][method] == 3e-2
