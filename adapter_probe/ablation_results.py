@@ -63,16 +63,10 @@ class AblationResults:
             ``[variants, sentences, 2 classes]``, NaN where a logit was not finite. Of embeddings without
             labels, whether each text's nearest other text is the intact model's, and the cosine to the intact
             embedding, ``[variants, texts, 2]``.
-        scored_with: ``[examples]``, what the metric takes besides the predictions: int64 labels, indices into
-            `label_names`; float64 targets of a regression; int64 numbers of the questions' paragraphs; of a
-            language model int64 right choices (1 of pairs), or for its losses the int64 number of tokens,
-            bytes or words by which the metric divides. For a comparison with the intact model the int64
-            number of predictions compared: of tokens, or 1 of a classifier. Of several labels int64
-            ``[examples, labels]``, 0 or 1; of several targets float64 ``[examples, targets]``; of tags int64
-            ``[sentences, classes]``, how many entities or words.
+        scored_with: ``[examples]`` or ``[examples, labels]``, the `labels` of `metrics.score`; of classes
+            indices into `label_names`.
         metric: name of the metric.
-        kind: ``classification``, ``regression``, ``extractive``, ``causal``, ``tokens``, ``multilabel``,
-            ``pairwise``, ``ranking`` or ``embedding``.
+        kind: see `metrics.Kind`.
         label_names: names in the order of the outputs; empty for a regression.
         identity: everything that determines the numbers, as plain JSON.
         settings: settings of the ablation, as plain JSON.
@@ -244,16 +238,9 @@ class AblationResults:
 
     @cached_property
     def predictions(self) -> np.ndarray:
-        """What `adapter_probe.metrics.score` takes with `scored_with`: ``[variants, examples]``.
+        """The `predictions` of `metrics.score`, ``[variants, examples]``: see there.
 
-        Class numbers or regression values; of question answering, what each question scores by the metric; of
-        a language model the most likely choices, or for a loss each example's negative log-likelihood in
-        nats; for ``greedy_accuracy`` 0 where the model's greedy output is the continuation, else 1; for
-        ``token_accuracy`` each example's number of right tokens; compared
-        with the intact model, each example's summed divergence in nats, or its number of predictions that
-        agree; of pairs, what `scores_of_pairs` gives. Of several labels, 1 where the sigmoid of the logit is
-        above 0.5 and else 0; of tags, what is counted, ``[variants, sentences, classes, 2]``. -1 or NaN where
-        an output is not finite.
+        -1 or NaN where an output is not finite.
         """
         if self.differences is not None:
             return np.where(np.isfinite(self.differences), self.differences, np.nan)[

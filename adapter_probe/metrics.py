@@ -299,16 +299,16 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
             the correlations; for squad_f1 and exact_match the score of each question, in [0, 1]; for losses
             the negative log-likelihood of each example, in nats; for kl its summed divergences in nats, for
             agreement how many of its predictions agree, for token_accuracy how many of its tokens are right;
-            for pairwise_accuracy and margin what `predictions.scores_of_pairs` gives, and for metrics of a
-            ranking what each query scores.
-            Of several labels or targets ``[..., examples, labels]``, 0 or 1 for each label. For
-            entity_f1 and tag_accuracy ``[..., sentences, classes, 2]``: how many of the entities of a type,
-            or words of a tag, were predicted rightly, and how many were predicted.
-        labels: ``[examples]``, of the same kind; ``[examples, labels]`` of several labels or targets;
-            ``[sentences, classes]``, numbers of entities or words; for squad_f1 and exact_match any array of
-            that length (such as the questions' paragraphs), since the questions' scores already account for
-            the true answers;
-            for losses and comparisons the number of tokens, bytes or words in each example.
+            for greedy_accuracy and shares of written texts 0 where an example is right and else 1; for
+            pairwise_accuracy and margin what `predictions.scores_of_pairs` gives, and for metrics of a
+            ranking what each query scores. Of several labels or targets ``[..., examples, labels]``, 0 or 1
+            for each label. For entity_f1 and tag_accuracy ``[..., sentences, classes, 2]``: how many of the
+            entities of a type, or words of a tag, were predicted rightly, and how many were predicted.
+        labels: ``[examples]``, of the same kind: int64 classes, right choices, or 0, or float64 targets;
+            ``[examples, labels]`` of several labels or targets; int64 ``[sentences, classes]``, numbers of
+            entities or words; for squad_f1 and exact_match the numbers of the questions' paragraphs, since
+            the questions' scores already account for the true answers; for losses and comparisons the number
+            of tokens, bytes or words in each example, or of predictions compared, of a classifier 1.
 
     Returns:
         float64 ``[...]``, fractions in [-1, 1] or nan; losses in nats a token (``nll``, the mean over

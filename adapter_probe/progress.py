@@ -80,7 +80,7 @@ def activity(what: str, enabled: bool = True) -> Iterator[None]:
 @contextmanager
 def stage(what: str) -> Iterator[None]:
     """Name a part of the current activity, if `activity` shows one."""
-    with activity(what, _STATUS.active):
+    with activity(what, bool(_STATUS.what)):
         yield
 
 
@@ -114,21 +114,16 @@ class _Status:
 
     def __init__(self) -> None:
         self.bar: tqdm | None = None
-        self._what, self._since = "", 0.0
+        self.what, self._since = "", 0.0
         self._shown = 0  # number of characters in the terminal's line
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._ended.set()
 
-    @property
-    def active(self) -> bool:
-        """Whether something is being shown."""
-        return bool(self._what)
-
     @contextmanager
     def showing(self, what: str) -> Iterator[None]:
         """Show a text, and when the block ends the previous one again, or nothing."""
-        outer = self._what, self._since
-        self._what, self._since = what, time.monotonic()
+        outer = self.what, self._since
+        self.what, self._since = what, time.monotonic()
         if self._ended.is_set():
             self._ended = ended = threading.Event()
             threading.Thread(target=self._keep, args=(ended, sys.stderr), daemon=True).start()
@@ -138,15 +133,15 @@ class _Status:
             yield
         finally:
             self.clear()
-            self._what, self._since = outer
+            self.what, self._since = outer
             self.move_on()
-            if not self._what:
+            if not self.what:
                 self._ended.set()
 
     def move_on(self) -> None:
         """What follows the first part of an activity is no longer loading."""
-        if self._what.endswith(_LOADING):
-            self._what, self._since = self._what.removesuffix(_LOADING) + "working", time.monotonic()
+        if self.what.endswith(_LOADING):
+            self.what, self._since = self.what.removesuffix(_LOADING) + "working", time.monotonic()
 
     def clear(self) -> None:
         """Clear the line."""
@@ -166,7 +161,7 @@ class _Status:
     def _show(self, file: TextIO) -> None:
         with self._lock:
             seconds = int(time.monotonic() - self._since)
-            text = printable(f"{self._what} ..." + (f" {seconds} s" if seconds else ""))
+            text = printable(f"{self.what} ..." + (f" {seconds} s" if seconds else ""))
             if file.isatty():
                 _write(file, f"\r{text.ljust(self._shown)}")
                 self._shown = len(text)

@@ -79,12 +79,14 @@ def aggregate_figure(
     columns = 2 if width >= WIDE else 1
     with style.paper_style(options.venue):
         figure = new_figure(width, 3 * width)
-        height, limits = _height(_adapted(frame), published), _limits(_adapted(frame), published)
+        adapted = frame[frame["method"] != BASELINE]
+        own = [] if published is None else [published["trained_parameters"].to_numpy(float)]
+        limits = curves.count_limits([_positions(adapted), *own])
         for index, view in enumerate(VIEWS):
             ax = figure.add_subplot(3 - columns, columns, index + 1)
             ax.set_box_aspect(_ASPECT)
             draw(frame, ax, view=view, published=None if index else published, limits=limits)
-            ax.set_ylim(*height)
+            ax.set_ylim(*_height(adapted, published))
             if columns == 2 and index:
                 ax.tick_params(axis="y", labelleft=False)
                 ax.set_ylabel("")
@@ -92,11 +94,6 @@ def aggregate_figure(
                 ax.set_xlabel("")
         legend_below(figure, legend_entries(frame, published, figure.axes))
         return fit_height(figure, max(options.venue.tallest, _LEGEND + (3 - columns) * _LOWEST_ROW))
-
-
-def _adapted(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of methods that adapt a base model."""
-    return frame[frame["method"] != BASELINE]
 
 
 def _positions(frame: pd.DataFrame) -> np.ndarray:
@@ -125,18 +122,13 @@ def draw(
     published: pd.DataFrame | None,
     limits: tuple[float, float],
 ) -> None:
-    """Draw one view of the trade-off over all tasks, without a legend.
-
-    The baseline without pretraining is a line, or a note if it lies below the axis.
+    """Draw one view of ``aggregate.csv``, without a legend.
 
     Methods of several sizes are lines with a band, others points with a bar; a black rim marks the
-    Pareto frontier; the dotted line is full fine-tuning.
-
-    Args:
-        frame: columns of ``aggregate.csv``.
-        published: the paper's percentiles, of which the medians are drawn thin and hollow, or None.
+    Pareto frontier; the dotted line is full fine-tuning; published medians are thin and hollow. The baseline
+    without pretraining is a line, or a note if it lies below the axis.
     """
-    alone, frame = frame[frame["method"] == BASELINE], _adapted(frame)
+    alone, frame = frame[frame["method"] == BASELINE], frame[frame["method"] != BASELINE]
     curves.tidy_axes(ax)
     ax.set_xlabel("trained parameters per task, without the head")
     ax.set_ylabel("score − mean of full fine-tuning (points)")
@@ -186,13 +178,6 @@ def _draw_method(
         best = rows["on_frontier"].to_numpy(bool)
         rim = {"linestyle": "", "markeredgecolor": style.INK, "markeredgewidth": 0.7 * unit}
         ax.plot(x[best], middle[best], zorder=3.5, label="frontier", **(curves.line_props(mark) | rim))
-
-
-def _limits(frame: pd.DataFrame, published: pd.DataFrame | None) -> tuple[float, float]:
-    """Limits of the parameter axis that include the results and the paper's values."""
-    known = [_positions(frame)]
-    known += [] if published is None else [published["trained_parameters"].to_numpy(float)]
-    return float(np.concatenate(known).min()) / 1.8, float(np.concatenate(known).max()) * 1.8
 
 
 def legend_entries(
@@ -259,15 +244,7 @@ def tasks_of(frame: pd.DataFrame) -> list[str]:
 
 
 def draw_sizes(frame: pd.DataFrame, ax: Axes, *, published: pd.DataFrame | None) -> list[LegendEntry]:
-    """Draw the score against adapter size: one line per task, and their mean with its standard error.
-
-    Args:
-        frame: columns of ``sizes.csv``, scores as fractions.
-        published: the paper's means, or None.
-
-    Returns:
-        the legend's handles and labels, the mean first.
-    """
+    """Draw ``sizes.csv``: one line per task, and their mean with its standard error; the legend's entries."""
     frame, tasks = frame.sort_values("size"), tasks_of(frame)
     names = {task: escape_mathtext(task_label(task)) for task in tasks}
     apart = frame["sem"].notna().any()  # not with one seed

@@ -117,86 +117,79 @@ def attribution(
     Raises:
         ResultsError: a study has no shares.
     """
-    records = [records] if isinstance(records, AblationRecord) else records
-    records = [part for record in records for part in record.in_stacks]
     ax = plt.gca() if ax is None else ax
-    layers = [shares_of(record) for record in records]
-    names = np.unique(np.concatenate([table["layer"].to_numpy(int) for table in layers]))
-    slot = _GROUP / len(records)
-    for index, table in enumerate(layers):
+    records = [records] if isinstance(records, AblationRecord) else records
+    entries = draw_shares([part for record in records for part in record.in_stacks], ax)
+    if legend:
+        legend_on_top(ax, entries)
+    return ax
+
+
+def draw_shares(records: Sequence[AblationRecord], ax: Axes) -> list[LegendEntry]:
+    """Draw the shares without a legend; its entries: bars by task, then the diamonds."""
+    tables, unit, ink = [shares_of(record) for record in records], style.scale_factor(), style.line_colour()
+    layers, metric = pd.concat(tables), common_metric(records)
+    names, slot = np.unique(layers["layer"].to_numpy(int)), _GROUP / len(records)
+    interval = ", 95% interval" if "share_low_points" in layers else ""
+    entries: list[LegendEntry] = []
+    for index, (record, table) in enumerate(zip(records, tables)):
         left = np.searchsorted(names, table["layer"].to_numpy(int)) - _GROUP / 2 + index * slot
-        width = _BAR_SHARE * slot
+        width, look = _BAR_SHARE * slot, {"edgecolor": style.WHITE, "linewidth": 0.0}
+        look |= {"facecolor": style.FILLS[index % len(style.FILLS)], "hatch": _HATCHES[index % len(_HATCHES)]}
         x = left + width / 2
-        ax.bar(x, table["share_points"], width, **_bar_style(index))
+        ax.bar(x, table["share_points"], width, **look)
         if "share_low_points" in table:
             ends = table["share_low_points"], table["share_high_points"]
-            ax.vlines(x, *ends, color=style.line_colour(), linewidth=0.7 * style.scale_factor(), zorder=3)
+            ax.vlines(x, *ends, color=ink, linewidth=0.7 * unit, zorder=3)
         _draw_alone(ax, table, left + (1 + _BAR_SHARE) * slot / 2)
-    ax.axhline(0, color=style.line_colour(), linewidth=0.6 * style.scale_factor())
+        name = f"share of the {drop_name(record.summary.metric)}{interval}"
+        if len(records) > 1:
+            total = number_text(total_drop(record), record.summary.metric)
+            name = f"{escape_mathtext(study_label(record))} ({total} in total)"
+        entries.append((Patch(**look), name))
+    ax.axhline(0, color=ink, linewidth=0.6 * unit)
     ax.set_axisbelow(True)
     ax.grid(True, axis="y", **style.grid_props())
     ax.grid(False, axis="x")
     ax.set_xlim(-0.6, len(names) - 0.4)
     number_layers(ax.xaxis, names, 0.0)
     ax.tick_params(axis="x", length=0)
-    ax.set_xlabel("first layer of the group" if are_groups(pd.concat(layers)) else "layer")
-    metric = common_metric(records)
+    one = "group" if are_groups(layers) else "layer"
+    ax.set_xlabel("first layer of the group" if one == "group" else "layer")
     ax.set_ylabel(f"{drop_name(metric)} ({unit_name(metric)})")
-    if legend:
-        legend_on_top(ax, legend_entries(records))
-    return ax
+    dot = {
+        "linestyle": "",
+        "marker": "D",
+        "color": ink,
+        "markersize": 2.6 * unit,
+        "markeredgewidth": 0.5 * unit,
+    }
+    sure = _is_sure(layers)
+    for fill, present, word in ((ink, sure, "significant"), ("none", ~sure, "not significant")):
+        if present.any():
+            said = f"{one} alone, {word}" if "p_holm" in layers else f"{one} alone"
+            entries.append((Line2D([], [], markerfacecolor=fill, **dot), said))
+    return entries
 
 
-def _bar_style(index: int) -> dict[str, object]:
-    return {
-        "facecolor": style.FILLS[index % len(style.FILLS)], "hatch": _HATCHES[index % len(_HATCHES)],
-        "edgecolor": style.WHITE, "linewidth": 0.0,
-    }  # fmt: skip
+def _is_sure(layers: pd.DataFrame) -> np.ndarray:
+    """Whether the drop of each layer alone is significant, bool ``[layers]``; True if no test was made."""
+    return layers["p_holm"].to_numpy() < ALPHA if "p_holm" in layers else np.ones(len(layers), bool)
 
 
 def _draw_alone(ax: Axes, layers: pd.DataFrame, x: np.ndarray) -> None:
     """One diamond per layer, open if its drop is not significant."""
-    unit = style.scale_factor()
+    unit, ink = style.scale_factor(), style.line_colour()
     if "ci_low_points" in layers:
         ends = -layers["ci_high_points"], -layers["ci_low_points"]
         ax.vlines(x, *ends, color=style.FAINT, linewidth=0.5 * unit, zorder=3)
-    ink, sure = style.line_colour(), np.ones(len(x), bool)
-    if "p_holm" in layers:
-        sure = layers["p_holm"].to_numpy() < ALPHA
-    fill = [ink if one else ax.get_facecolor() for one in sure]
+    fill = [ink if sure else ax.get_facecolor() for sure in _is_sure(layers)]
     props = {"marker": "D", "s": (2.6 * unit) ** 2, "edgecolors": ink, "linewidths": 0.5 * unit}
     ax.scatter(x, -layers["delta_points"], facecolors=fill, zorder=4, label="alone", **props)
 
 
-def legend_entries(records: Sequence[AblationRecord]) -> list[LegendEntry]:
-    """Legend handles and labels: bars by task, then the diamonds."""
-    layers = pd.concat([shares_of(record) for record in records])
-    unit = "group" if are_groups(layers) else "layer"
-    interval = ", 95% interval" if "share_low_points" in layers else ""
-    entries: list[LegendEntry] = []
-    for index, record in enumerate(records):
-        name = f"share of the {drop_name(record.summary.metric)}{interval}"
-        if len(records) > 1:
-            total = number_text(total_drop(record), record.summary.metric)
-            name = f"{escape_mathtext(study_label(record))} ({total} in total)"
-        entries.append((Patch(**_bar_style(index)), name))
-    tested = "p_holm" in layers
-    sure = layers["p_holm"].to_numpy() < ALPHA if tested else np.array([True])
-    ink = style.line_colour()
-    for fill, present, word in ((ink, sure, "significant"), ("none", ~sure, "not significant")):
-        if present.any():
-            props = {"markersize": 2.6 * style.scale_factor(), "markeredgewidth": 0.5 * style.scale_factor()}
-            handle = Line2D([], [], linestyle="", marker="D", color=ink, markerfacecolor=fill, **props)
-            entries.append((handle, f"{unit} alone, {word}" if tested else f"{unit} alone"))
-    return entries
-
-
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
-    """The figure of the ablations with layer shares, with its CSV and caption; of many ablations one each.
-
-    Raises:
-        ResultsError: the grids do not fit the width.
-    """
+    """The figure of the ablations with layer shares, with its CSV and caption; of many ablations one each."""
     for suffix, ablations in alike_ablations(studies):
         shared = [record for record in ablations if record.shares is not None]
         groups = [shared] if len(shared) <= len(_HATCHES) else [[record] for record in shared]
@@ -230,8 +223,7 @@ def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions
             interaction_map(record, ax, colorbar=False, scale=scale)
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
         add_bar(scale, axes, interaction_label(common_metric(records)), "bottom")
-        attribution(records, shares, legend=False)
-        legend_below(figure, legend_entries(records))
+        legend_below(figure, draw_shares(records, shares))
         return fit_height(figure, max(options.venue.tallest, len(heights) * LOWEST_ROW))
 
 

@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
@@ -106,11 +105,8 @@ class ScoreSeries:
 class MarkerStyle:
     """The style of a series; every series has a different marker, so that colour is not required.
 
-    Attributes:
-        colour: hexadecimal colour from the palettes of Okabe and Ito and of Tol.
-        marker: Matplotlib's marker.
-        line: line style; empty for points that are not joined.
-        size: size of the marker, in units.
+    Colours are from the palettes of Okabe and Ito and of Tol, the line is empty for points that are not
+    joined, and the marker's size is in units.
     """
 
     colour: str
@@ -203,6 +199,13 @@ def ends_of(values: Iterable[np.ndarray | pd.Series], least: float) -> tuple[flo
     return low - apart, high + apart
 
 
+def count_limits(counts: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Limits of an axis of numbers of parameters, or of another cost, around those above 0."""
+    known = np.concatenate(counts)
+    known = known[known > 0]
+    return (float(known.min()) / 1.8, float(known.max()) * 1.8) if len(known) else (1.0, 10.0)
+
+
 def tidy_axes(ax: Axes) -> None:
     """Light grid below the data, and few ticks on the scores' axis."""
     ax.set_axisbelow(True)
@@ -211,12 +214,7 @@ def tidy_axes(ax: Axes) -> None:
 
 
 def decade_ticks(ax: Axes, low: float, high: float, least: float | None = None) -> None:
-    """Log axis from `low` to `high`: a tick a decade, small ones between.
-
-    Args:
-        ax: where.
-        least: the first value that ticks make sense for; by default `low`.
-    """
+    """Log axis from `low` to `high`: a tick a decade, small ones between, from `least` or else from `low`."""
     ax.set_xscale("log")
     ax.set_xlim(low, high)
     first, last = np.floor(np.log10(least or low)), np.ceil(np.log10(high))
@@ -293,11 +291,7 @@ def has_dots(series: Iterable[ScoreSeries]) -> bool:
 
 
 def far_below(points: pd.DataFrame, column: str) -> np.ndarray:
-    """Heads on unadapted features, so far below all else that they would press it flat, bool `[rows]`.
-
-    Args:
-        points: columns `method`, `k`, the one asked for, and those of the spread that is drawn with it.
-    """
+    """Heads on unadapted features, so far below all else that they would press it flat, bool `[rows]`."""
     bare = ((points["method"] == "head_only") | (points["k"] == 0).fillna(False)).to_numpy(bool)
     drawn = [name for name in (column, *_SPREADS) if name in points]
     rest = points.loc[~bare, drawn].to_numpy(float)
@@ -327,10 +321,9 @@ def mark_far_below(ax: Axes, methods: Sequence[str], x: np.ndarray, values: np.n
 
 def draw_trials(ax: Axes, x: pd.Series, y: pd.Series, colour: str) -> None:
     """Single trials as small dots."""
-    sns.scatterplot(
-        x=x.to_numpy(float), y=y.to_numpy(float), color=colour, s=(1.9 * style.scale_factor()) ** 2,
-        alpha=0.45, linewidth=0, zorder=2.5, label="trials", legend=False, ax=ax,
-    )  # fmt: skip
+    size = (1.9 * style.scale_factor()) ** 2
+    ax.scatter(x.to_numpy(float), y.to_numpy(float), s=size, color=colour, alpha=0.45, linewidth=0,
+               zorder=2.5, label="trials")  # fmt: skip
 
 
 def dot_of() -> Line2D:
@@ -340,11 +333,7 @@ def dot_of() -> Line2D:
 
 
 def runs_text(points: pd.DataFrame, tables: Iterable[pd.DataFrame | None], tried: int = 1) -> str:
-    """How many seeds a point has, which ones, and their settings.
-
-    Args:
-        tried: the most learning rates that were tried for a point.
-    """
+    """How many seeds a point has, which ones, and their settings, of so many learning rates tried."""
     counted = range_text((points["n"] + points["diverged"]).astype(int).tolist(), "seed")
     known = sorted({int(seed) for trials in tables if trials is not None for seed in trials["seed"].dropna()})
     seeds = f" ({'seed ' * (len(known) == 1)}{', '.join(map(str, known))})" if known else ""

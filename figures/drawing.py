@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,12 +26,11 @@ RecordT = TypeVar("RecordT")
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure that is ready to be written.
+    """A figure, drawn within `style.paper_style`, that is ready to be written.
 
     Attributes:
         stem: file name without suffix.
         title: short title for the files' metadata.
-        figure: drawn within `style.paper_style`.
         frame: the numbers that are drawn.
         caption: caption for a paper, one paragraph.
         identity: identity of the results, as plain JSON.
@@ -43,10 +42,6 @@ class Drawing:
     frame: pd.DataFrame
     caption: str
     identity: Mapping[str, object]
-
-    def renamed(self, suffix: str) -> Drawing:
-        """The drawing with a suffix at its file name."""
-        return replace(self, stem=f"{self.stem}{suffix}")
 
     def write(self, folder: str | Path, options: FigureOptions) -> tuple[Path, ...]:
         """Write the figure in every format, ``<stem>.csv`` and ``<stem>.txt``; return the paths."""
@@ -77,6 +72,14 @@ def caption_of(sentences: Iterable[object]) -> str:
 def undefined_text(n: int, what: str) -> str:
     """How undefined values are shown, and their number; empty if there are none."""
     return f"{what} are undefined ({n})." if n else ""
+
+
+def joined(named: Sequence[tuple[str, pd.DataFrame]], published: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The frames of several grids or curves with a column that names each, then the published ones."""
+    if len(named) == 1 and published is None:
+        return named[0][1]
+    frames = [frame.assign(grid=name)[["grid", *frame]] for name, frame in named]
+    return pd.concat([*frames, *([] if published is None else [published])], ignore_index=True)
 
 
 def of_kind(studies: Sequence[object], kind: type[RecordT]) -> Iterator[tuple[RecordT, str]]:

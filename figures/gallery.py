@@ -49,14 +49,7 @@ FIGURES: tuple[Callable[[Sequence[StudyRecord], FigureOptions], Iterator[Drawing
 
 @dataclass(frozen=True)
 class GalleryItem:
-    """A figure or a table on disk.
-
-    Attributes:
-        kind: ``figure`` or ``table``.
-        stem: common file name without suffix.
-        caption: caption for a paper.
-        files: paths in the order written.
-    """
+    """A ``figure`` or ``table`` on disk: its file name without suffix, its caption, and the paths written."""
 
     kind: str
     stem: str

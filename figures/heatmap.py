@@ -33,8 +33,8 @@ from .ablation_words import (
     study_label,
     warnings_of,
 )
-from .attribution import attribution, legend_entries
-from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
+from .attribution import draw_shares
+from .drawing import SOURCE, Drawing, caption_of, identity_of, joined, undefined_text
 from .grid import Cells, number_size
 from .layout import (
     LOWEST_ROW,
@@ -136,28 +136,22 @@ def beside(ax: Axes, n: int) -> list[Axes]:
 
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
-    """The figure of the ablations of every span, with its CSV and caption; another one of spans kept on.
-
-    Raises:
-        ResultsError: the grids do not fit the width.
-    """
+    """The figure of the ablations of every span, with its CSV and caption; another one of spans kept on."""
     for suffix, ablations in alike_ablations(studies):
         records = [record for record in ablations if span_order(record.spans) is None]
-        if records:
-            yield _drawing(records, options).renamed(suffix)
-
-
-def _drawing(records: Sequence[AblationRecord], options: FigureOptions) -> Drawing:
-    grids = [grid_of(record) for record in records]
-    grids = _with_published(grids) if options.paper else grids
-    published = ["accuracy"] if len(records) < len(grids) else []  # the published drops are drops in accuracy
-    metric = common_value([*(record.summary.metric for record in records), *published])
-    beside = records[0] if len(grids) == 1 and records[0].shares is not None else None
-    figure = heatmap_figure(grids, options, drop_label(records, metric), metric, beside)
-    names = " and ".join(dict.fromkeys(study_label(record) for record in records))
-    title = f"{names}: {drop_name(metric)} by span of layers {records[0].summary.done}"
-    caption = _caption(records, grids, options.tolerance, bool(beside and len(figure.axes) > 2))
-    return Drawing("heatmap", title, figure, _spans_drawn(grids), caption, identity_of(records))
+        if not records:
+            continue
+        grids = [grid_of(record) for record in records]
+        grids = _with_published(grids) if options.paper else grids
+        published = ["accuracy"] if len(records) < len(grids) else []  # in which the published drops are
+        metric = common_value([*(record.summary.metric for record in records), *published])
+        beside = records[0] if len(grids) == 1 and records[0].shares is not None else None
+        figure = heatmap_figure(grids, options, drop_label(records, metric), metric, beside)
+        names = " and ".join(dict.fromkeys(study_label(record) for record in records))
+        title = f"{names}: {drop_name(metric)} by span of layers {records[0].summary.done}"
+        caption = _caption(records, grids, options.tolerance, bool(beside and len(figure.axes) > 2))
+        named = [(grid.name, grid.frame) for grid in grids]
+        yield Drawing(f"heatmap{suffix}", title, figure, joined(named), caption, identity_of(records))
 
 
 def _with_published(grids: Sequence[Grid]) -> list[Grid]:
@@ -168,15 +162,6 @@ def _with_published(grids: Sequence[Grid]) -> list[Grid]:
     for index, (grid, published) in enumerate(zip(grids, theirs)):
         out += [grid] if published is None or names[index] in names[index + 1 :] else [grid, published]
     return out
-
-
-def _spans_drawn(grids: Sequence[Grid]) -> pd.DataFrame:
-    """The grids' frames concatenated, with a column that names each grid."""
-    named = []
-    for grid in grids:
-        named.append(grid.frame.copy())
-        named[-1].insert(0, "grid", grid.name)
-    return pd.concat(named, ignore_index=True) if len(named) > 1 else grids[0].frame
 
 
 def heatmap_figure(
@@ -213,8 +198,7 @@ def heatmap_figure(
         if with_shares:
             shares = figure.add_subplot(1, 2, 2)
             shares.set_box_aspect(1.0)
-            attribution(beside, shares, legend=False)
-            legend_below(figure, legend_entries([beside]))
+            legend_below(figure, draw_shares([beside], shares))
         spare = 72 * width - max(cells * _WIDEST_CELL, _SMALLEST_GRID) - 2 * _LABELS if alone else 0.0
         if spare > 0 and not with_shares:
             edge = spare / 144 / width  # of the figure's width, on either side

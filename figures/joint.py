@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from matplotlib.figure import Figure
-
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import span_order
 from adapter_probe.analysis.study_records import StudyRecord
@@ -35,9 +33,6 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
 
     Of means whose cells are too small for two numbers, a second grid shows the spread; on request the
     published grid stands beside that of the means.
-
-    Raises:
-        ResultsError: the grids do not fit the width.
     """
     for record in studies:
         if isinstance(record, (AverageRecord, ComparisonRecord)):
@@ -47,7 +42,12 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
             stem = "comparison" if isinstance(record, ComparisonRecord) else "average"
             grids = _grids(record, options)
             title = f"{grids[0].label}: {', '.join(record.names)}"
-            figure = _figure(record, grids, options)
+            if span_order(record.in_stacks[0].spans) is not None:
+                figure = curve_figure([line_of_spans(part) for part in record.in_stacks], options)
+            else:
+                mixed = _has_published(record, grids) and record.metric != "accuracy"
+                label = f"mean {drop_label(None)}" if mixed else grids[0].label  # drops in two metrics
+                figure = heatmap_figure(grids, options, label, None if mixed else record.metric)
             caption = _caption(record, grids, options.tolerance)
             yield Drawing(stem, title, figure, record.spans, caption, {"studies": dict(record.identity)})
 
@@ -64,17 +64,6 @@ def _grids(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> 
         if options.paper and not record.stack and (published := published_grid(record.task)) is not None:
             grids.append(published)
     return grids
-
-
-def _figure(
-    record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], options: FigureOptions
-) -> Figure:
-    if span_order(record.in_stacks[0].spans) is not None:
-        return curve_figure([line_of_spans(part) for part in record.in_stacks], options)
-    label, mixed = grids[0].label, _has_published(record, grids) and record.metric != "accuracy"
-    if mixed:
-        label = f"mean {drop_label(None)}"  # the published drops are drops in accuracy
-    return heatmap_figure(grids, options, label, None if mixed else record.metric)
 
 
 def _has_published(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid]) -> bool:

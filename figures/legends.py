@@ -112,8 +112,7 @@ class PointLabel:
 def label_points(ax: Axes, labels: Sequence[PointLabel], *, opaque: bool = False) -> None:
     """Write each label above, below or next to its mark, wherever nothing is drawn; else leave it out.
 
-    Args:
-        opaque: whether they cover what is below them: intervals, see `INTERVAL`.
+    Opaque ones cover what is below them: intervals, see `INTERVAL`.
     """
     at = {"textcoords": "offset points", "va": "center", "ha": "center", "in_layout": False}
     if opaque:
@@ -131,18 +130,19 @@ def label_points(ax: Axes, labels: Sequence[PointLabel], *, opaque: bool = False
             word.set(visible=False, size=size)
             for shift in _SIDES * reach:
                 box = Bbox([middle + shift - half, middle + shift + half])
-                if _is_free(box, ax.bbox, taken, boxes):
+                inside = (
+                    ax.bbox.x0 < box.x0
+                    and box.x1 < ax.bbox.x1
+                    and ax.bbox.y0 < box.y0
+                    and box.y1 < ax.bbox.y1
+                )
+                if inside and not box.count_contains(taken) and not box.count_overlaps(boxes):
                     word.set(visible=True)
                     word.xyann = tuple(shift / pixels)
                     boxes.append(box)
                     break
 
     before_drawing(ax, place)
-
-
-def _is_free(box: Bbox, within: Bbox, taken: np.ndarray, boxes: Sequence[Bbox]) -> bool:
-    inside = box.x0 > within.x0 and box.x1 < within.x1 and box.y0 > within.y0 and box.y1 < within.y1
-    return inside and not box.count_contains(taken) and not box.count_overlaps(boxes)
 
 
 def _what_is_drawn(ax: Axes) -> np.ndarray:

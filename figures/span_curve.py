@@ -41,7 +41,7 @@ from .ablation_words import (
     warnings_of,
 )
 from .curves import FOOT, tidy_axes
-from .drawing import SOURCE, Drawing, caption_of, identity_of, undefined_text
+from .drawing import SOURCE, Drawing, caption_of, identity_of, joined, undefined_text
 from .grid import number_layers
 from .heatmap import beside, heatmap
 from .layout import (
@@ -79,10 +79,7 @@ class SpanLine(Grid):
 
 
 def line_of_spans(record: SpanRecord, *, paper: bool = False) -> SpanLine:
-    """The line that the spans of a record form.
-
-    Args:
-        paper: whether to include the published drops of the same spans and task; only for an ablation.
+    """The line that the spans of a record form, on request with the published drops of the same spans.
 
     Raises:
         ResultsError: the spans are a grid.
@@ -95,16 +92,12 @@ def line_of_spans(record: SpanRecord, *, paper: bool = False) -> SpanLine:
         frame["ci_low_points"], frame["ci_high_points"] = -frame["ci_high_points"], -frame["ci_low_points"]
     if isinstance(record, AblationRecord) and paper:
         theirs = published_grid(record.summary.task, record.summary.study)
-        published = None if theirs is None else _same_spans(theirs, frame)
+        if theirs is not None and frame["last"].max() == theirs.frame["last"].max():
+            found = frame[["first", "last"]].merge(
+                theirs.frame.assign(grid=theirs.name), on=["first", "last"]
+            )
+            published = found if len(found) == len(frame) else None
     return SpanLine(frame, grid.notes, record, grid.label, grid.shows, published)
-
-
-def _same_spans(published: Grid, frame: pd.DataFrame) -> pd.DataFrame | None:
-    """The published drops of the frame's spans; None unless all are there and the highest layers agree."""
-    theirs = published.frame.assign(grid=published.name)
-    found = frame[["first", "last"]].merge(theirs, on=["first", "last"])
-    same = len(found) == len(frame) and frame["last"].max() == theirs["last"].max()
-    return found if same else None
 
 
 def layers_axis(ax: Axes, frame: pd.DataFrame, done: str) -> None:
@@ -264,37 +257,22 @@ def curve(
 
 
 def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:
-    """The figures of the ablations whose spans are lines, side by side, one figure per kind of line.
-
-    Raises:
-        ResultsError: the panels do not fit the width.
-    """
+    """The figures of the ablations whose spans are lines, side by side, one figure per kind of line."""
     for suffix, ablations in alike_ablations(studies):
         orders = [span_order(record.spans) for record in ablations]
-        lines = [order for order in dict.fromkeys(orders) if order is not None]
-        for order in lines:
+        orders_drawn = [order for order in dict.fromkeys(orders) if order is not None]
+        for order in orders_drawn:
             alike = [record for record, one in zip(ablations, orders) if one == order]
-            yield _drawing(alike, options).renamed(f"-{order}{suffix}" if len(lines) > 1 else suffix)
-
-
-def _drawing(records: Sequence[AblationRecord], options: FigureOptions) -> Drawing:
-    lines = [line_of_spans(record, paper=options.paper) for record in records]
-    names = [study_label(record) for record in records]
-    dropped, done = drop_name(common_metric(records)), records[0].summary.done
-    title = f"{' and '.join(dict.fromkeys(names))}: {dropped} by span of layers {done}"
-    paper = any(line.published is not None for line in lines)
-    figure, caption = curve_figure(lines, options), _caption(records, options.tolerance, paper)
-    return Drawing("curve", title, figure, _lines_drawn(names, lines), caption, identity_of(records))
-
-
-def _lines_drawn(names: Sequence[str], lines: Sequence[SpanLine]) -> pd.DataFrame:
-    """The lines' frames and then the published ones, each once, with a column that names each line."""
-    published = [line.published for line in lines if line.published is not None]
-    if len(lines) == 1 and not published:
-        return lines[0].frame
-    own = [line.frame.assign(grid=name)[["grid", *line.frame]] for name, line in zip(names, lines)]
-    theirs = [pd.concat(published).drop_duplicates()] if published else []
-    return pd.concat([*own, *theirs], ignore_index=True)
+            stem = f"curve{f'-{order}' if len(orders_drawn) > 1 else ''}{suffix}"
+            lines = [line_of_spans(record, paper=options.paper) for record in alike]
+            published = [line.published for line in lines if line.published is not None]
+            theirs = pd.concat(published).drop_duplicates() if published else None
+            names, metric = [study_label(record) for record in alike], common_metric(alike)
+            title = f"{' and '.join(dict.fromkeys(names))}: {drop_name(metric)} by span of layers "
+            title += alike[0].summary.done
+            numbers = joined([(name, line.frame) for name, line in zip(names, lines)], theirs)
+            caption = _caption(alike, options.tolerance, bool(published))
+            yield Drawing(stem, title, curve_figure(lines, options), numbers, caption, identity_of(alike))
 
 
 def curve_figure(lines: Sequence[SpanLine], options: FigureOptions) -> Figure:

@@ -61,7 +61,14 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
         yield Drawing(f"{stem}{suffix}", title, figure, frame, _caption(record), identity)
         if isinstance(record, RankRecord):
             figure = one_panel(partial(_draw_spectra, record), options, 0.7, 0.45)
-            title, said = f"{task}: singular values", _spectra_caption(record)
+            summary, n_maps = record.summary, record.spectra["module"].nunique()
+            said = (
+                f"{task}: the singular values of what the adapters add to {n_maps} maps, in each layer the"
+                " root of the mean of their squares, the largest first. Dashed line: the effective rank (Roy"
+                f" and Vetterli 2007), {summary.effective:.1f} of {summary.largest} in the mean of the maps."
+                " It says how evenly the change is spread, not what it is needed for."
+            )
+            title = f"{task}: singular values"
             yield Drawing(f"spectra{suffix}", title, figure, record.spectra, said, identity)
 
 
@@ -76,7 +83,7 @@ def _draw(record: StrengthRecord | RankRecord, ax: Axes) -> list[LegendEntry]:
         ax.set_xscale("log", base=2)
     else:
         frame, intact, marked, done = record.strengths, 1, 1.0, "scaled"
-        named, against, axis = "as trained", "strength 1", "strength of the adapters"
+        named, against, axis = "as trained", "strength 1", f"strength of the {record.parts}"
     dashes = style.dashed(style.FAINT, 0.7)
     ax.axvline(marked, **dashes)
     entries = _draw_spans(frame[~frame["whole"]], factor, ax, done)
@@ -85,11 +92,17 @@ def _draw(record: StrengthRecord | RankRecord, ax: Axes) -> list[LegendEntry]:
     ax.fill_between(whole["strength"], low, high, color=_WHOLE.colour, alpha=_BAND, linewidth=0, zorder=1)
     ax.plot(whole["strength"], factor * whole["score"], zorder=3, **line_props(_WHOLE))
     if isinstance(record, RankRecord):
-        _ticks(ax, whole["strength"].to_list(), whole["energy"].to_list())
+        ranks, energy = whole["strength"].to_list(), whole["energy"].to_list()
+        ticks = list(zip(ranks, energy))[
+            :: -1 - (len(ranks) - 1) // _MOST_TICKS
+        ]  # some of many, the last too
+        ax.xaxis.set_major_locator(FixedLocator([rank for rank, _ in reversed(ticks)]))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set_xticklabels([f"{rank}\n{100 * share:.0f}%" for rank, share in reversed(ticks)])
     ax.set_xlabel(axis)
     ax.set_ylabel(label)
     return [
-        (Line2D([], [], **line_props(_WHOLE)), "all adapters"),
+        (Line2D([], [], **line_props(_WHOLE)), f"all {record.parts}"),
         (Patch(facecolor=_WHOLE.colour, alpha=_BAND, linewidth=0), f"95% interval against {against}"),
         (Line2D([], [], **dashes), named),
         *entries,
@@ -153,15 +166,6 @@ def _band(frame: pd.DataFrame, metric: str, intact_at: float) -> tuple[np.ndarra
     return np.minimum(*ends), np.maximum(*ends)
 
 
-def _ticks(ax: Axes, ranks: list[int], energy: list[float]) -> None:
-    """A tick at every rank, or at some of many, with the share of energy below."""
-    step = -(-len(ranks) // _MOST_TICKS)
-    chosen = sorted({*range(len(ranks) - 1, -1, -step)})
-    ax.xaxis.set_major_locator(FixedLocator([ranks[n] for n in chosen]))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xticklabels([f"{ranks[n]}\n{100 * energy[n]:.0f}%" for n in chosen])
-
-
 def _draw_spectra(record: RankRecord, ax: Axes) -> list[LegendEntry]:
     """Of every layer the root mean square of its maps' singular values, by direction."""
     frame = record.spectra.assign(square=record.spectra["value"] ** 2)
@@ -189,8 +193,8 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
     if isinstance(record, RankRecord):
         frame, against, asked = record.ranks, "all directions", "How many are needed? "
         changed = (
-            "what the adapters add to each map keeps only its largest singular values, as many as the axis "
-            f"says, without retraining; {record.summary.largest} are all"
+            f"what the {record.parts} add to each map keeps only its largest singular values, as many as "
+            f"the axis says, without retraining; {record.summary.largest} are all"
         )
         more = (
             " Below the axis: the share of the squared singular values that is kept. Dashed line: the"
@@ -199,8 +203,10 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
     else:
         frame, against, more = record.strengths, "strength 1", ""
         asked = "" if wording.is_distance(said.metric) else "Is another strength better? "
+        own = record.parts == "adapters"
+        made = "the change that the adapters make" if own else "the difference to the base"
         changed = (
-            "the change that the adapters make is multiplied by the strength on the axis, without retraining;"
+            f"{made} is multiplied by the strength on the axis, without retraining;"
             " 0 switches them off, 1 is the model as it was trained"
         )
     n_spans = len(frame[~frame["whole"]].drop_duplicates(span_columns(frame)))
@@ -211,20 +217,10 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
         [
             f"{wording.task_label(said.task)}: {wording.metric_name(said.metric)} on {said.data} "
             f"({wording.examples_text(said.n_examples, said.metric)}) when {changed}. Thick line: the"
-            f" adapters of all layers{spans}.{more}",
+            f" {record.parts} of all layers{spans}.{more}",
             f"The band is the 95% paired bootstrap interval over {wording.drawn_units(said.metric)} of the"
             f" difference to {against}{wording.exact_note(said.metric)}.",
             f"{asked}{wording.sentence(said.verdict)}.",
             undefined_text(frame["score"].isna().sum(), "Scores left out"),
         ]
-    )
-
-
-def _spectra_caption(record: RankRecord) -> str:
-    said, n_maps = record.summary, record.spectra["module"].nunique()
-    return (
-        f"{wording.task_label(said.task)}: the singular values of what the adapters add to {n_maps} maps, in"
-        " each layer the root of the mean of their squares, the largest first. Dashed line: the effective"
-        f" rank (Roy and Vetterli 2007), {said.effective:.1f} of {said.largest} in the mean of the maps. It"
-        " says how evenly the change is spread, not what it is needed for."
     )

@@ -134,10 +134,6 @@ def save(
 
     Each file carries the title and the identity as canonical JSON: PDF `Title` and `Subject`, SVG Dublin Core
     `title` and `description`, PNG `Title` and `Description`, PGF two comments. None carries a date.
-
-    Args:
-        figure: drawn within `paper_style`.
-        formats: some of `adapter_probe.settings.FIGURE_FORMATS`.
     """
     folder = make_folder(folder)
     paths = []
@@ -154,18 +150,14 @@ def render(figure: Figure, name: str, title: str, identity: str) -> bytes:
             from .pgf import pgf_picture
 
             return pgf_picture(figure, title, identity).encode("utf-8")
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=name, metadata=_metadata(name, title, identity))
+        buffer, creator = io.BytesIO(), f"adapter-probe {__version__}"
+        said: dict[str, dict[str, str | None]] = {
+            "pdf": {"Title": title, "Subject": identity, "Creator": creator, "CreationDate": None},
+            "svg": {"Title": title, "Description": identity, "Creator": creator, "Date": None},
+            "png": {"Title": title, "Description": identity, "Creator": creator},
+        }
+        figure.savefig(buffer, format=name, metadata=said[name])
         return buffer.getvalue()
-
-
-def _metadata(name: str, title: str, identity: str) -> dict[str, str | None]:
-    creator = f"adapter-probe {__version__}"
-    return {
-        "pdf": {"Title": title, "Subject": identity, "Creator": creator, "CreationDate": None},
-        "svg": {"Title": title, "Description": identity, "Creator": creator, "Date": None},
-        "png": {"Title": title, "Description": identity, "Creator": creator},
-    }[name]
 
 
 def luminance(colour: str) -> float:

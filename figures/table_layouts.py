@@ -13,7 +13,7 @@ from adapter_probe.analysis.published import published_glue, published_tasks
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord, TradeoffRecord
 from adapter_probe.known_tasks import KNOWN_TASKS, known_task
 
-from .ablation_words import study_label, warnings_of
+from .ablation_words import Words, study_label, warnings_of
 from .aggregate import tasks_of
 from .drawing import of_kind, suffix_of
 from .tables import Table, is_greatest, score_cell
@@ -65,9 +65,7 @@ def lay_out_sizes(sizes: pd.DataFrame) -> Table:
     cells["mean"] = [score_cell(*pair) for pair in zip(sizes["mean_score"], sizes["sem"])]
     for task in tasks:
         cells[wording.task_label(task)] = [score_cell(score) for score in sizes[task]]
-    best = np.concatenate(
-        [np.zeros((len(sizes), 1), bool), is_greatest(sizes[["mean_score", *tasks]])], axis=1
-    )
+    best = np.insert(is_greatest(sizes[["mean_score", *tasks]]), 0, False, axis=1)
     caption = (
         "Validation score × 100 by adapter size: mean over"
         f" {wording.count_text(len(tasks), 'task')} ± s.e.m. over seeds, where all tasks have the size, and"
@@ -78,30 +76,23 @@ def lay_out_sizes(sizes: pd.DataFrame) -> Table:
 
 def lay_out_removable(removable: pd.DataFrame, record: AblationRecord) -> Table:
     """The longest removable span within each tolerance, by the estimate and by its interval."""
-    metric = record.summary.metric
-    drop = wording.drop_name(metric)
-    bases = {"estimate": "estimate", "interval": "95% CI"}
-    rows = []
+    metric, words, rows = record.summary.metric, Words.of(record), []
+    heads = [f"{words.drop} of at most", "criterion", "layers", "number"]
+    heads += [f"{words.drop} ({wording.unit_name(metric)})", "95% CI, upper bound"]
     for row in removable.itertuples():
-        found = not pd.isna(row.first)
-        bounded = found and not np.isnan(row.ci_low_points)
-        rows.append(
-            {
-                f"{drop} of at most": wording.tolerance_text(row.tolerance_points, metric),
-                "criterion": bases.get(row.basis, row.basis),
-                "layers": wording.span_text(row.first, row.last) if found else "none",
-                "number": f"{row.n_layers}" if found else "–",
-                f"{drop} ({wording.unit_name(metric)})": wording.number_text(-row.delta_points, metric)
-                if found
-                else "–",
-                "95% CI, upper bound": wording.number_text(-row.ci_low_points, metric) if bounded else "–",
-            }
-        )
-    text = pd.DataFrame(rows)
+        found = ["none", "–", "–", "–"]
+        if not pd.isna(row.first):
+            found = [wording.span_text(row.first, row.last), f"{row.n_layers}"]
+            found.append(wording.number_text(-row.delta_points, metric))
+            bounded = not np.isnan(row.ci_low_points)
+            found.append(wording.number_text(-row.ci_low_points, metric) if bounded else "–")
+        criterion = "95% CI" if row.basis == "interval" else row.basis
+        rows.append([wording.tolerance_text(row.tolerance_points, metric), criterion, *found])
+    text = pd.DataFrame(rows, columns=heads)
     caption = " ".join([*warnings_of([record]), ""]) + (
-        f"{study_label(record)}: the longest span of layers whose adapters can be {record.summary.done}"
-        f" without retraining, by the estimated {drop} or by the upper bound of its 95% paired bootstrap"
-        f" interval{wording.exact_note(metric)}."
+        f"{study_label(record)}: the longest span of layers whose {words.adapters} can be {words.done}"
+        f" without retraining, by the estimated {words.drop} or by the upper bound of its 95% paired"
+        f" bootstrap interval{wording.exact_note(metric)}."
     )
     return Table("table-removable", caption, text, removable, np.zeros(text.shape, bool), words=3)
 
@@ -148,10 +139,6 @@ def glue_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table | None:
     The average is the mean of the columns, with weights of one half for MNLI-m and MNLI-mm if both are
     present, and is left out if a column is empty. Total parameters are those of one base plus every task's
     trained parameters, as a multiple of the base; full fine-tuning needs one base per task.
-
-    Args:
-        tradeoff: columns of ``tradeoff.csv``.
-        paper: whether to add the paper's rows below.
     """
     tasks = _glue_tasks(tradeoff)
     if len(tasks) < 2:
@@ -196,9 +183,7 @@ def _best_sizes(tradeoff: pd.DataFrame, tasks: Mapping[Any, tuple[str, str]]) ->
 def tasks_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table:
     """Tasks in rows, methods in columns with their s.e.m., as in the paper's Table 2; best per row in bold.
 
-    Args:
-        tradeoff: columns of ``tradeoff.csv``.
-        paper: whether to add the paper's columns, for tasks of the same name.
+    On request with the paper's columns, for tasks of the same name.
     """
     tasks = list(dict.fromkeys(zip(tradeoff["task"], tradeoff["metric"])))
     picked = _picked(tradeoff, tasks)

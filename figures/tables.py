@@ -57,11 +57,8 @@ class Table:
 def is_greatest(values: pd.DataFrame, *, axis: int = 0) -> np.ndarray:
     """Whether a number is the largest of its column (axis 0) or row (axis 1), bool of the shape of `values`.
 
-    Numbers that are printed the same, to one decimal of a hundredth, count as equal. A line with fewer than
-    two numbers has no largest.
-
-    Args:
-        values: scores as fractions; NaN if undefined.
+    Scores, fractions or NaN, that are printed the same, to one decimal of a hundredth, count as equal. A line
+    with fewer than two numbers has no largest.
     """
     shown = np.round(100 * values.to_numpy(float), 1)
     known = ~np.isnan(shown)
@@ -120,13 +117,11 @@ def markdown_text(table: Table) -> str:
     ]
     widths = [max(3, *(len(row[index]) for row in [header, *rows])) for index in range(len(header))]
     marks = ["-" * width if i < table.words else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
-    lines = [_markdown_row(row, widths, table.words) for row in (header, marks, *rows)]
+    lines = []
+    for row in (header, marks, *rows):
+        padded = [c.ljust(w) if i < table.words else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))]
+        lines.append(f"| {' | '.join(padded)} |")
     return "\n".join([*lines, "", escape_markdown(table.caption), ""])
-
-
-def _markdown_row(cells: Sequence[str], widths: Sequence[int], words: int) -> str:
-    padded = [c.ljust(w) if i < words else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths))]
-    return f"| {' | '.join(padded)} |"
 
 
 def escape_markdown(text: str) -> str:

@@ -136,18 +136,6 @@ def _baselines(series: Sequence[ScoreSeries]) -> list[pd.DataFrame]:
     ]
 
 
-def _others_text(series: Sequence[ScoreSeries]) -> str:
-    """Where the results of other people are from; empty if there are none."""
-    found = [curve.others["source"] for curve in series if curve.others is not None]
-    sources = list(dict.fromkeys(name for one in found for name in one))
-    if not sources:
-        return ""
-    return (
-        f"Hollow marks without a line: results of other people, as given, from {'; '.join(sources)}. Base, "
-        "data, training and what is counted as trained parameters may differ from this study."
-    )
-
-
 def _caption(series: Sequence[ScoreSeries]) -> str:
     points = pd.concat([curve.points for curve in series], ignore_index=True)
     metric, cost = wording.common_value(curve.metric for curve in series), COSTS[series[0].x]
@@ -157,6 +145,8 @@ def _caption(series: Sequence[ScoreSeries]) -> str:
         for one in series
         if np.isfinite(one.majority)
     )
+    others = [curve.others["source"] for curve in series if curve.others is not None]
+    sources = dict.fromkeys(name for one in others for name in one)
     axis = "upper axis: percentage of the base model"
     if in_shares(series):
         axis = "as a percentage of the base model that is adapted: each line's own"
@@ -180,7 +170,10 @@ def _caption(series: Sequence[ScoreSeries]) -> str:
             any(curve.published is not None for curve in series)
             and f"Thin lines with hollow marks: {SOURCE}, Figs. 4 and 5 (BERT-base; SQuAD: BERT-large), at"
             " the numbers of parameters plotted there.",
-            _others_text(series),
+            sources
+            and "Hollow marks without a line: results of other people, as given, from "
+            f"{'; '.join(sources)}. Base, data, training and what is counted as trained parameters may"
+            " differ from this study.",
             undefined_text(points["mean"].isna().sum(), "Means left out"),
         ]
     )

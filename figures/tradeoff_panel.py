@@ -132,11 +132,7 @@ def limits_of(series: Sequence[ScoreSeries]) -> tuple[float, float]:
     counts = [curve.points["trained_parameters"].to_numpy(float) for curve in series]
     counts += [c.published["trained_parameters"].to_numpy(float) for c in series if c.published is not None]
     counts += [c.others["trained_parameters"].to_numpy(float) for c in series if c.others is not None]
-    known = np.concatenate(counts)
-    known = known[known > 0]
-    if not len(known):
-        return 1.0, 10.0
-    return float(known.min()) / 1.8, float(known.max()) * 1.8
+    return curves.count_limits(counts)
 
 
 def _full(curve: ScoreSeries) -> tuple[float, float]:
@@ -180,19 +176,15 @@ def _draw_results(ax: Axes, curve: ScoreSeries, factor: float, marks: Mapping[st
         props = curves.line_props(curves.METHODS[str(method)], published=True)
         ax.plot(rows["trained_parameters"], factor * rows["mean"], zorder=2, label="published", **props)
     for method, rows in () if curve.others is None else curve.others.groupby("method"):
-        props, bars = (
-            _hollow(marks[str(method)]),
-            {"elinewidth": 0.6 * unit, "zorder": 2.8, "label": "others"},
-        )
-        ax.errorbar(rows["trained_parameters"], factor * rows["mean"], factor * rows["sem"], **bars, **props)
+        x, y, props = rows["trained_parameters"], factor * rows["mean"], _hollow(marks[str(method)])
+        ax.errorbar(x, y, factor * rows["sem"], elinewidth=0.6 * unit, zorder=2.8, label="others", **props)
     for method, mark in marks.items():
         if trials is not None and len(own := trials[(trials["method"] == method) & trials["score"].notna()]):
             curves.draw_trials(ax, own["trained_parameters"], factor * own["score"], mark.colour)
         if len(rows := curve.points[curve.points["method"] == method]):
             x, y = rows["trained_parameters"].astype(float), factor * rows["mean"]
-            ax.errorbar(
-                x, y, factor * rows["sem"], elinewidth=0.8 * unit, zorder=3, **curves.line_props(mark)
-            )
+            props = curves.line_props(mark) | {"elinewidth": 0.8 * unit}
+            ax.errorbar(x, y, factor * rows["sem"], zorder=3, **props)
 
 
 def _set_height(ax: Axes, curve: ScoreSeries, factor: float) -> None:

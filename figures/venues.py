@@ -74,13 +74,13 @@ class FigureOptions:
         return self.venue.width(self.column or preferred)
 
 
-def _measured(name: str, half: Callable | None, full: Callable, fonts: Callable, **more: float) -> Venue:
+def _measured(name: str, half: Callable | None, full: Callable, fonts: Callable) -> Venue:
     """A venue with the sizes given by tueplots."""
     width = float(full()["figure.figsize"][0])
     narrow = float(half()["figure.figsize"][0]) if half else (width - _GUTTER) / 2
     sizes = fonts()
     tick = max(float(sizes["xtick.labelsize"]), _SMALLEST_TICK)
-    return Venue(name, narrow, width, float(sizes["axes.labelsize"]), tick, **more)
+    return Venue(name, narrow, width, float(sizes["axes.labelsize"]), tick)
 
 
 ICML = _measured("icml", figsizes.icml2024_half, figsizes.icml2024_full, fontsizes.icml2024)

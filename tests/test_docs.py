@@ -148,11 +148,11 @@ def test_the_commands_of_a_study_exist(page: Path, tmp_path: Path):
     assert named <= set(STUDY.PLACES)
     assert all((DOCS / "studies" / name).exists() for name in re.findall(r"\$STUDIES/([\w./-]+)", script))
     commands, program = typer.main.get_command(app).commands, []
+    numbers = {"$seed": "0", "$dtype": "float32", "$rate": "1e-3", "$epochs": "1"}
     for line in script.replace("\\\n", " ").splitlines():
         if line.strip().startswith("adapter-probe "):
-            _, name, *rest = shlex.split(
-                line.replace("$seed", "0").replace("$dtype", "float32"), comments=True
-            )
+            given = re.sub(r"\$[a-z]+", lambda found: numbers.get(found[0], found[0]), line)
+            _, name, *rest = shlex.split(given, comments=True)
             program.append(commands[name].make_context(name, rest, resilient_parsing=False))
     assert program or "python $STUDIES/" in script
 

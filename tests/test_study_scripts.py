@@ -215,6 +215,76 @@ def test_ranks_of_maps_are_spearmans(grids: list[str], tmp_path: Path):
         assert found.loc[(name, "number of layers"), "rank_correlation"] == pytest.approx(alone, abs=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore")  # from correlations of spans of one length that all cost the same
+def test_shares_of_methods_are_those_of_their_ablations(
+    airline: Path, tiny_base: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(STUDIES)
+    studies, divergences, files = {}, {}, airline / "crowdflower_airline"
+    for method, seed in [(method, seed) for method in ("full", "adapters") for seed in (0, 1)]:
+        checkpoint = tmp_path / f"airline-{method}-{seed}"
+        ap.train(
+            tiny_base("bert", layers=4), checkpoint, method=method, train_file=files / "train.jsonl",
+            validation_file=files / "validation.jsonl", epochs=4, seed=seed, progress=False,
+            learning_rate={"full": 1e-2, "adapters": 3e-2}[method],
+        )  # fmt: skip
+        studies[method, seed] = ap.ablate(checkpoint, progress=False)
+        divergences[method, seed] = ap.ablate(checkpoint, metric="kl", out=tmp_path / "kl" / checkpoint.name)
+    script("where_learnt").main(
+        tmp_path / "out", *map(str, tmp_path.glob("airline-*")), str(tmp_path / "x-full-9")
+    )
+
+    found = pd.read_csv(tmp_path / "out" / "shares.csv")
+    found = found.set_index(["measure", "of", "method", "layer"]).sort_index()
+    assert (found["ci_low"] <= found["ci_high"])[found["share"].notna()].all()
+    for method in ("full", "adapters"):
+        layers = [studies[method, seed].layers for seed in (0, 1)]
+        singles = [divergences[method, seed].spans.query("n_layers == 1")["score"] for seed in (0, 1)]
+        expected = {
+            ("accuracy", "all"): sum(one["share_points"].to_numpy() for one in layers),
+            ("accuracy", "alone"): -sum(one["delta_points"].to_numpy() for one in layers),
+            ("kl", "alone"): sum(one.to_numpy() for one in singles),
+        }
+        for (measure, of), costs in expected.items():
+            own = found.loc[(measure, of, method), "share"]
+            np.testing.assert_allclose(own[[*"0123"]], costs / costs.sum(), atol=2e-4)
+            assert own["centre"] == pytest.approx(costs @ range(4) / costs.sum(), abs=1e-3, nan_ok=True)
+    centres = found.xs("centre", level="layer")["share"]
+    for row in pd.read_csv(tmp_path / "out" / "centres.csv").itertuples():
+        one, other = (centres[row.measure, row.of, name] for name in (row.method_a, row.method_b))
+        assert row.difference == pytest.approx(one - other, abs=1e-3, nan_ok=True)
+
+    agreement = pd.read_csv(tmp_path / "out" / "agreement.csv").query("measure == 'accuracy'")
+    assert agreement["with"].value_counts().to_dict() == {"itself": 4, "another seed": 2, "another method": 4}
+    maps = {
+        key: study.spans.set_index(["n_layers", "first"])["delta_points"] for key, study in studies.items()
+    }
+    for row in agreement.query("`with` != 'itself'").itertuples():
+        pair = maps[row.method_a, row.seed_a].round(9), maps[row.method_b, row.seed_b].round(9)
+        expected = np.nanmean([spearmanr(pair[0][n], pair[1][n]).statistic for n in (1, 2)])
+        assert row.all_examples == pytest.approx(expected, abs=1e-3, nan_ok=True)
+    assert [*pd.read_csv(tmp_path / "out" / "trials.csv")["seed"]] == [0, 1, 0, 1]
+    assert (tmp_path / "out" / "maps.png").stat().st_size > 10_000
+
+
+def test_a_lora_for_embeddings_is_opened_with_its_pooling(tiny_base: Callable, tmp_path: Path):
+    scored = {"good film": 5.0, "bad film": 1.0, "bad bad film": 0.0}
+    rows = [{"sentence1": "good film", "sentence2": text, "label": scored[text]} for text in scored] * 12
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    base = str(tiny_base("bert"))
+    script("stsb_lora").main(str(tmp_path), base, tmp_path / "lora", 32)
+    tensors = load_file(tmp_path / "lora" / "adapter_model.safetensors")
+    assert all("pooler" not in name for name in tensors)
+    assert any(np.abs(tensor).sum() > 0 for name, tensor in tensors.items() if "lora_B" in name)
+    study = ap.ablate(
+        tmp_path / "lora", base=base, pooling="mean", data=tmp_path / "train.jsonl", progress=False
+    )
+    assert study.summary.metric == "spearman"
+    before = (tmp_path / "lora" / "adapter_model.safetensors").read_bytes()
+    script("stsb_lora").main(str(tmp_path), base, tmp_path / "lora", 32)
+    assert (tmp_path / "lora" / "adapter_model.safetensors").read_bytes() == before
+
+
 def test_averages_of_learnt_tasks_are_means_of_their_rows(tmp_path: Path):
     study = STUDIES / "tradeoff"
     script("learnt_tasks").main(str(study), str(tmp_path), ["airline", "sst2"])

@@ -71,8 +71,7 @@ class AblationSummary(StoredSummary):
         warning: why the differences between spans mean nothing; None where they mean something.
         study: whether the spans were ``ablated`` or ``kept`` on.
         metric: metric of the scores.
-        kind: kind of the task: ``classification``, ``regression``, ``extractive``, ``causal``, ``tokens``,
-            ``multilabel``, ``pairwise`` or ``ranking``.
+        kind: kind of the task, see `metrics.Kind`.
         n_examples: number of evaluated examples.
         n_layers: number of layers of the model; None in a folder that was made by hand without it.
         intact_score: score with every adapter on.

@@ -161,11 +161,7 @@ def _is_row(batch: Mapping[str, Any]) -> bool:
 
 
 def _row(number: int, row: Mapping[str, Any], taken: Sequence[str] | None) -> dict[str, Any]:
-    """A row of a dataset as a batch of one, without the columns that the model does not take.
-
-    Raises:
-        DataError: it takes none, or one has no numbers.
-    """
+    """A row of a dataset as a batch of one, without the columns that the model does not take."""
     refuse_preferences("batches", row)
     label = next((name for name in LABELS if name in row), None)
     own = [name for name in row if (taken is None or name in taken) and name not in LABELS]
@@ -186,9 +182,6 @@ def _unpacked(number: int, batch: dict[str, Any]) -> list[dict[str, Any]]:
 
     As in transformers, a row without a mask holds several texts if its positions begin again. Those without
     a label to predict are left out.
-
-    Raises:
-        DataError: something in the batch does not belong to positions.
     """
     found = {name: x for name, x in batch.items() if name not in _PACKING}
     at = found.get("position_ids")

@@ -65,11 +65,7 @@ def choose_columns(rows: Rows, text: str | None, text_b: str | None, label: str 
 
 
 def _refuse_second(rows: Rows, text: str, label: str | None) -> None:
-    """Refuse to read a single text where another column holds texts that may belong to it.
-
-    Raises:
-        DataError: there is such a column; the message names it.
-    """
+    """Refuse to read a single text where another column holds texts that may belong to it."""
     others = [name for name in rows.names if name not in (text, label) and name.lower() in _SECONDS]
     for name in others:
         if any(is_text(record.get(name)) and record[name] for record in rows.records):

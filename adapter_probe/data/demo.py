@@ -23,7 +23,6 @@ def write_demo(folder: Path, n_train: int | None = None, n_validation: int | Non
     """Write train.jsonl and validation.jsonl with the columns sentence, label and phenomenon.
 
     Args:
-        folder: created if it is missing.
         n_train: at most this many sentences for training, the first ones; None for all.
 
     Raises:

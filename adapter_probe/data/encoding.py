@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,6 +43,11 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.input_ids)
 
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of every example, special tokens included: int64 ``[examples]``; counted once."""
+        return np.fromiter(map(len, self.input_ids), dtype=np.int64, count=len(self.input_ids))
+
     @property
     def example_lengths(self) -> np.ndarray:
         """Tokens of every example: int64 ``[examples]``."""
@@ -50,14 +55,12 @@ class Encoded:
 
     def items(self, examples: np.ndarray) -> np.ndarray:
         """The items of some examples, one example's after the other's."""
-        if self.firsts is None:
-            return examples
-        return np.concatenate([np.arange(*self.firsts[one : one + 2]) for one in examples])
+        return examples if self.firsts is None else rows_of(self.firsts, examples)
 
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """Tokens of every example, special tokens included: int64 ``[examples]``; counted once."""
-        return np.fromiter(map(len, self.input_ids), dtype=np.int64, count=len(self.input_ids))
+
+def rows_of(firsts: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """The rows of some examples, one example's after the other's, from the first row of each and the end."""
+    return np.concatenate([np.arange(*firsts[one : one + 2]) for one in chosen])
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int) -> Encoded:
@@ -105,10 +108,14 @@ def encoded_with_fingerprint(
     more = (scored, None if sources is None else (sources,))
     for examples in (input_ids, token_type_ids, *(one for one in more if one is not None)):
         digest.update(b"ids" if examples is not None else b"none")
-        for ids in examples or ():
-            digest.update(len(ids).to_bytes(8, "little"))
-            digest.update(ids.astype("<i8", copy=False).tobytes())
+        add_arrays(digest, examples or ())
     return Encoded(input_ids, token_type_ids, digest.hexdigest(), scored, sources)
+
+
+def add_arrays(digest: Any, arrays: Iterable[np.ndarray]) -> None:
+    """Let a digest cover arrays of whole numbers, with their lengths."""
+    for one in arrays:
+        digest.update(len(one).to_bytes(8, "little") + one.astype("<i8", copy=False).tobytes())
 
 
 def _arrays(examples: Sequence[Sequence[int]]) -> tuple[np.ndarray, ...]:

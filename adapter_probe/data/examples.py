@@ -221,7 +221,6 @@ def encode_preferences(tokenizer: Any, requests: Requests, max_length: int) -> t
     """Tokenise preferences as TRL does for a reward model, equal texts once.
 
     Args:
-        requests: of the form ``preference``.
         max_length: maximum number of tokens; longer texts are truncated at the end.
 
     Returns:

@@ -9,6 +9,7 @@ and an empty line after each sentence.
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -86,6 +87,11 @@ class Rows:
                 f"complete Unicode characters"
             ) from None
         return values
+
+
+def fingerprint_of(content: object, sort_keys: bool = False) -> str:
+    """SHA-256 of rows as plain JSON."""
+    return hashlib.sha256(json.dumps(content, sort_keys=sort_keys).encode()).hexdigest()
 
 
 def is_text(value: object) -> bool:
@@ -182,11 +188,7 @@ def _is_squad(value: object) -> bool:
 
 
 def _questions(path: Path, value: dict) -> Iterator[tuple[str, dict[str, object]]]:
-    """Every question with its place, such as ``dev.json article 2, paragraph 1, question 7``.
-
-    Raises:
-        DataError: a level of the layout is missing or of the wrong type; the message says where.
-    """
+    """Every question with its place, such as ``dev.json article 2, paragraph 1, question 7``."""
     for i, article in enumerate(value["data"], start=1):
         at = f"{path} article {i}"
         for j, paragraph in enumerate(_held_list(article, "paragraphs", at), start=1):

@@ -10,9 +10,6 @@ from typing import Any, ClassVar
 from adapter_probe.errors import AdapterProbeError, DataError, must_be
 from adapter_probe.settings import Settings, flag_of, setting
 
-_ESCAPES = {r"\n": "\n", r"\t": "\t"}
-_OF_SCORES = ("extract",)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Generation(Settings):
@@ -59,20 +56,14 @@ class Generation(Settings):
     @property
     def ends(self) -> tuple[str, ...]:
         r"""The texts that end a written one; ``\n`` and ``\t`` mean the characters."""
-        return tuple(_unescaped(text) for text in self.until)
+        return tuple(text.replace(r"\n", "\n").replace(r"\t", "\t") for text in self.until)
 
     @property
     def identity(self) -> dict[str, Any]:
         """What determines the texts, and not their scores."""
-        return {k: v for k, v in self.to_json().items() if k not in ("generate", *_OF_SCORES)} | {
+        return {k: v for k, v in self.to_json().items() if k not in ("generate", "extract")} | {
             "max_new_tokens": self.max_new_tokens
         }
-
-
-def _unescaped(text: str) -> str:
-    for said, meant in _ESCAPES.items():
-        text = text.replace(said, meant)
-    return text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,6 @@ def given_task(
     Args:
         task: the task of the checkpoint, which determines the kind and the classes.
         files: files, or tasks of lm-evaluation-harness; empty for the recorded ones.
-        split: split that the files are.
         label_names: names of the head's outputs, in their order, for a checkpoint that does not name them.
         categories: names that hold where neither `label_names` nor the checkpoint gives any, and they are as
             many as the outputs.
@@ -132,11 +131,7 @@ def records_no_data(checkpoint: str | Path, causal: bool) -> CheckpointError:
 
 
 def _named(task: TaskSpec, names: tuple[str, ...], checkpoint: str | Path) -> TaskSpec:
-    """The task with the given names of the head's outputs.
-
-    Raises:
-        DataError: the head has no classes, another number of them, or names of its own.
-    """
+    """The task with the given names of the head's outputs."""
     own, given = task.label_names, ", ".join(names)
     if task.kind not in OF_CLASSES:
         raise DataError(

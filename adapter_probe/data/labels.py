@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
 from collections.abc import Collection, Sequence
@@ -11,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adapter_probe.data.formats import Rows
+from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.readers import is_raw_cola
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import DataError, listed, must_be, shown
@@ -95,11 +93,7 @@ def _is_class(marker: str, distinct: set[str]) -> bool:
 
 
 def class_number(value: object, names: Sequence[str], place: str, what: str) -> int:
-    """The place of a label or tag among the head's outputs, from its name or number.
-
-    Raises:
-        DataError: there is no such output.
-    """
+    """The place of a label or tag among the head's outputs, from its name or number."""
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
     if text in names:
         return names.index(text)
@@ -246,22 +240,17 @@ def assemble_split(spec: TaskSpec, split: str, rows: Rows) -> Split:
         None if column is None else tuple(rows.texts(column))
         for column in (spec.columns.text, spec.columns.text_b)
     )
+    names, content = spec.label_names, [texts, texts_b]
     if not spec.columns.label:
-        content = json.dumps([texts, texts_b]).encode()
-        nothing = np.zeros(len(rows.records), dtype=np.int64)
-        return Split(texts, texts_b, nothing, split, hashlib.sha256(content).hexdigest())
-    names = spec.label_names
-    if spec.kind == "multilabel":
-        several = label_sets(rows, spec.columns.label, names)
-        sets = [[name for name, on in zip(names, row) if on] for row in several.tolist()]
-        content = json.dumps([texts, texts_b, sets]).encode()
-        return Split(texts, texts_b, several, split, hashlib.sha256(content).hexdigest())
-    values = label_texts(rows, spec.columns.label)
-    if spec.kind == "regression":
-        labels = target_numbers(rows, values)
-        readable = labels.tolist()
+        labels = np.zeros(len(rows.records), dtype=np.int64)
+    elif spec.kind == "multilabel":
+        labels = label_sets(rows, spec.columns.label, names)
+        content.append([[name for name, on in zip(names, row) if on] for row in labels.tolist()])
+    elif spec.kind == "regression":
+        labels = target_numbers(rows, label_texts(rows, spec.columns.label))
+        content.append(labels.tolist())
     else:
+        values = label_texts(rows, spec.columns.label)
         labels = class_indices(names, rows, values, numbered=spec.preset is not None)
-        readable = [names[i] for i in labels.tolist()]
-    content = json.dumps([texts, texts_b, readable]).encode()
-    return Split(texts, texts_b, labels, split, hashlib.sha256(content).hexdigest())
+        content.append([names[i] for i in labels.tolist()])
+    return Split(texts, texts_b, labels, split, fingerprint_of(content))

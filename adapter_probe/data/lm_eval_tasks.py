@@ -115,11 +115,7 @@ def load_tasks(
 
 
 def _generation_of(documents: Sequence[Any]) -> Generation:
-    """How all documents let the model write.
-
-    Raises:
-        DataError: they differ.
-    """
+    """How all documents let the model write."""
     found: dict[Generation, str] = {}
     for document in documents:
         found.setdefault(document.generation, document.name)

@@ -137,24 +137,18 @@ def scorer_of(
 
     def scores(texts: Sequence[Sequence[str | None]]) -> np.ndarray:
         found = np.zeros((len(texts), len(documents)), np.float32)
-        for _, places in _by_task(documents).items():
+        for name in dict.fromkeys(document.name for document in documents):
+            places = [place for place, document in enumerate(documents) if document.name == name]
             rows = [documents[place] for place in places]
             for variant, own in enumerate(texts):
                 try:
                     scored = _scored(rows, [own[place] or "" for place in places])
                 except Exception as error:  # of the task's own code
                     raise DataError(
-                        f"lm-eval task {rows[0].name!r} cannot score the texts: {one_line(error)}; the first "
+                        f"lm-eval task {name!r} cannot score the texts: {one_line(error)}; the first "
                         f"is {shown(own[places[0]])}"
                     ) from error
                 found[variant, places] = [one[wanted] for one in scored]
         return found
 
     return scores
-
-
-def _by_task(documents: Sequence[WrittenDocument]) -> dict[str, list[int]]:
-    places: dict[str, list[int]] = {}
-    for place, document in enumerate(documents):
-        places.setdefault(document.name, []).append(place)
-    return places

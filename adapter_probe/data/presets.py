@@ -77,11 +77,7 @@ def preset_named(name: str) -> Preset | None:
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of that name.
-
-    Raises:
-        DataError: there is none.
-    """
+    """The preset of that name."""
     preset = preset_named(name)
     if preset is None:
         raise DataError(

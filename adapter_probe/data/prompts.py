@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from adapter_probe.data.encoding import add_arrays
 from adapter_probe.data.formats import Rows, is_text
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.request_rows import Request, RowOf, chat_prompt
 from adapter_probe.data.requests import Requests, requests_with_fingerprint
-from adapter_probe.data.requests_encoding import Encoder, Pairs, Start, encoder_of
+from adapter_probe.data.requests_encoding import Encoder, Start, encoder_of
 from adapter_probe.errors import DataError, listed, shown
 
 
@@ -110,7 +111,6 @@ def encode_prompts(
 
     Args:
         max_length: maximum number of tokens that the model reads at once.
-        start: of an encoder-decoder, see `encode_requests`; None of any other model.
 
     Raises:
         DataError: a prompt has no tokens, or is too long with the new tokens.
@@ -122,7 +122,10 @@ def encode_prompts(
         raise DataError(f"--max-new-tokens {new} are more than the {max_length} tokens that the model writes")
     room, prompts = max_length if start is not None else max_length - new, []
     for number, request in enumerate(requests.rows):
-        ids = _tokens(tokenizer, encoder, request)
+        if isinstance(encoder, Encoder):
+            ids = encoder.tokens(request.context, request.framed)
+        else:
+            ids = tokenizer(request.context, add_special_tokens=request.framed)["input_ids"]
         if requests.documents and room > 0:  # as lm-evaluation-harness cuts them
             ids = ids[-room:]
         if not ids or len(ids) > room:
@@ -133,13 +136,5 @@ def encode_prompts(
             )
         prompts.append(np.array(ids, dtype=np.int64))
     digest = hashlib.sha256(f"{new}".encode())
-    for tokens in prompts:
-        digest.update(len(tokens).to_bytes(8, "little") + tokens.astype("<i8").tobytes())
+    add_arrays(digest, prompts)
     return EncodedPrompts(tuple(prompts), new, start is not None, digest.hexdigest())
-
-
-def _tokens(tokenizer: Any, encoder: Encoder | Pairs, request: Request) -> list[int]:
-    if isinstance(encoder, Encoder):
-        return encoder.tokens(request.context, request.framed)
-    found: list[int] = tokenizer(request.context, add_special_tokens=request.framed)["input_ids"]
-    return found

@@ -96,9 +96,6 @@ def find_files(
     val, dev, development; test, testing). If there are matched and mismatched files, as in MNLI, one of them
     is used; CoLA's in-domain and out-of-domain files together form one split.
 
-    Args:
-        folder: folder to search; its subfolders are not searched.
-
     Returns:
         split to files, for those of the wanted splits that were found.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Literal
@@ -78,6 +79,14 @@ class RowOf:
             raise self.error(column, "a name in printable characters")
         return str(value)
 
+    def number(self, column: str, expected: str = "a number") -> float:
+        """A finite number, or the text of one."""
+        value: Any = self.record[column]
+        with suppress(TypeError, ValueError):
+            if not isinstance(value, bool) and isfinite(float(value)):
+                return float(value)
+        raise self.error(column, expected)
+
     def choices(self, column: str) -> tuple[str, ...]:
         """Two texts or more."""
         value = self.record[column]
@@ -130,13 +139,18 @@ def _templated(row: RowOf, tokenizer: Any, messages: Any, whole: Any = None) -> 
     """Messages before a turn of the assistant, and other messages, by the chat template."""
     if not all(is_text(m.get("content")) for m in whole or messages):
         raise row.error("messages", "messages whose content is a text each")
+    before = _applied(row, "messages", tokenizer, messages, head=True)
+    return before, _applied(row, "messages", tokenizer, whole) if whole else ""
+
+
+def _applied(row: RowOf, column: str, tokenizer: Any, messages: Any, head: bool = False) -> str:
+    """Messages as the chat template writes them, with the head of the assistant's next turn if asked for."""
     if not getattr(tokenizer, "chat_template", None):
         raise DataError(f"{row.place}: the base's tokenizer has no chat template for messages")
     try:
-        before = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return before, tokenizer.apply_chat_template(whole, tokenize=False) if whole else ""
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=head))
     except Exception as error:  # templates are programs and may raise anything
-        raise row.error("messages", f"messages for the chat template ({one_line(error)})") from None
+        raise row.error(column, f"messages for the chat template ({one_line(error)})") from None
 
 
 def _chat(row: RowOf, tokenizer: Any) -> Request:
@@ -154,18 +168,15 @@ def _chat(row: RowOf, tokenizer: Any) -> Request:
 def _turns(row: RowOf, tokenizer: Any) -> tuple[tuple[int, int], ...]:
     """Where the turns of the assistant begin and end in a chat that `_chat` has read."""
     messages: Any = row.record["messages"]
-    own = [place for place, message in enumerate(messages) if message.get("role") == "assistant"]
-    try:
-        whole = tokenizer.apply_chat_template(messages, tokenize=False)
-        parts = [
-            (
-                tokenizer.apply_chat_template(messages[:place], tokenize=False, add_generation_prompt=True),
-                tokenizer.apply_chat_template(messages[: place + 1], tokenize=False),
-            )
-            for place in own
-        ]
-    except Exception as error:  # templates are programs and may raise anything
-        raise row.error("messages", f"messages for the chat template ({one_line(error)})") from None
+    whole = _applied(row, "messages", tokenizer, messages)
+    parts = [
+        (
+            _applied(row, "messages", tokenizer, messages[:place], head=True),
+            _applied(row, "messages", tokenizer, messages[: place + 1]),
+        )
+        for place, message in enumerate(messages)
+        if message.get("role") == "assistant"
+    ]
     if not all(whole.startswith(after) and after.startswith(before) for before, after in parts):
         raise row.error("messages", "turns that the tokenizer's chat template writes in sequence")
     return tuple((len(before), len(after)) for before, after in parts)
@@ -187,21 +198,11 @@ def _preference(row: RowOf, tokenizer: Any) -> Request:
     if before is None:  # a text repeats the user's turn, which the answers begin with
         same = _shared(chosen, rejected)
         before, chosen, rejected = chosen[:same], chosen[same:], rejected[same:]
-    if not tokenizer.chat_template:
-        raise DataError(f"{row.place}: the base's tokenizer has no chat template for messages")
-    try:
-        written = [tokenizer.apply_chat_template(before + own, tokenize=False) for own in (chosen, rejected)]
-        head = (
-            tokenizer.apply_chat_template(before, tokenize=False, add_generation_prompt=True)
-            if before
-            else ""
-        )
-    except Exception as error:  # templates are programs and may raise anything
-        raise row.error("chosen", f"messages for the chat template ({one_line(error)})") from None
+    written = [_applied(row, "chosen", tokenizer, before + own) for own in (chosen, rejected)]
+    head = _applied(row, "chosen", tokenizer, before, head=True) if before else ""
     same = min(common_length(head, text) for text in written)
-    return Request(
-        head[:same], tuple(text[same:] for text in written), framed=False, reference=reference
-    )  # fmt: skip
+    answers = tuple(text[same:] for text in written)
+    return Request(head[:same], answers, framed=False, reference=reference)
 
 
 def common_length(one: Sequence[Any], other: Sequence[Any]) -> int:
@@ -228,20 +229,8 @@ def _messages(row: RowOf, column: str, last: Sequence[str]) -> list[dict[str, An
 
 def _reference(row: RowOf) -> tuple[float, ...]:
     """The reference model's log-likelihoods, if the row has both."""
-    found = [name for name in REFERENCES if name in row.record]
-    for name in found:
-        value = row.record[name]
-        number = isinstance(value, (int, float, str)) and not isinstance(value, bool) and _is_finite(value)
-        if not number:
-            raise row.error(name, "a log-likelihood in nats")
-    return tuple(float(row.record[name]) for name in found) if len(found) == len(REFERENCES) else ()  # type: ignore[arg-type]
-
-
-def _is_finite(value: float | str) -> bool:
-    try:
-        return isfinite(float(value))
-    except ValueError:
-        return False
+    found = [row.number(name, "a log-likelihood in nats") for name in REFERENCES if name in row.record]
+    return tuple(found) if len(found) == len(REFERENCES) else ()
 
 
 _Reader = Callable[[RowOf, Any], Request]
@@ -269,11 +258,7 @@ def are_preferences(names: Iterable[str]) -> bool:
 
 
 def refuse_preferences(place: object, names: Iterable[str]) -> None:
-    """Refuse preferences where labelled texts are read.
-
-    Raises:
-        DataError: the columns are theirs; the message says what evaluates them.
-    """
+    """Refuse preferences where labelled texts are read."""
     if are_preferences(names) or {"chosen_ids", "rejected_ids"} <= set(names):
         raise DataError(
             f"{place}: chosen and rejected are preferences; ablate scores a language model on them, or a "
@@ -282,11 +267,7 @@ def refuse_preferences(place: object, names: Iterable[str]) -> None:
 
 
 def refuse_other_rows(place: object, names: Iterable[str]) -> None:
-    """Refuse rows without texts that are known to be something else: preferences, or tokens.
-
-    Raises:
-        DataError: they are; the message says in what form they are taken.
-    """
+    """Refuse rows without texts that are known to be something else: preferences, or tokens."""
     refuse_preferences(place, names)
     if "input_ids" in names:
         raise DataError(
@@ -328,7 +309,6 @@ def request_of(
     """The columns that determine a row's form, and its example.
 
     Args:
-        place: where the row is, for messages.
         turns: whether a chat is to have the turns of the assistant.
 
     Raises:

@@ -5,14 +5,12 @@ The columns of the rows determine their form; scoring follows lm-evaluation-harn
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from adapter_probe.data.formats import Rows
+from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.readers import read_rows, read_text
 from adapter_probe.data.request_rows import FORMS, Form, Request, columns_of, request_of
@@ -138,9 +136,8 @@ def requests_with_fingerprint(
         {k: v for k, v in asdict(request).items() if k != "turns" and (k != "reference" or v)}
         for request in requests
     ]
-    content = json.dumps([form, records]).encode()
     templated = not any(request.framed for request in requests)
-    return Requests(form, tuple(requests), name, hashlib.sha256(content).hexdigest(), templated=templated)
+    return Requests(form, tuple(requests), name, fingerprint_of([form, records]), templated=templated)
 
 
 def choose_metric(asked: str | None, requests: Requests) -> str:

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.data.request_rows import Request, common_length
+from adapter_probe.data.encoding import add_arrays
+from adapter_probe.data.request_rows import Form, Request, common_length
 from adapter_probe.data.requests import Requests
 from adapter_probe.errors import DataError, shown
 
@@ -117,12 +118,7 @@ def encode_requests(
     trees, example, n_tokens = list[TokenTree](), list[int](), list[np.ndarray]()
     for number, request in enumerate(requests.rows):
         try:
-            if requests.form == "text" and isinstance(encoder, Encoder):
-                made = list(encoder.windows(request))
-            elif requests.form == "preference" and isinstance(encoder, Encoder):
-                made = [encoder.answers(request)]
-            else:
-                made = [encoder.pairs(request)]
+            made = encoder.texts(request, requests.form)
             source = encoder.source(request)
         except Unfit as unfit:
             raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None
@@ -210,7 +206,13 @@ class Encoder:
     def source(self, _: Request) -> None:
         """No text is read apart from the continuations."""
 
-    def pairs(self, request: Request) -> list[Text]:
+    def texts(self, request: Request, form: Form) -> list[list[Text]]:
+        """What is scored of a request, one list for each window of a whole text."""
+        if form == "text":
+            return list(self._windows(request))
+        return [self._answers(request) if form == "preference" else self._pairs(request)]
+
+    def _pairs(self, request: Request) -> list[Text]:
         """Context and continuation of every choice; a chat template has said itself where one ends."""
         if request.framed:
             context = request.context.rstrip()
@@ -221,7 +223,7 @@ class Encoder:
             made = [self._turn(request.context, choice) for choice in request.choices]
         return self._checked(made, request)
 
-    def answers(self, request: Request) -> list[Text]:
+    def _answers(self, request: Request) -> list[Text]:
         """Both answers of a preference, as in TRL: scored from where their tokens and the prompt's differ."""
         before = self.tokens(request.context, request.framed)
         wholes = [self.tokens(text, request.framed) for text in whole_texts(self.tokenizer, request)]
@@ -255,7 +257,7 @@ class Encoder:
             )
         return [self.prefix]
 
-    def windows(self, request: Request) -> Iterator[list[Text]]:
+    def _windows(self, request: Request) -> Iterator[list[Text]]:
         """A text in windows that score each token once, with the last window as full as possible."""
         ids, size = self.tokens(request.choices[0]), self.max_length
         start, ids = (ids[:1], ids[1:]) if self.prefix is None else ([self.prefix], ids)
@@ -301,7 +303,7 @@ class Pairs:
             raise Unfit(f"the prompt {shown(text)} has no tokens")
         return np.array(ids["input_ids"], dtype=np.int64)
 
-    def pairs(self, request: Request) -> list[Text]:
+    def texts(self, request: Request, form: Form) -> list[list[Text]]:
         """The decoder's first token and the continuation, of every choice."""
         made: list[Text] = []
         for choice in request.choices:
@@ -309,7 +311,7 @@ class Pairs:
             if not 0 < len(ids) <= self.max_length:
                 raise Unfit(f"{shown(choice)} has {len(ids)} tokens; 1 to {self.max_length} are allowed")
             made.append(([self.start(ids)], ids))
-        return made
+        return [made]
 
 
 def grow_tree(texts: Sequence[Text], max_length: int) -> TokenTree:
@@ -356,15 +358,8 @@ def measure_text(text: str) -> tuple[int, int, int]:
 def _fingerprint(trees: Sequence[TokenTree], example: Sequence[int]) -> str:
     digest = hashlib.sha256(np.array(example, dtype="<i8").tobytes())
     for tree in trees:
-        for part in (
-            tree.tokens,
-            tree.parents,
-            tree.read,
-            tree.after,
-            tree.targets,
-            *tree.scored,
-            *([] if tree.source is None else [tree.source]),
-        ):
-            digest.update(len(part).to_bytes(8, "little"))
-            digest.update(part.astype("<i8", copy=False).tobytes())
+        source = () if tree.source is None else (tree.source,)
+        add_arrays(
+            digest, (tree.tokens, tree.parents, tree.read, tree.after, tree.targets, *tree.scored, *source)
+        )
     return digest.hexdigest()

@@ -62,11 +62,7 @@ def token_rows(data: Any) -> list[dict[str, Any]] | None:
 
 
 def _as_frame_or_rows(data: Any) -> Any:
-    """A DataFrame or rows, from the table of another library: polars, pyarrow, datasets, ...
-
-    Raises:
-        DataError: the library lacks what it needs for that.
-    """
+    """A DataFrame or rows, from the table of another library: polars, pyarrow, datasets, ..."""
     if hasattr(data, "itertuples") or not (hasattr(data, "to_dicts") or hasattr(data, "to_pandas")):
         return data
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.data.combining import Combine, Ranking, Similarities
-from adapter_probe.data.formats import Rows
+from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.labels import Split
+from adapter_probe.data.request_rows import RowOf
 from adapter_probe.data.sources import subset
 from adapter_probe.data.spec import Columns
 from adapter_probe.errors import DataError, listed, shown
@@ -199,7 +198,7 @@ def _collection(tables: Sequence[Rows]) -> tuple[dict[str, str], dict[str, str],
                 what = "query" if known is queries else "document"
                 said = f"{place}: column {column!r} contains {shown(one)}"
                 raise DataError(f"{said}, which no {what} has as _id")
-        judged.setdefault(query, {})[document] = _number(place, record, "score")
+        judged.setdefault(query, {})[document] = RowOf(place, record).number("score")
     # As in BEIR, the queries of other splits are in the same file.
     return corpus, {query: queries[query] for query in judged}, judged
 
@@ -244,7 +243,7 @@ def reranked_of(
         if column is None:
             raise DataError(f"{place}: no column {listed(_GAIN)}; columns found: {listed(record)}")
         own = groups.setdefault(_text(place, record, "query"), {})
-        own[_text(place, record, "document")] = _number(place, record, column)
+        own[_text(place, record, "document")] = RowOf(place, record).number(column)
     kept = [query for query, own in groups.items() if any(gain > 0 for gain in own.values())]
     if not kept:
         raise DataError(f"{tables[0].path}: no query has a relevant document")
@@ -264,8 +263,7 @@ def _chosen(rows: list[Any], max_examples: int | None) -> list[Any]:
 
 def _split(texts: tuple[str, ...], name: str, content: Any) -> Split:
     """Examples without labels, whose fingerprint is that of all that is read."""
-    fingerprint = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-    return Split(texts, None, np.ones(len(texts), dtype=np.int64), name, fingerprint)
+    return Split(texts, None, np.ones(len(texts), dtype=np.int64), name, fingerprint_of(content))
 
 
 def _text(place: str, record: Mapping[str, object], column: str) -> str:
@@ -273,14 +271,3 @@ def _text(place: str, record: Mapping[str, object], column: str) -> str:
     if not isinstance(value, str) or not value:
         raise DataError(f"{place}: column {column!r} contains {shown(value)}, expected some text")
     return value
-
-
-def _number(place: str, record: Mapping[str, object], column: str) -> float:
-    value = record[column]
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        number = float("nan")
-    if not np.isfinite(number) or isinstance(value, bool):
-        raise DataError(f"{place}: column {column!r} contains {shown(value)}, expected a number")
-    return number

@@ -97,11 +97,7 @@ class TaskSpec:
 
 
 def check_name(name: str) -> None:
-    """Check the name of a task, which figures print and folders are named after.
-
-    Raises:
-        DataError: it is empty, too long for a folder, or contains something that cannot be printed.
-    """
+    """Check the name of a task, which figures print and folders are named after."""
     fits = is_text(name) and name.isprintable() and 0 < len(name.encode()) <= _LONGEST_NAME
     _expect(fits, "name", name, f"1 to {_LONGEST_NAME} bytes of printable characters")
 

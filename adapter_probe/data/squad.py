@@ -6,8 +6,6 @@ of one window is complete in the next. Conventions follow the question-answering
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
-from adapter_probe.data.formats import Rows
+from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import DataError, shown
 
@@ -80,15 +78,8 @@ def assemble_questions(spec: TaskSpec, split: str, rows: Rows) -> Questions:
     numbers = {context: i for i, context in enumerate(dict.fromkeys(contexts))}
     paragraph = np.array([numbers[context] for context in contexts], dtype=np.int64)
     plain = [[(answer.text, answer.start) for answer in own] for own in answers]
-    content = json.dumps([questions, list(numbers), paragraph.tolist(), plain]).encode()
-    return Questions(
-        tuple(questions),
-        tuple(numbers),
-        paragraph,
-        tuple(answers),
-        split,
-        hashlib.sha256(content).hexdigest(),
-    )
+    fingerprint = fingerprint_of([questions, list(numbers), paragraph.tolist(), plain])
+    return Questions(tuple(questions), tuple(numbers), paragraph, tuple(answers), split, fingerprint)
 
 
 def _answers(place: str, value: object, context: str) -> tuple[Answer, ...]:
@@ -193,8 +184,6 @@ def encode_windows(
 
     Args:
         tokenizer: a tokenizer that puts the first text before the second.
-        questions: questions to encode. White space around a question is removed.
-        settings: settings of the windows into which contexts are cut.
 
     Raises:
         DataError: the settings leave no room for a context.

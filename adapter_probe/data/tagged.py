@@ -7,7 +7,6 @@ maximum length are left out.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
-from adapter_probe.data.formats import TAG_COLUMNS, Rows, is_text
+from adapter_probe.data.encoding import Encoded, add_arrays, encoded_with_fingerprint
+from adapter_probe.data.formats import TAG_COLUMNS, Rows, fingerprint_of, is_text
 from adapter_probe.data.labels import class_number
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.errors import DataError, install_extra, listed, must_be, shown
@@ -118,11 +117,7 @@ def has_tags(rows: Rows) -> bool:
 
 
 def tag_columns(rows: Rows, words: str | None = None, tags: str | None = None) -> Columns:
-    """The columns of words and tags, by their usual names where they are not given.
-
-    Raises:
-        DataError: there are none.
-    """
+    """The columns of words and tags, by their usual names where they are not given."""
     words, tags = words or TAG_COLUMNS[0], tags or next((name for name in _TAGS if name in rows.names), None)
     if words not in rows.names or tags not in rows.names:
         raise DataError(
@@ -149,8 +144,7 @@ def assemble_tagged(spec: TaskSpec, split: str, rows: Rows) -> Tagged:
         words.append(tuple(map(str, tokens)))
         tags.append(np.array([class_number(tag, spec.label_names, place, "tag") for tag in own]))
     readable = [[spec.label_names[tag] for tag in own.tolist()] for own in tags]
-    content = json.dumps([words, readable]).encode()
-    return Tagged(tuple(words), tuple(tags), split, hashlib.sha256(content).hexdigest())
+    return Tagged(tuple(words), tuple(tags), split, fingerprint_of([words, readable]))
 
 
 def encode_words(tokenizer: Any, rows: Tagged, max_length: int) -> tuple[Encoded, Words]:
@@ -187,8 +181,7 @@ def encode_words(tokenizer: Any, rows: Tagged, max_length: int) -> tuple[Encoded
 def words_with_fingerprint(encoded: Any, words: Words) -> Any:
     """Encoded examples whose fingerprint covers the words, too."""
     digest = hashlib.sha256(encoded.fingerprint.encode())
-    for one in (*words.positions, *words.tags):
-        digest.update(len(one).to_bytes(8, "little") + one.astype("<i8").tobytes())
+    add_arrays(digest, (*words.positions, *words.tags))
     return replace(encoded, fingerprint=digest.hexdigest())
 
 
@@ -201,11 +194,7 @@ def tag_metric(names: Sequence[str]) -> str:
 
 
 def refuse_unscorable(metric: str, names: Sequence[str]) -> None:
-    """Refuse the F1 of entities if there are none, or without the package that finds them.
-
-    Raises:
-        DataError: there are none, or it is not installed.
-    """
+    """Refuse the F1 of entities if there are none, or without the package that finds them."""
     if metric != "entity_f1":
         return
     if not entity_types(names):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from adapter_probe.data.columns import LABEL_COLUMNS, choose_columns, lacks_labels
-from adapter_probe.data.formats import Rows
+from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.hub import HubSplit
 from adapter_probe.data.labels import (
     Split,
@@ -302,7 +300,6 @@ def task_of_rows(
 
     Args:
         kind: ``causal``, ``pairwise`` or ``ranking``.
-        metric: metric; by default that of the rows.
         validation_share: share of the training rows that make the validation split.
 
     Raises:
@@ -324,7 +321,9 @@ def task_of_rows(
     if metric not in (None, *allowed) or metric in COMPARISONS:
         known = ", ".join(one for one in allowed if one not in COMPARISONS)
         raise DataError(f"metric {metric!r} does not fit rows of form {form!r}; allowed: {known}")
-    prints = {split: _print_of(own) for split, own in tables.items()}
+    prints = {
+        split: fingerprint_of([rows.records for rows in own], sort_keys=True) for split, own in tables.items()
+    }
     return replace(spec, metric=metric or allowed[0], fingerprints=prints)
 
 
@@ -338,14 +337,8 @@ def read_language_split(spec: TaskSpec, split: str, expect_fingerprint: bool = F
         raise no_such_split(spec, split)
     tables = share_out(read_tables(spec.files[split], spec.encoding), split, spec.validation_share)
     if expect_fingerprint:
-        refuse_changed(spec, split, _print_of(tables))
+        refuse_changed(spec, split, fingerprint_of([rows.records for rows in tables], sort_keys=True))
     return tables
-
-
-def _print_of(tables: Sequence[Rows]) -> str:
-    """SHA-256 of rows as they are in their files, in order."""
-    content = json.dumps([rows.records for rows in tables], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _columns_and_form(table: Rows, kind: Kind) -> tuple[str, str]:

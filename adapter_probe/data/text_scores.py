@@ -22,29 +22,13 @@ def last_number(text: str) -> float | None:
     return float(found[-1].replace(",", "")) if found else None
 
 
-def _match(text: str, answers: Sequence[str]) -> float:
-    return float(text.strip() in [answer.strip() for answer in answers])
-
-
-def _contains(text: str, answers: Sequence[str]) -> float:
-    return float(any(answer.strip() in text for answer in answers))
-
-
 def _number(text: str, answers: Sequence[str]) -> float:
     found = last_number(text)
     return float(found is not None and found in [last_number(answer) for answer in answers])
 
 
-def _token_f1(text: str, answers: Sequence[str]) -> float:
-    return match_scores(text, answers)[1]
-
-
 def _rouge_l() -> Scorer:
-    """ROUGE-L's F of the package rouge-score, the best over the answers.
-
-    Raises:
-        DataError: it is not installed.
-    """
+    """ROUGE-L's F of the package rouge-score, the best over the answers."""
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ModuleNotFoundError as error:
@@ -56,8 +40,11 @@ def _rouge_l() -> Scorer:
 
 
 _SCORERS: dict[str, Scorer] = {
-    "text_match": _match, "contains": _contains, "number": _number, "token_f1": _token_f1,
-}  # fmt: skip
+    "text_match": lambda text, answers: float(text.strip() in [answer.strip() for answer in answers]),
+    "contains": lambda text, answers: float(any(answer.strip() in text for answer in answers)),
+    "number": _number,
+    "token_f1": lambda text, answers: match_scores(text, answers)[1],
+}
 
 
 def text_scorer(metric: str) -> Scorer:

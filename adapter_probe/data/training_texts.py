@@ -18,7 +18,6 @@ from adapter_probe.data.request_rows import Request
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import (
     EncodedRequests,
-    Encoder,
     Start,
     Text,
     TokenTree,
@@ -45,20 +44,16 @@ def encode_training(
         DataError: a row gives no token to train on, see `encode_requests`.
     """
     encoder = encoder_of(tokenizer, requests, max_length, start)
-    ids, scored, sources = [], [], []
+    ids, scored, sources, of_pairs = [], [], [], requests.form == "preference"
     for number, request in enumerate(requests.rows):
         try:
             source = encoder.source(request)
             if request.turns:
                 found = [_chat(tokenizer, request)]
-            elif requests.form == "preference":
-                answers = encoder.answers if isinstance(encoder, Encoder) else encoder.pairs
-                found = [_places(text, source) for text in answers(request)]
-            elif requests.form == "text" and isinstance(encoder, Encoder):
-                found = [_places(text) for texts in encoder.windows(request) for text in texts]
             else:
                 right = replace(request, choices=(request.choices[request.gold],), gold=0, counts=())
-                found = [_places(text, source) for text in encoder.pairs(right)]
+                texts = encoder.texts(request if of_pairs else right, requests.form)
+                found = [_places(text, source) for window in texts for text in window]
         except Unfit as unfit:
             raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None
         for tokens, places in found:
@@ -70,8 +65,7 @@ def encode_training(
             scored.append(kept)
             sources.append(source)
     made = encoded_with_fingerprint(tuple(ids), None, tuple(scored), _sizes(sources))
-    pairs = requests.form == "preference"
-    return replace(made, firsts=np.arange(0, len(ids) + 1, 2)) if pairs else made
+    return replace(made, firsts=np.arange(0, len(ids) + 1, 2)) if of_pairs else made
 
 
 def _places(text: Text, source: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -105,8 +105,6 @@ def fit_baseline(
     """Tune on the training rows, fit on all of them, and predict the validation rows.
 
     Args:
-        train: the rows to learn and to tune on.
-        validation: the rows to predict.
         kind: ``classification`` (logistic regression) or ``regression``
             (ridge regression).
         metric: the score that chooses, see `adapter_probe.metrics`.
@@ -137,11 +135,7 @@ def fit_baseline(
 
 
 def baseline_of(request: TrainingRequest, inputs: TrainingInputs, report: OnProgress) -> Outcome:
-    """`fit_baseline` for a trial.
-
-    Raises:
-        TrainingError: see `fit_baseline`.
-    """
+    """`fit_baseline` for a trial."""
     task, total = request.task, n_fits(request.task.kind, request.task.metric)
 
     def tell(fits: int) -> None:
@@ -208,9 +202,6 @@ def _folds(labels: np.ndarray, kind: str) -> Iterator[tuple[np.ndarray, np.ndarr
     """Rows to fit on and rows held out, `FOLDS` times; classes in shares as equal as their rows allow.
 
     A class with fewer rows than folds is held out in as many folds as it has rows, never in all of them.
-
-    Raises:
-        TrainingError: fewer rows than folds, or not two rows of a second class.
     """
     selection = _sklearn("model_selection")
     folds = selection.StratifiedKFold if kind == "classification" else selection.KFold
@@ -228,27 +219,20 @@ def _folds(labels: np.ndarray, kind: str) -> Iterator[tuple[np.ndarray, np.ndarr
     yield from split
 
 
-def _model(setting: Setting, kind: str) -> Any:
+def _fitted(setting: Setting, kind: str, features: csr_matrix, labels: np.ndarray) -> Any:
+    linear = _sklearn("linear_model")
     if kind == "regression":
-        return _sklearn("linear_model").Ridge(alpha=1 / setting.strength)
+        return linear.Ridge(alpha=1 / setting.strength).fit(features, labels)
     weights = "balanced" if setting.balanced else None
     # The default solver draws nothing at random.
-    model = _sklearn("linear_model").LogisticRegression
-    return model(C=setting.strength, class_weight=weights, max_iter=_STEPS)
-
-
-def _fitted(setting: Setting, kind: str, features: csr_matrix, labels: np.ndarray) -> Any:
+    model = linear.LogisticRegression(C=setting.strength, class_weight=weights, max_iter=_STEPS)
     with warnings.catch_warnings():  # only the last digits still move after `_STEPS`
         warnings.simplefilter("ignore", _sklearn("exceptions").ConvergenceWarning)
-        return _model(setting, kind).fit(features, labels)
+        return model.fit(features, labels)
 
 
 def _sklearn(module: str) -> Any:
-    """One of scikit-learn's modules.
-
-    Raises:
-        TrainingError: it is not installed.
-    """
+    """One of scikit-learn's modules."""
     try:
         return import_needed(f"sklearn.{module}")
     except ImportError as error:

@@ -91,30 +91,24 @@ def train_checkpoint(
         for place, file in embedding_of(request)[2].items():
             make_folder((out / place).parent)
             write_bytes(out / place, file.read_bytes())
-        if model.is_tuned:
-            save_tuned(out, model, best, description)
-        elif kind in ("causal", "embedding"):
-            save_model(out, model, best, description)
+        if model.is_tuned or kind in ("causal", "embedding"):
+            (out / DESCRIPTION).unlink(missing_ok=True)
+            model.restore(best)
+            (save_tuned if model.is_tuned else save_model)(out, model, description)
         else:
             save_checkpoint(out, best, description)
         shutil.rmtree(run.path / PARTS, ignore_errors=True)
         return read_description(out)
 
 
-def save_tuned(
-    out: Path, model: TrainingModel, best: Mapping[str, torch.Tensor], description: Description
-) -> None:
-    """Write a folder of PEFT with the tensors of the best epoch, and beside it the record of its training.
+def save_tuned(out: Path, model: TrainingModel, description: Description) -> None:
+    """Write a folder of PEFT, and beside it the record of its training.
 
     The record names the adapters as they are opened. A type that has no switch in the layers is recorded as
     it was trained, and the error of opening it says what it is.
     """
     from .peft_tuners import save_tuner  # whose import takes seconds
 
-    (out / DESCRIPTION).unlink(missing_ok=True)
-    with torch.no_grad():
-        for name, tensor in model.named_delta().items():
-            tensor.copy_(best[name])
     save_tuner(model.base, out, description.base)
     training = {**description.training, "method": description.method.to_json()}
     try:
@@ -128,14 +122,8 @@ def save_tuned(
     write_description(out, written)
 
 
-def save_model(
-    out: Path, model: TrainingModel, best: Mapping[str, torch.Tensor], description: Description
-) -> None:
-    """Write a folder of Transformers with the tensors of the best epoch, and the record of its training."""
-    (out / DESCRIPTION).unlink(missing_ok=True)
-    with torch.no_grad():
-        for name, tensor in model.named_delta().items():
-            tensor.copy_(best[name])
+def save_model(out: Path, model: TrainingModel, description: Description) -> None:
+    """Write a folder of Transformers, and the record of its training."""
     try:
         with silent_transformers():
             model.base.float().save_pretrained(out)
@@ -156,11 +144,7 @@ def refuse_other(out: Path, identity: Mapping[str, Any] | None = None) -> None:
     """Refuse a folder that contains other results than those of a training.
 
     Args:
-        out: the folder.
         identity: identity of the training; None to leave the comparison to `RunDirectory`.
-
-    Raises:
-        ResultsError: it contains a study, or a checkpoint of another or an unknown training.
     """
     record = out / STATE_FOLDER / MANIFEST
     if (out / MANIFEST).exists():

@@ -23,13 +23,7 @@ _EVALUATED = 64  # examples
 
 
 def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.device) -> float:
-    """Estimated seconds of a whole training, including evaluations and the pass through frozen layers.
-
-    Args:
-        request: the training.
-        inputs: inputs of its base and task; not changed.
-        device: device to measure on.
-    """
+    """Estimated seconds of a whole training, including evaluations and the pass through frozen layers."""
     model = build_model(request, replace(inputs.base, model=deepcopy(inputs.base.model)), device)
     objective, settings = inputs.objective, request.settings
     lengths = objective.train.lengths

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adapter_probe.data.encoding import Encoded
+from adapter_probe.data.encoding import Encoded, rows_of
 from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
 
 from .model import TrainingModel
@@ -74,8 +74,7 @@ class FrozenFeatures:
 
     def _rows(self, batch: PackedBatch) -> Tensor:
         """Positions of a batch's rows in the cache, in packed order."""
-        rows = [np.arange(self._start[i], self._start[i + 1]) for i in batch.index]
-        return torch.from_numpy(np.concatenate(rows))
+        return torch.from_numpy(rows_of(self._start, batch.index))
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """The model's outputs for a batch, see `TrainingModel.forward`."""
@@ -90,8 +89,6 @@ def evaluate(
     """Logits of a dataset, in its order; leaves the model in evaluation mode.
 
     Args:
-        model: to evaluate.
-        encoded: the dataset.
         forward: function that computes a batch's outputs; by default the model.
 
     Returns:
@@ -109,6 +106,6 @@ def evaluate(
             out = (forward or model)(batch).float().cpu().numpy()
             if logits is None:
                 logits = np.empty((start[-1], out.shape[1]), np.float32)
-            logits[np.concatenate([np.arange(start[i], start[i + 1]) for i in batch.index])] = out
+            logits[rows_of(start, batch.index)] = out
     assert logits is not None, "a dataset has at least one example"
     return logits

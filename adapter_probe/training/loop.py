@@ -234,11 +234,9 @@ class Trainer:
         about = json.loads(str(arrays["about"]))
         self._state.step, self._state.scores = about["step"], about["scores"]
         device = self._model.device
-        for name, tensor in self._delta.items():
-            with torch.no_grad():
-                tensor.copy_(torch.from_numpy(arrays[f"now/{name}"]))
-            if self._state.scores:
-                self._state.best[name] = torch.from_numpy(arrays[f"best/{name}"]).to(device)
+        self._model.restore({name: torch.from_numpy(arrays[f"now/{name}"]) for name in self._delta})
+        if self._state.scores:
+            self._state.best = {n: torch.from_numpy(arrays[f"best/{n}"]).to(device) for n in self._delta}
         step = torch.tensor(float(self._state.step), device=device)  # fused Adam reads it there
         for name, parameter in self._trained.items():
             if f"{_MOMENTS[0]}/{name}" in arrays:  # none of a parameter that no loss depended on
@@ -251,9 +249,7 @@ def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
 
     Args:
         lengths: int ``[examples]``, tokens of each example.
-        batch_size: number of examples per batch.
         seed: together with `epoch` determines the order.
-        epoch: from 0.
     """
     generator = np.random.default_rng([seed, epoch])
     order = generator.permutation(len(lengths))

@@ -112,6 +112,11 @@ class TrainingModel(nn.Module):
 
             load_into_peft(self.base, tensors)
             return
+        self.restore(tensors)
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put tensors of `named_delta` into the model."""
         for name, tensor in self.named_delta().items():
             tensor.copy_(tensors[name])
 

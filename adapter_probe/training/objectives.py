@@ -18,6 +18,7 @@ from adapter_probe.data.examples import Examples
 from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import EncodedRequests, count_texts
+from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.squad import Questions
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.data.training_texts import texts_of
@@ -364,3 +365,25 @@ def _targets(encoded: Encoded, batch: PackedBatch) -> Tensor:
     assert encoded.scored is not None
     found = np.concatenate([encoded.input_ids[i][encoded.scored[i]] for i in batch.index])
     return torch.from_numpy(found).to(batch.input_ids.device)
+
+
+def objective_of(
+    task: TaskSpec, train: Examples, validation: Examples, computes: str, beta: float
+) -> Objective:
+    """The objective of a task.
+
+    Args:
+        computes: ``embedding`` of a model of embeddings, else the kind of the task.
+        beta: of DPO.
+    """
+    if computes == "embedding":
+        return EmbeddingObjective(train, validation, task.kind, task.metric)
+    if isinstance(train.rows, Requests) and train.rows.form == "preference":
+        return PreferenceObjective(train, validation, task.metric, beta)
+    if task.kind == "extractive":
+        return AnswerObjective(train, validation, task.metric)
+    if task.kind == "causal":
+        return LanguageObjective(train, validation, task.metric)
+    if task.kind == "tokens":
+        return TagObjective(train, validation, task.metric, task.label_names)
+    return LabelObjective(train, validation, task.kind, task.metric)

@@ -91,12 +91,6 @@ _HEADLESS = ("causal", "embedding")
 def load_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -> AnyLoaded:
     """A base of any family that Transformers has, with a head for the task.
 
-    Args:
-        found: the base.
-        task: the task.
-        method: what is to train.
-        seed: seed of the head's initialisation.
-
     Raises:
         CheckpointError: it is quantised, it lacks weights, or its configuration is not supported.
         ModelError: the method does not fit the task or the family.
@@ -124,16 +118,7 @@ def load_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -> AnyL
 
 
 def refuse_method(method: Method, kind: str, family: str) -> None:
-    """Refuse methods that do not fit the task, or are not known for the family.
-
-    Args:
-        method: the method.
-        kind: kind of the task, or ``embedding``.
-        family: the base's model type.
-
-    Raises:
-        ModelError: it is one.
-    """
+    """Refuse methods that do not fit the task, or are not known for the family."""
     if kind in _HEADLESS and isinstance(method, Adapters | HeadOnly | TfidfLinear):
         trained = "a language model trains" if kind == "causal" else "embeddings train"
         raise ModelError(
@@ -153,8 +138,6 @@ def prepare_own(loaded: AnyLoaded, method: Method, kind: str, seed: int) -> Prep
     Args:
         loaded: the base, which is changed.
         method: the method; of a language model full fine-tuning, top layers, LayerNorms or biases.
-        kind: kind of the task.
-        seed: of the bottlenecks' initialisation.
 
     Raises:
         ModelError: the method does not fit, or finds nothing to train.
@@ -233,7 +216,6 @@ def _describe(
     """What is known of every parameter.
 
     Args:
-        model: the model.
         stacks: the layers of every stack of layers, bottom first; the top layers are equal.
         places: of a classifier.
         own: names of the tensors of adapters.
@@ -271,7 +253,6 @@ def _after_layers(model: Any, layers: tuple[str, ...], two: bool, norms: tuple[s
     """Names of the parameters of what follows the layers.
 
     Args:
-        model: the model.
         layers: the beginnings of the names of parameters in layers.
         two: whether there are two stacks of layers.
         norms: the beginnings of those of norms.

@@ -18,7 +18,6 @@ def output_of(layers: Sequence[nn.Module], run: Callable[[], object]) -> Any:
 
     Args:
         layers: the layers in the order of their calls, a module that is called several times repeated.
-        run: the forward.
     """
     outputs: list[Any] = []
 
@@ -55,7 +54,6 @@ def computing_first(layers: Sequence[nn.Module], modules: Sequence[nn.Module]) -
     Residual sums add the one position to all, so that only the first is right.
 
     Args:
-        layers: the layers, see `output_of`.
         modules: of the last layer, after its attention, which are given states of all positions.
     """
     left = layers.count(layers[-1])

@@ -51,11 +51,7 @@ _FAST_PISSA = re.compile(r"pissa_niter_[1-9]\d?")
 
 
 def method_of(given: object, flag: str = "--method", **fields: Any) -> Method:
-    """A method by its name, with its fields, or of PEFT; see `peft_method`.
-
-    Raises:
-        ModelError: there is no such method.
-    """
+    """A method by its name, with its fields, or of PEFT; see `peft_method`."""
     if isinstance(given, str) and given in NAMED:
         return method_from_json({"name": given, **fields})
     return peft_method(given, flag)
@@ -67,7 +63,6 @@ def peft_method(given: object, flag: str = "--method") -> PeftMethod:
     Args:
         given: ``lora:r=8,target_modules=query+value``, any type of PEFT in this way; ``peft:`` with JSON; a
             folder with adapter_config.json, whose weights are not read; a mapping; or a `PeftConfig`.
-        flag: the option, for messages.
 
     Raises:
         ModelError: there is no such type or field, a value is not allowed, or the type cannot be trained.
@@ -83,29 +78,25 @@ def peft_method(given: object, flag: str = "--method") -> PeftMethod:
         raise ModelError(str(error)) from error
 
 
-def initialised(
-    method: object, stds: Sequence[float], inits: Sequence[str] | None, flag: str = "--method"
-) -> list[PeftMethod]:
+def initialised(method: object, stds: Sequence[float], inits: Sequence[str] | None) -> list[PeftMethod]:
     """A LoRA with every standard deviation of its matrix A, and with every initialisation of PEFT by name.
 
     Args:
-        method: the LoRA, see `peft_method`.
-        stds: the standard deviations.
         inits: names of `INITS`, or ``pissa_niter_N``; None for all that fit the rank.
-        flag: the option, for messages.
 
     Raises:
         ModelError: the method is no LoRA or has an initialisation of its own, or there is no such name.
     """
-    own = peft_method(method, flag)
+    own = peft_method(method)
     fields = own.fields
     if fields["peft_type"] != "LORA":
         raise ModelError(
-            f"{flag} {own.text}: only adapters and LoRA have an initialisation to compare; give lora:r=8, say"
+            f"--method {own.text}: only adapters and LoRA have an initialisation to compare; give lora:r=8, "
+            "say"
         )
     if own.init_std is not None or _INIT in fields:
         raise ModelError(
-            f"{flag} {own.text}: the initialisation is what is compared; leave out init_std and {_INIT}"
+            f"--method {own.text}: the initialisation is what is compared; leave out init_std and {_INIT}"
         )
     if inits is None:  # PEFT's orthogonal one halves the rank
         inits = [name for name in INITS if name != "orthogonal" or own.size is None or own.size % 2 == 0]
@@ -113,8 +104,8 @@ def initialised(
         if name not in INITS and not _FAST_PISSA.fullmatch(str(name)):
             raise ModelError(must_be("--inits", f"of {', '.join(INITS)}, pissa_niter_4, ...", name))
     named = [own if name == KAIMING else {**fields, _INIT: INITS.get(name, name)} for name in inits]
-    return [*(peft_method({**fields, _STD: std}, flag) for std in stds), *(
-        one if isinstance(one, PeftMethod) else peft_method(one, flag) for one in named
+    return [*(peft_method({**fields, _STD: std}) for std in stds), *(
+        one if isinstance(one, PeftMethod) else peft_method(one) for one in named
     )]  # fmt: skip
 
 

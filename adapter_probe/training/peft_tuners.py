@@ -40,9 +40,6 @@ def prepare_tuner(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec, seed: i
 
     Args:
         loaded: the base, which is changed.
-        method: the tuner.
-        task: the task, for the head.
-        seed: of the tuner's initialisation.
 
     Raises:
         ModelError: PEFT cannot put the tuner on the base, or it has nothing to train there.
@@ -103,14 +100,6 @@ def refuse_unfit(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec) -> None:
     """Refuse a tuner that does not fit a base, before anything trains, on a copy without memory.
 
     Some initialisations cannot be computed without memory; these are met when the trial begins.
-
-    Args:
-        loaded: the base, which is not changed.
-        method: the tuner.
-        task: the task, for the head.
-
-    Raises:
-        ModelError: see `prepare_tuner`.
     """
     with torch.device("meta"):
         bare = type(loaded.model)(copy.deepcopy(loaded.model.config))
@@ -158,17 +147,11 @@ def _config(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec) -> PeftConfig
             raise ModelError(f"{place}: PEFT trains no new head beside a {fields['peft_type']}")
         fields["modules_to_save"] = sorted({*(fields.get("modules_to_save") or ()), *lacked})
     if fields["peft_type"] == "LN_TUNING" and not fields.get("target_modules"):
-        fields["target_modules"] = _norms(loaded)  # PEFT knows them of few families
-    writes = task.kind == "causal" and loaded.model.config.is_encoder_decoder
-    kind = TASK_TYPES["features" if task.kind == "embedding" else task.kind]  # type: ignore[index]  # others have no training
-    return read_config(place, {**fields, "task_type": "SEQ_2_SEQ_LM" if writes else kind})
-
-
-def _norms(loaded: AnyLoaded) -> list[str]:
-    """The last parts of the names of the base's LayerNorms."""
-    return sorted(
-        {name.rpartition(".")[2] for name, module in loaded.model.named_modules() if is_norm(module)}
-    )
+        norms = {n.rpartition(".")[2] for n, module in loaded.model.named_modules() if is_norm(module)}
+        fields["target_modules"] = sorted(norms)  # PEFT knows them of few families
+    head: Any = "features" if task.kind == "embedding" else task.kind
+    head = "seq2seq" if task.kind == "causal" and loaded.model.config.is_encoder_decoder else head
+    return read_config(place, {**fields, "task_type": TASK_TYPES[head]})
 
 
 def _ends(loaded: AnyLoaded) -> str:

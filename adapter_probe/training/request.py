@@ -39,24 +39,17 @@ from adapter_probe.results.atomic import read_json
 from adapter_probe.results.fingerprints import hash_files
 
 from .model import TrainingModel
-from .objectives import (
-    AnswerObjective,
-    EmbeddingObjective,
-    LabelObjective,
-    LanguageObjective,
-    Objective,
-    PreferenceObjective,
-    TagObjective,
-)
+from .objectives import Objective, objective_of
 from .own_methods import Prepared, is_norm, load_base, prepare_own
 from .settings import TrainingSettings
+
+_POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}  # by the names of sentence-transformers
 
 # Increased when a code change changes the result of the same settings. In bfloat16 the first version
 # kept the trained matrices of the first step in matrix products. Fused Adam rounds its updates differently.
 # Classifiers under methods that are not PEFT's are one version ahead, which compute by the forward of
 # Transformers since then. The fourth version in bfloat16 draws other dropout masks on a processor, and rounds
 # attention differently; since the sixth, tuners of PEFT and language models do so, too.
-_POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}  # by the names of sentence-transformers
 TRAINING_VERSION = {"float32": 2, "bfloat16": 7}
 
 
@@ -163,7 +156,10 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
     tokenizer = load_tokenizer(base.identity.name, base.identity.revision)
     if task.kind == "tokens":
         tokenizer = with_blanks((), base.model.config, tokenizer) or tokenizer
-    limit = _limit(request.max_length, base, min(tokenizer.model_max_length, shortest or math.inf))
+    if request.max_length is not None and request.max_length < 3:  # two of which are special ones
+        raise ModelError(must_be("max_length", "at least 3", request.max_length))
+    asked = min(tokenizer.model_max_length, shortest or math.inf, request.max_length or math.inf)
+    limit = limit_length(base.max_length, asked, base.identity.name)
     if task.kind == "extractive":
         limit = WindowSettings.within(limit).max_length
     start = start_of(base.model) if task.kind == "causal" and base.model.config.is_encoder_decoder else None
@@ -183,14 +179,10 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         "data": {**task.fingerprints, "train": splits["train"].rows.fingerprint},
         **({"modules": hash_files(files)} if files else {}),
     }
-    return TrainingInputs(base, splits, _objective(request, splits), limit, fingerprints)
-
-
-def _limit(asked: int | None, base: AnyLoaded, tokenizer_limit: float) -> int:
-    """Maximum number of tokens per example."""
-    if asked is not None and asked < 3:  # no room for a token between the two special ones
-        raise ModelError(must_be("max_length", "at least 3", asked))
-    return limit_length(base.max_length, min(asked or tokenizer_limit, tokenizer_limit), base.identity.name)
+    objective = objective_of(
+        task, splits["train"], splits["validation"], request.modelled_task.kind, request.settings.beta
+    )
+    return TrainingInputs(base, splits, objective, limit, fingerprints)
 
 
 def embedding_of(request: TrainingRequest) -> tuple[Embedding | None, int | None, dict[str, Path]]:
@@ -236,7 +228,6 @@ def warn_of_untrained_pooler(request: TrainingRequest, n_layers: int) -> None:
 
     Args:
         request: a training whose base has such a pooler; see `has_untrained_pooler`.
-        n_layers: number of layers of the base.
     """
     method = request.method
     if isinstance(method, TfidfLinear) or method.trains("pooler", n_layers, n_layers):
@@ -251,26 +242,10 @@ def warn_of_untrained_pooler(request: TrainingRequest, n_layers: int) -> None:
     )
 
 
-def _objective(request: TrainingRequest, splits: Mapping[str, Examples]) -> Objective:
-    train, validation, task = splits["train"], splits["validation"], request.task
-    if request.modelled_task.kind == "embedding":
-        return EmbeddingObjective(train, validation, task.kind, task.metric)
-    if isinstance(train.rows, Requests) and train.rows.form == "preference":
-        return PreferenceObjective(train, validation, task.metric, request.settings.beta)
-    if task.kind == "extractive":
-        return AnswerObjective(train, validation, task.metric)
-    if task.kind == "causal":
-        return LanguageObjective(train, validation, task.metric)
-    if task.kind == "tokens":
-        return TagObjective(train, validation, task.metric, task.label_names)
-    return LabelObjective(train, validation, task.kind, task.metric)
-
-
 def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that determines the result of a request, as plain JSON, without names and paths.
 
     Args:
-        request: the request.
         fingerprints: fingerprints of the `TrainingInputs` of this request or another one on the same base and
             task.
     """
@@ -306,11 +281,7 @@ def build_model(request: TrainingRequest, base: AnyLoaded, device: torch.device)
 
 
 def _refuse_mixed(base: nn.Module, method: Method) -> None:
-    """Refuse a precision that Transformers' code of a family does not compute in.
-
-    Raises:
-        ModelError: it does not.
-    """
+    """Refuse a precision that Transformers' code of a family does not compute in."""
     if any(name.endswith("attention.self.q_bias") and p.requires_grad for name, p in base.named_parameters()):
         raise ModelError(
             f"--dtype bfloat16 is not possible with {method.name} on a DeBERTa of the first version, whose "

@@ -47,13 +47,7 @@ class PaddedRows:
 
 
 def pad_rows(batch: PackedBatch, padding: int, with_types: bool) -> PaddedRows:
-    """The examples of a batch, one a row.
-
-    Args:
-        batch: the examples.
-        padding: the token that fills the rows.
-        with_types: whether the model takes token types.
-    """
+    """The examples of a batch, one a row."""
     device, lengths = batch.input_ids.device, np.array(_lengths(batch))
     shape = (len(lengths), int(lengths.max()))
     within = np.arange(shape[1]) < lengths[:, None]  # on the host, so that no shape is read off a device
@@ -91,13 +85,13 @@ def text_rows(batch: PackedBatch, padding: int, joined: torch.dtype | None) -> L
     """The texts of a batch for a model of one stack.
 
     Args:
-        batch: the texts.
-        padding: the token that fills the rows.
         joined: dtype of the mask that keeps texts apart which share a row; None for a row each.
     """
     assert batch.read is not None, "a language model's batch says what is scored"
     lengths = _lengths(batch)
-    rows, begins, width = _alone(lengths) if joined is None else _joined(lengths)
+    rows, begins, width = list(range(len(lengths))), [0] * len(lengths), max(lengths)
+    if joined is not None:
+        rows, begins = _joined(lengths, width)
     device = batch.input_ids.device
     sizes = torch.tensor(lengths, device=device)
     owner = torch.repeat_interleave(torch.arange(len(lengths), device=device), sizes)  # [tokens]
@@ -159,14 +153,8 @@ def _apart(of: Tensor, dtype: torch.dtype) -> Tensor:
     return hidden.masked_fill_(~sees, torch.finfo(dtype).min)[:, None]
 
 
-def _alone(lengths: list[int]) -> tuple[list[int], list[int], int]:
-    """Every example in a row of its own: rows, columns of the first tokens, and width."""
-    return list(range(len(lengths))), [0] * len(lengths), max(lengths)
-
-
-def _joined(lengths: list[int]) -> tuple[list[int], list[int], int]:
-    """Examples in as few rows as first-fit finds, longest first; as `_alone`."""
-    width = max(lengths)
+def _joined(lengths: list[int], width: int) -> tuple[list[int], list[int]]:
+    """Rows and columns of examples' first tokens, in as few rows as first-fit finds, longest first."""
     rows, begins, ends = [0] * len(lengths), [0] * len(lengths), list[int]()
     for number in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         row = next((r for r, end in enumerate(ends) if end + lengths[number] <= width), len(ends))
@@ -174,4 +162,4 @@ def _joined(lengths: list[int]) -> tuple[list[int], list[int], int]:
             ends.append(0)
         rows[number], begins[number] = row, ends[row]
         ends[row] += lengths[number]
-    return rows, begins, width
+    return rows, begins

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from adapter_probe import wording
 from adapter_probe.ablation_results import AblationResults
@@ -17,9 +16,8 @@ from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import are_groups, drop_points, section_of, span_order
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.figures.ablation_words import SpanRecord, Words, score_range, study_label
-from adapter_probe.figures.attribution import attribution, legend_entries
+from adapter_probe.figures.attribution import draw_shares
 from adapter_probe.figures.layout import one_panel
-from adapter_probe.figures.legends import LegendEntry
 from adapter_probe.figures.levels import Scale
 from adapter_probe.figures.span_curve import line_of_spans
 from adapter_probe.figures.span_grid import Grid, grid_of, scale_of, spread_grid
@@ -319,13 +317,8 @@ def _layers(record: AblationRecord, prefix: str, words: Words) -> Html | None:
 
 def _shares(record: AblationRecord, name: str, title: str) -> Html:
     """Each layer's share of the drop, next to its drop alone."""
-
-    def panel(ax: Axes) -> list[LegendEntry]:
-        attribution(record, ax, legend=False)
-        return legend_entries([record])
-
     size, options = ("large", WIDE) if len(record.spans["last"].unique()) > MANY else ("middle", NARROW)
-    svg = inline(one_panel(panel, options, 0.5, 0.5), name, title)
+    svg = inline(one_panel(partial(draw_shares, [record]), options, 0.5, 0.5), name, title)
     return tag("div", {"class": "scroll figure"}, tag("div", {"class": "view", "data-wide": size}, svg))
 
 

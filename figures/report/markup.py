@@ -64,15 +64,10 @@ def table(
 ) -> Html:
     """A table that can be opened and, if it is large, scrolled; the first field heads its row."""
     head = tag("tr", None, [tag("th", {"scope": "col"}, name) for name in columns])
-    body = [
-        tag(
-            "tr",
-            data and data[number],
-            tag("th", {"scope": "row"}, row[0]),
-            [tag("td", None, f) for f in row[1:]],
-        )
-        for number, row in enumerate(rows)
-    ]
+    body = []
+    for number, (name, *cells) in enumerate(rows):
+        fields = tag("th", {"scope": "row"}, name), [tag("td", None, cell) for cell in cells]
+        body.append(tag("tr", data and data[number], fields))
     grid = tag("table", None, tag("thead", None, head), tag("tbody", None, body))
     place = {"class": "scroll", "tabindex": "0", "role": "region", "aria-label": title}
     return tag("details", {"class": "numbers"}, tag("summary", None, title), tag("div", place, grid))
@@ -84,12 +79,11 @@ def settings(record: Mapping[str, object]) -> Html | None:
     Of absolute paths only the last part is shown, because folder names are private. Hashes are not printed.
     """
     pairs = [(".".join(path), _text(value)) for path, value in _leaves(record) if value not in (None, "", [])]
-    lines = [
-        tag(
-            "div", {"class": "hash" if _is_hash(text) else None}, tag("dt", None, name), tag("dd", None, text)
-        )
-        for name, text in pairs
-    ]
+    lines = []
+    for name, text in pairs:
+        is_hash = len(text) >= 32 and set(text) <= set("0123456789abcdef")
+        kind = {"class": "hash" if is_hash else None}
+        lines.append(tag("div", kind, tag("dt", None, name), tag("dd", None, text)))
     inside = tag("summary", None, "Settings and versions"), tag("dl", None, lines)
     return tag("details", {"class": "settings"}, *inside) if lines else None
 
@@ -108,10 +102,6 @@ def _text(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(_text, value))
     return f"{value:.6g}" if isinstance(value, float) else _without_folders(str(value))
-
-
-def _is_hash(text: str) -> bool:
-    return len(text) >= 32 and all(character in "0123456789abcdef" for character in text)
 
 
 def _without_folders(text: str) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 from ablation_facts import record_of
 from refusals import names, says
 
+from adapter_probe.analysis.comparing import AverageRecord
 from adapter_probe.figures import aggregate, attribution, heatmap, init_sweep, tradeoff
+from adapter_probe.figures.ablation_words import Words
 from adapter_probe.figures.curves import ScoreSeries
 from adapter_probe.figures.span_grid import Grid
 
@@ -132,6 +136,21 @@ def test_kept_spans(spans):
     assert names(first_sentence(caption), "only", "kept on")
     assert says(caption, "Rows", "first layer", "kept on", "columns", "last")
     assert "switched off" not in caption
+
+
+def test_what_is_switched_is_named(spans):
+    """Also of a fine-tuned model, which has no adapters, and of adapters that keep some directions."""
+    finetuned = replace(record_of(spans), identity={"checkpoint": {"method": {"name": "full"}}})
+    caption = heatmap_caption(finetuned)
+    assert names(first_sentence(caption), "the changes in a contiguous span", "switched off")
+    assert says(caption, "changes of a fine-tuned model", "differences", "base")
+    assert "adapters" not in caption
+    cut = record_of(spans, rank=2)
+    assert names(first_sentence(heatmap_caption(cut)), "the adapters", "cut to rank 2")
+    assert (Words.of(cut).best_span, Words.of(cut).removed) == ("longest span cut to rank 2", "cut to rank 2")
+    identity = {"a": {"settings": {"rank": 2}}, "b": {"settings": {"rank": 2}}}
+    mean = AverageRecord(("a", "b"), spans.assign(sd_points=0.1), "accuracy", 9, (0.7, 0.8), identity)
+    assert Words.of(mean).done == "cut to rank 2"
 
 
 def test_attribution_names_what_is_resampled(make_frame, with_statistics):

@@ -275,6 +275,8 @@ def test_means_and_differences_are_curves_as_well():
     ):
         drawing = next(joint.drawings([record], FigureOptions(VENUES["paper"])))
         assert (drawing.stem, says(drawing.caption, *words)) == (stem, True)
+        legend = [text.get_text() for text in drawing.figure.legends[0].get_texts()]
+        assert "significant (bootstrap, Holm)" in legend  # the caption's test, and not that of one study
         ax = drawn[stem] = drawing.figure.axes[0]
         assert len(marks(ax, "significant")) == frame["significant"].sum()
         (band,) = [one for one in ax.collections if one.get_label() == "interval"]

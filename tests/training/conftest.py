@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 from training_models import load_plain, with_method
-from trainings import label_task, regression_task, short_task, tag_task, train, tree  # noqa: F401
+from trainings import (  # noqa: F401
+    in_this_process,
+    label_task,
+    regression_task,
+    short_task,
+    tag_task,
+    train,
+    tree,
+)
 
 from adapter_probe.models.methods import Method
 from adapter_probe.training.model import TrainingModel

@@ -12,16 +12,14 @@ import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
 from refusals import naming
+from trainings import assert_resumes, losses_of, request_of
 from transformers import BertConfig, BertModel
 
 import adapter_probe as ap
 from adapter_probe.data.packing import pack
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import AdapterProbeError
-from adapter_probe.training.checkpoint import train_checkpoint
-from adapter_probe.training.peft_methods import method_of
-from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
-from adapter_probe.training.settings import TrainingSettings
+from adapter_probe.training.request import build_model, load_inputs
 
 CPU = torch.device("cpu")
 WORDS = ["cat", "dog", "bird", "house", "tree", "red", "fast", "cold"]
@@ -87,12 +85,6 @@ def task_of(folder: Path, rows: list[dict], ending: str = "jsonl") -> Path:
             lines = ["\t".join(map(str, one)) for one in (rows[0], *(row.values() for row in own))]
         (folder / f"{split}.{ending}").write_text("\n".join(lines))
     return folder
-
-
-def request_of(base: Path, task: Path, method: str = "lora:r=4", **settings) -> TrainingRequest:
-    chosen = TrainingSettings(**{"epochs": 2, "batch_size": 8, "learning_rate": 1e-2, **settings})
-    found = find_task(task, compared=chosen.pooling is not None)
-    return TrainingRequest(str(base), found, method_of(method), chosen)
 
 
 def texts_of(row: dict) -> list[str]:
@@ -162,6 +154,7 @@ def test_training_learns_and_ablate_scores_its_checkpoint(name, method, metric, 
     study = ap.ablate(tmp_path / "c", spans="single", progress=False)
     assert study.summary.metric == metric
     assert study.summary.intact_score == pytest.approx(done.score, abs=1e-5)
+    assert 0 < ap.inspect(tmp_path / "c")["percent_of_base"] <= 100
     off = {"outside": "base"} if method == "full" else {}
     whole = ap.ablate(tmp_path / "c", spans="whole", out=tmp_path / "off", progress=False, **off)
     assert done.score == max(done.validation_scores) > whole.summary.removed_score + 0.05
@@ -173,7 +166,7 @@ def test_training_learns_and_ablate_scores_its_checkpoint(name, method, metric, 
 def test_a_folder_of_sentence_transformers_trains_with_its_own_modules(method, library, tmp_path):
     st = pytest.importorskip("sentence_transformers")
     request = request_of(library, task_of(tmp_path / "task", ROWS["contrasts"], "tsv"), method, epochs=3)
-    train_checkpoint(request, tmp_path / "c", CPU, lambda now: None)
+    losses_of(request, tmp_path / "c")
     said = json.loads((tmp_path / "c" / "adapter_probe.json").read_text())
     assert said["max_length"] == 20
     study = ap.ablate(tmp_path / "c", spans="single", progress=False)
@@ -194,17 +187,7 @@ def test_a_folder_of_sentence_transformers_trains_with_its_own_modules(method, l
 
 def test_an_interrupted_training_ends_in_the_same_bytes(base, tmp_path):
     request = request_of(base, task_of(tmp_path / "task", ROWS["ragged"]), pooling="mean", checkpointing=True)
-
-    def stop(now) -> None:
-        if now.step == 4:
-            raise KeyboardInterrupt
-
-    train_checkpoint(request, tmp_path / "whole", CPU, lambda now: None)
-    with pytest.raises(KeyboardInterrupt):
-        train_checkpoint(request, tmp_path / "cut", CPU, stop)
-    train_checkpoint(request, tmp_path / "cut", CPU, lambda now: None)
-    one, other = ((tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("whole", "cut"))
-    assert one == other
+    assert_resumes(request, tmp_path, 4)
 
 
 @pytest.mark.parametrize(
@@ -233,3 +216,33 @@ def test_splits_are_of_one_kind(base, tmp_path):
     (task / "validation.jsonl").write_text("\n".join(map(json.dumps, ROWS["triplets"])))
     with pytest.raises(AdapterProbeError, match=naming("validation", "negative texts", "one kind")):
         find_task(task)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_this_process")
+def test_a_suite_trains_and_ablates_embeddings(base, tmp_path):
+    file = tmp_path / "suite.toml"
+    file.write_text(f"""
+base = "{base}"
+[[tasks]]
+task = "{task_of(tmp_path / "scores", ROWS["scores"])}"
+[tradeoff]
+sizes = []
+top_k = [1]
+lora_ranks = [2]
+layernorm = false
+full = false
+seeds = 1
+epochs = [1]
+learning_rates = [1e-2]
+pooling = "mean"
+[ablation]
+method = "lora:r=2"
+pooling = "mean"
+spans = "single"
+""")
+    study = ap.suite(file, tmp_path / "out", progress=False)
+    assert set(study.tradeoff.table["metric"]) == {"spearman"}
+    (ablation,) = study.ablations["scores"]
+    said = ap.inspect(tmp_path / "out" / "checkpoints" / "scores" / "seed-0")["scores"]
+    assert said == {"spearman": pytest.approx(ablation.summary.intact_score, abs=1e-6)}

@@ -13,6 +13,7 @@ import torch
 from peft import PeftModel
 from refusals import naming
 from trainer import BATCH, RATE, losses_of_trainer, order_of_batches
+from trainings import assert_resumes, losses_of, request_of
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -31,14 +32,8 @@ from transformers import (
 
 import adapter_probe as ap
 from adapter_probe.data.packing import pack
-from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import AdapterProbeError
-from adapter_probe.jobs import worker
-from adapter_probe.jobs.local import LocalProcesses
-from adapter_probe.training.checkpoint import train_checkpoint
-from adapter_probe.training.peft_methods import method_of
-from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
-from adapter_probe.training.settings import TrainingSettings
+from adapter_probe.training.request import build_model, load_inputs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
 from peft_cases import WORDS
@@ -145,18 +140,6 @@ def tasks(tmp_path_factory) -> Callable[[str], Path]:
     return make
 
 
-def request_of(base: Path, task: Path, method: str, **settings) -> TrainingRequest:
-    fields = {"k": 1} if method == "top_layers" else {}
-    chosen = TrainingSettings(**{"epochs": 1, "batch_size": BATCH, "learning_rate": RATE, **settings})
-    return TrainingRequest(str(base), find_task(task), method_of(method, **fields), chosen)
-
-
-def losses_of(request: TrainingRequest, out: Path) -> list[float]:
-    seen: list[float] = []
-    train_checkpoint(request, out, CPU, lambda now: seen.append(now.loss))
-    return seen
-
-
 def tokens_of(tokenizer, row: dict) -> tuple[list[int], list[int]]:
     """Source and labels of a row, as a user of Transformers makes them."""
     asked = row.get("prompt", row.get("context"))
@@ -178,7 +161,7 @@ def padded(pairs: list[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:
     *(pytest.param(family, "sft", marks=pytest.mark.slow) for family in ("m2m_100", "bert to bert")),
 ])  # fmt: skip
 def test_the_loss_is_the_models_own(family, form, bases, tasks):
-    request = request_of(bases(family), tasks(form), "lora:r=4,target_modules=all-linear")
+    request = request_of(bases(family), tasks(form), "lora:r=4,target_modules=all-linear", batch_size=BATCH)
     inputs = load_inputs(request)
     model = build_model(request, inputs.base, CPU).eval()
     batch = pack(inputs.objective.train, np.arange(BATCH))
@@ -240,7 +223,7 @@ def test_the_score_is_that_of_ablate_and_peft_loads_the_checkpoint(
     ],
 )
 def test_the_losses_are_those_of_the_trainer_of_transformers(family, form, method, bases, tasks, tmp_path):
-    request = request_of(bases(family), tasks(form), method, epochs=2)
+    request = request_of(bases(family), tasks(form), method, epochs=2, batch_size=BATCH)
     model = build_model(request, load_inputs(request).base, CPU).base
     tokenizer = AutoTokenizer.from_pretrained(bases(family))
     pairs = [tokens_of(tokenizer, row) for row in ROWS[form]]
@@ -273,19 +256,10 @@ def test_what_baselines_train(family, bases, tasks):
     [("t5", "lora:r=4,lora_dropout=0.1"), ("bart", "lora:r=4,lora_dropout=0.1"), ("bert to bert", "full")],
 )
 def test_an_interrupted_training_ends_in_the_same_bytes(family, method, bases, tasks, tmp_path):
-    request = request_of(bases(family), tasks("sft"), method, accumulate=2, checkpointing=True)
-
-    def stop(now) -> None:
-        if now.step == 3:
-            raise KeyboardInterrupt
-
-    losses_of(request, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        train_checkpoint(request, tmp_path / "cut", CPU, stop)
-    losses_of(request, tmp_path / "cut")
-    file = "model.safetensors" if method == "full" else "adapter_model.safetensors"
-    one, other = ((tmp_path / name / file).read_bytes() for name in ("whole", "cut"))
-    assert one == other
+    request = request_of(
+        bases(family), tasks("sft"), method, batch_size=BATCH, accumulate=2, checkpointing=True
+    )
+    assert_resumes(request, tmp_path, 3)
 
 
 @pytest.mark.slow
@@ -320,13 +294,8 @@ def test_bad_input(form, options, words, bases, tasks, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_suite_of_an_encoder_decoder(bases, tasks, tmp_path, monkeypatch):
-    def run(self, jobs, on_step, look):
-        for job in jobs:
-            worker._do(job, lambda step, job=job: on_step(job, step), "cpu", 1, 1)
-        return []
-
-    monkeypatch.setattr(LocalProcesses, "run", run)
+@pytest.mark.usefixtures("in_this_process")
+def test_a_suite_of_an_encoder_decoder(bases, tasks, tmp_path):
     file = tmp_path / "tasks.toml"
     file.write_text(SUITE.format(base=bases("t5"), task=tasks("sft")))
     study = ap.suite(file, tmp_path / "out", progress=False)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
 from refusals import naming
+from trainings import assert_resumes, losses_of, request_of
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -24,13 +25,10 @@ from transformers import (
 
 import adapter_probe as ap
 from adapter_probe.data.packing import pack
-from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import AdapterProbeError
 from adapter_probe.training import rows
 from adapter_probe.training.loop import epoch_batches
-from adapter_probe.training.peft_methods import method_of
-from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
-from adapter_probe.training.settings import TrainingSettings
+from adapter_probe.training.request import build_model, load_inputs
 
 BATCH, RATE, CPU = 4, 1e-2, torch.device("cpu")
 WORDS = ["red", "green", "blue", "fast", "slow", "warm", "cold", "near", "far", "old", "new", "big"]
@@ -105,20 +103,6 @@ def tasks(tmp_path_factory) -> Callable[[str], Path]:
         return folder
 
     return make
-
-
-def request_of(base: Path, task: Path, method: str, **settings) -> TrainingRequest:
-    fields = {"k": 1} if method == "top_layers" else {}
-    chosen = TrainingSettings(**{"epochs": 1, "batch_size": BATCH, "learning_rate": RATE, **settings})
-    return TrainingRequest(str(base), find_task(task), method_of(method, **fields), chosen)
-
-
-def losses_of(request: TrainingRequest, out: Path) -> list[float]:
-    from adapter_probe.training.checkpoint import train_checkpoint
-
-    seen: list[float] = []
-    train_checkpoint(request, out, CPU, lambda now: seen.append(now.loss))
-    return seen
 
 
 def masked(tokenizer, row: dict) -> tuple[list[int], list[int]]:
@@ -358,18 +342,7 @@ def test_an_interrupted_training_ends_in_the_same_bytes(bases, tasks, tmp_path):
     request = request_of(
         bases(), tasks("choices"), "lora:r=4,lora_dropout=0.1", accumulate=2, checkpointing=True
     )
-    from adapter_probe.training.checkpoint import train_checkpoint
-
-    def stop(now) -> None:
-        if now.step == 3:
-            raise KeyboardInterrupt
-
-    losses_of(request, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        train_checkpoint(request, tmp_path / "cut", CPU, stop)
-    losses_of(request, tmp_path / "cut")
-    one, other = ((tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("whole", "cut"))
-    assert one == other
+    assert_resumes(request, tmp_path, 3)
 
 
 @pytest.mark.parametrize(
@@ -414,16 +387,8 @@ def test_prompt_tuning_trains_and_ablate_says_why_it_cannot(bases, tasks, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_trade_off_of_language_models_takes_the_lowest_loss(bases, tasks, tmp_path, monkeypatch):
-    from adapter_probe.jobs.local import LocalProcesses
-    from adapter_probe.jobs.trial_run import run_trial
-
-    def run(self, jobs, on_step, look):
-        for job in jobs:
-            run_trial(job, CPU, lambda now, job=job: on_step(job, now.step))
-        return []
-
-    monkeypatch.setattr(LocalProcesses, "run", run)
+@pytest.mark.usefixtures("in_this_process")
+def test_a_trade_off_of_language_models_takes_the_lowest_loss(bases, tasks, tmp_path):
     study = ap.tradeoff(
         bases(), tasks("sft"), tmp_path / "t", sizes=(), top_k=(1,), layernorm=False, lora_ranks=(2,),
         seeds=1, learning_rates=(1e-5, 1e-2), epochs=(1,), batch_size=BATCH, threads=1, progress=False,

@@ -11,16 +11,13 @@ import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
 from refusals import naming
+from trainings import assert_resumes, losses_of, request_of
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import adapter_probe as ap
 from adapter_probe.data.packing import pack
-from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import AdapterProbeError
-from adapter_probe.training.checkpoint import train_checkpoint
-from adapter_probe.training.peft_methods import method_of
-from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
-from adapter_probe.training.settings import TrainingSettings
+from adapter_probe.training.request import build_model, load_inputs
 
 CPU = torch.device("cpu")
 WORDS = ["red", "green", "blue", "fast", "slow", "warm"]
@@ -60,17 +57,6 @@ def task_of(folder: Path, rows: list[dict]) -> Path:
     for split, own in (("train", rows), ("validation", rows[:8])):
         (folder / f"{split}.jsonl").write_text("\n".join(map(json.dumps, own)))
     return folder
-
-
-def request_of(base: Path, task: Path, method: str = "lora:r=4", **settings) -> TrainingRequest:
-    chosen = TrainingSettings(**{"epochs": 2, "batch_size": 6, "learning_rate": 1e-2, **settings})
-    return TrainingRequest(str(base), find_task(task), method_of(method), chosen)
-
-
-def losses_of(request: TrainingRequest, out: Path) -> list[float]:
-    seen: list[float] = []
-    train_checkpoint(request, out, CPU, lambda now: seen.append(now.loss))
-    return seen
 
 
 def likelihoods(model: torch.nn.Module, rows: list[dict]) -> torch.Tensor:
@@ -158,18 +144,8 @@ def test_training_learns_and_ablate_scores_its_checkpoint(method, base, tmp_path
 
 @pytest.mark.parametrize("method", ["lora:r=4", "full"])
 def test_an_interrupted_training_ends_in_the_same_bytes(method, base, tmp_path):
-    request = request_of(base, task_of(tmp_path / "task", ROWS), method, accumulate=2)
-
-    def stop(now) -> None:
-        if now.step == 3:
-            raise KeyboardInterrupt
-
-    train_checkpoint(request, tmp_path / "whole", CPU, lambda now: None)
-    with pytest.raises(KeyboardInterrupt):
-        train_checkpoint(request, tmp_path / "cut", CPU, stop)
-    train_checkpoint(request, tmp_path / "cut", CPU, lambda now: None)
-    name = "model.safetensors" if method == "full" else "adapter_model.safetensors"
-    assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
+    request = request_of(base, task_of(tmp_path / "task", ROWS), method, epochs=2, accumulate=2)
+    assert_resumes(request, tmp_path, 3)
 
 
 @pytest.mark.parametrize("settings", [{"accumulate": 3}, {"packing": True}, {"checkpointing": True}], ids=str)
@@ -205,3 +181,18 @@ def test_bad_input_is_one_line(rows, options, words, base, tmp_path):
     with pytest.raises(AdapterProbeError, match=naming(*words)) as caught:
         ap.train(base, task=task_of(tmp_path / "task", rows), out=tmp_path / "c", progress=False, **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_this_process")
+def test_a_trade_off_takes_the_best_rate_by_the_margin(base, tmp_path):
+    study = ap.tradeoff(
+        base, task_of(tmp_path / "task", ROWS), tmp_path / "t", sizes=(), top_k=(1,), layernorm=False,
+        full=False, lora_ranks=(2,), seeds=1, learning_rates=(1e-5, 3e-2), epochs=(1,), batch_size=6,
+        metric="margin", beta=0.3, threads=1, progress=False,
+    )  # fmt: skip
+    table = study.table.set_index("method")
+    assert set(table.index) == {"lora", "top_layers"}
+    for method, tried in study.trials.groupby("method"):
+        assert table["mean"][method] == tried["score"].max()
+        assert table["learning_rate"][method] == 3e-2

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from refusals import naming
+from trainings import stop_at
 
 import adapter_probe.training.loop as loop
 import adapter_probe.training.objectives as objectives
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.models.methods import Adapters
-from adapter_probe.training.loop import Progress
 
 FILES = ("adapter_probe.json", "delta.safetensors")
 
@@ -30,14 +29,6 @@ def undisturbed(tiny_base, short_task, train, tmp_path_factory) -> Path:
 def assert_same(folder: Path, other: Path) -> None:
     for name in FILES:
         assert (folder / name).read_bytes() == (other / name).read_bytes(), name
-
-
-def stop_at(step: int) -> Callable[[Progress], None]:
-    def report(now: Progress) -> None:
-        if now.step == step:
-            raise KeyboardInterrupt
-
-    return report
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from refusals import names, naming
 from safetensors.torch import load_file
 from tiers import slow_unless
 from trainer import BATCH, RATE, losses_of_trainer, order_of_batches, still
+from trainings import stop_at
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import adapter_probe as ap
@@ -158,13 +158,6 @@ def test_what_has_no_switch_says_so_after_its_training(tiny_base, short_task, tr
 def test_an_interrupted_training_ends_in_the_same_bytes(
     method, steps, tiny_base, short_task, train, tmp_path
 ):
-    def stop_at(step: int) -> Callable:
-        def report(now) -> None:
-            if now.step == step:
-                raise KeyboardInterrupt
-
-        return report
-
     chosen = peft_method(method)
     train(tiny_base("bert"), short_task, tmp_path / "whole", method=chosen)
     for step in steps:

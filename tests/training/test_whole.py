@@ -14,6 +14,7 @@ from refusals import naming
 from safetensors.torch import load_file
 from tiers import slow_unless
 from torch import Tensor, nn
+from trainings import stop_at
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 import adapter_probe as ap
@@ -242,14 +243,10 @@ def test_a_trained_checkpoint_is_opened_and_ablated(family: str, decoder, short_
     "method", [Adapters(4, 0.1), pytest.param(TopLayers(1), marks=pytest.mark.slow)], ids=str
 )
 def test_a_training_that_was_interrupted_ends_in_the_same_bytes(method, decoder, short_task, train, tmp_path):
-    def stop(now: Progress) -> None:
-        if now.step == 4:
-            raise KeyboardInterrupt
-
     base = decoder("gpt2")
     train(base, short_task, tmp_path / "whole", method=method)
     with pytest.raises(KeyboardInterrupt):
-        train(base, short_task, tmp_path / "c", stop, method)
+        train(base, short_task, tmp_path / "c", stop_at(4), method)
     train(base, short_task, tmp_path / "c", method=method)
     for name in ("adapter_probe.json", "delta.safetensors"):
         assert (tmp_path / "c" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
