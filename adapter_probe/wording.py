@@ -53,6 +53,14 @@ def method_label(method: str) -> str:
     return f"{label} ({printable(settings)})" if settings else label
 
 
+_IN_PLACE = ("full", "top_layers", "layernorm_only", "bitfit")  # methods that train the base's own tensors
+
+
+def switched_parts(method: str) -> str:
+    """What a study of a checkpoint switches: its adapters or, of a fine-tuned model, changes to its base."""
+    return "changes" if method in _IN_PLACE else "adapters"
+
+
 ALL_OFF = "all switched off"
 """What a study with every adapter switched off is called."""
 
@@ -303,19 +311,15 @@ def count_text(n: int, noun: str) -> str:
 
 def examples_text(n: int, metric: str | None) -> str:
     """A number of examples: `9,815 examples`; of tagged words `3,250 sentences`."""
-    from adapter_probe.metrics import METRICS
-
     nouns = {"tokens": "sentence", "ranking": "query"}
-    noun = next((noun for kind, noun in nouns.items() if metric in METRICS[kind]), "example")
+    noun = next((nouns[kind] for kind in _written(metric).kinds if kind in nouns), "example")
     return count_text(n, noun).replace("querys", "queries")
 
 
 def drawn_units(metric: str | None) -> str:
     """What the bootstrap draws; questions on one paragraph, or words of one sentence, are not independent."""
-    from adapter_probe.metrics import METRICS
-
     units = {"extractive": "paragraphs", "tokens": "sentences", "ranking": "queries"}
-    return next((unit for kind, unit in units.items() if metric in METRICS[kind]), "examples")
+    return next((units[kind] for kind in _written(metric).kinds if kind in units), "examples")
 
 
 def share_text(percent: float) -> str:

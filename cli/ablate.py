@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import adapter_probe
 from adapter_probe.ablation_settings import RaceSettings
 from adapter_probe.analysis.summary_text import aligned_columns, data_comparison_rows
 from adapter_probe.errors import ResultsError
@@ -12,7 +13,8 @@ from adapter_probe.settings import as_points, fields_of, flag_of
 from adapter_probe.studies.checkpoint_arguments import Ablate, RunRace
 
 from . import options
-from .console import command, show, show_plan, show_study
+from .console import command, show, show_study
+from .studies import run
 
 
 @command
@@ -38,32 +40,19 @@ def ablate(
     """
     as_points("--tolerance", look.tolerance)  # before anything is computed
     if race.goal:
-        from adapter_probe.studies.draw import race_report
-        from adapter_probe.studies.race import race as run_race
+        from adapter_probe.studies.draw import study_report
 
-        found = run_race(**_for_race(asked, look, dry_run), **vars(race))
-        show_study(found, race_report(found), json)
+        found = adapter_probe.race(**_for_race(asked, look, dry_run), **vars(race))
+        show_study(found, study_report(found), json)
         return
-    from adapter_probe.studies.ablate import ablate as run
-
-    if dry_run:
-        show_plan(run.plan(**vars(asked)), json)
-        return
-    from adapter_probe.studies.comparison import compare_data
-    from adapter_probe.studies.draw import ablation_report
-
-    study = run(**vars(asked))
-    show_study(study, ablation_report(study, look.tolerance), json)
-    if study.against is not None and not json:
-        show("\n" + aligned_columns(data_comparison_rows(compare_data(study, study.against).record)))
+    study = run(adapter_probe.ablate, asked, json, dry_run, **vars(look))
+    if study is not None and study.against is not None and not json:
+        both = adapter_probe.compare_data(study, study.against)
+        show("\n" + aligned_columns(data_comparison_rows(both.record)))
 
 
 def _for_race(asked: Ablate, look: Tolerance, dry_run: bool) -> dict[str, Any]:
-    """The arguments of a race among those of an ablation.
-
-    Raises:
-        ResultsError: an option that is given does not apply to a race.
-    """
+    """The arguments of a race among those of an ablation."""
     names = {one.name for one in fields_of(RunRace)}
     for one in fields_of(Ablate):
         if one.name not in names and getattr(asked, one.name) != one.default:

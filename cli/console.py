@@ -48,7 +48,7 @@ def command(function: Command) -> Command:
                 given = {name: group.settings(kwargs) for name, group in groups.items()}
                 function(**kwargs, **given)
         except JobsDetached as jobs:
-            show_json(jobs.report) if kwargs.get("json") else show(_detached_text(jobs.report))
+            show_json(jobs.report) if kwargs.get("json") else show(aligned_columns(_detached(jobs.report)))
         except AdapterProbeError as error:
             fail(str(error), USER_ERROR)
         except OSError as error:
@@ -133,14 +133,12 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
-def _detached_text(report: dict[str, Any]) -> str:
+def _detached(report: dict[str, Any]) -> list[tuple[str, str]]:
     """The state of a study whose jobs were submitted with ``--detach``."""
-    return aligned_columns(
-        [
-            ("jobs", f"{report['jobs']}, {report['done']} done"),
-            ("in the queue", f"{report['sent_now']} submitted now, {report['sent_earlier']} earlier"),
-            ("watch with", f"squeue --name={report['job_name']}"),
-            ("collect with", "the same command, with or without --detach"),
-            ("folder", report["folder"]),
-        ]
-    )
+    return [
+        ("jobs", f"{report['jobs']}, {report['done']} done"),
+        ("in the queue", f"{report['sent_now']} submitted now, {report['sent_earlier']} earlier"),
+        ("watch with", f"squeue --name={report['job_name']}"),
+        ("collect with", "the same command, with or without --detach"),
+        ("folder", report["folder"]),
+    ]

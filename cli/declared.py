@@ -110,7 +110,9 @@ def _option(one: Field[Any], annotation: Any, panel: str) -> _Option | None:
     elif default is None or default == "":
         default, kind = None, kind | None
     repeatable = get_origin(kind) is list and not about.get("argument")
-    words = {"help": _in_words(about["help"], repeatable), "metavar": metavar}
+    told = about["help"].partition(" In Python")[0].replace("`", "")  # without what only Python can say
+    told = told[:1].upper() + told[1:] + (" Repeatable." if repeatable else "")
+    words = {"help": told, "metavar": metavar}
     if about.get("argument"):
         made: Any = typer.Argument(**words)
     else:
@@ -122,12 +124,6 @@ def _option(one: Field[Any], annotation: Any, panel: str) -> _Option | None:
         one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made]
     )
     return _Option(parameter, read)
-
-
-def _in_words(help: str, several: bool) -> str:
-    """A description as the command's help, without what only Python can say."""
-    text = help.partition(" In Python")[0].replace("`", "")
-    return text[:1].upper() + text[1:] + (" Repeatable." if several else "")
 
 
 def _in_shell(annotation: Any) -> Any:
@@ -178,11 +174,7 @@ def _without_default(option: _Option) -> _Option:
 
 
 def _cluster(given: dict[str, Any]) -> SlurmOptions | None:
-    """The cluster that the options describe; None without ``--slurm``.
-
-    Raises:
-        TrainingError: an option of SLURM is given without ``--slurm``, or is not allowed.
-    """
+    """The cluster that the options describe; None without ``--slurm``."""
     usual = {name: option.parameter.default for name, option in _slurm().items()}
     chosen = {name: value for name, value in given.items() if value != usual[name]}
     if chosen.pop("slurm", False):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import adapter_probe
 from adapter_probe.analysis.summary_text import plain_text
 from adapter_probe.errors import AdapterProbeWarning
 from adapter_probe.progress import print_message
@@ -57,9 +58,7 @@ def demo(
     """
     from adapter_probe.data.demo import write_demo
     from adapter_probe.device import check_threads, choose_device
-    from adapter_probe.studies.ablate import ablate
-    from adapter_probe.studies.draw import ablation_report
-    from adapter_probe.studies.train import train
+    from adapter_probe.studies.draw import study_report
 
     choose_device(where.device)  # refused before anything is written
     check_threads(where.threads)
@@ -71,24 +70,20 @@ def demo(
     with warnings.catch_warnings():
         # The frozen pooler of this base was never trained; these adapters learn the task nevertheless.
         warnings.simplefilter("ignore", AdapterProbeWarning)
-        train(
+        adapter_probe.train(
             base, checkpoint, data=out / "data", name="generated word order", size=SIZE, init_std=INIT_STD,
             epochs=1 if tiny else EPOCHS, learning_rate=LEARNING_RATE, seed=SEED, **vars(where),
         )  # fmt: skip
     print_message("3/3 switching adapters off over every span of layers")
-    study = ablate(checkpoint, out=out / "ablation", **vars(where))
-    report = ablation_report(study)
+    study = adapter_probe.ablate(checkpoint, out=out / "ablation", **vars(where))
+    report = study_report(study)
     show_study(study, report, json)
     if not json:
         show(f"\n{_reading(study.summary, report['files']['heatmap_png'])}")
 
 
 def _base_folder() -> Path:
-    """The folder of the demo's base model, found without importing the package that contains it.
-
-    Raises:
-        CheckpointError: the package is not installed.
-    """
+    """The folder of the demo's base model, found without importing the package that contains it."""
     from adapter_probe.errors import CheckpointError, install_extra
 
     spec = find_spec(BASE_PACKAGE)

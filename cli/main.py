@@ -12,20 +12,12 @@ from adapter_probe.startup import unneeded_libraries_hidden
 from adapter_probe.version import __version__
 
 from .ablate import ablate
-from .compare import compare
+from .checkpoints import convert, inspect, prune
 from .console import USER_ERROR, brief
-from .convert import convert
 from .demo import demo
-from .figures import figures
+from .finished import compare, figures, report
 from .help import PanelCommand
-from .init_sweep import init_sweep
-from .inspect import inspect
-from .prune import prune
-from .ranks import ranks
-from .report import report
-from .strength import strength
-from .suite import suite
-from .tradeoff import tradeoff
+from .studies import init_sweep, ranks, strength, suite, tradeoff
 from .train import train
 
 _UsageError = (

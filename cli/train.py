@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import adapter_probe
 from adapter_probe.analysis.summary_text import aligned_columns, score_text
 from adapter_probe.studies.training_arguments import Train
 
@@ -20,9 +21,7 @@ def train(asked: Train, json: options.Json = False) -> None:
 
     Example: adapter-probe train --base bert-base-uncased --task cola --data cola/ --out cola-adapters
     """
-    from adapter_probe.studies.train import train as run
-
-    done = run(**vars(asked))
+    done = adapter_probe.train(**vars(asked))
     names = ("task", "metric", "score", "majority_score", "validation_scores", "checkpoint")
     outcome = {name: getattr(done, name) for name in names}
     show_json(outcome) if json else show(_text(outcome))

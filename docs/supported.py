@@ -16,7 +16,7 @@ from adapter_probe.checkpoints import (
 from adapter_probe.checkpoints.files import CONFIG, DELTA, DESCRIPTION
 from adapter_probe.checkpoints.places import FAMILIES
 from adapter_probe.settings import annotations_of, choices_of
-from adapter_probe.studies.checkpoint_arguments import Convert
+from adapter_probe.studies.inspect_convert import Convert
 
 PAGE = Path(__file__).parent / "guides" / "peft-adapterhub.md"
 BEGIN, END = "<!-- made from the code: begin -->", "<!-- made from the code: end -->"

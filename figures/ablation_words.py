@@ -12,7 +12,7 @@ from adapter_probe import wording
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord, DataComparisonRecord
 from adapter_probe.analysis.deltas import StudyKind, drop_points, section_of, tested_spans
-from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
+from adapter_probe.analysis.study_records import AblationRecord, StudyRecord, parts_of
 from adapter_probe.analysis.summary import NOT_DIFFERENT, NOT_WORSE, AblationSummary
 from adapter_probe.errors import ResultsError
 from adapter_probe.settings import texts_of
@@ -36,7 +36,6 @@ from .style import escape_mathtext
 SpanRecord = AblationRecord | AverageRecord | ComparisonRecord
 """A study of spans, or of layers by modules."""
 
-_IN_PLACE = ("full", "top_layers", "layernorm_only", "bitfit")  # methods that train the base's own tensors
 _MCNEMAR = "an exact two-sided McNemar test of its predictions against the intact model's"
 
 
@@ -62,11 +61,11 @@ class Words:
     def of(cls, record: SpanRecord | DataComparisonRecord) -> Words:
         """The words of a study, or of several that differ in seed, checkpoint or data."""
         if isinstance(record, AblationRecord):
-            said, noun = record.summary, "changes" if _is_finetuned(record.identity) else "adapters"
+            said, noun = record.summary, record.parts
             return cls(said.metric, said.study, said.strength or 0.0, said.rank or 0, noun)
         identities = [one for one in record.identity.values() if isinstance(one, Mapping)]
         ranks = [section_of(one, "settings").get("rank") for one in identities]
-        noun = "changes" if identities and all(map(_is_finetuned, identities)) else "adapters"
+        noun = "changes" if identities and {*map(parts_of, identities)} == {"changes"} else "adapters"
         metric = record.metrics[0] if isinstance(record, DataComparisonRecord) else record.metric
         return cls(metric, record.study, record.strength, next(filter(None, ranks), 0), noun)
 
@@ -126,12 +125,6 @@ class Words:
     def unit(self) -> str:
         """The unit with a blank before it; empty for a perplexity."""
         return amount_text(0.0, self.metric).removeprefix(self.number(0.0))
-
-
-def _is_finetuned(identity: Mapping[str, object]) -> bool:
-    """Whether a study is of a model that was trained in place, by its identity."""
-    method = section_of(identity, "checkpoint").get("method")
-    return isinstance(method, Mapping) and method.get("name") in _IN_PLACE
 
 
 def study_label(record: AblationRecord) -> str:
@@ -311,7 +304,7 @@ def checkpoint_sentences(records: Sequence[AblationRecord]) -> list[str]:
         found.insert(
             0, f"Layers are numbered within {' and '.join(stacks)}, and the layers of the others stay on."
         )
-    if any(_is_finetuned(one.identity) for one in records):
+    if any(one.parts == "changes" for one in records):
         found.append(
             "The changes of a fine-tuned model in a layer are the differences of its tensors from those of "
             "the base."

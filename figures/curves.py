@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
@@ -322,10 +321,9 @@ def mark_far_below(ax: Axes, methods: Sequence[str], x: np.ndarray, values: np.n
 
 def draw_trials(ax: Axes, x: pd.Series, y: pd.Series, colour: str) -> None:
     """Single trials as small dots."""
-    sns.scatterplot(
-        x=x.to_numpy(float), y=y.to_numpy(float), color=colour, s=(1.9 * style.scale_factor()) ** 2,
-        alpha=0.45, linewidth=0, zorder=2.5, label="trials", legend=False, ax=ax,
-    )  # fmt: skip
+    size = (1.9 * style.scale_factor()) ** 2
+    ax.scatter(x.to_numpy(float), y.to_numpy(float), s=size, color=colour, alpha=0.45, linewidth=0,
+               zorder=2.5, label="trials")  # fmt: skip
 
 
 def dot_of() -> Line2D:

@@ -1,4 +1,4 @@
-"""A grid of spans: row = first layer, column = last layer. Cells by seaborn, marks on them, layer numbers.
+"""A grid of spans: row = first layer, column = last layer. Cells, marks on them, layer numbers.
 
 Sizes that depend on the cells' size, such as their numbers, are set when the axes are drawn: a grid fits any
 axes, and still does after these are resized.
@@ -12,7 +12,6 @@ from functools import reduce
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.collections import EllipseCollection, LineCollection, PolyCollection
@@ -140,27 +139,18 @@ def draw_cells(
 
 def _draw_squares(cells: Cells, values: np.ndarray, ax: Axes, scale: Scale, texts: Sequence[str]) -> None:
     """The filled cells and their numbers, in black or white."""
-    figure = ax.get_figure(root=True)
-    colours, data, there = mappable(scale), cells.matrix(as_drawn(values)), len(ax.texts)
-    labels = np.full(data.shape, "", dtype=object)
-    labels[cells.positions[:, 0], cells.positions[:, 1]] = texts
-    numbered = 1.5 * size_in_points(ax)[0] / data.shape[1] > 2 * style.SMALLEST_SIZE
-    # seaborn draws the whole figure to see whether tick labels overlap, and there are none.
-    figure.canvas.draw = lambda: setattr(figure, "stale", False)
-    try:
-        sns.heatmap(
-            data, mask=np.isnan(data), vmin=0, vmax=1, cmap=colours.cmap, norm=colours.norm, cbar=False,
-            square=True, annot=labels if numbered else None, fmt="",
-            annot_kws={"va": "center", "linespacing": 1.0},
-            linewidths=_GAP * style.scale_factor(), linecolor=ax.get_facecolor(),
-            xticklabels=False, yticklabels=False, ax=ax,
-        )  # fmt: skip
-    finally:
-        del figure.canvas.draw
-    for text in list(ax.texts)[there:]:
-        column, row = (int(place) for place in text.get_position())
-        ink = style.text_colour(colours.to_rgba(data[row, column])[:3])
-        text.set(color=ink, in_layout=False, label=NUMBER)
+    colours, data = mappable(scale), cells.matrix(as_drawn(values))
+    edges = {"linewidths": _GAP * style.scale_factor(), "edgecolor": ax.get_facecolor()}
+    ax.pcolormesh(np.ma.masked_invalid(data), cmap=colours.cmap, norm=colours.norm, **edges)
+    ax.set(xlim=(0, data.shape[1]), ylim=(data.shape[0], 0), aspect="equal")
+    ax.spines[:].set_visible(False)
+    if 1.5 * size_in_points(ax)[0] / data.shape[1] <= 2 * style.SMALLEST_SIZE:
+        return
+    words = {"ha": "center", "va": "center", "linespacing": 1.0, "in_layout": False, "label": NUMBER}
+    for (row, column), text in zip(cells.positions.tolist(), texts):
+        if not np.isnan(data[row, column]):
+            ink = style.text_colour(colours.to_rgba(data[row, column])[:3])
+            ax.text(column + 0.5, row + 0.5, text, color=ink, **words)
 
 
 def _draw_dashes(

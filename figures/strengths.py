@@ -83,7 +83,7 @@ def _draw(record: StrengthRecord | RankRecord, ax: Axes) -> list[LegendEntry]:
         ax.set_xscale("log", base=2)
     else:
         frame, intact, marked, done = record.strengths, 1, 1.0, "scaled"
-        named, against, axis = "as trained", "strength 1", "strength of the adapters"
+        named, against, axis = "as trained", "strength 1", f"strength of the {record.parts}"
     dashes = style.dashed(style.FAINT, 0.7)
     ax.axvline(marked, **dashes)
     entries = _draw_spans(frame[~frame["whole"]], factor, ax, done)
@@ -102,7 +102,7 @@ def _draw(record: StrengthRecord | RankRecord, ax: Axes) -> list[LegendEntry]:
     ax.set_xlabel(axis)
     ax.set_ylabel(label)
     return [
-        (Line2D([], [], **line_props(_WHOLE)), "all adapters"),
+        (Line2D([], [], **line_props(_WHOLE)), f"all {record.parts}"),
         (Patch(facecolor=_WHOLE.colour, alpha=_BAND, linewidth=0), f"95% interval against {against}"),
         (Line2D([], [], **dashes), named),
         *entries,
@@ -193,8 +193,8 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
     if isinstance(record, RankRecord):
         frame, against, asked = record.ranks, "all directions", "How many are needed? "
         changed = (
-            "what the adapters add to each map keeps only its largest singular values, as many as the axis "
-            f"says, without retraining; {record.summary.largest} are all"
+            f"what the {record.parts} add to each map keeps only its largest singular values, as many as "
+            f"the axis says, without retraining; {record.summary.largest} are all"
         )
         more = (
             " Below the axis: the share of the squared singular values that is kept. Dashed line: the"
@@ -203,8 +203,10 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
     else:
         frame, against, more = record.strengths, "strength 1", ""
         asked = "" if wording.is_distance(said.metric) else "Is another strength better? "
+        own = record.parts == "adapters"
+        made = "the change that the adapters make" if own else "the difference to the base"
         changed = (
-            "the change that the adapters make is multiplied by the strength on the axis, without retraining;"
+            f"{made} is multiplied by the strength on the axis, without retraining;"
             " 0 switches them off, 1 is the model as it was trained"
         )
     n_spans = len(frame[~frame["whole"]].drop_duplicates(span_columns(frame)))
@@ -215,7 +217,7 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
         [
             f"{wording.task_label(said.task)}: {wording.metric_name(said.metric)} on {said.data} "
             f"({wording.examples_text(said.n_examples, said.metric)}) when {changed}. Thick line: the"
-            f" adapters of all layers{spans}.{more}",
+            f" {record.parts} of all layers{spans}.{more}",
             f"The band is the 95% paired bootstrap interval over {wording.drawn_units(said.metric)} of the"
             f" difference to {against}{wording.exact_note(said.metric)}.",
             f"{asked}{wording.sentence(said.verdict)}.",

@@ -34,7 +34,7 @@ N_RESAMPLES = 2_000
 _METHOD = ["method", "size", "k"]
 _DECIMALS = 12  # of a mean score; in the rest equal means can differ by rounding
 _REQUIRED = {"method": "text", "parameters": "number", "score": "number", "task": "text"}
-_PARAMETERS, *_MEASURED = "parameters", *list(COLUMNS.values())[1:]
+_MEASURED = ("peak_memory_bytes", "seconds_per_step", "checkpoint_bytes")
 _OPTIONAL = {"size": "count", "seed": "count", **dict.fromkeys(_MEASURED, "number")}
 _KEYS = ["source", "task", "method", "size"]
 _SIZES = ("r", "rank", "num_virtual_tokens", "n_frequency")
@@ -196,7 +196,7 @@ def read_overlay(paths: Iterable[str | Path]) -> pd.DataFrame:
         )
     grouped = every.groupby(_KEYS, dropna=False, sort=False)
     frame = grouped["score"].agg(mean="mean", sem="sem", n="size")
-    for name in (_PARAMETERS, *_MEASURED):
+    for name in ("parameters", *_MEASURED):
         frame[name] = grouped[name].mean()
     frame.attrs["given"] = given
     return frame.reset_index()
@@ -260,7 +260,8 @@ def beside(overlay: pd.DataFrame | None, tasks: Mapping[str, str], x: Axis) -> d
             f"--overlay: {source} names no task of the study; give a CSV with the column task for "
             f"{', '.join(tasks)}"
         )
-    column, found, given = {"parameters": _PARAMETERS}.get(x, COLUMNS[x]), {}, overlay.attrs.get("given", {})
+    column, found = "parameters" if x == "parameters" else COLUMNS[x], {}
+    given = overlay.attrs.get("given", {})
     for task, metric in tasks.items():
         names = {task.casefold(), task_label(task).casefold(), ""}
         own = overlay[overlay["task"].str.casefold().isin(names) & overlay[column].notna()]

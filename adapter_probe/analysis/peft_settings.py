@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import last_layers
+from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.spans import Span
 
 
@@ -111,3 +114,70 @@ def shares_by_layer(layers: pd.DataFrame) -> pd.Series:
         for layer in range(first, end + 1)
     }
     return pd.Series(shares, dtype=float)
+
+
+def _alpha(config: Mapping[str, Any], alpha: float, old: int, new: int) -> float:
+    """The alpha with which a rank is scaled as in the trained LoRA: alpha / r, or alpha / sqrt(r)."""
+    ratio = new / old
+    value = round(alpha * (math.sqrt(ratio) if config.get("use_rslora") else ratio), 9)
+    return int(value) if float(value).is_integer() else value
+
+
+def of_layers(
+    path: Path,
+    config: Mapping[str, Any],
+    layers: Sequence[int],
+    adapted: Sequence[int],
+    rank: int | None,
+    shares: Mapping[int, float] | None,
+) -> dict[str, Any]:
+    """PEFT's configuration, from `path`, with adapters in some layers; every layer keeps its scale.
+
+    Args:
+        path: where the configuration is, for messages.
+        config: its fields.
+        layers: the layers that get adapters.
+        adapted: those that have them.
+        rank: the mean rank, which follows the layers' shares; None keeps the ranks.
+        shares: of each layer, in points.
+
+    Raises:
+        ResultsError: PEFT's configuration cannot say so.
+    """
+    changed = {**config, "inference_mode": False}
+    changed |= {name: dict(config.get(name) or {}) for name in ("rank_pattern", "alpha_pattern")}
+    if list(layers) != list(adapted):
+        if not isinstance(config.get("target_modules"), list):
+            raise ResultsError(
+                f"{path}: PEFT allows layers_to_transform only with a list of target_modules, and no pattern"
+            )
+        changed["layers_to_transform"] = list(layers)
+    if rank is None or shares is None:
+        return changed
+    if rank < 1:
+        raise ResultsError(must_be("rank", "at least 1", rank))
+    if changed["rank_pattern"] or changed["alpha_pattern"]:
+        raise ResultsError(f"{path} has a rank_pattern or alpha_pattern of its own; omit rank")
+    ranks = ranks_by_share([shares[layer] for layer in layers], rank)
+
+    alphas = {own: _alpha(config, config["lora_alpha"], config["r"], own) for own in (rank, *ranks)}
+    changed |= {"r": rank, "lora_alpha": alphas[rank]}
+    changed["rank_pattern"] = {pattern_of(n): own for n, own in zip(layers, ranks) if own != rank}
+    changed["alpha_pattern"] = {pattern_of(n): alphas[own] for n, own in zip(layers, ranks) if own != rank}
+    return changed
+
+
+def of_rank(config: Mapping[str, Any], needed: int) -> dict[str, Any]:
+    """PEFT's configuration in which no map has a rank of more than `needed`; every map keeps its scale."""
+    ranks, alphas = (dict(config.get(name) or {}) for name in ("rank_pattern", "alpha_pattern"))
+    r, alpha = config.get("r", 8), config.get("lora_alpha", 8)
+    fewer = {name: min(one, needed) for name, one in ranks.items()}
+    return {
+        **config, "inference_mode": False, "r": min(r, needed),
+        "lora_alpha": _alpha(config, alpha, r, min(r, needed)),
+        "rank_pattern": {name: one for name, one in fewer.items() if one != min(r, needed)},
+        "alpha_pattern": {
+            name: _alpha(config, alphas.get(name, alpha), ranks.get(name, r), min(ranks.get(name, r), needed))
+            for name in {**ranks, **alphas}
+        },
+    }  # fmt: skip

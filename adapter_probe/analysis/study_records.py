@@ -3,23 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.deltas import of_stack
+from adapter_probe.analysis.deltas import of_stack, section_of
 from adapter_probe.analysis.groups import group_scores
 from adapter_probe.analysis.race_tables import RaceSummary
 from adapter_probe.analysis.ranks import RankSummary
 from adapter_probe.analysis.strengths import StrengthSummary
 from adapter_probe.analysis.summary import AblationSummary, summarise
+from adapter_probe.results import schema
+from adapter_probe.wording import switched_parts
+
+
+def _file(name: str, columns: Mapping[str, str] | None = None, **about: Any) -> dict[str, Any]:
+    """Metadata of a field that a file of the results folder holds: a table, or without columns a summary.
+
+    A field that may be None has a file that may be missing.
+
+    Args:
+        name: name of the file.
+        columns: columns of a table with their kinds, see `schema.read_table`.
+        about: `others`, the kind of all other columns.
+    """
+    return {"file": name, "columns": columns, **about}
+
+
+class StudyRecord:
+    """Base class of the records: what `adapter_probe.load` reads, and by which a folder is known.
+
+    Attributes:
+        study: name of the public class of the study.
+        known_by: the file by which a folder of such a study is known.
+    """
+
+    study: ClassVar[str]
+    known_by: ClassVar[str]
+    folder: Path
+    identity: Mapping[str, object]
+
+    @property
+    def parts(self) -> str:
+        """What the study switches, see `parts_of`."""
+        return parts_of(section_of(self.identity, "identity") or self.identity)
+
+    @classmethod
+    def files(cls) -> dict[str, Mapping[str, Any]]:
+        """The fields that files hold, by name: `file`, `columns` and what else `_file` says of them."""
+        return {one.name: one.metadata for one in fields(cls) if one.metadata}  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)
-class AblationRecord:
+class AblationRecord(StudyRecord):
     """A folder that `adapter-probe ablate` wrote.
 
     Attributes:
@@ -35,14 +75,19 @@ class AblationRecord:
         stack: name of the stack of layers that it is about, if it is a part of a study of several.
     """
 
+    study = "Ablation"
+    known_by = schema.SPANS_CSV
+
     folder: Path
-    spans: pd.DataFrame
-    layers: pd.DataFrame | None
-    removable: pd.DataFrame | None
-    summary: AblationSummary
+    spans: pd.DataFrame = field(metadata=_file(schema.SPANS_CSV, schema.SPANS_COLUMNS))
+    layers: pd.DataFrame | None = field(metadata=_file(schema.LAYERS_CSV, schema.LAYERS_COLUMNS))
+    removable: pd.DataFrame | None = field(metadata=_file(schema.REMOVABLE_CSV, schema.REMOVABLE_COLUMNS))
+    summary: AblationSummary = field(metadata=_file(schema.SUMMARY))
     identity: Mapping[str, object]
     created_with: Mapping[str, object] = field(default_factory=dict)
-    groups: pd.DataFrame | None = None
+    groups: pd.DataFrame | None = field(
+        default=None, metadata=_file(schema.GROUPS_CSV, schema.GROUPS_COLUMNS)
+    )
     label: str = ""
     stack: str = ""
 
@@ -73,30 +118,38 @@ class AblationRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class SweepRecord:
+class SweepRecord(StudyRecord):
     """A folder that `adapter-probe init-sweep` wrote: its tables, None where one is missing."""
 
+    study = "InitSweep"
+    known_by = schema.SWEEP_CSV
+
     folder: Path
-    sweep: pd.DataFrame
-    trials: pd.DataFrame | None
+    sweep: pd.DataFrame = field(metadata=_file(schema.SWEEP_CSV, schema.SWEEP_COLUMNS))
+    trials: pd.DataFrame | None = field(metadata=_file(schema.TRIALS_CSV, schema.TRIALS_COLUMNS))
     identity: Mapping[str, object]
 
 
 @dataclass(frozen=True, eq=False)
-class TradeoffRecord:
+class TradeoffRecord(StudyRecord):
     """A folder that `adapter-probe tradeoff` wrote: its tables, None where one is missing."""
 
+    study = "Tradeoff"
+    known_by = schema.TRADEOFF_CSV
+
     folder: Path
-    tradeoff: pd.DataFrame
-    aggregate: pd.DataFrame | None
-    sizes: pd.DataFrame | None
-    trials: pd.DataFrame | None
+    tradeoff: pd.DataFrame = field(metadata=_file(schema.TRADEOFF_CSV, schema.TRADEOFF_COLUMNS))
+    aggregate: pd.DataFrame | None = field(metadata=_file(schema.AGGREGATE_CSV, schema.AGGREGATE_COLUMNS))
+    sizes: pd.DataFrame | None = field(
+        metadata=_file(schema.SIZES_CSV, schema.SIZES_COLUMNS, others="number")
+    )
+    trials: pd.DataFrame | None = field(metadata=_file(schema.TRIALS_CSV, schema.TRIALS_COLUMNS))
     identity: Mapping[str, object]
-    costs: pd.DataFrame | None = None
+    costs: pd.DataFrame | None = field(default=None, metadata=_file(schema.COSTS_CSV, schema.COSTS_COLUMNS))
 
 
 @dataclass(frozen=True, eq=False)
-class StrengthRecord:
+class StrengthRecord(StudyRecord):
     """A folder that `adapter-probe strength` wrote; see `AblationRecord`.
 
     Attributes:
@@ -104,14 +157,17 @@ class StrengthRecord:
         summary: ``summary.json``.
     """
 
+    study = "Strengths"
+    known_by = schema.STRENGTHS_CSV
+
     folder: Path
-    strengths: pd.DataFrame
-    summary: StrengthSummary
+    strengths: pd.DataFrame = field(metadata=_file(schema.STRENGTHS_CSV, schema.STRENGTHS_COLUMNS))
+    summary: StrengthSummary = field(metadata=_file(schema.SUMMARY))
     identity: Mapping[str, object]
 
 
 @dataclass(frozen=True, eq=False)
-class RaceRecord:
+class RaceRecord(StudyRecord):
     """A folder that `adapter-probe ablate --race` wrote; see `AblationRecord`.
 
     Attributes:
@@ -119,15 +175,18 @@ class RaceRecord:
         summary: ``race.json``.
     """
 
+    study = "Race"
+    known_by = schema.RACE
+
     folder: Path
-    spans: pd.DataFrame
-    summary: RaceSummary
+    spans: pd.DataFrame = field(metadata=_file(schema.SPANS_CSV, schema.SPANS_COLUMNS))
+    summary: RaceSummary = field(metadata=_file(schema.RACE))
     identity: Mapping[str, object]
     created_with: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
-class RankRecord:
+class RankRecord(StudyRecord):
     """A folder that `adapter-probe ranks` wrote; see `AblationRecord`.
 
     Attributes:
@@ -136,14 +195,20 @@ class RankRecord:
         summary: ``summary.json``.
     """
 
+    study = "Ranks"
+    known_by = schema.RANKS_CSV
+
     folder: Path
-    ranks: pd.DataFrame
-    spectra: pd.DataFrame
-    summary: RankSummary
+    ranks: pd.DataFrame = field(metadata=_file(schema.RANKS_CSV, schema.RANKS_COLUMNS))
+    spectra: pd.DataFrame = field(metadata=_file(schema.SPECTRA_CSV, schema.SPECTRA_COLUMNS))
+    summary: RankSummary = field(metadata=_file(schema.SUMMARY))
     identity: Mapping[str, object]
 
 
-StudyRecord = AblationRecord | SweepRecord | TradeoffRecord | StrengthRecord | RankRecord | RaceRecord
+RECORDS: tuple[type[StudyRecord], ...] = (
+    RaceRecord, AblationRecord, SweepRecord, TradeoffRecord, StrengthRecord, RankRecord,
+)  # fmt: skip
+"""All kinds of studies that have a results folder; a race, which has a table of spans too, before others."""
 
 
 def ablation_record(
@@ -165,3 +230,8 @@ def ablation_record(
         created_with=created_with or {},
         groups=groups,
     )
+
+
+def parts_of(identity: Mapping[str, object]) -> str:
+    """What a study with this identity switches, see `adapter_probe.wording.switched_parts`."""
+    return switched_parts(str(section_of(section_of(identity, "checkpoint"), "method").get("name")))

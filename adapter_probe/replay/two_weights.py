@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .singular import of_product
+from .directions import of_product, peft_is_loaded
 
 if TYPE_CHECKING:
     from peft.tuners.lora.layer import Linear
@@ -53,6 +53,8 @@ class TwoWeights(nn.Module):
         self.scaled = _finished(tuned, strength or 1.0, rank) if scaled else None
         if STRENGTH in vars(tuned):
             vars(self)[STRENGTH] = strength
+        half = base.weight.dtype.itemsize <= 2  # of which a rounded change cannot be taken back
+        self._factors = [] if scaled or half else list(_factors(tuned))
         self._in_use = _ON
         self._packed: dict[str, Callable[[Tensor], Tensor]] = {}
 
@@ -87,6 +89,16 @@ class TwoWeights(nn.Module):
         assert on or self.scaled is not None, "it was made with a strength or a rank"
         self._in_use = _ON if on else _SCALED
 
+    @property
+    def has_change(self) -> bool:
+        """Whether `change` gives the difference of the two weights' results, up to rounding."""
+        return bool(self._factors) and STRENGTH not in vars(self)
+
+    def change(self, x: Tensor) -> Tensor:
+        """The low-rank change of ``[..., inputs]``, as ``[..., outputs]``."""
+        changes = (F.linear(F.linear(x, a), b).mul_(scale) for b, a, scale in self._factors)
+        return functools.reduce(Tensor.add_, changes)
+
     def forward(self, x: Tensor) -> Tensor:
         """``[..., inputs]`` to ``[..., outputs]``."""
         if self._packed:
@@ -98,19 +110,21 @@ def _finished(tuned: Linear, strength: float, rank: int = 0) -> nn.Parameter:
     base = tuned.get_base_layer()
     wide = torch.promote_types(base.weight.dtype, torch.float32)
     weight = base.weight.detach().to(wide)
-    for name in _active(tuned):
-        a, b = (of[name].weight.detach() for of in (tuned.lora_A, tuned.lora_B))
+    for b, a, scale in _factors(tuned):
         if 0 < rank < len(a):
-            b, a = of_product(b, a).factors(rank)
-        a, b = a.to(weight), b.to(weight)
-        factor = torch.tensor(strength * tuned.scaling[name], dtype=wide)  # infinite where it overflows
+            b, a = (one.to(weight) for one in of_product(b, a).factors(rank))
+        factor = torch.tensor(strength * scale, dtype=wide)  # infinite where it overflows
         weight = weight.addmm(b, a, alpha=float(factor))
     return nn.Parameter(weight.to(base.weight.dtype), requires_grad=False)
 
 
-def peft_is_loaded() -> bool:
-    """Whether a module can be of a type of PEFT, whose import takes seconds."""
-    return "peft" in sys.modules
+def _factors(tuned: Linear) -> Iterator[tuple[Tensor, Tensor, float]]:
+    """Of each adapter B ``[outputs, rank]``, A ``[rank, inputs]`` and the factor of their product."""
+    weight = tuned.get_base_layer().weight
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    for name in _active(tuned):
+        b, a = (of[name].weight.detach().to(weight.device, wide) for of in (tuned.lora_B, tuned.lora_A))
+        yield b, a, tuned.scaling[name]
 
 
 def is_plain_lora(module: nn.Module) -> bool:

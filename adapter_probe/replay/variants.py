@@ -27,7 +27,7 @@ from adapter_probe.errors import ModelError
 
 from .recording import changed
 from .switches import Switchable
-from .tensors import picked, split
+from .tensors import blank, picked, split
 from .two_weights import TwoWeights
 
 _FEW = 0.25  # of the rows, which a map may compute twice
@@ -189,7 +189,12 @@ def _equal_rows_once(forward: Callable[..., Any], part: Part, current: list[Rows
         leaves, spec = tree_flatten(out)
         index = torch.from_numpy(place)
         if part.passed_on:
-            every = [_blank(x, axis, len(first), len(place)) for x, axis in zip(leaves, out_axes)]
+            every = [
+                blank(x, axis, len(first), len(place))
+                if axis is not None and isinstance(x, Tensor) and x.is_floating_point()
+                else picked(x, axis, len(first), index)
+                for x, axis in zip(leaves, out_axes)
+            ]
         else:
             every = [picked(x, axis, len(first), index) for x, axis in zip(leaves, out_axes)]
         rows.once |= {(part.sites, id(x)): own for x, own in zip(every, leaves) if isinstance(x, Tensor)}
@@ -197,15 +202,6 @@ def _equal_rows_once(forward: Callable[..., Any], part: Part, current: list[Rows
         return tree_unflatten(every, spec)
 
     return called
-
-
-def _blank(x: Any, axis: int | None, n: int, wanted: int) -> Any:
-    """NaN in place of a result of `n` rows for all rows, without its memory."""
-    if axis is None or not isinstance(x, Tensor) or not x.is_floating_point():
-        return x if axis is None else picked(x, axis, n, torch.zeros(wanted, dtype=torch.long))
-    shape = list(x.shape)
-    shape[axis] = shape[axis] // n * wanted
-    return x.new_full((), torch.nan).expand(shape)
 
 
 def _one_kind_at_a_time(
@@ -227,31 +223,33 @@ def _one_kind_at_a_time(
         order = np.argsort(-np.bincount(kind.reshape(-1)), kind="stable")  # the most frequent first
         most = int((kind == order[0]).sum())
         again = rows.all_at_once and isinstance(module, TwoWeights) and n - most <= _FEW * n
+        change = module.change if again and len(kinds) == 2 and module.has_change else None
         with changed({module: forward}):  # a switch may change the forward
             for number in order.tolist():
                 index = np.flatnonzero(kind.reshape(-1) == number)
                 switch_all(switched, rows.on[index[0]], switch)
                 if len(index) == n or (again and number == order[0]):
-                    found.append((index, module.forward(*args, **kwargs)))
+                    found.append((np.arange(n), module.forward(*args, **kwargs)))
+                elif change is not None:
+                    sign = 1.0 if rows.on[index[0]][part.sites[0]] else -1.0
+                    own = _on_some(change, args, kwargs, given_axes, current, index)
+                    _add(found[0][1], own, out_axes[0], n, index, sign)
                 else:
                     out = _on_some(module.forward, args, kwargs, given_axes, current, index)
                     found.append((index, out))
             switch_all(switched, np.ones(rows.on.shape[1], dtype=bool), switch)
         if len(found) == 1:
             return found[0][1]
-        return _repeated(found, out_axes, n) if again else _merged(found, out_axes, n)
+        return _merged(found, out_axes, n)
 
     return called
 
 
-def _repeated(found: Sequence[tuple[np.ndarray, Tensor]], axes: Axes, n: int) -> Tensor:
-    """The results of a map for all of `n` rows, with those of some rows in place of theirs."""
-    (_, every), *others = found
-    assert axes[0] is not None, "its rows are told apart"
-    nodes = split(every, axes[0], n)
-    for index, own in others:
-        nodes.index_copy_(0, torch.from_numpy(index).to(every.device), split(own, axes[0], len(index)))
-    return every
+def _add(x: Tensor, change: Tensor, axis: int | None, n: int, index: np.ndarray, sign: float = 1.0) -> None:
+    """Add the change of some of `n` rows to them, in place."""
+    assert axis is not None, "its rows are told apart"
+    where = torch.from_numpy(index).to(x.device)
+    split(x, axis, n).index_add_(0, where, split(change, axis, len(index)), alpha=sign)
 
 
 def _added(
@@ -262,11 +260,8 @@ def _added(
     It is changed in place: whoever returned it gave it to nobody else. The result is another object, because
     rows are known by the identity of tensors.
     """
-    x, axis = args[0], axes[0]
-    assert axis is not None, "the rows of its states are told apart"
-    change = _on_some(module.change, args, {}, axes, current, on)
-    rows = split(x, axis, len(current[-1].node))
-    rows.index_add_(0, torch.from_numpy(on).to(x.device), split(change, axis, len(on)))
+    x = args[0]
+    _add(x, _on_some(module.change, args, {}, axes, current, on), axes[0], len(current[-1].node), on)
     return x.view_as(x)
 
 
@@ -303,7 +298,7 @@ def _on_some(
 
 
 def _merged(found: Sequence[tuple[np.ndarray, Any]], axes: Axes, n: int) -> Any:
-    """The results of several parts of `n` rows as those of all rows."""
+    """The results of several parts of `n` rows, or of all and again of some, as those of all rows."""
     flat = [tree_flatten(out)[0] for _, out in found]
     _, spec = tree_flatten(found[0][1])
     merged: list[Any] = []
@@ -311,8 +306,9 @@ def _merged(found: Sequence[tuple[np.ndarray, Any]], axes: Axes, n: int) -> Any:
         x = flat[0][number]
         if axis is not None:
             nodes = [split(leaves[number], axis, len(index)) for leaves, (index, _) in zip(flat, found)]
-            every = nodes[0].new_empty(n, *nodes[0].shape[1:])
-            for (index, _), own in zip(found, nodes):
+            whole = len(nodes[0]) == n
+            every = nodes[0] if whole else nodes[0].new_empty(n, *nodes[0].shape[1:])
+            for (index, _), own in list(zip(found, nodes))[whole:]:
                 every.index_copy_(0, torch.from_numpy(index).to(every.device), own)
             x = every.movedim(0, axis).flatten(axis, axis + 1)
         merged.append(x)

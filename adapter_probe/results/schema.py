@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +63,6 @@ PARAMETERS_CSV = "parameters.csv"
 """Table of a suite: the parameters of its checkpoints."""
 
 ABLATION_FILES = (SPANS_CSV, LAYERS_CSV, REMOVABLE_CSV, GROUPS_CSV, PREDICTIONS, GENERATIONS, SUMMARY)
-STRENGTH_FILES = (STRENGTHS_CSV, SUMMARY)
-RACE_FILES = (SPANS_CSV, RACE)
-RANK_FILES = (RANKS_CSV, SPECTRA_CSV, SUMMARY)
 SWEEP_TABLES = (SWEEP_CSV, TRADEOFF_CSV, AGGREGATE_CSV, SIZES_CSV, TRIALS_CSV)
 
 ColumnKind = str
@@ -183,7 +180,7 @@ def read_columns(
 
 
 def read_summary(folder: str | Path) -> dict[str, Any]:
-    """``summary.json`` of an ablation's folder.
+    """``summary.json`` of a study's folder.
 
     Raises:
         ResultsError: it is missing or damaged, or not the one that the folder's run wrote.
@@ -245,32 +242,6 @@ def _checked(path: Path, column: pd.Series, values: pd.Series, good: pd.Series, 
             f"{path}: data row {row + 1}: {column.name} is {column.iloc[row]!r}; give {wanted}"
         )
     return values
-
-
-def find_results(folders: Iterable[str | Path]) -> list[Path]:
-    """The results folders among `folders`; others are replaced by their subfolders with results.
-
-    For example, a checkpoint is replaced by the ablations inside it. Duplicates are dropped.
-
-    Raises:
-        ResultsError: a folder does not exist, or neither it nor a subfolder contains results.
-    """
-    found: dict[Path, Path] = {}
-    for folder in map(Path, folders):
-        if not folder.is_dir():
-            raise ResultsError(f"{folder}: no such folder; give results folders")
-        here = [folder] if holds_results(folder) else sorted(filter(holds_results, folder.iterdir()))
-        if not here:
-            names = ", ".join((SPANS_CSV, STRENGTHS_CSV, RANKS_CSV, *SWEEP_TABLES))
-            raise ResultsError(f"{folder} contains no results: none of {names} is in it or in a subfolder")
-        for path in here:
-            found.setdefault(path.resolve(), path)
-    return list(found.values())
-
-
-def holds_results(folder: Path) -> bool:
-    """Whether the folder itself contains results."""
-    return any((folder / name).is_file() for name in (SPANS_CSV, STRENGTHS_CSV, RANKS_CSV, *SWEEP_TABLES))
 
 
 def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe.analysis.study_records import ablation_record
 from adapter_probe.argument_checks import planned_by, taking
 from adapter_probe.data.generating import Prompting
-from adapter_probe.errors import DataError
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded
 from adapter_probe.results import schema
@@ -23,6 +22,7 @@ from adapter_probe.results.sealing import sealed
 
 from .ablation_call import (
     USUAL,
+    Given,
     asked_of,
     opened_for,
     record_reads,
@@ -30,9 +30,8 @@ from .ablation_call import (
     reopen,
 )
 from .ablation_study import Ablation
-from .checkpoint_arguments import Ablate
+from .checkpoint_arguments import Ablate, Called
 from .cost_plan import AblationPlan, plan_ablation
-from .model_in_memory import Called, Given
 
 if TYPE_CHECKING:
     from adapter_probe.probe.arguments import AblationArguments
@@ -50,34 +49,33 @@ def plan(call: Ablate) -> AblationPlan:
     Raises:
         AdapterProbeError: see `ablate`.
     """
-    return planned(call, USUAL, lambda arguments, folder: (arguments, [(arguments, folder)]))
+    return planned(call, "ablate", USUAL, lambda _, arguments, folder: (arguments, [(arguments, folder)]))
 
 
 def planned(
-    call: Called, usual: str, parts_of: Callable[[AblationArguments, Path], tuple[AblationArguments, Parts]]
+    call: Called,
+    name: str,
+    usual: str,
+    parts_of: Callable[[Given | None, AblationArguments, Path], tuple[AblationArguments, Parts]],
 ) -> AblationPlan:
     """The plan of a study that consists of one or more ablations.
 
     Args:
         call: what the user gave.
+        name: name of the function.
         usual: name of the results folder with settings at their defaults.
-        parts_of: from the arguments and the results folder, the arguments with which the checkpoint is
-            opened, and the ablations.
+        parts_of: from a model in memory, the arguments and the results folder, the arguments with which the
+            checkpoint is opened, and the ablations.
 
     Raises:
         AdapterProbeError: see `ablate`.
     """
     began = time.perf_counter()
-    from adapter_probe.device import choose_device, use_threads
-    from adapter_probe.probe.request import prepare_ablation
-
     with TemporaryDirectory() as folder_of_rows, opened_for(call) as (call, opened, _):
         arguments, folder = asked_of(call, usual, opened, Path(folder_of_rows))[0]
-        opening, parts = parts_of(arguments, folder)
-        use_threads(call.threads)
-        request = prepare_ablation(opening, choose_device(call.device), *(opened or ()))
+        opening, parts = parts_of(opened, arguments, folder)
+        request = prepare(name, call, opening, opened)
         requests = [(replace(request, settings=one.settings), where) for one, where in parts]
-        name = {USUAL: "ablate", "strengths": "strength"}.get(usual, usual)
         with activity(f"{name}: measuring the speed on a small batch", call.progress):
             return plan_ablation(requests, folder, time.perf_counter() - began)
 
@@ -110,9 +108,20 @@ def ablate(call: Ablate) -> Ablation:
             refuse_other_settings([one for group in groups for one in group])
             request, found = computed("ablate", call, opened, groups[0][0][0], groups)
             if harness:
-                _for_harness(found[0][0], request, call)
-    study = replace(found[0][0], against=found[1][0] if len(found) > 1 else None)
-    return study if temporary is None else replace(study, _temporary=temporary)
+                from adapter_probe.probe.lm_eval_files import compare_samples, harness_rows, write_lm_eval
+
+                first, rows, prompting = found[0][0], harness_rows(request), Prompting.of(call)
+                if call.lm_eval_samples is not None:
+                    check = compare_samples(first.results, rows, call.lm_eval_samples)
+                    print_message(f"lm-eval samples: {check}", call.progress)
+                if call.lm_eval_json is not None:
+                    used = prompting.apply_chat_template
+                    template = getattr(request.checkpoint.tokenizer, "chat_template", None) if used else None
+                    name = Path(str(call.checkpoint)).name
+                    write_lm_eval(
+                        first.record, first.results, rows, name, prompting, template, call.lm_eval_json
+                    )
+    return replace(found[0][0], against=found[1][0] if len(found) > 1 else None, _temporary=temporary)
 
 
 def finished(name: str, call: Ablate, groups: Sequence[Parts]) -> list[list[Ablation]] | None:
@@ -127,18 +136,26 @@ def finished(name: str, call: Ablate, groups: Sequence[Parts]) -> list[list[Abla
     return None if any(None in own for own in found) else found  # type: ignore[return-value]
 
 
+def prepare(name: str, call: Ablate, arguments: AblationArguments, opened: Given | None) -> AblationRequest:
+    """The open checkpoint, or model in memory, with its examples, on the device."""
+    from adapter_probe.device import choose_device, use_threads
+    from adapter_probe.probe.request import prepare_ablation
+
+    with activity(f"{name}: opening {arguments.checkpoint}", call.progress):
+        if call.cluster is None:
+            use_threads(call.threads)
+        device = choose_device(call.device if call.cluster is None else "auto")
+        return prepare_ablation(arguments, device, *(opened or ()))
+
+
 def computed(
     name: str, call: Ablate, opened: Given | None, opening: AblationArguments, groups: Sequence[Parts]
 ) -> tuple[AblationRequest, list[list[Ablation]]]:
     """What one open model is asked for, and its ablations on the data and then on that of `against`."""
-    from adapter_probe.device import choose_device, use_threads
-    from adapter_probe.probe.request import on_other_data, prepare_ablation
+    from adapter_probe.probe.request import on_other_data
 
-    with activity(f"{name}: opening {opening.checkpoint}", call.progress), recorded() as reads:
-        if call.cluster is None:
-            use_threads(call.threads)
-        device = choose_device(call.device if call.cluster is None else "auto")
-        request = first = prepare_ablation(opening, device, *(opened or ()))
+    with recorded() as reads:
+        request = first = prepare(name, call, opening, opened)
     if call.cluster is not None:
         from adapter_probe.jobs.running import Resources
         from adapter_probe.jobs.shards import compute_in_shards
@@ -163,55 +180,17 @@ def computed(
     return first, found
 
 
-def _for_harness(study: Ablation, request: AblationRequest, call: Ablate) -> None:
-    """Write the files of lm-evaluation-harness, and compare the study with some.
-
-    Raises:
-        DataError: the data is not of a language model, or see `write_lm_eval` and `compare_samples`.
-    """
-    from adapter_probe.data.requests import Requests
-
-    from .lm_eval_files import compare_samples, write_lm_eval
-
-    rows, prompting = request.examples.rows, Prompting.of(call)
-    if isinstance(rows, Requests) and rows.generation is not None:
-        raise DataError(
-            "--lm-eval-json and --lm-eval-samples hold log-likelihoods; what the model writes is in "
-            "generations.jsonl"
-        )
-    if not isinstance(rows, Requests):
-        raise DataError(
-            "--lm-eval-json and --lm-eval-samples require the rows of a language model; the task of "
-            f"{call.checkpoint} is {request.checkpoint.description.task.kind}"
-        )
-    if call.lm_eval_samples is not None:
-        print_message(f"lm-eval samples: {compare_samples(study, rows, call.lm_eval_samples)}", call.progress)
-    if call.lm_eval_json is not None:
-        used = prompting.apply_chat_template
-        template = getattr(request.checkpoint.tokenizer, "chat_template", None) if used else None
-        name = (
-            Path(str(call.checkpoint)).name if isinstance(call.checkpoint, (str, Path)) else study.folder.name
-        )
-        write_lm_eval(study, rows, name, prompting, template, call.lm_eval_json)
-
-
 def _run(
     request: AblationRequest, folder: Path, progress: bool, name: str, remarks: Sequence[str]
 ) -> Ablation:
     """Compute the missing parts of an ablation and write its tables.
 
     `remarks`: what to say first, of the checkpoint and of the rows, which are the same for several studies.
-
-    Raises:
-        ResultsError: the folder belongs to another run, is in use, or cannot be written.
     """
     from adapter_probe.probe.resumable import AblationRun
 
     with AblationRun(request, folder) as run:
-        for remark in remarks:  # not before a refusal
-            print_message(remark, progress)
-        for damaged in run.damaged:
-            print_message(f"{damaged} is damaged or belongs to another run; computing it again", progress)
+        say_before(run, remarks, progress)
         with _bar(run, request, progress, name) as report:
             run.compute(report)
         results = run.results()
@@ -233,6 +212,14 @@ def _run(
                     write_generations(folder, results, run.texts)
                 write_json(folder / schema.SUMMARY, record.summary.to_dict())
     return Ablation(record, results)
+
+
+def say_before(run: Any, remarks: Sequence[str], progress: bool) -> None:
+    """Print remarks on a run that has begun, so that they do not precede a refusal, and its damaged parts."""
+    for remark in remarks:
+        print_message(remark, progress)
+    for damaged in run.damaged:
+        print_message(f"{damaged} is damaged or belongs to another run; computing it again", progress)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.deltas import section_of
@@ -23,24 +23,38 @@ from adapter_probe.checkpoints.adapter_folder import choose_adapter, fetch_check
 from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder_of_base
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.generating import Generation, Prompting
-from adapter_probe.data.rows import categories_of
-from adapter_probe.errors import AdapterProbeError, CheckpointError, DataError, must_be
+from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
+from adapter_probe.data.rows import categories_of, token_rows
+from adapter_probe.errors import (
+    AdapterProbeError,
+    CheckpointError,
+    DataError,
+    ModelError,
+    ResultsError,
+    must_be,
+)
 from adapter_probe.hub_names import is_hub_name, is_missing
 from adapter_probe.metrics import COMPARISONS
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.progress import activity
 from adapter_probe.reads import Reads
 from adapter_probe.results import schema
-from adapter_probe.results.atomic import leftover_files
+from adapter_probe.results.atomic import leftover_files, make_folder
 from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json, refuse_changes
 from adapter_probe.results.rundir import PARTS, read_manifest
 from adapter_probe.results.sealing import MADE_FROM, add_note, read_note, sealed_tables
 
-from .checkpoint_arguments import Ablate
+from .checkpoint_arguments import Ablate, Called, Trainer
 from .example_files import as_files, check_files, with_collections
 from .load import load
-from .model_in_memory import Called, Given, opened_call
 from .study_base import StoredStudy
+from .trainers import TokenisedPreferences, examples_of_preferences, metric_of_trainer, of_trainer
+
+if TYPE_CHECKING:
+    import torch
+
+    from adapter_probe.checkpoints.opened_peft import OpenedPeft
+    from adapter_probe.data.examples import Examples
 
 StudyT = TypeVar("StudyT", bound=StoredStudy)
 USUAL = "ablation"
@@ -48,6 +62,21 @@ USUAL = "ablation"
 AGAINST_PREFIX = "against-"
 """Prefix of the subfolder that holds the same variants scored on other data."""
 _IN_MEMORY = ("tokenizer", "batches", "labels", "read")
+"""Arguments that a checkpoint on disk cannot follow."""
+_ON_DISK = ("cluster", "revision", "adapter", "dequantise")
+"""Arguments that a model in memory cannot follow."""
+
+
+class Given(NamedTuple):
+    """A model in memory, and its examples where they are batches.
+
+    Attributes:
+        opened: the model.
+        examples: the examples, or None for those that the arguments name.
+    """
+
+    opened: OpenedPeft
+    examples: Examples | None = None
 
 
 def asked_of(
@@ -67,23 +96,22 @@ def asked_of(
     place = rows if opened else checkpoint
     files = with_collections(as_files(call.data, rows, place, texts=call.metric in COMPARISONS), call.split)
     others = as_files(call.against, rows, place)
+    if call.task and not is_task(call.task):
+        wanted = must_be("--task", f"{PREFIX}NAME", call.task)
+        raise DataError(f"{wanted}; data files are given with --data")
+    if call.task and files:
+        raise DataError(f"--data {files[0]} and --task {call.task} cannot be combined; give one of them")
     metric = CustomMetric(call.metric) if callable(call.metric) else call.metric
     arguments = AblationArguments.of(
         call, checkpoint=str(checkpoint), settings=AblationSettings.of(call), metric=metric,
-        data=_with_task(files, call.task), categories=categories_of(call.data),
+        data=(call.task,) if call.task else files, categories=categories_of(call.data),
     )  # fmt: skip
     check_files(checkpoint, call.encoding, *arguments.data, *others)
     folder = _folder_of(arguments, call.out, usual)
     if not others:
         return [(arguments, folder)]
-    other = replace(
-        arguments,
-        data=tuple(others),
-        split="validation",
-        metric=None,
-        **vars(Prompting()),
-        **vars(Generation()),
-    )
+    own = {**vars(Prompting()), **vars(Generation()), "split": "validation", "metric": None}
+    other = replace(arguments, data=tuple(others), **own)
     return [(arguments, folder), (other, folder / f"{AGAINST_PREFIX}{Path(others[0]).stem}")]
 
 
@@ -105,41 +133,122 @@ def refuse_other_settings(parts: Sequence[tuple[AblationArguments, Path]]) -> No
 
 @contextmanager
 def opened_for(call: Called) -> Iterator[tuple[Called, Given | None, TemporaryDirectory[str] | None]]:
-    """The arguments, and of a model in memory what `opened_call` gives; nothing of a checkpoint on disk."""
-    if isinstance(call.checkpoint, (str, Path)):
-        for one in fields(Ablate):
-            if one.name in _IN_MEMORY and getattr(call, one.name) != one.default:
-                raise DataError(
-                    f"{one.name}= applies only to a model in memory, and {call.checkpoint} is on disk"
-                )
-        names = [name.strip() for name in (call.adapter or "").split(",")]
-        on_disk = _on_disk(replace(call, adapter=None) if len(names) > 1 else call)
-        yield on_disk, _several(on_disk, names) if len(names) > 1 else None, None
-        return
-    with opened_call(call) as opened:
-        yield opened
+    """The arguments with a checkpoint's folder, and a model in memory, which is left as it was.
 
-
-def _several(call: Called, names: Sequence[str]) -> Given:
-    """A checkpoint with several of its adapters active.
+    Returns:
+        the arguments; of a model in memory, which has a name and a results folder in them, or with several
+        adapters, the open model; and the results folder, if it is a temporary one.
 
     Raises:
-        CheckpointError: see `open_several`.
+        ModelError, CheckpointError: see `open_in_memory`; or there is no such checkpoint.
+        DataError: there is no data, or batches and labels are not the model's.
+        ResultsError: an argument needs a checkpoint on disk.
     """
+    if not isinstance(call.checkpoint, (str, Path)):
+        with _in_memory(call) as found:
+            yield found
+        return
+    for one in fields(Ablate):
+        if one.name in _IN_MEMORY and getattr(call, one.name) != one.default:
+            raise DataError(
+                f"{one.name}= applies only to a model in memory, and {call.checkpoint} is on disk"
+            )
+    names = [name.strip() for name in (call.adapter or "").split(",")]
+    if len(names) == 1:
+        yield _on_disk(call), None, None
+        return
+    call = _on_disk(replace(call, adapter=None))
     if call.cluster is not None:
         raise CheckpointError("--slurm takes one adapter of a checkpoint; give one name with --adapter")
     from adapter_probe.checkpoints.opening import open_several
 
     base = None if call.base is None else str(call.base)
-    return Given(open_several(Path(str(call.checkpoint)), names, base, call.dequantise))
+    yield call, Given(open_several(Path(str(call.checkpoint)), names, base, call.dequantise)), None
+
+
+@contextmanager
+def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory[str] | None]]:
+    from adapter_probe.checkpoints.in_memory import left_as_it_was
+
+    trainer = call.checkpoint if isinstance(call.checkpoint, Trainer) else None
+    if trainer is not None:
+        call = of_trainer(call, trainer)
+    model: Any = call.checkpoint
+    if flag := next((one for one in _ON_DISK if getattr(call, one)), ""):
+        raise ResultsError(f"{flag} needs a checkpoint on disk; save the model and give its folder")
+    if call.batches is None and (rows := token_rows(call.data)) is not None:
+        call = replace(call, data=(), batches=rows)
+    texts = bool(call.task) or not (isinstance(call.data, tuple) and not call.data)
+    if texts == (call.batches is not None):
+        given = (
+            "both data and batches are given; give one of them"
+            if texts
+            else "a model in memory has no data of its own; give data= or batches="
+        )
+        raise DataError(given)
+    with left_as_it_was(model):
+        opened = _given(call, model)
+        if trainer is not None:
+            call = replace(call, metric=metric_of_trainer(call.metric, *opened))
+        temporary = TemporaryDirectory(prefix="adapter-probe-") if call.out is None else None
+        folder = Path(temporary.name) if temporary else make_folder(str(call.out))
+        device = str(device_of(model))
+        yield (
+            replace(call, checkpoint=str(opened.opened.folder), base=None, out=folder, device=device),
+            opened,
+            temporary,
+        )
+
+
+def _given(call: Ablate, model: Any) -> Given:
+    """The model, with its examples where they are batches."""
+    if call.batches is None:
+        if call.labels is not None or call.read != "logits":
+            raise DataError("labels and read apply only to batches; the labels of texts are in data")
+        return Given(open_given(model, call.device, call.base, call.tokenizer))
+    if isinstance(call.batches, TokenisedPreferences):
+        opened = open_given(model, call.device, call.base, call.tokenizer)
+        return Given(*examples_of_preferences(opened, call.batches))
+    if isinstance(call.against, (str, Path)) or len(call.against):
+        raise ResultsError("against needs texts; omit it with batches")
+    if call.precision == "mixed":
+        raise ResultsError("precision 'mixed' needs texts; give float32, float64 or bfloat16 with batches")
+    from adapter_probe.probe.batches import examples_of
+
+    opened = open_given(model, call.device, call.base, texts=False)
+    examples, task = examples_of(opened.model, call.batches, call.labels, call.read)
+    return Given(opened.with_task(task), examples)
+
+
+def open_given(
+    model: torch.nn.Module, device: str, base: Any = None, tokenizer: Any = None, *, texts: bool = True
+) -> OpenedPeft:
+    """Open a model in memory on the device that it is on; a fine-tuned one with its base.
+
+    Raises:
+        ModelError: it reads texts and there is no tokenizer, or the device is another one.
+        CheckpointError: see `open_in_memory`.
+    """
+    from adapter_probe.checkpoints.in_memory import open_in_memory
+    from adapter_probe.device import choose_device
+
+    if texts and tokenizer is None:
+        raise ModelError("a model in memory has no tokenizer of its own; give tokenizer=")
+    own = device_of(model)
+    if device != "auto" and choose_device(device) != own:
+        raise ModelError(f"the model is on {own}, where it runs; move it there, or omit device={device!r}")
+    return open_in_memory(model, tokenizer, base)
+
+
+def device_of(model: torch.nn.Module) -> torch.device:
+    """The device of a model's first weights."""
+    import torch
+
+    return next((p.device for p in model.parameters() if p.device.type != "meta"), torch.device("cpu"))
 
 
 def _on_disk(call: Called) -> Called:
-    """The arguments with the folder of a checkpoint that is named on the hub.
-
-    Raises:
-        CheckpointError: there is no such checkpoint, or a folder is given with a revision.
-    """
+    """The arguments with the folder of a checkpoint that is named on the hub."""
     name = str(call.checkpoint)
     if call.base is not None and not isinstance(call.base, (str, Path)):
         raise DataError(f"base= is a model in memory, and {name} is on disk; give the folder of its base")
@@ -154,21 +263,6 @@ def _on_disk(call: Called) -> Called:
     if is_missing(name):
         raise CheckpointError(f"checkpoint {name}: no such folder")
     return replace(call, checkpoint=choose_adapter(Path(name), call.adapter), adapter=None)
-
-
-def _with_task(data: Sequence[str | Path], task: str | None) -> tuple[str, ...]:
-    """The data files, or else the tasks of lm-evaluation-harness.
-
-    Raises:
-        DataError: both are given, or `task` does not name tasks of lm-evaluation-harness.
-    """
-    from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
-
-    if task and not is_task(task):
-        raise DataError(f"{must_be('--task', f'{PREFIX}NAME', task)}; data files are given with --data")
-    if task and data:
-        raise DataError(f"--data {data[0]} and --task {task} cannot be combined; give one of them")
-    return (task,) if task else tuple(map(str, data))
 
 
 def _folder_of(arguments: AblationArguments, out: str | Path | None, name: str) -> Path:

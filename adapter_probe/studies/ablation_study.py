@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -20,7 +18,6 @@ from adapter_probe.analysis.summary_text import ablation_rows, both_scores
 from adapter_probe.argument_checks import checked
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import read_generations
-from adapter_probe.results.atomic import make_folder
 from adapter_probe.results.schema import PREDICTIONS
 from adapter_probe.settings import Style, as_points
 
@@ -46,7 +43,6 @@ class Ablation(StoredStudy):
     record: AblationRecord
     _results: AblationResults | Callable[[], AblationResults] | None = None
     against: Ablation | None = None
-    _temporary: TemporaryDirectory[str] | None = None  # which is removed with the last reference
 
     @property
     def spans(self) -> pd.DataFrame:
@@ -272,15 +268,10 @@ class Ablation(StoredStudy):
             ]
         )
 
+    def facts(self) -> dict[str, Any]:
+        """See `StoredStudy.facts`."""
+        return self.summary.to_dict()
+
     def rows(self) -> list[tuple[str, str]]:
         """The summary as (name, value) pairs of text."""
         return ablation_rows(self.record.summary)
-
-    def _keep(self, folder: str | Path) -> None:
-        """Copy the results out of a temporary folder."""
-        if self._temporary is not None:
-            without = shutil.ignore_patterns(".lock")
-            shutil.copytree(self.folder, make_folder(folder), ignore=without, dirs_exist_ok=True)
-
-    def _draw(self, ax: Axes) -> Axes:
-        return self.plot(ax)

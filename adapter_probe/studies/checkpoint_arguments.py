@@ -1,7 +1,7 @@
 """The arguments of the functions that take a checkpoint, each declared once; see `adapter_probe.settings`.
 
-These are `ablate`, `strength`, `inspect`, `convert` and `prune`. The public functions and the commands take
-them from here. Nobody compares or prints them, and without the methods for it the program starts faster.
+These are `ablate`, `race` and `prune`, and what the arguments of other studies begin with. Nobody compares or
+prints them, and without the methods for it the program starts faster.
 """
 
 from __future__ import annotations
@@ -10,20 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
-from adapter_probe.ablation_settings import (
-    GOAL,
-    SPANS,
-    AblationSettings,
-    RaceOptions,
-    RaceSettings,
-    check_strength,
-    strengths_text,
-)
+from adapter_probe.ablation_settings import GOAL, SPANS, AblationSettings, RaceOptions, RaceSettings
 from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.data.generating import Generation, Prompting
-from adapter_probe.errors import AdapterProbeError, CheckpointError, ResultsError
+from adapter_probe.errors import AdapterProbeError, ResultsError
 from adapter_probe.jobs.resources import Machine
 from adapter_probe.jobs.slurm_options import SlurmOptions
 from adapter_probe.probe.arguments import Evaluation
@@ -35,9 +27,7 @@ from adapter_probe.settings import (
     OnBase,
     OnDevice,
     OneOfSeveral,
-    OutsideChoice,
     Settings,
-    Unit,
     fixed,
     flag_of,
     required,
@@ -45,12 +35,11 @@ from adapter_probe.settings import (
 )
 
 if TYPE_CHECKING:
+    from adapter_probe import Race, Ranks
     from adapter_probe.spans import Span
 
     from .ablation_study import Ablation
     from .example_files import ExampleSource
-    from .race_study import Race
-    from .rank_study import Ranks
 
 
 @runtime_checkable
@@ -166,120 +155,36 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RunRanks(Ablate):
-    """The arguments of `adapter_probe.ranks`."""
+Called = TypeVar("Called", bound=Ablate)  # `Ablate`, or the arguments of what extends it
 
-    ranks: Sequence[int] = setting(
-        (), "numbers of directions to keep; by default 1, 2, 4, ... below the rank of the adapters. All of "
-        "them, the adapter as it was trained, are always among them.", panel="Spans", least=1,
-    )  # fmt: skip
-    spans: str = setting(
-        "whole", "spans that are truncated one at a time besides all layers together: none (whole), single "
-        "layers (single), or as for ablate.", panel="Spans", metavar="SET", slug="{}", note="spans {}",
-    )  # fmt: skip
-    within: float = setting(
-        1.0, "percentage points that the needed directions may cost.", panel="Spans", metavar="POINTS"
-    )
-    strength: float = fixed(0.0)
-    outside: OutsideChoice = fixed("finetuned")
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class OnOneMachine(Ablate):
+    """What studies besides `adapter_probe.ablate` do not take."""
+
     complement: bool = fixed(False)
-    against: ExampleSource = fixed(())
     cluster: SlurmOptions | None = fixed(None)
     lm_eval_json: str | Path | None = fixed(None)
     lm_eval_samples: str | Path | None = fixed(None)
 
 
-STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RunStrength(Ablate):
-    """The arguments of `adapter_probe.strength`."""
-
-    strengths: Sequence[float] = setting(
-        STRENGTHS, "strengths to score: what the change of the adapters is multiplied by. 1, the adapter as "
-        "it was trained, is always among them.", panel="Spans",
-    )  # fmt: skip
-    spans: str = setting(
-        "whole", "spans that are scaled one at a time besides all layers together: none (whole), single "
+def spans_of_degrees(done: str) -> Any:
+    """The spans of a study of several strengths or ranks, which begins with all layers together."""
+    return setting(
+        "whole", f"spans that are {done} one at a time besides all layers together: none (whole), single "
         "layers (single), or as for ablate.", panel="Spans", metavar="SET", slug="{}", note="spans {}",
     )  # fmt: skip
-    strength: float = fixed(0.0)
-    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = fixed("")
-    by: Unit = fixed("span")
-    complement: bool = fixed(False)
-    reference: Literal["rows", "off", "none"] = fixed("rows")
-    against: ExampleSource = setting(
-        (), "file of examples that measure another ability, such as one of the base model, scored at the "
-        "same strengths. In Python in any form that data accepts; see `Strengths.against`.",
-        panel="Data", shell=list[Path],
-    )  # fmt: skip
-    cluster: SlurmOptions | None = fixed(None)
-    lm_eval_json: str | Path | None = fixed(None)
-    lm_eval_samples: str | Path | None = fixed(None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RunRace(RaceSettings, Ablate):
+class RunRace(RaceSettings, OnOneMachine):
     """The arguments of `adapter_probe.race`."""
 
     goal: str = setting(SPANS, GOAL, metavar="GOAL", slug="{}")
-    complement: bool = fixed(False)
     against: ExampleSource = fixed(())
-    cluster: SlurmOptions | None = fixed(None)
-    lm_eval_json: str | Path | None = fixed(None)
-    lm_eval_samples: str | Path | None = fixed(None)
 
 
-_CHECKPOINT = required("checkpoint folder.", metavar="CHECKPOINT", argument=True, place="checkpoint")
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Inspect(OneOfSeveral, OnBase):
-    """The arguments of `adapter_probe.inspect`."""
-
-    checkpoint: str | Path = field(metadata=_CHECKPOINT)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
-    """The arguments of `adapter_probe.convert`."""
-
-    error: ClassVar[type[AdapterProbeError]] = CheckpointError
-
-    source: str | Path = field(metadata=_CHECKPOINT)
-    out: str | Path = field(metadata=required("output folder.", metavar="FOLDER", argument=True))
-    to: Literal["adapterhub", "mlx", "native", "peft"] = field(
-        metadata=required("format of the output.", panel="Output")
-    )
-    data: str | Path | Sequence[str | Path] = setting(
-        (), "file of labelled validation examples, for ``native`` and a checkpoint that records no task.",
-        panel="Data", shell=list[Path], place="file",
-    )  # fmt: skip
-    strength: float | None = setting(
-        None, "multiply what the adapters in the layers change by this number, in the weights that are "
-        "written.", panel="Output", metavar="S",
-    )  # fmt: skip
-    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = setting(
-        "", "the same for every layer, such as 1,1,0.5, or for modules: a JSON file of patterns, such as "
-        '{"*.down_proj": 0.5}, and strengths.', panel="Output", metavar="LIST|FILE", shell=str,
-    )  # fmt: skip
-    rank: int | None = setting(
-        None, "of a fine-tuned model, for ``peft`` and ``mlx``: the largest rank of the LoRA that its "
-        "difference to the base is written as.", least=1, panel="Output",
-    )  # fmt: skip
-    lossy: bool = setting(False, "drop what the output format cannot represent.", panel="Output")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.strength is not None:
-            check_strength(self.strength)
-        if self.strengths_by_layer != "":
-            if self.strength is not None:
-                raise CheckpointError("give either --strength or --strengths-by-layer, not both")
-            object.__setattr__(self, "strengths_by_layer", strengths_text(self.strengths_by_layer))
-        refuse_full(Path(self.out))
+CHECKPOINT = required("checkpoint folder.", metavar="CHECKPOINT", argument=True, place="checkpoint")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -291,7 +196,7 @@ class Prune(
     panel = "Spans"
     error: ClassVar[type[AdapterProbeError]] = ResultsError
 
-    checkpoint: str | Path = field(metadata=_CHECKPOINT)
+    checkpoint: str | Path = field(metadata=CHECKPOINT)
     out: str | Path = field(
         metadata=required("output folder of the new checkpoint.", panel="Output", metavar="FOLDER")
     )
@@ -376,7 +281,7 @@ class Prune(
             raise ResultsError("give one of --span FIRST-LAST, --within POINTS and --strengths-by-layer")
         by_study = self.ranks is None and self.within is not None and not self.race
         if by_study and isinstance(given := self.chosen_by, str | Path):
-            from adapter_probe.results.schema import holds_results  # which imports pandas
+            from .load import holds_results  # which imports pandas
 
             if not holds_results(Path(given)):
                 raise ResultsError(

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
 
-    from adapter_probe.ablation_results import AblationResults
-
 
 class SeveralAblations(DrawnStudy):
     """Base class of the studies of several ablations."""
@@ -190,6 +188,10 @@ def compare(a: Ablation | str | Path, b: Ablation | str | Path) -> Comparison:
     return Comparison(replace(record, warnings=_warnings(studies, (first, second))))
 
 
+_APART = frozenset(("checkpoint.delta_sha256", "code_schema", "settings.precision"))
+"""In what ablations of several seeds may differ: the tensors, and how exactly they were computed."""
+
+
 @checked
 def average(studies: Sequence[Ablation | str | Path]) -> Average:
     """The mean drop of every span over ablations that differ in the seed, with the spread over seeds.
@@ -205,7 +207,18 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
     names = _names(ablations)
     results = [study.results for study in ablations]
     check_comparable(results, names, "averaged")
-    _refuse_no_seeds(results, names)
+    known: dict[str, str] = {}
+    for study, name in zip(results, names):
+        refuse_changes(
+            results[0].identity, study.identity, f"{names[0]} and {name} differ in more than the seed",
+            "; average only ablations of the same training with different seeds", apart=_APART,
+        )  # fmt: skip
+        tensors = hash_json(study.identity.get("checkpoint"))
+        if (other := known.setdefault(tensors, name)) != name:
+            raise ResultsError(
+                f"{other} and {name} are ablations of the same checkpoint; a mean over seeds needs each seed "
+                "once"
+            )
     tasks = (study.summary.task for study in ablations if study.summary.study == "ablated")
     record = average_ablations(results, names, next(tasks, ""))
     return Average(replace(record, warnings=_warnings(ablations, names)))
@@ -215,31 +228,6 @@ def _warnings(studies: Sequence[Ablation], names: Sequence[str]) -> dict[str, st
     """By name, why the spans of a study are not informative."""
     pairs = zip(names, (study.summary.warning for study in studies))
     return {name: warning for name, warning in pairs if warning is not None}
-
-
-_APART = frozenset(("checkpoint.delta_sha256", "code_schema", "settings.precision"))
-"""In what ablations of several seeds may differ: the tensors, and how exactly they were computed."""
-
-
-def _refuse_no_seeds(studies: Sequence[AblationResults], names: Sequence[str]) -> None:
-    """Refuse a mean over what is not several seeds of one thing.
-
-    Raises:
-        ResultsError: two differ in more than the tensors, or are of the same ones.
-    """
-    known: dict[object, str] = {}
-    for study, name in zip(studies, names):
-        refuse_changes(
-            studies[0].identity, study.identity, f"{names[0]} and {name} differ in more than the seed",
-            "; average only ablations of the same training with different seeds", apart=_APART,
-        )  # fmt: skip
-        tensors = hash_json(study.identity.get("checkpoint"))
-        if tensors in known:
-            raise ResultsError(
-                f"{known[tensors]} and {name} are ablations of the same checkpoint; a mean over seeds needs "
-                "each seed once"
-            )
-        known[tensors] = name
 
 
 @checked

@@ -124,15 +124,12 @@ class AblationPlan(Plan):
             ("results folder", str(self.folder)),
         ]
         deep = self.separate_layer_evaluations // self.n_variants >= _DEEP
-        return [*rows, *map(_choice_row, self.choices)] if deep else rows
-
-
-def _choice_row(choice: dict[str, Any]) -> tuple[str, str]:
-    """The estimated cost of another choice of spans, as text."""
-    group = f" --group {choice['group']}" if choice["group"] > 1 else ""
-    passes, seconds = choice["layer_evaluations"][1], duration_text(choice["seconds"])
-    cost = f"{choice['n_spans']} spans, {passes:,} layer passes per batch, about {seconds}"
-    return f"with --spans {choice['spans']}{group}", cost
+        for choice in self.choices if deep else ():
+            group = f" --group {choice['group']}" if choice["group"] > 1 else ""
+            passes, seconds = choice["layer_evaluations"][1], duration_text(choice["seconds"])
+            cost = f"{choice['n_spans']} spans, {passes:,} layer passes per batch, about {seconds}"
+            rows.append((f"with --spans {choice['spans']}{group}", cost))
+        return rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -158,22 +155,20 @@ class SweepPlan(Plan):
 
     def rows(self) -> list[tuple[str, str]]:
         """See `Plan.rows`."""
+        rows = []
+        for trial in self.trials:
+            said = method_text(trial["method"])
+            if trial["learning_rate"] is not None:
+                epochs = count_text(trial["epochs"], "epoch")
+                said += f"; lr {trial['learning_rate']:g}, {epochs}, seed {trial['seed']}"
+            state = "done" if trial["done"] else f"about {duration_text(trial['seconds'])}"
+            rows.append((f"{trial['task']}: {said}", state))
         return [
-            *map(_trial_row, self.trials),
+            *rows,
             ("trials", f"{len(self.trials)}, {self.done} done, {self.workers} in parallel"),
             ("time left, estimated", duration_text(self.seconds_left)),
             ("folder", str(self.folder)),
         ]
-
-
-def _trial_row(trial: dict[str, Any]) -> tuple[str, str]:
-    """A trial's settings, and whether it is done, as text; its id is in `to_dict` alone."""
-    method = method_text(trial["method"])
-    state = "done" if trial["done"] else f"about {duration_text(trial['seconds'])}"
-    if trial["learning_rate"] is not None:
-        epochs = count_text(trial["epochs"], "epoch")
-        method += f"; lr {trial['learning_rate']:g}, {epochs}, seed {trial['seed']}"
-    return f"{trial['task']}: {method}", state
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -310,9 +305,9 @@ def plan_sweep(
 ) -> SweepPlan:
     """The trials that will be trained, which of them are done, and a measured estimate of the time left."""
     from adapter_probe.device import choose_device, use_threads
+    from adapter_probe.jobs.sweep_search import foreseen_trials
     from adapter_probe.jobs.trials import estimate_seconds, finished_trials, seconds_of_start
-
-    from .sweep_search import foreseen_trials
+    from adapter_probe.models.methods import TfidfLinear
 
     device = choose_device("auto" if resources.cluster else resources.device)
     if not resources.cluster:
@@ -326,16 +321,13 @@ def plan_sweep(
     count = min(resources.at_a_time(len(left)), max(1, len(left)))
     starts = len(left) if resources.cluster else count  # each task of a job array runs one trial
     wall = start + (sum(seconds.values()) + starts * start) / count + SECONDS_OF_DRAWING if left else 0.0
-    rows = [_plan_row(trial, trial.id in done, seconds.get(trial.id)) for trial in trials]
+    rows = []
+    for trial in trials:
+        request, names = trial.request, ("learning_rate", "epochs", "seed")
+        alone = isinstance(request.method, TfidfLinear)  # has none of these
+        chosen = {name: None if alone else getattr(request.settings, name) for name in names}
+        rows.append({
+            "trial": trial.id, "task": request.task.name, "method": request.method.to_json(), **chosen,
+            "done": trial.id in done, "seconds": seconds.get(trial.id),
+        })  # fmt: skip
     return SweepPlan(rows, len(done), len(left), resources.at_a_time(len(left)), wall, out)
-
-
-def _plan_row(trial: Trial, done: bool, seconds: float | None) -> dict[str, Any]:
-    from adapter_probe.models.methods import TfidfLinear
-
-    request = trial.request
-    alone = isinstance(request.method, TfidfLinear)  # has none of these
-    names = ("learning_rate", "epochs", "seed")
-    chosen = {name: None if alone else getattr(request.settings, name) for name in names}
-    return {"trial": trial.id, "task": request.task.name, "method": request.method.to_json(), **chosen,
-            "done": done, "seconds": seconds}  # fmt: skip

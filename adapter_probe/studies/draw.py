@@ -1,27 +1,23 @@
-"""The function `draw`, and what the commands report of finished studies besides their figures."""
+"""The function `draw`: the figures and tables of finished studies, and what commands report of a study."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.argument_checks import as_tuple, taking
-from adapter_probe.records import to_record
-from adapter_probe.results import schema
+from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
+from adapter_probe.results.schema import GENERATIONS, PREDICTIONS, SUMMARY
+from adapter_probe.results.sealing import FIGURES, add_note, read_note, sealed_tables
 
+from .ablation_study import Ablation
 from .comparison import average, compare_data
 from .figure_arguments import Draw
 from .load import studies_of
-from .study_base import DrawnStudy, StoredStudy, draw_into_folder, write_figures
+from .study_base import DrawnStudy, StoredStudy, write_figures
 
 if TYPE_CHECKING:
+    from adapter_probe.analysis.study_records import StudyRecord
     from adapter_probe.figures.gallery import GalleryItem
-
-    from .ablation_study import Ablation
-    from .race_study import Race
-    from .rank_study import Ranks
-    from .strength_study import Strengths
-    from .suite import Suite
-    from .sweep_trials import Sweep
 
 SEVERAL = "figures"
 """Output folder for figures of several studies, unless another one is given."""
@@ -42,76 +38,48 @@ def draw(call: Draw) -> list[GalleryItem]:
     """
     given = as_tuple(call.studies)
     found: list[DrawnStudy] = [average(given)] if call.average else studies_of(given)
-    if call.out is not None:
-        return write_figures(found, call.out, call)
     alone = found[0] if len(found) == 1 else None
-    return write_figures(found, alone.folder if isinstance(alone, StoredStudy) else SEVERAL, call)
+    usual = alone.folder if isinstance(alone, StoredStudy) else SEVERAL
+    return write_figures(found, usual if call.out is None else call.out, call)
 
 
-def ablation_report(study: Ablation, tolerance: float = 1.0) -> dict[str, Any]:
-    """Draw a finished ablation into its folder; its summary with the paths of all files."""
-    names = {"spans": schema.SPANS_CSV, "layers": schema.LAYERS_CSV, "removable": schema.REMOVABLE_CSV,
-             "predictions": schema.PREDICTIONS}  # fmt: skip
-    if study.groups is not None:
-        names["groups"] = schema.GROUPS_CSV
-    if (study.folder / schema.GENERATIONS).is_file():
-        names["generations"] = schema.GENERATIONS
-    files = {name: str(study.folder / file) for name, file in names.items()}
-    files |= draw_into_folder(study, tolerance=tolerance)
-    if study.against is None:
-        return {**study.summary.to_dict(), "files": files}
-    files |= {path.stem + path.suffix.replace(".", "_"): str(path) for path in
-              compare_data(study, study.against).save(study.folder)}  # fmt: skip
-    return {**study.summary.to_dict(), "against": ablation_report(study.against, tolerance), "files": files}
+def study_report(study: StoredStudy, **options: Any) -> dict[str, Any]:
+    """Draw a finished study into its folder; its main results with the paths of all files."""
+    about = study.record.files().values()
+    names = [one["file"] for one in about if one["file"] != SUMMARY]
+    there = [path for name in (*names, PREDICTIONS, GENERATIONS) if (path := study.folder / name).is_file()]
+    files = {path.stem: str(path) for path in there} | draw_into_folder(study, **options)
+    against, others = getattr(study, "against", None), {}
+    if against is not None:
+        others = {"against": study_report(against, **options)}
+        if isinstance(study, Ablation):
+            both = compare_data(study, against).save(study.folder)
+            files |= {path.stem + path.suffix.replace(".", "_"): str(path) for path in both}
+    return {**study.facts(), **others, "files": files}
 
 
-def strength_report(study: Strengths) -> dict[str, Any]:
-    """Draw a finished study of strengths into its folder; its summary and points with the paths of files."""
-    files = {name: str(study.folder / f"{name}.csv") for name in ("strengths",)}
-    said = study.summary
-    against = {} if study.against is None else {"against": strength_report(study.against)}
-    return {
-        **to_record(said), "verdict": said.verdict, "points": schema.plain_rows(study.table), **against,
-        "files": {**files, **draw_into_folder(study)},
-    }  # fmt: skip
+def drawn_of(record: StudyRecord, **options: Any) -> str | None:
+    """The hash of everything that determines a study's figures; None when its tables are not sealed."""
+    tables = sealed_tables(record.folder)
+    return hash_json([tables, dict(record.identity), options, code_identity()]) if tables else None
 
 
-def race_report(study: Race) -> dict[str, Any]:
-    """Draw a finished race into its folder; its summary with the paths of all files."""
-    files = {"spans": str(study.folder / schema.SPANS_CSV), "race": str(study.folder / schema.RACE)}
-    return {**to_record(study.summary), "files": {**files, **draw_into_folder(study)}}
+def draw_into_folder(study: StoredStudy, *, tolerance: float = 1.0, paper: bool = False) -> dict[str, str]:
+    """Draw a finished study into its folder; return paths by name and format, such as ``heatmap_pdf``.
 
-
-def rank_report(study: Ranks) -> dict[str, Any]:
-    """Draw a finished study of ranks into its folder; its summary and points with the paths of files."""
-    files = {name: str(study.folder / f"{name}.csv") for name in ("ranks", "spectra")}
-    said = study.summary
-    return {
-        **to_record(said), "verdict": said.verdict, "points": schema.plain_rows(study.table),
-        "files": {**files, **draw_into_folder(study)},
-    }  # fmt: skip
-
-
-def sweep_report(study: Sweep, paper: bool = False) -> dict[str, Any]:
-    """Draw a finished sweep into its folder; its points with the paths of all files."""
-    figures = draw_into_folder(study, paper=paper)
-    names = (schema.TRIALS_CSV, schema.SWEEP_CSV, schema.TRADEOFF_CSV, schema.SIZES_CSV, schema.AGGREGATE_CSV)
-    tables = [path for name in names if (path := study.folder / name).is_file()]
-    return {
-        "points": schema.plain_rows(study.table),
-        "files": {**{path.stem: str(path) for path in tables}, **figures},
-    }
-
-
-def suite_report(study: Suite, paper: bool = False) -> dict[str, Any]:
-    """Draw every study of a suite into its folder; the tables and summaries with the paths of the figures."""
-    paths = study.draw(paper=paper)
-    sweeps = {"tradeoff": study.tradeoff, "init_sweep": study.init_sweep}
-    return {
-        **{name: schema.plain_rows(one.table) for name, one in sweeps.items() if one is not None},
-        "ablations": {
-            task: [one.summary.to_dict() for one in seeds] for task, seeds in study.ablations.items()
-        },
-        "parameters": [] if study.parameters is None else schema.plain_rows(study.parameters),
-        "files": paths,
-    }
+    Figures drawn earlier from the same tables by the same code and options are not drawn again.
+    """
+    folder, names = study.folder, []
+    of = drawn_of(study.record, tolerance=tolerance, paper=paper)
+    said = read_note(folder, FIGURES)
+    if of is not None and said.get("of") == of and isinstance(sums := said.get("sha256"), dict):
+        files = {name: folder / name for name in sums}
+        unchanged = all(path.is_file() for path in files.values()) and hash_files(files) == sums
+        names = list(sums) if unchanged else []
+    if not names:
+        drawn = study.save(folder, tolerance=tolerance, paper=paper)
+        names = [path.name for path in drawn]
+        if of:
+            add_note(folder, FIGURES, {"of": of, "sha256": hash_files({path.name: path for path in drawn})})
+    paths = [folder / name for name in names]
+    return {f"{path.stem}_{path.suffix[1:]}".replace("-", "_"): str(path) for path in paths}

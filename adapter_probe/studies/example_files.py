@@ -90,11 +90,7 @@ def with_collections(files: Sequence[str], split: str) -> tuple[str, ...]:
 
 
 def _are_texts(strings: Sequence[str | Path]) -> bool:
-    """Whether strings are texts and not files.
-
-    Raises:
-        DataError: some are.
-    """
+    """Whether strings are texts and not files."""
     files = [one for one in strings if _names_file(one)]
     if files and len(files) < len(strings):
         raise DataError(f"data has the file {shown(str(files[0]))} among texts; give either files or texts")
@@ -112,11 +108,7 @@ def _names_file(value: str | Path) -> bool:
 
 
 def _columns(checkpoint: Path, pairs: bool) -> tuple[str, str, str]:
-    """The column names of texts and label in the checkpoint's task, or the usual ones.
-
-    Raises:
-        DataError: the task has other columns, or is a language model's, which would read the texts alone.
-    """
+    """The column names of texts and label in the checkpoint's task, or the usual ones."""
     if _is_language_model(checkpoint):
         raise DataError(
             f"checkpoint {checkpoint} is of a language model, which has no labels, but data is a pair "

@@ -13,6 +13,7 @@ from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.argument_checks import checked, planned_by, taking
 from adapter_probe.errors import ModelError, TrainingError
 from adapter_probe.jobs.resources import Resources
+from adapter_probe.jobs.sweep_search import run_search
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
@@ -21,7 +22,6 @@ from adapter_probe.settings import Style
 
 from .cost_plan import SweepPlan, plan_sweep
 from .study_base import axes_for
-from .sweep_search import run_search
 from .sweep_trials import Sweep, find_trials, majority_rows, spread_text
 from .training_arguments import InitSweepSettings, RunInitSweep
 
@@ -105,25 +105,20 @@ def initialised_methods(chosen: InitSweepSettings) -> list[Method]:
     from adapter_probe.models.methods import Adapters
     from adapter_probe.training.peft_methods import initialised
 
-    methods: list[Method]
-    if chosen.method == Adapters.name:
-        if chosen.inits:
-            raise ModelError(
-                "--inits are PEFT's names for a LoRA's; give --method lora:r=8, say, or leave them out"
-            )
-        methods = [Adapters(chosen.size, std) for std in chosen.stds]
-    else:
-        methods = [*initialised(chosen.method, chosen.stds, chosen.inits)]
-    return methods
+    if chosen.method != Adapters.name:
+        return [*initialised(chosen.method, chosen.stds, chosen.inits)]
+    if chosen.inits:
+        raise ModelError(
+            "--inits are PEFT's names for a LoRA's; give --method lora:r=8, say, or leave them out"
+        )
+    return [Adapters(chosen.size, std) for std in chosen.stds]
 
 
 @taking(RunInitSweep)
 def plan(call: RunInitSweep) -> SweepPlan:
     """Estimate the time of `init_sweep` without training.
 
-    Which settings the seeds beyond `tuning_seeds` will have is not known before the others are trained: until
-    then they are counted with the first learning rate and number of epochs. Learning rates that `halving` may
-    stop are counted in full.
+    See `adapter_probe.tradeoff.plan` on `tuning_seeds` and `halving`.
 
     Raises:
         AdapterProbeError: see `init_sweep`.

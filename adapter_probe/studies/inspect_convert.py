@@ -2,21 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapter_probe import wording
-from adapter_probe.ablation_settings import read_strengths
+from adapter_probe.ablation_settings import check_strength, read_strengths, strengths_text
 from adapter_probe.argument_checks import as_tuple, taking
+from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.errors import AdapterProbeError, CheckpointError
 from adapter_probe.models.peft_method import PeftMethod
+from adapter_probe.settings import Encoded, Labelled, OnBase, OneOfSeveral, required, setting
 
-from .checkpoint_arguments import Convert, Inspect
+from .checkpoint_arguments import CHECKPOINT
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.opened_peft import OpenedPeft
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Inspect(OneOfSeveral, OnBase):
+    """The arguments of `adapter_probe.inspect`."""
+
+    checkpoint: str | Path = field(metadata=CHECKPOINT)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
+    """The arguments of `adapter_probe.convert`."""
+
+    error: ClassVar[type[AdapterProbeError]] = CheckpointError
+
+    source: str | Path = field(metadata=CHECKPOINT)
+    out: str | Path = field(metadata=required("output folder.", metavar="FOLDER", argument=True))
+    to: Literal["adapterhub", "mlx", "native", "peft"] = field(
+        metadata=required("format of the output.", panel="Output")
+    )
+    data: str | Path | Sequence[str | Path] = setting(
+        (), "file of labelled validation examples, for ``native`` and a checkpoint that records no task.",
+        panel="Data", shell=list[Path], place="file",
+    )  # fmt: skip
+    strength: float | None = setting(
+        None, "multiply what the adapters in the layers change by this number, in the weights that are "
+        "written.", panel="Output", metavar="S",
+    )  # fmt: skip
+    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = setting(
+        "", "the same for every layer, such as 1,1,0.5, or for modules: a JSON file of patterns, such as "
+        '{"*.down_proj": 0.5}, and strengths.', panel="Output", metavar="LIST|FILE", shell=str,
+    )  # fmt: skip
+    rank: int | None = setting(
+        None, "of a fine-tuned model, for ``peft`` and ``mlx``: the largest rank of the LoRA that its "
+        "difference to the base is written as.", least=1, panel="Output",
+    )  # fmt: skip
+    lossy: bool = setting(False, "drop what the output format cannot represent.", panel="Output")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.strength is not None:
+            check_strength(self.strength)
+        if self.strengths_by_layer != "":
+            if self.strength is not None:
+                raise CheckpointError("give either --strength or --strengths-by-layer, not both")
+            object.__setattr__(self, "strengths_by_layer", strengths_text(self.strengths_by_layer))
+        refuse_full(Path(self.out))
 
 
 @taking(Inspect)
@@ -89,16 +139,18 @@ def _write(call: Convert, out: Path) -> list[str]:
     from adapter_probe.checkpoints.mlx import write_mlx
     from adapter_probe.checkpoints.opened_peft import OpenedPlaced
     from adapter_probe.checkpoints.opening import open_any
+    from adapter_probe.checkpoints.peft_rewriting import in_layers, scaled_bottlenecks
     from adapter_probe.data.given import given_task
 
     source, files = choose_adapter(Path(call.source), call.adapter), as_tuple(call.data)
     opened = open_any(source, None if call.base is None else str(call.base))
     _refuse_rank(opened, call)
-    strengths = _strengths(opened, call)
-    if strengths is not None and isinstance(opened, OpenedPlaced):
-        from adapter_probe.checkpoints.peft_rewriting import scaled_bottlenecks
-
-        opened = scaled_bottlenecks(opened, strengths)
+    strengths: Mapping[Any, float] | None = None
+    if call.rank is None and (call.strength is not None or call.strengths_by_layer):
+        by_layer = call.strengths_by_layer and read_strengths(str(call.strengths_by_layer))
+        strengths = in_layers(opened.model, by_layer or call.strength or 0.0)
+        if isinstance(opened, OpenedPlaced):
+            opened = scaled_bottlenecks(opened, strengths)
     if call.to == "mlx":
         base = opened.description.base
         with TemporaryDirectory() as made:
@@ -124,11 +176,7 @@ def _write(call: Convert, out: Path) -> list[str]:
 
 
 def _refuse_rank(opened: OpenedPeft, call: Convert) -> None:
-    """Refuse a rank of adapters, and a fine-tuned model without one where a LoRA is written.
-
-    Raises:
-        CheckpointError: it is so.
-    """
+    """Refuse a rank of adapters, and a fine-tuned model without one where a LoRA is written."""
     from adapter_probe.checkpoints.opened_peft import OpenedFinetuned
 
     finetuned, lora = isinstance(opened, OpenedFinetuned), call.to in ("peft", "mlx")
@@ -146,16 +194,6 @@ def _refuse_rank(opened: OpenedPeft, call: Convert) -> None:
             f"checkpoint {call.source} is a fine-tuned model, whose difference to its base is written with "
             "--to peft as a LoRA; give its rank with --rank"
         )
-
-
-def _strengths(opened: OpenedPeft, call: Convert) -> Mapping[Any, float] | None:
-    """What the adapters in the layers are multiplied by; None if they stay, or of a fine-tuned model."""
-    from adapter_probe.checkpoints.peft_rewriting import in_layers
-
-    if call.rank is not None or (call.strength is None and not call.strengths_by_layer):
-        return None
-    by_layer = call.strengths_by_layer and read_strengths(str(call.strengths_by_layer))
-    return in_layers(opened.model, by_layer or call.strength or 0.0)
 
 
 def _write_peft(
@@ -184,15 +222,10 @@ def method_text(method: dict[str, Any]) -> str:
         name, _, settings = of_peft.partition(":")
         return ", ".join([wording.method_label(name), *filter(None, settings.split(","))])
     # Fine-tuning of no layers on top (k = 0) is a setting too.
-    fields = [
-        f"{name.replace('_', ' ')} {_field(value)}"
-        for name, value in method.items()
-        if name not in ("name", "inner") and (value or name == "k")
-    ]
+    fields = []
+    for name, value in method.items():
+        if name not in ("name", "inner") and (value or name == "k"):
+            text = "/".join(map(str, value)) if isinstance(value, list) else str(value)
+            text = f"{value:g}" if isinstance(value, float) else text
+            fields.append(f"{name.replace('_', ' ')} {text}")
     return ", ".join([wording.METHOD_LABELS.get(method["name"], "adapters"), *fields])
-
-
-def _field(value: Any) -> str:
-    if isinstance(value, list):
-        return "/".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-import pandas as pd
-
-from adapter_probe.analysis.race_tables import RaceSummary
-from adapter_probe.analysis.ranks import RankSummary
-from adapter_probe.analysis.strengths import StrengthSummary
-from adapter_probe.analysis.study_records import (
-    AblationRecord,
-    RaceRecord,
-    RankRecord,
-    StrengthRecord,
-    SweepRecord,
-    TradeoffRecord,
-)
-from adapter_probe.analysis.summary import AblationSummary
+import adapter_probe
+from adapter_probe.analysis.study_records import RECORDS, AblationRecord
 from adapter_probe.argument_checks import checked
 from adapter_probe.errors import ResultsError
 from adapter_probe.results import schema
 from adapter_probe.results.ablation_files import load_ablation, read_spans
 from adapter_probe.results.atomic import read_json
-from adapter_probe.results.sealing import check_complete
+from adapter_probe.results.sealing import check_complete, read_study
 from adapter_probe.results.trial_files import study_identity
 
 from .ablation_study import Ablation
 from .study_base import DrawnStudy, StoredStudy
 
 if TYPE_CHECKING:
-    from .init_sweep import InitSweep
-    from .race_study import Race
-    from .rank_study import Ranks
-    from .strength_study import Strengths
-    from .tradeoff import Tradeoff
+    import pandas as pd
+
+    from adapter_probe import InitSweep, Race, Ranks, Strengths, Tradeoff
+
+KNOWN_BY = tuple(dict.fromkeys((*(kind.known_by for kind in RECORDS), *schema.SWEEP_TABLES)))
+"""The files by which a folder with results is known, unfinished ones included."""
 
 
 @checked
@@ -50,11 +40,12 @@ def load(folder: str | Path) -> Ablation | InitSweep | Tradeoff | Strengths | Ra
     Raises:
         ResultsError: the folder does not exist, contains no or several studies, or a table is damaged.
     """
-    folders = schema.find_results([folder])
+    folders = find_results([folder])
     if len(folders) > 1:
         names = ", ".join(str(path) for path in folders)
         raise ResultsError(f"{folder} contains {len(folders)} studies; give one of {names}")
-    return _read(folders[0])
+    study: Any = _read(folders[0])
+    return study  # type: ignore[no-any-return]
 
 
 def studies_of(given: Sequence[DrawnStudy | str | Path]) -> list[DrawnStudy]:
@@ -71,7 +62,7 @@ def studies_of(given: Sequence[DrawnStudy | str | Path]) -> list[DrawnStudy]:
         if isinstance(one, DrawnStudy):
             studies.append(one)
             continue
-        for folder in schema.find_results([one]):
+        for folder in find_results([one]):
             if folder.resolve() not in known:
                 known.add(folder.resolve())
                 studies.append(_read(folder))
@@ -94,88 +85,74 @@ def ablations_of(given: Sequence[Ablation | str | Path]) -> list[Ablation]:
     return found  # type: ignore[return-value]
 
 
-def _read(folder: Path) -> Ablation | InitSweep | Tradeoff | Strengths | Ranks | Race:
+def find_results(folders: Iterable[str | Path]) -> list[Path]:
+    """The results folders among `folders`; others are replaced by their subfolders with results.
+
+    For example, a checkpoint is replaced by the ablations inside it. Duplicates are dropped.
+
+    Raises:
+        ResultsError: a folder does not exist, or neither it nor a subfolder contains results.
+    """
+    found: dict[Path, Path] = {}
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            raise ResultsError(f"{folder}: no such folder; give results folders")
+        here = [folder] if holds_results(folder) else sorted(filter(holds_results, folder.iterdir()))
+        if not here:
+            raise ResultsError(
+                f"{folder} contains no results: none of {', '.join(KNOWN_BY)} is in it or in a subfolder"
+            )
+        for path in here:
+            found.setdefault(path.resolve(), path)
+    return list(found.values())
+
+
+def holds_results(folder: Path) -> bool:
+    """Whether the folder itself contains results."""
+    return any((folder / name).is_file() for name in KNOWN_BY)
+
+
+def _read(folder: Path) -> StoredStudy:
+    """The study in a results folder, as the class of its record declares its files."""
     check_complete(folder, dispensable=(schema.PREDICTIONS,))
-    if (folder / schema.RACE).is_file():
-        return _read_race(folder)
-    if (folder / schema.SPANS_CSV).is_file():
-        return _read_ablation(folder)
-    trials = _read_if_there(folder / schema.TRIALS_CSV, schema.TRIALS_COLUMNS)
-    if (path := folder / schema.SWEEP_CSV).is_file():
-        from .init_sweep import InitSweep
-
-        sweep = schema.read_table(path, schema.SWEEP_COLUMNS)
-        return InitSweep(SweepRecord(folder, sweep, trials, study_identity(path)))
-    if (path := folder / schema.TRADEOFF_CSV).is_file():
-        from .tradeoff import Tradeoff
-
-        table = schema.read_table(path, schema.TRADEOFF_COLUMNS)
-        aggregate = _read_if_there(folder / schema.AGGREGATE_CSV, schema.AGGREGATE_COLUMNS)
-        sizes = _read_sizes(folder / schema.SIZES_CSV)
-        costs = _read_if_there(folder / schema.COSTS_CSV, schema.COSTS_COLUMNS)
-        identity = study_identity(path)
-        return Tradeoff(TradeoffRecord(folder, table, aggregate, sizes, trials, identity, costs))
-    if (path := folder / schema.STRENGTHS_CSV).is_file():
-        from .strength_study import Strengths
-
-        strengths = schema.read_table(path, schema.STRENGTHS_COLUMNS)
-        summary = StrengthSummary.from_dict(schema.read_summary(folder), folder / schema.SUMMARY)
-        said = read_json(folder / schema.STUDY) if (folder / schema.STUDY).is_file() else {}
-        return Strengths(StrengthRecord(folder, strengths, summary, said))
-    if (path := folder / schema.RANKS_CSV).is_file():
-        from .rank_study import Ranks
-
-        ranks = schema.read_table(path, schema.RANKS_COLUMNS)
-        spectra = schema.read_table(folder / schema.SPECTRA_CSV, schema.SPECTRA_COLUMNS)
-        found = RankSummary.from_dict(schema.read_summary(folder), folder / schema.SUMMARY)
-        about = read_json(folder / schema.STUDY) if (folder / schema.STUDY).is_file() else {}
-        return Ranks(RankRecord(folder, ranks, spectra, found, about))
-    names = ", ".join((schema.SPANS_CSV, schema.SWEEP_CSV, schema.TRADEOFF_CSV))
-    raise ResultsError(f"{folder} contains nothing to draw: none of {names} is in it")
+    kind = next((kind for kind in RECORDS if (folder / kind.known_by).is_file()), None)
+    if kind is None:
+        names = ", ".join(kind.known_by for kind in RECORDS)
+        raise ResultsError(f"{folder} contains nothing to draw: none of {names} is in it")
+    read: dict[str, Any] = {}
+    hints = get_type_hints(kind)
+    files = sorted(kind.files().items(), key=lambda one: one[1]["file"] != kind.known_by)
+    for name, about in files:
+        path = folder / about["file"]
+        if path.name == schema.SPANS_CSV:
+            read[name] = read_spans(folder)
+        elif about["columns"] is None:
+            said = read_json(path) if path.name == kind.known_by else schema.read_summary(folder)
+            read[name] = hints[name].from_dict(said, path)
+        else:
+            missing = NoneType in get_args(hints[name]) and not path.is_file()
+            read[name] = None if missing else _table(path, about["columns"], about.get("others"))
+    record: Any = kind
+    if "created_with" in kind.__annotations__:
+        manifest = read_json(folder / schema.MANIFEST) if (folder / schema.MANIFEST).is_file() else {}
+        identity, versions = manifest.get("identity"), manifest.get("created_with")
+        read["identity"] = identity if isinstance(identity, dict) else {"folder": folder.resolve().name}
+        read["created_with"] = versions if isinstance(versions, dict) else {}
+    elif "trials" in read:
+        read["identity"] = study_identity(folder / kind.known_by)
+    else:
+        path = folder / schema.STUDY
+        read["identity"] = read_study(path) if path.is_file() else {}
+    if issubclass(kind, AblationRecord):
+        there = (folder / schema.PREDICTIONS).is_file()
+        return Ablation(record(folder=folder, **read), partial(load_ablation, folder) if there else None)
+    study: type[StoredStudy] = getattr(adapter_probe, kind.study)
+    return study(record(folder=folder, **read))
 
 
-def _read_race(folder: Path) -> Race:
-    from .race_study import Race
-
-    path = folder / schema.RACE
-    summary = RaceSummary.from_dict(read_json(path), path)
-    identity, versions = _manifest_of(folder)
-    return Race(RaceRecord(folder, read_spans(folder), summary, identity, versions))
-
-
-def _manifest_of(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The identity of a run and the versions that it was created with, as far as its folder says them."""
-    manifest = read_json(folder / schema.MANIFEST) if (folder / schema.MANIFEST).is_file() else {}
-    identity, versions = manifest.get("identity"), manifest.get("created_with")
-    identity = identity if isinstance(identity, dict) else {"folder": folder.resolve().name}
-    return identity, versions if isinstance(versions, dict) else {}
-
-
-def _read_ablation(folder: Path) -> Ablation:
-    identity, versions = _manifest_of(folder)
-    record = AblationRecord(
-        folder=folder,
-        spans=read_spans(folder),
-        layers=_read_if_there(folder / schema.LAYERS_CSV, schema.LAYERS_COLUMNS),
-        removable=_read_if_there(folder / schema.REMOVABLE_CSV, schema.REMOVABLE_COLUMNS),
-        summary=AblationSummary.from_dict(schema.read_summary(folder), folder / schema.SUMMARY),
-        identity=identity,
-        created_with=versions,
-        groups=_read_if_there(folder / schema.GROUPS_CSV, schema.GROUPS_COLUMNS),
-    )
-    there = (folder / schema.PREDICTIONS).is_file()
-    return Ablation(record, partial(load_ablation, folder) if there else None)
-
-
-def _read_if_there(path: Path, columns: Mapping[str, str]) -> pd.DataFrame | None:
-    return schema.read_table(path, columns) if path.is_file() else None
-
-
-def _read_sizes(path: Path) -> pd.DataFrame | None:
-    """The table of sizes, in which every column except the fixed ones is a task."""
-    if not path.is_file():
-        return None
-    tasks = [
-        name for name in schema.read_table(path, schema.SIZES_COLUMNS) if name not in schema.SIZES_COLUMNS
-    ]
-    return schema.read_table(path, {**schema.SIZES_COLUMNS, **dict.fromkeys(tasks, "number")})
+def _table(path: Path, columns: Mapping[str, str], others: str | None) -> pd.DataFrame:
+    """A table; `others` is the kind of the columns besides the fixed ones, such as one for each task."""
+    table = schema.read_table(path, columns)
+    if others is None:
+        return table
+    return schema.read_table(path, {**dict.fromkeys(table, others), **columns})

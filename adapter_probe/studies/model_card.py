@@ -106,12 +106,12 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     elif span_order(record.in_stacks[0].spans) is not None:
         part, how = "point", ""
     done = "are the only ones kept on" if said.study == "kept" else f"are {said.done}"
-    alt = f"Change of the {metric_name(said.metric)} for every {unit} whose adapters {done}"
+    alt = f"Change of the {metric_name(said.metric)} for every {unit} whose {record.parts} {done}"
     lines = [
-        f"## Which adapters the model needs: {escape_markdown(study_label(record))}",
+        f"## Which {record.parts} the model needs: {escape_markdown(study_label(record))}",
         "",
         f"{begin} on {examples_text(said.n_examples, said.metric)}. Each "
-        f"{part} of the figure is one {unit} whose adapters {done}, without "
+        f"{part} of the figure is one {unit} whose {record.parts} {done}, without "
         f"retraining{how}.",
         "",
         f"![{alt}]({picture})",

@@ -21,8 +21,8 @@ from adapter_probe.errors import DataError, ModelError, must_be, shown
 from adapter_probe.probe.texts import OpenModel
 from adapter_probe.spans import Span, as_span, in_model
 
+from .ablation_call import device_of, open_given
 from .checkpoint_arguments import Tokenizer
-from .model_in_memory import device_of, open_given
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -272,8 +272,12 @@ def open_model(
             raise ModelError(
                 "base and adapter belong to a checkpoint on disk; omit them with a model in memory"
             )
-        opened = open_given(checkpoint, tokenizer, device)
-        return Model(_open_nothing, OpenModel(opened, device_of(checkpoint)))
+
+        def refuse(other: str | Path) -> OpenModel:
+            raise ModelError(f"a model in memory has no other checkpoints; open {other} by itself")
+
+        opened = open_given(checkpoint, device, None, tokenizer)
+        return Model(refuse, OpenModel(opened, device_of(checkpoint)))
     where = choose_device(device)
     shared, place = SharedBase(where), None if base is None else str(base)
 
@@ -282,10 +286,6 @@ def open_model(
         return OpenModel(opened, where)
 
     return Model(open_on, choose_adapter(Path(checkpoint), adapter) if adapter is not None else checkpoint)
-
-
-def _open_nothing(checkpoint: str | Path) -> OpenModel:
-    raise ModelError(f"a model in memory has no other checkpoints; open {checkpoint} by itself")
 
 
 def _written(folder: Path) -> _Written:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe import metrics
+from adapter_probe.ablation_settings import LONGEST, AblationSettings, RaceOptions
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.deltas import of_stack, row_scores, section_of
+from adapter_probe.analysis.deltas import of_stack, removed_row, row_scores, section_of
+from adapter_probe.analysis.racing import WITHIN, order_of
 from adapter_probe.analysis.removable import (
     Basis,
     longest_removable,
@@ -28,23 +31,21 @@ from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.device import choose_device, use_threads
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
-from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
-from adapter_probe.probe.prune_writing import adapted_layers
+from adapter_probe.probe.prune import adapted_layers, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.progress import activity
 from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.schema import MANIFEST
 from adapter_probe.settings import as_points
 from adapter_probe.spans import Span, as_span
-from adapter_probe.wording import tolerance_text
+from adapter_probe.wording import switched_parts, tolerance_text
 
 from .ablation_study import Ablation
 from .checkpoint_arguments import Prune
 from .example_files import check_files
 from .load import ablations_of, load
-from .race_choice import chosen_in_race, race_for
-from .race_study import Race
-from .ranks import chosen_rank
+from .race import Race, race
+from .ranks import Ranks
 
 ChosenOn = Literal["half", "all", "race"]
 
@@ -72,6 +73,7 @@ class Pruning:
         strength: what the span's adapters were multiplied by; 0 if they were removed, ``by layer`` if every
             layer or module has its own strength.
         rank: how many directions they keep; None where they were not truncated.
+        parts: ``adapters`` or, of a fine-tuned model, ``changes``, of which the numbers of parameters are.
         warning: why the ablation that the span was chosen by is not informative, such as a model that is no
             better than guessing; None if it is informative.
     """
@@ -94,21 +96,33 @@ class Pruning:
     warning: str | None = None
     strength: float | str = 0.0
     rank: int | None = None
+    parts: str = "adapters"
 
 
 _MAY_DIFFER = frozenset(f"settings.{name}" for name in (*AblationSettings.choice_of_spans, "precision"))
 """Settings in which the ablation may differ from pruning: its choice of spans and its precision."""
+_FEWEST_HELD_OUT = 0.1  # of the examples: if a race leaves fewer, the span is measured on all of them
 
 
 @dataclass(frozen=True, eq=False)
 class _Choice:
-    """A span, what it was chosen on, and the examples (int ``[examples]``) held out to measure it on."""
+    """What becomes of a checkpoint, and how it was chosen.
+
+    Attributes:
+        span: the layers; None for all.
+        chosen_on, n_examples, warning: see `Pruning`.
+        measured: the examples held out to measure it on, int ``[examples]``; None for all.
+        rank: how many directions the adapters keep, 0 where they are not truncated.
+        study: the ablation that it was chosen by.
+    """
 
     span: Span | None
     chosen_on: ChosenOn | None = None
     n_examples: int | None = None
     measured: np.ndarray | None = None
     warning: str | None = None
+    rank: int = 0
+    study: Ablation | None = None
 
 
 @taking(Prune)
@@ -131,211 +145,65 @@ def prune(call: Prune) -> Pruning:
     use_threads(call.threads)
     checkpoint, out = choose_adapter(Path(call.checkpoint), call.adapter), Path(call.out)
     within = None if call.within is None else as_points("--within", call.within)
-    choice = _Choice(_as_span(call.span)) if call.span is not None else None
-    by_rank = None if call.ranks is None or within is None else chosen_rank(call.ranks, within)
-    if by_rank is not None or call.rank is not None:
-        choice = choice or _Choice(None)
-    rank = by_rank.rank if by_rank is not None else call.rank or 0
+    choice: _Choice | None = None
+    study: Ablation | Race | None = None
+    if call.span is not None:
+        choice = _Choice(_as_span(call.span), rank=call.rank or 0)
+    elif call.rank is not None or call.strengths_by_layer:
+        choice = _Choice(None, rank=call.rank or 0)
+    elif call.ranks is not None and within is not None:
+        choice = _by_ranks(call.ranks, within)
     files = tuple(map(str, as_tuple(call.data)))
     check_files(checkpoint, call.encoding, *files)
-    study: Ablation | Race | None = by_rank.study if by_rank is not None else None
-    if within is not None and study is None:
+    if choice is None:
         study = _chosen_by(call, checkpoint, files)
+    by: Ablation | Race | None = (
+        choice.study if choice is not None else study
+    )  # which the new checkpoint is measured like
+    asked: dict[str, Any] = vars(Prompting.of(call)) | vars(Generation.of(call))
+    if by is not None:
+        asked |= {"split": by.summary.split, "max_examples": by.summary.n_examples}
+        asked["metric"] = by.summary.metric
+        if isinstance(by, Ablation) and by.has_predictions:
+            asked["metric"], said = by.results.metric, by.results.settings.get("generation")
+            if said is not None and not asked["generate"]:
+                asked |= {**said, "until": tuple(said.get("until", ()))}
+    settings = AblationSettings(
+        strength=call.strength, strengths_by_layer=call.strengths_by_layer, sites=call.sites,
+        rank=choice.rank if choice is not None else 0,
+    )  # fmt: skip
     with activity(f"prune: opening {checkpoint}", call.progress):
+        base = None if call.base is None else str(call.base)
         arguments = AblationArguments(
-            str(checkpoint),
-            base=None if call.base is None else str(call.base),
-            data=files,
-            encoding=call.encoding,
-            label_names=as_tuple(call.label_names),
-            metric=_metric_of(study),
-            **_examples_of(study),
-            settings=AblationSettings(
-                strength=call.strength,
-                strengths_by_layer=call.strengths_by_layer,
-                sites=call.sites,
-                rank=rank,
-            ),
-            dequantise=call.dequantise,
-            **vars(Prompting.of(call)),
-            **vars(_generation_of(call, study)),
+            str(checkpoint), base=base, data=files, encoding=call.encoding, settings=settings,
+            label_names=as_tuple(call.label_names), dequantise=call.dequantise, **asked,
+        )  # fmt: skip
+        request = prepare_ablation(arguments, choose_device(call.device))
+    opened, rows = request.checkpoint, request.examples.rows
+    if not opened.description.task.files:  # the new checkpoint records the files instead
+        task = replace(
+            opened.description.task,
+            files={rows.name: tuple(map(with_absolute_paths, files))},
+            fingerprints={rows.name: rows.fingerprint},
         )
-        request = _remembering(prepare_ablation(arguments, choose_device(call.device)), files)
-    if call.strengths_by_layer:
-        choice = _Choice(None)
+        described = replace(opened.description, task=task)
+        request = replace(request, checkpoint=replace(opened, description=described))
+    if by is not None:
+        _refuse_other(request, by, checkpoint)
     if choice is None:
         assert study is not None
         assert within is not None
         with activity("prune: choosing the span", call.progress):
             if isinstance(study, Race):
-                choice = _choose_by_race(request, study, checkpoint, within)
+                choice = _by_race(study, within)
             else:
-                choice = _choose(request, study, checkpoint, within, call.basis)
-    if by_rank is not None:
-        _refuse_other(request, by_rank.study, checkpoint)
-        choice = _Choice(None, "half", by_rank.n_examples, by_rank.measured)
-    source = as_peft(checkpoint, None if call.base is None else str(call.base)).folder
+                choice = _by_ablation(request, study, checkpoint, within, call.basis)
+    source = as_peft(checkpoint, base).folder
     pruned = prune_checkpoint(request, source, choice.span, out, call.progress)
     with activity("prune: computing intervals and tests", call.progress):
-        return _measured(pruned, choice, out, rank)
-
-
-def _as_span(span: Span | tuple[int, int] | int | str) -> Span:
-    try:
-        if isinstance(span, str):  # 0-4, or 3 for a single layer, or encoder 0-4
-            stack, _, layers = span.rpartition(" ")
-            first, dash, last = layers.partition("-")
-            return Span(int(first), int(last if dash else first), stack)
-        return as_span(span)
-    except (TypeError, ValueError) as error:
-        raise ResultsError(
-            f"{must_be('--span', 'a first and a last layer, such as 0-4', span)}: {error}"
-        ) from None
-
-
-def _remembering(request: AblationRequest, data: Sequence[str]) -> AblationRequest:
-    """The request with its data files recorded in the checkpoint's description, if that records none."""
-    opened, rows = request.checkpoint, request.examples.rows
-    if opened.description.task.files:
-        return request
-    files = {rows.name: tuple(map(with_absolute_paths, data))}
-    task = replace(opened.description.task, files=files, fingerprints={rows.name: rows.fingerprint})
-    description = replace(opened.description, task=task)
-    return replace(request, checkpoint=replace(opened, description=description))
-
-
-def _chosen_by(call: Prune, checkpoint: Path, data: Sequence[str]) -> Ablation | Race:
-    """The study that the span is chosen by: an ablation or a race that is finished, or a race that runs now.
-
-    Raises:
-        ResultsError: the folder holds another study; see `race`.
-    """
-    if call.race:
-        return race_for(call, checkpoint, data)
-    given = call.chosen_by
-    if isinstance(given, Ablation | Race):
-        return given
-    study = load(given)
-    return study if isinstance(study, Ablation | Race) else ablations_of([given])[0]
-
-
-def _metric_of(study: Ablation | Race | None) -> str | None:
-    """The metric that the span was chosen by; None for that of the task."""
-    if study is None:
-        return None
-    if isinstance(study, Race):
-        return study.summary.metric
-    return study.results.metric if study.has_predictions else study.summary.metric
-
-
-def _generation_of(call: Prune, study: Ablation | Race | None) -> Generation:
-    """How texts are written: as the user says, or as in the ablation."""
-    asked = Generation.of(call)
-    if asked.generate or study is None or isinstance(study, Race) or not study.has_predictions:
-        return asked
-    said = study.results.settings.get("generation")
-    return asked if said is None else Generation(**{**said, "until": tuple(said.get("until", ()))})
-
-
-def _examples_of(study: Ablation | Race | None) -> dict[str, Any]:
-    """The split and the number of examples of the ablation, so that its span is measured on the same."""
-    if study is None:
-        return {}
-    return {"split": study.summary.split, "max_examples": study.summary.n_examples}
-
-
-def _choose(
-    request: AblationRequest, study: Ablation, checkpoint: Path, within: float, basis: Basis
-) -> _Choice:
-    """The longest span within the tolerance by an ablation.
-
-    Raises:
-        ResultsError: the ablation is of another checkpoint, has no intervals, or no span is within.
-    """
-    if section_of(study.identity, "settings").get("by") == "module":
-        raise ResultsError(
-            f"{study.folder} is a map of layers and modules, which does not say which modules can go "
-            "together; give --span FIRST-LAST with --sites NAMES"
-        )
-    _refuse_other(request, study, checkpoint)
-    if study.has_predictions:
-        chosen, measured = random_halves(study.results)
-        if not len(chosen):
-            raise ResultsError(
-                f"{study.folder} has too few examples to choose a span on half of them; give --span"
-            )
-        spans, n_examples = span_costs(study.results.of_examples(chosen), basis), len(chosen)
-    else:
-        spans, n_examples, measured = _table(study, checkpoint, basis), len(request.examples.labels), None
-    found = longest_removable(_with_adapters(spans, request), within, basis)
-    if found is None:
-        done = study.summary.done if study.summary.strength else "removed"
-        limit = tolerance_text(within, study.summary.metric)
-        judged = "by the estimate" if basis == "estimate" else "by the 95% interval"
-        raise ResultsError(
-            f"{study.folder}: no span can be {done} within {limit} {judged}, on the "
-            f"{n_examples:,} examples that the span is chosen on; give a larger --within"
-        )
-    span = Span(int(found["first"]), int(found["last"]), str(found.get("stack", "")))
-    warning = (study.summary.stacks or {}).get(span.stack, study.summary).warning
-    return _Choice(span, "half" if study.has_predictions else "all", n_examples, measured, warning)
-
-
-def _choose_by_race(request: AblationRequest, study: Race, checkpoint: Path, within: float) -> _Choice:
-    """The longest span within the tolerance by a race; see `chosen_in_race`."""
-    _refuse_other(request, study, checkpoint)
-    span, n, rest = chosen_in_race(study, within)
-    return _Choice(span, "all" if rest is None else "race", n, rest, study.summary.warning)
-
-
-def _refuse_other(request: AblationRequest, study: Ablation | Race, checkpoint: Path) -> None:
-    """Refuse an ablation of another checkpoint, base, data or settings.
-
-    Raises:
-        ResultsError: it is one.
-    """
-    if not study.identity:
-        raise ResultsError(
-            f"{study.folder} contains no {MANIFEST}, so the ablated checkpoint is unknown; give --span"
-        )
-    precision = section_of(study.identity, "settings").get("precision")  # which pruning does not choose
-    what = "a race" if isinstance(study, Race) else "an ablation"
-    refuse_changes(
-        {name: own for name, own in study.identity.items() if name != "race"},
-        {**request.identity, "code_schema": PREDICTIONS_VERSION.get(str(precision))},
-        f"{study.folder} is not {what} of {checkpoint} as it is now",
-        f"; run `adapter-probe ablate {checkpoint} --out FOLDER` and give that folder with --ablation, or "
-        "give --span",
-        apart=_MAY_DIFFER,
-    )
-
-
-def _with_adapters(spans: pd.DataFrame, request: AblationRequest) -> pd.DataFrame:
-    """The distinct spans without bare layers at their ends, in each stack of layers."""
-    adapted = adapted_layers(request)
-    if "stack" not in spans:
-        return spans_with_adapters(spans, adapted)
-    ends = np.cumsum([one.n_layers for one in request.model.stacks])[:-1]
-    parts = zip(request.model.stacks, np.split(adapted, ends))
-    return pd.concat(
-        [spans_with_adapters(of_stack(spans, one.name), own) for one, own in parts], ignore_index=True
-    )
-
-
-def _table(study: Ablation, checkpoint: Path, basis: Basis) -> pd.DataFrame:
-    if "ci_low_points" in study.spans:
-        return study.spans
-    if basis == "interval":
-        raise ResultsError(
-            f"{study.folder} has no intervals; run `adapter-probe ablate {checkpoint}` again, or give "
-            "--basis estimate"
-        )
-    return study.spans.assign(ci_low_points=np.nan)
-
-
-def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path, rank: int) -> Pruning:
-    results = pruned.results if choice.measured is None else pruned.results.of_examples(choice.measured)
-    row = ablation_tables(results).spans.iloc[0]
+        kept = choice.measured
+        results = pruned.results if kept is None else pruned.results.of_examples(kept)
+        row = ablation_tables(results).spans.iloc[0]
     before, after = row_scores(results).tolist()
     return Pruning(
         span=pruned.span,
@@ -355,5 +223,146 @@ def _measured(pruned: PruneMeasurement, choice: _Choice, out: Path, rank: int) -
         checkpoint=out,
         warning=choice.warning,
         strength=pruned.strength,
-        rank=rank or None,
+        rank=choice.rank or None,
+        parts=switched_parts(opened.description.method.name),
+    )
+
+
+def _as_span(span: Span | tuple[int, int] | int | str) -> Span:
+    try:
+        if isinstance(span, str):  # 0-4, or 3 for a single layer, or encoder 0-4
+            stack, _, layers = span.rpartition(" ")
+            first, dash, last = layers.partition("-")
+            return Span(int(first), int(last if dash else first), stack)
+        return as_span(span)
+    except (TypeError, ValueError) as error:
+        raise ResultsError(
+            f"{must_be('--span', 'a first and a last layer, such as 0-4', span)}: {error}"
+        ) from None
+
+
+def _chosen_by(call: Prune, checkpoint: Path, data: Sequence[str]) -> Ablation | Race:
+    """The study that the span is chosen by, which is finished, or a race that runs now."""
+    if call.race:
+        assert call.within is not None, "the arguments are checked"
+        return race(
+            checkpoint, goal=LONGEST, within=call.within, base=call.base, data=data, sites=call.sites,
+            strength=call.strength, label_names=call.label_names, encoding=call.encoding,
+            dequantise=call.dequantise, device=call.device, threads=call.threads, progress=call.progress,
+            **vars(RaceOptions.of(call)), **vars(Prompting.of(call)), **vars(Generation.of(call)),
+        )  # fmt: skip
+    given = call.chosen_by
+    if isinstance(given, Ablation | Race):
+        study = given
+    else:
+        found = load(given)
+        study = found if isinstance(found, Ablation | Race) else ablations_of([given])[0]
+    if isinstance(study, Ablation) and section_of(study.identity, "settings").get("by") == "module":
+        raise ResultsError(
+            f"{study.folder} is a map of layers and modules, which does not say which modules can go "
+            "together; give --span FIRST-LAST with --sites NAMES"
+        )
+    return study
+
+
+def _by_ablation(
+    request: AblationRequest, study: Ablation, checkpoint: Path, within: float, basis: Basis
+) -> _Choice:
+    """The longest span within the tolerance by an ablation."""
+    if study.has_predictions:
+        chosen, measured = random_halves(study.results)
+        if not len(chosen):
+            raise ResultsError(
+                f"{study.folder} has too few examples to choose a span on half of them; give --span"
+            )
+        spans, n_examples = span_costs(study.results.of_examples(chosen), basis), len(chosen)
+    else:
+        if "ci_low_points" not in study.spans and basis == "interval":
+            raise ResultsError(
+                f"{study.folder} has no intervals; run `adapter-probe ablate {checkpoint}` again, or give "
+                "--basis estimate"
+            )
+        spans = study.spans if "ci_low_points" in study.spans else study.spans.assign(ci_low_points=np.nan)
+        n_examples, measured = len(request.examples.labels), None
+    adapted, stacks = adapted_layers(request), request.model.stacks
+    if "stack" in spans:
+        parts = zip(stacks, np.split(adapted, np.cumsum([one.n_layers for one in stacks])[:-1]))
+        own = [spans_with_adapters(of_stack(spans, one.name), there) for one, there in parts]
+        spans = pd.concat(own, ignore_index=True)
+    else:
+        spans = spans_with_adapters(spans, adapted)
+    found = longest_removable(spans, within, basis)
+    if found is None:
+        done = study.summary.done if study.summary.strength else "removed"
+        limit = tolerance_text(within, study.summary.metric)
+        judged = "by the estimate" if basis == "estimate" else "by the 95% interval"
+        raise ResultsError(
+            f"{study.folder}: no span can be {done} within {limit} {judged}, on the "
+            f"{n_examples:,} examples that the span is chosen on; give a larger --within"
+        )
+    span = Span(int(found["first"]), int(found["last"]), str(found.get("stack", "")))
+    warning = (study.summary.stacks or {}).get(span.stack, study.summary).warning
+    return _Choice(span, "half" if study.has_predictions else "all", n_examples, measured, warning)
+
+
+def _by_race(study: Race, within: float) -> _Choice:
+    """The longest span whose drop is within the tolerance by the verdicts and bounds of a race."""
+    said, frame = study.summary, study.spans
+    sure = frame["bound_low_points"] >= -within
+    if within >= said.within_points:
+        sure |= frame["decision"] == WITHIN
+    found = longest_removable(frame[sure].assign(ci_low_points=0.0), float("inf"))
+    if found is None:
+        raise ResultsError(
+            f"{study.folder}: a race within {said.tolerance} was sure of no span that costs at most "
+            f"{tolerance_text(within, said.metric)}; give a larger --within"
+        )
+    span, n = Span(int(found["first"]), int(found["last"]), said.stack or ""), int(found["n_examples"])
+    rest = np.sort(order_of(said.n_examples, said.seed)[n:])
+    if len(rest) < _FEWEST_HELD_OUT * said.n_examples:
+        return _Choice(span, "all", n, None, said.warning)
+    return _Choice(span, "race", n, rest, said.warning)
+
+
+def _by_ranks(given: Ranks | str | Path, within: float) -> _Choice:
+    """The smallest rank of a study that costs at most `within` points on one half of the examples."""
+    study = given if isinstance(given, Ranks) else load(given)
+    if not isinstance(study, Ranks):
+        raise ResultsError(f"{given} contains no study of ranks; run `adapter-probe ranks` first")
+    for rank in sorted(set(study.table["rank"])):
+        place = study.folder / f"rank-{rank}"
+        part = load(place) if place.is_dir() else None
+        if not isinstance(part, Ablation):  # of all directions
+            continue
+        chosen, measured = random_halves(part.results)
+        if not len(chosen):
+            raise ResultsError(f"{study.folder} has too few examples to choose a rank on half of them")
+        half = part.results.of_examples(chosen)
+        before, after = row_scores(half)[[0, removed_row(half)]]
+        points = float(metrics.to_points(half.metric, after - before))
+        if math.isfinite(points) and points >= -within:
+            return _Choice(None, "half", len(chosen), measured, rank=int(rank), study=part)
+    limit = tolerance_text(within, study.summary.metric)
+    raise ResultsError(
+        f"{study.folder}: of the ranks that were tried, none costs at most {limit} on the half of the "
+        "examples that it is chosen on; give a larger --within, or run `adapter-probe ranks` with more "
+        "--ranks"
+    )
+
+
+def _refuse_other(request: AblationRequest, study: Ablation | Race, checkpoint: Path) -> None:
+    """Refuse an ablation of another checkpoint, base, data or settings."""
+    if not study.identity:
+        raise ResultsError(
+            f"{study.folder} contains no {MANIFEST}, so the ablated checkpoint is unknown; give --span"
+        )
+    precision = section_of(study.identity, "settings").get("precision")  # which pruning does not choose
+    what = "a race" if isinstance(study, Race) else "an ablation"
+    refuse_changes(
+        {name: own for name, own in study.identity.items() if name != "race"},
+        {**request.identity, "code_schema": PREDICTIONS_VERSION.get(str(precision))},
+        f"{study.folder} is not {what} of {checkpoint} as it is now",
+        f"; run `adapter-probe ablate {checkpoint} --out FOLDER` and give that folder with --ablation, or "
+        "give --span",
+        apart=_MAY_DIFFER,
     )

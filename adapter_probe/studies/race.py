@@ -1,16 +1,20 @@
-"""The function `race`, from its arguments to the tables in the results folder."""
+"""The race of spans: the function `race`, its result, `Race`, and the span that `prune` removes by one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from adapter_probe.ablation_settings import RaceSettings
 from adapter_probe.analysis.deltas import section_of
-from adapter_probe.analysis.race_tables import race_summary, race_table
+from adapter_probe.analysis.race_tables import RaceSummary, race_rows, race_summary, race_table
 from adapter_probe.analysis.study_records import RaceRecord
-from adapter_probe.argument_checks import taking
-from adapter_probe.progress import activity, print_message, progress_bar
+from adapter_probe.analysis.summary_text import plain_text
+from adapter_probe.argument_checks import checked, taking
+from adapter_probe.progress import activity, progress_bar
 from adapter_probe.reads import recorded
 from adapter_probe.records import to_record
 from adapter_probe.results import schema
@@ -18,13 +22,73 @@ from adapter_probe.results.ablation_files import write_spans
 from adapter_probe.results.atomic import write_json
 from adapter_probe.results.fingerprints import to_plain
 from adapter_probe.results.sealing import sealed
+from adapter_probe.settings import Style
 
+from .ablate import prepare, say_before
 from .ablation_call import asked_of, opened_for, record_reads, refuse_other_settings, reopen
 from .checkpoint_arguments import RunRace
-from .race_study import Race
+from .study_base import StoredStudy, axes_for
 
 if TYPE_CHECKING:
-    from adapter_probe.probe.racing import RaceRun
+    from matplotlib.axes import Axes
+
+_FEWEST_HELD_OUT = 0.1  # of the examples: if a race leaves fewer, the span is measured on all of them
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Race(StoredStudy):
+    """Verdicts on spans without all examples for all of them; what `adapter_probe.race` returns.
+
+    Attributes:
+        record: table, summary and identity of the race as plain data.
+    """
+
+    record: RaceRecord
+
+    @property
+    def spans(self) -> pd.DataFrame:
+        """One row per span, ``spans.csv``.
+
+        `first`, `last` and `n_layers`; `decision`: ``within`` or ``beyond`` the tolerance, ``assumed beyond``
+        (not tried, since a shorter span inside is not within), ``not needed``, ``undefined``, and of
+        ``least:K`` ``among the least`` or not; `n_examples`, how many examples the span was computed on;
+        `score` and `delta_points` on these alone; `bound_low_points` and `bound_high_points`, between which
+        `delta_points` on all examples lies: each of the two is right for all spans together with a
+        probability of at least 1 - `risk`. There are neither tests nor bootstrap intervals.
+        """
+        return self.record.spans
+
+    @property
+    def summary(self) -> RaceSummary:
+        """The answer, with what is certain about it and what it cost, ``race.json``."""
+        return self.record.summary
+
+    def facts(self) -> dict[str, Any]:
+        """See `StoredStudy.facts`."""
+        return to_record(self.summary)
+
+    @property
+    def identity(self) -> Mapping[str, object]:
+        """Everything that determines the numbers: checkpoint, base, data, settings and those of the race."""
+        return self.record.identity
+
+    @checked
+    def plot(self, ax: Axes | None = None, *, notes: bool = True, style: Style | None = None) -> Axes:
+        """Draw the verdict on every span, and how many examples it took.
+
+        Args:
+            ax: see `adapter_probe.Ablation.heatmap`.
+            notes: whether to print task, answer and certainty in the empty corner.
+            style: see `adapter_probe.Ablation.heatmap`.
+        """
+        from adapter_probe.figures.race import race
+
+        with axes_for(ax, style) as place:
+            return race(self.record, place, notes=notes)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The answer, its certainty and its cost, as pairs of text."""
+        return [(plain_text(name), plain_text(said)) for name, said in race_rows(self.summary)]
 
 
 @taking(RunRace)
@@ -49,39 +113,27 @@ def race(call: RunRace) -> Race:
         if found and section_of(found.identity, "race") == _asked(settings, found.summary.metric):
             return found
         refuse_other_settings([(arguments, folder)])
-        from adapter_probe.device import choose_device, use_threads
         from adapter_probe.probe.racing import RaceRun
-        from adapter_probe.probe.request import prepare_ablation
 
-        with activity(f"race: opening {arguments.checkpoint}", call.progress), recorded() as reads:
-            use_threads(call.threads)
-            request = prepare_ablation(arguments, choose_device(call.device), *(opened or ()))
+        with recorded() as reads:
+            request = prepare("race", call, arguments, opened)
         asked = _asked(settings, request.metric)
         with RaceRun(request, settings, asked, folder) as run:
-            remarks = [*request.checkpoint.notes, *request.remarks]
-            record = _run(run, remarks, call.progress)
+            say_before(run, [*request.checkpoint.notes, *request.remarks], call.progress)
+            with progress_bar("race", run.n_evaluations, "evaluations", 0, call.progress) as bar:
+                state = run.compute(bar.update)
+            with activity("race: computing bounds", call.progress):
+                table = race_table(state, run.intact)
+                summary = race_summary(state, run.intact, run.layer_share, run.about(), run.chance_score())
+                with sealed(folder, (schema.SPANS_CSV, schema.RACE)):
+                    write_spans(folder, table)
+                    write_json(folder / schema.RACE, to_record(summary))
         if opened is None:
             record_reads(arguments, reads, folder)
-    return Race(record, temporary)
+    record = RaceRecord(folder, table, summary, run.identity, run.created_with)
+    return Race(record, _temporary=temporary)
 
 
 def _asked(settings: RaceSettings, metric: str) -> Any:
     """What determines a race besides an ablation's identity."""
     return to_plain({**settings.to_json(), "metric": metric})
-
-
-def _run(run: RaceRun, remarks: Sequence[str], progress: bool) -> RaceRecord:
-    """Run a race to its end and write its tables."""
-    for remark in remarks:
-        print_message(remark, progress)
-    for damaged in run.damaged:
-        print_message(f"{damaged} is damaged or belongs to another run; computing it again", progress)
-    with progress_bar("race", run.n_evaluations, "evaluations", 0, progress) as bar:
-        state = run.compute(bar.update)
-    with activity("race: computing bounds", progress):
-        table = race_table(state, run.intact)
-        summary = race_summary(state, run.intact, run.layer_share, run.about(), run.chance_score())
-        with sealed(run.path, schema.RACE_FILES):
-            write_spans(run.path, table)
-            write_json(run.path / schema.RACE, to_record(summary))
-    return RaceRecord(run.path, table, summary, run.identity, run.created_with)

@@ -1,106 +1,160 @@
-"""The function `ranks`, from its arguments to the tables in the results folder."""
+"""Scores against the directions that adapters keep: the function `ranks` and its result, `Ranks`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
-
-from adapter_probe import metrics
-from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.deltas import removed_row, row_scores
-from adapter_probe.analysis.ranks import rank_summary, rank_table, spectra_table
-from adapter_probe.analysis.removable import random_halves
-from adapter_probe.analysis.strengths import joined
-from adapter_probe.analysis.study_records import RankRecord
-from adapter_probe.argument_checks import planned_by, taking
+from adapter_probe.analysis.summary_text import plain_text, score_text
+from adapter_probe.argument_checks import checked, planned_by, taking
 from adapter_probe.checkpoints.files import CONFIG, read_json_file
 from adapter_probe.errors import AdapterProbeError, ResultsError, must_be
-from adapter_probe.progress import activity
-from adapter_probe.records import to_record
-from adapter_probe.results import schema
-from adapter_probe.results.atomic import claim_folder, write_csv, write_json
-from adapter_probe.results.fingerprints import to_plain
-from adapter_probe.results.sealing import begin_study, sealed
-from adapter_probe.settings import as_points
-from adapter_probe.wording import tolerance_text
+from adapter_probe.settings import OutsideChoice, Style, as_points, fixed, setting
+from adapter_probe.wording import examples_text
 
-from .ablate import Parts, computed, finished, planned
-from .ablation_call import asked_of, opened_for
-from .ablation_study import Ablation
-from .checkpoint_arguments import RunRanks
-from .load import load
-from .rank_study import Ranks
+from .checkpoint_arguments import OnOneMachine, spans_of_degrees
+from .degrees import Degrees, DegreeStudy
+from .study_base import axes_for
 
 if TYPE_CHECKING:
-    from adapter_probe.probe.arguments import AblationArguments
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from adapter_probe.ablation_results import AblationResults
+    from adapter_probe.analysis.ranks import RankSummary
+    from adapter_probe.analysis.study_records import RankRecord
     from adapter_probe.probe.request import AblationRequest
 
+    from .ablation_call import Given
     from .cost_plan import AblationPlan
-    from .model_in_memory import Given
+    from .example_files import ExampleSource
 
-USUAL = "ranks"
-"""The results folder of a study with defaults, inside the checkpoint."""
 _UNKNOWN = 16  # the rank of adapters whose configuration names none
 
 
-@taking(RunRanks)
-def plan(call: RunRanks) -> AblationPlan:
-    """Estimate the time and memory of `ranks`, on a small batch; nothing is written.
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunRanks(OnOneMachine):
+    """The arguments of `adapter_probe.ranks`."""
 
-    Raises:
-        AdapterProbeError: see `ranks`.
+    ranks: Sequence[int] = setting(
+        (), "numbers of directions to keep; by default 1, 2, 4, ... below the rank of the adapters. All of "
+        "them, the adapter as it was trained, are always among them.", panel="Spans", least=1,
+    )  # fmt: skip
+    spans: str = spans_of_degrees("truncated")
+    within: float = setting(
+        1.0, "percentage points that the needed directions may cost.", panel="Spans", metavar="POINTS"
+    )
+    strength: float = fixed(0.0)
+    outside: OutsideChoice = fixed("finetuned")
+    against: ExampleSource = fixed(())
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ranks(DegreeStudy):
+    """Scores against the directions that adapters keep; what `adapter_probe.ranks` returns.
+
+    Attributes:
+        record: tables, summary and identity of the study as plain data.
     """
 
-    def parts_of(given: AblationArguments, folder: Path) -> tuple[AblationArguments, Parts]:
-        wanted = _ranks(call, None)
-        return _at(given, wanted[-1]), _parts(given, folder, wanted)
+    record: RankRecord
 
-    return planned(call, USUAL, parts_of)
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per rank and span, ``ranks.csv``.
 
+        `rank`, how many directions every tuned map keeps; `first`, `last`, `n_layers`, the span whose
+        adapters are truncated; `whole`, whether it is of all that the study truncates; `score` (a fraction,
+        in the metric's own units); `delta_points`, score minus that with all directions, in points, so that a
+        loss is negative, with its 95% paired bootstrap interval `ci_low_points`, `ci_high_points`; `energy`,
+        the share of the squared singular values of the span that is kept; `n_examples`.
+        """
+        return self.record.ranks
 
-@planned_by(plan)
-@taking(RunRanks)
-def ranks(call: RunRanks) -> Ranks:
-    """Score a model against the directions that its adapters keep: how large a rank is needed?
+    @property
+    def spectra(self) -> pd.DataFrame:
+        """The singular values of every tuned map, ``spectra.csv``.
 
-    What an adapter changes in a map is a matrix, whose largest singular values with their vectors are its
-    main directions. The adapters of all layers, and of every chosen span alone, keep so many of them, without
-    retraining. The fewest that are needed are chosen on one half of the examples and judged on the other.
+        `layer`, `module`, `expert` (0 of a map alone), `direction` (from 1), `value`.
+        """
+        return self.record.spectra
 
-    Every rank has a subfolder with its ablation, so that the same call resumes an interrupted study and
-    computes only the ranks that are added. ``ap.ranks.plan(...)`` with the same arguments estimates time and
-    memory.
+    @property
+    def effective_ranks(self) -> pd.DataFrame:
+        """The effective rank of every tuned map, by `layer` and `module`; of experts, the mean."""
+        from adapter_probe.analysis.ranks import effective_rank
 
-    Raises:
-        CheckpointError, ModelError: the checkpoint or its base cannot be opened, or its adapters have no
-            directions, or fewer than a rank.
-        DataError: the examples cannot be read, do not fit the task, or have changed since training.
-        ResultsError: a rank is not allowed, or the folder belongs to another study, is in use, or cannot be
-            written.
-    """
-    within = as_points("--within", call.within)
-    with opened_for(call) as (call, opened, temporary):
-        wanted = _ranks(call, opened)
-        ((arguments, folder),) = asked_of(call, USUAL, opened)
-        parts = _parts(arguments, folder, wanted)
-        with claim_folder(folder):
-            spectra = _spectra_of(folder)
-            found = None if opened is not None or spectra is None else finished(USUAL, call, [parts])
-            if found is None:
-                request, found = computed(USUAL, call, opened, _at(arguments, wanted[-1]), [parts])
-                spectra = _measured(request)
-            assert spectra is not None, "it is measured where it is not read"
-            results = {float(rank): one.results for rank, one in zip(wanted, found[0])}
-            with activity("ranks: computing intervals", call.progress):
-                record = _write(folder, results, spectra, within)
-    return Ranks(record, temporary)
+        groups = self.spectra.groupby(["layer", "module", "expert"], sort=False)["value"]
+        found = groups.apply(lambda values: effective_rank(values.to_numpy(float)))
+        return found.groupby(["layer", "module"], sort=False).mean().rename("effective_rank").reset_index()
+
+    @property
+    def summary(self) -> RankSummary:
+        """How many directions are needed, ``summary.json``."""
+        return self.record.summary
+
+    @checked
+    def plot(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
+        """Draw the score against the kept directions.
+
+        Args:
+            ax: see `adapter_probe.Ablation.heatmap`.
+            style: see `adapter_probe.Ablation.heatmap`.
+        """
+        from adapter_probe.figures.strengths import strengths
+
+        with axes_for(ax, style) as place:
+            return strengths(self.record, place)
+
+    @checked
+    def plot_spectra(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
+        """Draw the singular values of every layer's change.
+
+        Args:
+            ax: see `adapter_probe.Ablation.heatmap`.
+            style: see `adapter_probe.Ablation.heatmap`.
+        """
+        from adapter_probe.figures.strengths import spectra
+
+        with axes_for(ax, style) as place:
+            return spectra(self.record, place)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The answer, and the score with so many directions in all layers, as pairs of text."""
+        said = self.summary
+        about = f"{said.task}, {said.data}, {examples_text(said.n_examples, said.metric)}, {said.metric}"
+        whole = self.table[self.table["whole"]].sort_values("rank")
+        scores = {
+            f"rank {row.rank}": f"{score_text(row.score, said.metric)}, {100 * row.energy:.0f}% of the energy"
+            for row in whole.itertuples(index=False)
+        }
+        return [
+            ("directions needed", plain_text(said.verdict)),
+            ("task", about),
+            ("effective rank", f"{said.effective:.1f} of {said.largest}, the mean of the tuned maps"),
+            *scores.items(),
+        ]
+
+    @checked
+    def recipe(self, out: str | Path, *, checkpoint: str | Path | None = None) -> Path:
+        """Write PEFT's configuration of a next LoRA with the needed directions, and the evidence.
+
+        Every map gets at most as many as `summary.needed`, and keeps its scale.
+
+        Args:
+            out: the folder, which gets ``adapter_config.json`` and ``README.md``.
+            checkpoint: the LoRA of the study; by default the folder above the results.
+
+        Raises:
+            ResultsError: the checkpoint is no LoRA of PEFT, or the folder cannot be written.
+        """
+        from .recipe import write_rank_recipe
+
+        return write_rank_recipe(self.record, out, checkpoint)
 
 
 def _ranks(call: RunRanks, opened: Given | None) -> list[int]:
@@ -123,25 +177,11 @@ def _ranks(call: RunRanks, opened: Given | None) -> list[int]:
     return [2**n for n in range(max(1, own - 1).bit_length())]
 
 
-def _at(arguments: AblationArguments, rank: int) -> AblationArguments:
-    return replace(arguments, settings=replace(arguments.settings, rank=rank))
-
-
-def _parts(arguments: AblationArguments, folder: Path, wanted: Sequence[int]) -> Parts:
-    """The ablation of every rank, with its folder."""
-    return [(_at(arguments, rank), folder / f"rank-{rank}") for rank in wanted]
-
-
-def _spectra_of(folder: Path) -> pd.DataFrame | None:
-    """The singular values of a finished study."""
-    with suppress(ResultsError):
-        study = load(folder) if (folder / schema.RANKS_CSV).is_file() else None
-        return study.spectra if isinstance(study, Ranks) else None
-    return None
-
-
 def _measured(request: AblationRequest) -> pd.DataFrame:
     """The singular values of an open checkpoint's adapters."""
+    import numpy as np
+
+    from adapter_probe.analysis.ranks import spectra_table
     from adapter_probe.replay.directions import directions
 
     found, seen, place = [], set(), 0
@@ -159,72 +199,59 @@ def _measured(request: AblationRequest) -> pd.DataFrame:
     return spectra_table(found)
 
 
-def _write(
-    folder: Path, results: Mapping[float, AblationResults], spectra: pd.DataFrame, within: float
+def _record(
+    folder: Path,
+    study: dict[str, Any],
+    results: Mapping[float, AblationResults],
+    request: AblationRequest | None,
+    previous: Ranks,
+    within: float,
 ) -> RankRecord:
-    """Write the study into its folder.
+    from adapter_probe.analysis.ranks import rank_summary, rank_table
+    from adapter_probe.analysis.strengths import joined
+    from adapter_probe.analysis.study_records import RankRecord
 
-    Raises:
-        ResultsError: the folder holds another study.
-    """
-    identity: dict[str, Any] = {**next(iter(results.values())).identity}
-    identity["settings"] = {k: v for k, v in identity["settings"].items() if k != "rank"}
-    study: dict[str, Any] = {"schema": 1, "study": "ranks", "identity": to_plain(identity)}
-    begin_study(folder, study)
+    spectra = previous.spectra if request is None else _measured(request)
     largest = int(spectra["direction"].max())
-    below = {rank: one for rank, one in results.items() if rank < largest} or dict(results)
-    whole, variants = joined(below)
+    whole, variants = joined({rank: one for rank, one in results.items() if rank < largest} or results)
     table = rank_table(whole, variants, spectra, largest)
-    summary = rank_summary(whole, variants, spectra, largest, within)
-    with sealed(folder, schema.RANK_FILES):
-        write_csv(folder / schema.RANKS_CSV, table)
-        write_csv(folder / schema.SPECTRA_CSV, spectra)
-        write_json(folder / schema.SUMMARY, to_record(summary))
-    return RankRecord(folder, table, spectra, summary, study)
+    return RankRecord(folder, table, spectra, rank_summary(whole, variants, spectra, largest, within), study)
 
 
-@dataclass(frozen=True, eq=False)
-class ChosenRank:
-    """A rank that was chosen on one half of the examples.
-
-    Attributes:
-        rank: it.
-        study: the ablation with it.
-        n_examples: on how many examples it was chosen.
-        measured: int ``[examples]``, the others.
-    """
-
-    rank: int
-    study: Ablation
-    n_examples: int
-    measured: np.ndarray
+def _degrees(call: RunRanks) -> Degrees:
+    record = partial(_record, within=as_points("--within", call.within))
+    return Degrees("rank", "ranks", "ranks", _ranks, lambda ranks: ranks[-1], record)
 
 
-def chosen_rank(given: Ranks | str | Path, within: float) -> ChosenRank:
-    """The smallest rank of a study that costs at most `within` points on one half of the examples.
+@taking(RunRanks)
+def plan(call: RunRanks) -> AblationPlan:
+    """Estimate the time and memory of `ranks`, on a small batch; nothing is written.
 
     Raises:
-        ResultsError: it is no study of ranks, has too few examples, or none costs so little.
+        AdapterProbeError: see `ranks`.
     """
-    study = given if isinstance(given, Ranks) else load(given)
-    if not isinstance(study, Ranks):
-        raise ResultsError(f"{given} contains no study of ranks; run `adapter-probe ranks` first")
-    for rank in sorted(set(study.table["rank"])):
-        place = study.folder / f"rank-{rank}"
-        part = load(place) if place.is_dir() else None
-        if not isinstance(part, Ablation):  # of all directions
-            continue
-        chosen, measured = random_halves(part.results)
-        if not len(chosen):
-            raise ResultsError(f"{study.folder} has too few examples to choose a rank on half of them")
-        half = part.results.of_examples(chosen)
-        before, after = row_scores(half)[[0, removed_row(half)]]
-        points = float(metrics.to_points(half.metric, after - before))
-        if math.isfinite(points) and points >= -within:
-            return ChosenRank(int(rank), part, len(chosen), measured)
-    limit = tolerance_text(within, study.summary.metric)
-    raise ResultsError(
-        f"{study.folder}: of the ranks that were tried, none costs at most {limit} on the half of the "
-        "examples that it is chosen on; give a larger --within, or run `adapter-probe ranks` with more "
-        "--ranks"
-    )
+    return _degrees(call).plan(call)
+
+
+@planned_by(plan)
+@taking(RunRanks)
+def ranks(call: RunRanks) -> Ranks:
+    """Score a model against the directions that its adapters keep: how large a rank is needed?
+
+    What an adapter changes in a map is a matrix, whose largest singular values with their vectors are its
+    main directions. The adapters of all layers, and of every chosen span alone, keep so many of them, without
+    retraining. The fewest that are needed are chosen on one half of the examples and judged on the other.
+
+    Every rank has a subfolder with its ablation, so that the same call resumes an interrupted study and
+    computes only the ranks that are added. ``ap.ranks.plan(...)`` with the same arguments estimates time and
+    memory.
+
+    Raises:
+        CheckpointError, ModelError: the checkpoint or its base cannot be opened, or its adapters have no
+            directions, or fewer than a rank.
+        DataError: the examples cannot be read, do not fit the task, or have changed since training.
+        ResultsError: a rank is not allowed, or the folder belongs to another study, is in use, or cannot be
+            written.
+    """
+    (record,), temporary = _degrees(call).run(call)
+    return Ranks(record, _temporary=temporary)

@@ -13,8 +13,9 @@ from safetensors import safe_open
 
 from adapter_probe.analysis.peft_settings import (
     kept_layers,
+    of_layers,
+    of_rank,
     pattern_of,
-    ranks_by_share,
     shares_by_layer,
     studied_lora,
 )
@@ -81,11 +82,13 @@ def write_recipe(
     checkpoint: str | Path | None,
 ) -> Recipe:
     """Write the recipe of a study; see `Ablation.recipe`."""
-    _refuse_scaled(study)
-    found = Path(study.folder.resolve().parent if checkpoint is None else checkpoint)
-    if not (found / CONFIG).is_file():
-        raise ResultsError(f"{found} contains no {CONFIG}; give the checkpoint of the study with checkpoint=")
-    config, studied = read_json_file(found / CONFIG), studied_lora(results)
+    if study.summary.strength:  # it does not say what is missed without the adapters
+        raise ResultsError(
+            f"{study.folder} has adapters {study.summary.done}, which does not tell what a layer is needed "
+            "for; give an ablation without --strength"
+        )
+    found, config = _configuration(study.folder, checkpoint)
+    studied = studied_lora(results)
     if config.get("peft_type") != "LORA" or studied is None:
         raise ResultsError(
             f"{study.folder}: a recipe needs an ablation of whole layers of a LoRA of PEFT, in one stack of "
@@ -97,87 +100,81 @@ def write_recipe(
             f"{study.folder}: no recipe can be derived from this study. {study.summary.warning}"
         )
     _, adapted, ranked = studied
-    span = _needless(study, within) if keep == "needed" else None
-    if isinstance(keep, int):
+    span = None
+    if keep == "needed":
+        within = as_points("within", within)
+        held = np.array([bool(n) for n in study.summary.layer_parameters or ()])
+        span = longest_removable(spans_with_adapters(study.spans, held), within)
+        if span is None:
+            limit = tolerance_text(within, study.summary.metric)
+            raise ResultsError(f"{study.folder}: every span costs more than {limit}; give a larger within")
+        layers = kept_layers(adapted, Span(int(span["first"]), int(span["last"])))
+        if not layers:
+            raise ResultsError(f"{study.folder}: no layer would keep an adapter; give a smaller within")
+    elif isinstance(keep, int):
         if not 1 <= keep <= len(adapted):
             raise ResultsError(must_be("keep", f"from 1 to {len(adapted)} layers", keep))
         every = _shares(study, adapted, ranked)
         layers = sorted(sorted(every, key=lambda layer: -every[layer])[:keep])
+    elif isinstance(keep, str):
+        if keep != "all":
+            raise ResultsError(must_be("keep", "all, needed, how many layers, or a list of layers", keep))
+        layers = list(adapted)
     else:
-        layers = _layers(adapted, keep, span, study.folder)
+        if not keep or not set(keep) <= set(adapted):
+            raise ResultsError(must_be("keep", f"layers out of {', '.join(map(str, adapted))}", list(keep)))
+        layers = sorted(set(keep))
     shares = _shares(study, layers, ranked) if isinstance(keep, int) or rank is not None else None
     if rank is not None or layers != list(adapted):
         _refuse_numbered(found)
-    changed = _configured(found / CONFIG, config, layers, adapted, rank, shares)
-    folder = make_folder(Path(out))
-    if (folder / CONFIG).exists() and folder.resolve() == found.resolve():
-        raise ResultsError(f"{out} is the checkpoint itself; give another folder for the recipe")
-    write_json(folder / CONFIG, changed)
+    changed = of_layers(found / CONFIG, config, layers, adapted, rank, shares)
     by_layer = (changed["rank_pattern"].get(pattern_of(layer), changed["r"]) for layer in layers)
     ranks = () if config.get("rank_pattern") else tuple(by_layer)
     removed = None if span is None else Span(int(span["first"]), int(span["last"]))
-    recipe = Recipe(folder, tuple(layers), ranks, removed)
-    n_adapted = len(adapted)
-    write_text(folder / CARD, _card(study, found, config, recipe, span, within, shares, rank, n_adapted))
+    recipe = Recipe(Path(out), tuple(layers), ranks, removed)
+    _write(out, found, changed, _card(study, found, config, recipe, span, within, shares, rank, len(adapted)))
     return recipe
 
 
 def write_rank_recipe(study: RankRecord, out: str | Path, checkpoint: str | Path | None) -> Path:
     """Write the recipe of a study of ranks; see `Ranks.recipe`."""
-    said, found = study.summary, Path(study.folder.resolve().parent if checkpoint is None else checkpoint)
-    if not (found / CONFIG).is_file():
-        raise ResultsError(f"{found} contains no {CONFIG}; give the checkpoint of the study with checkpoint=")
-    config = read_json_file(found / CONFIG)
+    said, (found, config) = study.summary, _configuration(study.folder, checkpoint)
     if config.get("peft_type") != "LORA":
         raise ResultsError(f"{found}: a recipe of ranks needs a LoRA of PEFT, not {config.get('peft_type')}")
-    ranks, alphas = (dict(config.get(name) or {}) for name in ("rank_pattern", "alpha_pattern"))
-    r, alpha = config.get("r", 8), config.get("lora_alpha", 8)
-
-    def scaled(old_alpha: float, old: int) -> float:
-        share = min(old, said.needed) / old
-        found = round(old_alpha * (math.sqrt(share) if config.get("use_rslora") else share), 9)
-        return int(found) if found == int(found) else found
-
-    changed = {
-        **config, "inference_mode": False, "r": min(r, said.needed), "lora_alpha": scaled(alpha, r),
-        "rank_pattern": {
-            name: min(one, said.needed)
-            for name, one in ranks.items()
-            if min(one, said.needed) != min(r, said.needed)
-        },
-        "alpha_pattern": {
-            name: scaled(alphas.get(name, alpha), ranks.get(name, r)) for name in {**ranks, **alphas}
-        },
-    }  # fmt: skip
-    folder = make_folder(Path(out))
-    if folder.resolve() == found.resolve():
-        raise ResultsError(f"{out} is the checkpoint itself; give another folder for the recipe")
-    write_json(folder / CONFIG, changed)
+    needed = said.needed
     rows = study.ranks[study.ranks["whole"]].sort_values("rank")
     lines = [
         f"| {row.rank} | {drop_text(-row.delta_points, said.metric)} | {100 * row.energy:.0f}% |"
         for row in rows.itertuples(index=False)
     ]
     card = [
-        f"# A LoRA of rank {said.needed} in place of {said.largest}", "",
+        f"# A LoRA of rank {needed} in place of {said.largest}", "",
         f"{metric_name(said.metric)} on {said.data}, {examples_text(said.n_examples, said.metric)}. "
         f"Directions needed: {said.verdict}.", "",
         "| directions kept | against all | share of the energy |", "| --- | --- | --- |", *lines, "",
         "Nothing has been trained with this configuration. The study cuts down a LoRA that was trained with "
         "more directions. Whether one that is trained with so few does as well is not known before it is "
-        "trained and evaluated.",
+        "trained and evaluated.", "",
     ]  # fmt: skip
-    write_text(folder / CARD, "\n".join(card) + "\n")
-    return folder
+    _write(out, found, of_rank(config, needed), "\n".join(card))
+    return Path(out)
 
 
-def _refuse_scaled(study: AblationRecord) -> None:
-    """Refuse an ablation whose adapters were scaled: it does not say what is missed without them."""
-    if study.summary.strength:
-        raise ResultsError(
-            f"{study.folder} has adapters {study.summary.done}, which does not tell what a layer is needed "
-            "for; give an ablation without --strength"
-        )
+def _configuration(results: Path, checkpoint: str | Path | None) -> tuple[Path, dict[str, Any]]:
+    """The checkpoint of a study, by default the folder around its results, and PEFT's configuration in it."""
+    found = Path(results.resolve().parent if checkpoint is None else checkpoint)
+    if not (found / CONFIG).is_file():
+        raise ResultsError(f"{found} contains no {CONFIG}; give the checkpoint of the study with checkpoint=")
+    return found, read_json_file(found / CONFIG)
+
+
+def _write(out: str | Path, checkpoint: Path, config: Mapping[str, Any], card: str) -> None:
+    """Write a recipe, but not over the configuration of its checkpoint."""
+    folder = make_folder(Path(out))
+    if folder.resolve() == checkpoint.resolve():
+        raise ResultsError(f"{out} is the checkpoint itself; give another folder for the recipe")
+    write_json(folder / CONFIG, config)
+    write_text(folder / CARD, card)
 
 
 def _refuse_numbered(checkpoint: Path) -> None:
@@ -195,35 +192,6 @@ def _refuse_numbered(checkpoint: Path) -> None:
         )
 
 
-def _needless(study: AblationRecord, within: float) -> pd.Series:
-    """The longest span that costs at most `within` points."""
-    within = as_points("within", within)
-    adapted = [bool(n) for n in study.summary.layer_parameters or ()]
-    found = longest_removable(spans_with_adapters(study.spans, np.array(adapted)), within)
-    if found is None:
-        limit = tolerance_text(within, study.summary.metric)
-        raise ResultsError(f"{study.folder}: every span costs more than {limit}; give a larger within")
-    return found
-
-
-def _layers(
-    adapted: Sequence[int], keep: Keep | Sequence[int], span: pd.Series | None, folder: Path
-) -> list[int]:
-    """The layers that get adapters."""
-    if span is not None:
-        kept = kept_layers(adapted, Span(int(span["first"]), int(span["last"])))
-        if not kept:
-            raise ResultsError(f"{folder}: no layer would keep an adapter; give a smaller within")
-        return kept
-    if isinstance(keep, str):
-        if keep != "all":
-            raise ResultsError(must_be("keep", "all, needed, how many layers, or a list of layers", keep))
-        return list(adapted)
-    if not keep or not set(keep) <= set(adapted):
-        raise ResultsError(must_be("keep", f"layers out of {', '.join(map(str, adapted))}", list(keep)))
-    return sorted(set(keep))
-
-
 def _shares(study: AblationRecord, layers: Sequence[int], ranked: Sequence[int]) -> dict[int, float]:
     """Each kept layer's share of the drop, in points."""
     table = study.layers
@@ -234,43 +202,6 @@ def _shares(study: AblationRecord, layers: Sequence[int], ranked: Sequence[int])
             "layers with adapters; ablate with --spans all, or omit rank"
         )
     return found
-
-
-def _configured(
-    path: Path,
-    config: Mapping[str, Any],
-    layers: Sequence[int],
-    adapted: Sequence[int],
-    rank: int | None,
-    shares: Mapping[int, float] | None,
-) -> dict[str, Any]:
-    """PEFT's configuration with the layers and ranks; every layer keeps its scale."""
-    changed = {**config, "inference_mode": False}
-    changed |= {name: dict(config.get(name) or {}) for name in ("rank_pattern", "alpha_pattern")}
-    if list(layers) != list(adapted):
-        if not isinstance(config.get("target_modules"), list):
-            raise ResultsError(
-                f"{path}: PEFT allows layers_to_transform only with a list of target_modules, and no pattern"
-            )
-        changed["layers_to_transform"] = list(layers)
-    if rank is None or shares is None:
-        return changed
-    if rank < 1:
-        raise ResultsError(must_be("rank", "at least 1", rank))
-    if changed["rank_pattern"] or changed["alpha_pattern"]:
-        raise ResultsError(f"{path} has a rank_pattern or alpha_pattern of its own; omit rank")
-    ranks = ranks_by_share([shares[layer] for layer in layers], rank)
-
-    def alpha(own: int) -> float:
-        """The alpha with which a rank is scaled as in the trained LoRA: alpha / r, or alpha / sqrt(r)."""
-        ratio = own / config["r"]
-        value = config["lora_alpha"] * (math.sqrt(ratio) if config.get("use_rslora") else ratio)
-        return int(value) if float(value).is_integer() else value
-
-    changed |= {"r": rank, "lora_alpha": alpha(rank)}
-    changed["rank_pattern"] = {pattern_of(n): own for n, own in zip(layers, ranks) if own != rank}
-    changed["alpha_pattern"] = {pattern_of(n): alpha(own) for n, own in zip(layers, ranks) if own != rank}
-    return changed
 
 
 def _card(

@@ -6,7 +6,7 @@ The texts are found again and verified by their fingerprint. Never imports torch
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,10 +41,7 @@ from .ablation_study import Ablation
 from .comparison import Average, Comparison, average, compare
 from .figure_arguments import Report
 from .load import studies_of
-from .race_study import Race
-from .rank_study import Ranks
-from .strength_study import Strengths
-from .study_base import DrawnStudy
+from .study_base import DrawnStudy, StoredStudy
 from .sweep_trials import Sweep
 
 
@@ -76,7 +73,7 @@ def report(call: Report) -> ReportPage:
     given, files = [Path(c) for c in as_tuple(call.checkpoints)], [Path(f) for f in as_tuple(call.data)]
     studies: list[DrawnStudy] = studies_of(as_tuple(call.folders))
     for study in studies:
-        if not isinstance(study, (Ablation, Average, Comparison, Sweep, Strengths, Ranks, Race)):
+        if not isinstance(study, (StoredStudy, Average, Comparison)):
             raise ResultsError(
                 "a report describes ablations, their averages and comparisons, races, studies of strengths "
                 f"and ranks, and sweeps, not {type(study).__name__}"
@@ -101,22 +98,18 @@ def report(call: Report) -> ReportPage:
             n_texts += len(part.texts.texts) if part.texts else 0
         elif isinstance(study, (Average, Comparison)):
             parts.append(study.record)
-    of_curves = (study.record for study in studies if isinstance(study, (Sweep, Strengths, Ranks, Race)))
-    curves = [*maps, *of_curves]
+    of_checkpoints = [study for study in studies if isinstance(study, StoredStudy)]
+    curves = [*maps, *(study.record for study in of_checkpoints if not isinstance(study, Ablation))]
     out = Path(call.out or ("report-space" if call.space else "report.html"))
     if call.space:
-        of_checkpoints = [study for study in studies if isinstance(study, (Ablation, Strengths, Ranks, Race))]
-        _write_space(out, [study.folder.resolve().parent.name for study in of_checkpoints])
+        folders = [study.folder.resolve() for study in of_checkpoints if not isinstance(study, Sweep)]
+        _write_space(out, [folder.parent.name for folder in folders])
         out /= "index.html"
     return ReportPage(write_report(out, parts, curves, tolerance=tolerance), n_texts)
 
 
 def _write_space(folder: Path, names: Sequence[str]) -> None:
-    """Write the README.md by which the Hugging Face Hub serves a folder as a static Space.
-
-    Raises:
-        ResultsError: there is a README.md that is not of a static Space, or it cannot be written.
-    """
+    """Write the README.md by which the Hugging Face Hub serves a folder as a static Space."""
     path, title = make_folder(folder) / "README.md", " and ".join(dict.fromkeys(names)) or "Adapters"
     if path.is_file() and "sdk: static" not in path.read_text(encoding="utf-8", errors="replace"):
         raise ResultsError(
@@ -141,11 +134,7 @@ def _delta_of(study: Ablation) -> str | None:
 
 
 def _refuse_strangers(checkpoints: Sequence[Path], ablations: Sequence[Ablation]) -> None:
-    """Refuse checkpoints that do not belong to any of the ablations.
-
-    Raises:
-        ResultsError: a checkpoint belongs to none.
-    """
+    """Refuse checkpoints that do not belong to any of the ablations."""
     deltas = {_delta_of(study) for study in ablations}
     for folder in checkpoints:
         described = _description(folder)
@@ -176,8 +165,14 @@ def _completed(
     results = study.results if study.has_predictions else None
     folder = _checkpoint_of(study, checkpoints)
     described = None if folder is None else _description(folder)
-    if folder is not None and described is not None:
-        _refuse_changed(study, folder, described)
+    if described is not None:
+        old, new = {}, {}
+        for section, facts in checkpoint_identity(described).items():
+            then = section_of(study.identity, section)
+            shared = [name for name, value in facts.items() if value and then.get(name)]  # others are unknown
+            old[section] = {name: then[name] for name in shared}
+            new[section] = {name: facts[name] for name in shared}
+        refuse_changes(old, new, f"{folder} has changed since {study.folder} was made")
     if not with_texts:
         return ReportedAblation(study.record, results, described)
     if results is None:
@@ -186,21 +181,6 @@ def _completed(
         )
     texts = texts_of(study.folder, results, described, folder, data, encoding)
     return ReportedAblation(study.record, results, described, texts)
-
-
-def _refuse_changed(study: Ablation, folder: Path, described: dict[str, Any]) -> None:
-    """Refuse a checkpoint whose method or base differs from the ablation's; unknown fields are ignored.
-
-    Raises:
-        ResultsError: the checkpoint has changed.
-    """
-    old, new = {}, {}
-    for section, facts in checkpoint_identity(described).items():
-        then = section_of(study.identity, section)
-        shared = {name for name, value in facts.items() if value and then.get(name)}
-        old[section] = {name: then[name] for name in shared}
-        new[section] = {name: facts[name] for name in shared}
-    refuse_changes(old, new, f"{folder} has changed since {study.folder} was made")
 
 
 def _checkpoint_of(study: Ablation, checkpoints: Sequence[Path]) -> Path | None:
@@ -248,18 +228,33 @@ def texts_of(
     asked = read_note(folder, MADE_FROM).get("asked") or {}
     noted = [Path(str(entry)) for entry in asked.get("data") or () if not is_task(str(entry))]
     files = list(data) or [path for path in noted if path.is_file()]
+    paths = tuple(str(path.resolve()) for path in files)
     given = encoding if data else str(asked.get("encoding", "utf-8"))
-    task = None if described is None else described.get("task")
-    wanted = results.identity.get("data", {}).get("fingerprint")
-    tried = False
-    for found in _candidates(results, files, given, task, str((checkpoint or folder) / DESCRIPTION), choices):
+    split, n_examples = str(results.settings.get("split", "validation")), results.n_examples
+    candidates: Iterable[tuple[str, ExampleTexts]] = ()
+    if writes and paths:
+        prompts = prompts_of(None, read_tables(paths, given), split, Generation(generate=True), n_examples)
+        truths = tuple(" / ".join(row.choices) for row in prompts.rows)
+        texts = ExampleTexts(tuple(row.context for row in prompts.rows), truths=truths)
+        candidates = [(prompts.fingerprint, texts)]
+    elif choices and paths:
+        rows = load_requests(None, paths, split, n_examples, given)
+        contexts = tuple(row.context.strip() or " | ".join(row.choices) for row in rows.rows)
+        texts = ExampleTexts(contexts, choices=tuple(row.choices for row in rows.rows))
+        candidates = [(rows.fingerprint, texts)]
+    elif not (writes or choices):
+        task = None if described is None else described.get("task")
+        specs = _tasks(results, paths, given, task, str((checkpoint or folder) / DESCRIPTION), split)
+        candidates = (_load(spec, split, n_examples) for spec in specs)
+    wanted, tried = results.identity.get("data", {}).get("fingerprint"), False
+    for fingerprint, found in candidates:
         tried = True
-        if found[0] == wanted:
-            return replace(found[1], written=_written(folder, results)) if writes else found[1]
+        if fingerprint == wanted:
+            return replace(found, written=_written(folder, results)) if writes else found
     if tried:
         name = results.settings.get("task", "")
         raise DataError(
-            f"--examples: the {_split(results)} rows of task {name!r} are not those of {folder}: they have "
+            f"--examples: the {split} rows of task {name!r} are not those of {folder}: they have "
             "changed, or the ablation was run with --data; give the same files with --data"
         )
     raise ResultsError(
@@ -268,71 +263,41 @@ def texts_of(
 
 
 def _written(folder: Path, results: AblationResults) -> tuple[tuple[str, ...], ...]:
-    """What every variant writes, in the order of the results.
-
-    Raises:
-        ResultsError: the folder has no such table, or a damaged one.
-    """
+    """What every variant writes, in the order of the results."""
     table = read_generations(folder)
-    by_name = (
-        {} if table is None else {name: own["text"].fillna("") for name, own in table.groupby("variant")}
-    )
+    groups = () if table is None else table.groupby("variant")
+    by_name = {name: tuple(own["text"].fillna("")) for name, own in groups}
     if any(len(by_name.get(name, ())) != results.n_examples for name in results.row_names):
         raise ResultsError(f"--examples: {folder / GENERATIONS} does not have the texts of every variant")
-    return tuple(tuple(by_name[name]) for name in results.row_names)
+    return tuple(by_name[name] for name in results.row_names)
 
 
-def _split(results: AblationResults) -> str:
-    return str(results.settings.get("split", "validation"))
-
-
-def _candidates(
-    results: AblationResults, files: Sequence[Path], encoding: str, task: object, source: str, choices: bool
-) -> Iterator[tuple[str, ExampleTexts]]:
-    """Fingerprint and texts of the given or recorded files, then of the checkpoint's own task."""
-    split, n_examples = _split(results), results.n_examples
-    paths = tuple(str(path.resolve()) for path in files)
-    if is_generated(results.metric):
-        if paths:
-            rows = prompts_of(
-                None, read_tables(paths, encoding), split, Generation(generate=True), n_examples
-            )
-            truths = tuple(" / ".join(row.choices) for row in rows.rows)
-            yield rows.fingerprint, ExampleTexts(tuple(row.context for row in rows.rows), truths=truths)
-        return
-    if choices:
-        if paths:
-            asked = load_requests(None, paths, split, n_examples, encoding)
-            texts = tuple(row.context.strip() or " | ".join(row.choices) for row in asked.rows)
-            yield asked.fingerprint, ExampleTexts(texts, choices=tuple(row.choices for row in asked.rows))
-        return
-    spec = None if task is None else TaskSpec.from_json(task, source)
-    if paths and spec is not None:
-        given = replace(spec, files={split: paths}, encoding=encoding, validation_share=0.0)
-        yield _load(given, split, n_examples)
-    elif paths:  # of another library's checkpoint, which records no task
+def _tasks(
+    results: AblationResults, paths: tuple[str, ...], encoding: str, task: object, source: str, split: str
+) -> list[TaskSpec]:
+    """The tasks that may have been evaluated: of the files, and then the checkpoint's own."""
+    if task is None and paths:  # of another library's checkpoint, which records no task
         name, kind = str(results.settings.get("task")), check_kind(results.kind)
         nothing = TaskSpec(
             name, kind, default_metric(kind), results.label_names, Columns("", None, ""), {}, {}
         )
-        found = given_task(nothing, paths, split, source, encoding)
-        yield _load(replace(found, files={split: paths}), split, n_examples)
-        return
-    if spec is not None and split in spec.files:
-        yield _load(spec, split, n_examples)
+        return [replace(given_task(nothing, paths, split, source, encoding), files={split: paths})]
+    spec = None if task is None else TaskSpec.from_json(task, source)
+    if spec is None:
+        return []
+    given = replace(spec, files={split: paths}, encoding=encoding, validation_share=0.0)
+    return [given] * bool(paths) + [spec] * (split in spec.files)
 
 
 def _load(spec: TaskSpec, split: str, n_examples: int) -> tuple[str, ExampleTexts]:
     """Fingerprint and texts of a split, or of its fixed subset of this size."""
     rows = load_split(spec, split, n_examples)
-    if isinstance(rows, Split):
-        return rows.fingerprint, ExampleTexts(
-            rows.texts, rows.texts_b, metadata=_metadata(spec, split, n_examples)
-        )
-    if isinstance(rows, Tagged):
-        return rows.fingerprint, ExampleTexts(
-            tuple(map(" ".join, rows.words)), words=rows.words, metadata=_metadata(spec, split, n_examples)
-        )
+    if isinstance(rows, (Split, Tagged)):
+        about = _metadata(spec, split, n_examples)
+        if isinstance(rows, Split):
+            return rows.fingerprint, ExampleTexts(rows.texts, rows.texts_b, metadata=about)
+        texts = tuple(map(" ".join, rows.words))
+        return rows.fingerprint, ExampleTexts(texts, words=rows.words, metadata=about)
     truths = tuple(" / ".join(dict.fromkeys(a.text for a in answers)) for answers in rows.answers)
     contexts = tuple(rows.contexts[paragraph] for paragraph in rows.paragraph.tolist())
     return rows.fingerprint, ExampleTexts(rows.questions, contexts, truths)

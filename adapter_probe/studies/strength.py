@@ -1,38 +1,143 @@
-"""The function `strength`, from its arguments to the tables in the results folder."""
+"""Scores against the strength of adapters: the function `strength` and its result, `Strengths`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from adapter_probe.ablation_results import AblationResults
 from adapter_probe.ablation_settings import check_strength
-from adapter_probe.analysis.strengths import joined, strength_summary, strength_table
-from adapter_probe.analysis.study_records import StrengthRecord
-from adapter_probe.argument_checks import planned_by, taking
+from adapter_probe.analysis.summary_text import plain_text, score_text
+from adapter_probe.argument_checks import checked, planned_by, taking
 from adapter_probe.errors import ResultsError, must_be
-from adapter_probe.progress import activity
-from adapter_probe.records import to_record
-from adapter_probe.results import schema
-from adapter_probe.results.atomic import claim_folder, write_csv, write_json
-from adapter_probe.results.fingerprints import to_plain
-from adapter_probe.results.sealing import begin_study, sealed
+from adapter_probe.settings import Style, Unit, fixed, setting
+from adapter_probe.wording import examples_text, is_distance, metric_name
 
-from .ablate import Parts, computed, finished, planned
-from .ablation_call import asked_of, opened_for
-from .checkpoint_arguments import RunStrength
-from .strength_study import Strengths
+from .checkpoint_arguments import OnOneMachine, spans_of_degrees
+from .degrees import Degrees, DegreeStudy
+from .study_base import axes_for
 
 if TYPE_CHECKING:
-    from adapter_probe.probe.arguments import AblationArguments
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from adapter_probe.ablation_results import AblationResults
+    from adapter_probe.analysis.strengths import StrengthSummary
+    from adapter_probe.analysis.study_records import StrengthRecord
 
     from .cost_plan import AblationPlan
+    from .example_files import ExampleSource
 
-USUAL = "strengths"
-"""The results folder of a study with defaults, inside the checkpoint."""
-_ANY = 0.5  # a strength for which a checkpoint is opened: all run on the same engine, 0 included
+STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunStrength(OnOneMachine):
+    """The arguments of `adapter_probe.strength`."""
+
+    strengths: Sequence[float] = setting(
+        STRENGTHS, "strengths to score: what the change of the adapters is multiplied by. 1, the adapter as "
+        "it was trained, is always among them.", panel="Spans",
+    )  # fmt: skip
+    spans: str = spans_of_degrees("scaled")
+    strength: float = fixed(0.0)
+    strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = fixed("")
+    by: Unit = fixed("span")
+    reference: Literal["rows", "off", "none"] = fixed("rows")
+    against: ExampleSource = setting(
+        (), "file of examples that measure another ability, such as one of the base model, scored at the "
+        "same strengths. In Python in any form that data accepts; see `Strengths.against`.",
+        panel="Data", shell=list[Path],
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Strengths(DegreeStudy):
+    """Scores against the strength of the adapters; what `adapter_probe.strength` returns.
+
+    Attributes:
+        record: table, summary and identity of the study as plain data.
+        against: the same strengths scored on the examples that `strength` received as `against`, if any.
+    """
+
+    record: StrengthRecord
+    against: Strengths | None = None
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per strength and span, ``strengths.csv``.
+
+        `strength`; `first`, `last`, `n_layers`, the span whose adapters are scaled; `whole`, whether it is of
+        all that the study scales; `score` (a fraction, in the metric's own units); `delta_points`, score
+        minus that at strength 1, in points, so that a loss is negative, with its 95% paired bootstrap
+        interval `ci_low_points`, `ci_high_points`; `n_examples`.
+        """
+        return self.record.strengths
+
+    @property
+    def summary(self) -> StrengthSummary:
+        """Which strength is best, and by how much, ``summary.json``."""
+        return self.record.summary
+
+    @checked
+    def plot(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
+        """Draw the score against the strength.
+
+        Args:
+            ax: see `adapter_probe.Ablation.heatmap`.
+            style: see `adapter_probe.Ablation.heatmap`.
+        """
+        from adapter_probe.figures.strengths import strengths
+
+        with axes_for(ax, style) as place:
+            return strengths(self.record, place)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The answer, and the score of the whole adapter at every strength, as pairs of text."""
+        said, points = self.summary, self._scores()
+        if self.against is not None:
+            there, others = self.against.summary, self.against._scores()
+            points = {
+                name: f"{score}; {others[name]} {metric_name(there.metric)} on {there.data}"
+                for name, score in points.items()
+            }
+        about = f"{said.task}, {said.data}, {examples_text(said.n_examples, said.metric)}, {said.metric}"
+        asked = "too strong or too weak" if not is_distance(said.metric) else "too strong"
+        return [(f"{asked}?", plain_text(said.verdict)), ("task", about), *points.items()]
+
+    def _scores(self) -> dict[str, str]:
+        """The score of the whole adapter at every strength, as text."""
+        whole = self.table[self.table["whole"]]
+        return {
+            f"strength {row.strength:g}": score_text(row.score, self.summary.metric)
+            for row in whole.itertuples(index=False)
+        }
+
+
+def _strengths(call: RunStrength, opened: Any = None) -> list[float]:
+    """The strengths to compute, ascending, without 1."""
+    for one in call.strengths:
+        check_strength(one, "--strengths")
+    found = sorted({float(one) for one in call.strengths} - {1.0})
+    if not found:
+        raise ResultsError(must_be("--strengths", "at least one number besides 1", list(call.strengths)))
+    return found
+
+
+def _record(
+    folder: Path, study: dict[str, Any], results: Mapping[float, AblationResults], *_: object
+) -> StrengthRecord:
+    from adapter_probe.analysis.strengths import joined, strength_summary, strength_table
+    from adapter_probe.analysis.study_records import StrengthRecord
+
+    whole, variants = joined(results)
+    summary = strength_summary(whole, variants)
+    return StrengthRecord(folder, strength_table(whole, variants), summary, study)
+
+
+# All strengths run on the same engine, 0 included, which is found out at one of them.
+_DEGREES = Degrees("strength", "strengths", "strength", _strengths, lambda _: 0.5, _record)
 
 
 @taking(RunStrength)
@@ -42,12 +147,7 @@ def plan(call: RunStrength) -> AblationPlan:
     Raises:
         AdapterProbeError: see `strength`.
     """
-    strengths = _strengths(call.strengths)
-    return planned(
-        call,
-        USUAL,
-        lambda given, folder: (_at(given, _ANY), _parts(given, folder, strengths)),
-    )
+    return _DEGREES.plan(call)
 
 
 @planned_by(plan)
@@ -69,57 +169,7 @@ def strength(call: RunStrength) -> Strengths:
         ResultsError: a strength is not allowed, or the folder belongs to another study, is in use, or cannot
             be written.
     """
-    strengths = _strengths(call.strengths)
-    with opened_for(call) as (call, opened, temporary):
-        asked = asked_of(call, USUAL, opened)
-        groups = [_parts(arguments, folder, strengths) for arguments, folder in asked]
-        with claim_folder(asked[0][1]):
-            found = None if opened is not None else finished("strength", call, groups)
-            if found is None:
-                _, found = computed("strength", call, opened, _at(asked[0][0], _ANY), groups)
-            results = [{s: one.results for s, one in zip(strengths, own)} for own in found]
-            with activity("strength: computing intervals", call.progress):
-                records = [_write(folder, own) for (_, folder), own in zip(asked, results)]
-    other = Strengths(records[1]) if len(records) > 1 else None
-    return Strengths(records[0], other, temporary)
-
-
-def _strengths(given: Sequence[float]) -> list[float]:
-    """The strengths to compute, ascending, without 1.
-
-    Raises:
-        ResultsError: one is not allowed, or there is none.
-    """
-    for one in given:
-        check_strength(one, "--strengths")
-    found = sorted({float(one) for one in given} - {1.0})
-    if not found:
-        raise ResultsError(must_be("--strengths", "at least one number besides 1", list(given)))
-    return found
-
-
-def _at(arguments: AblationArguments, strength: float) -> AblationArguments:
-    return replace(arguments, settings=replace(arguments.settings, strength=strength))
-
-
-def _parts(arguments: AblationArguments, folder: Path, strengths: Sequence[float]) -> Parts:
-    """The ablation of every strength, with its folder."""
-    return [(_at(arguments, s), folder / f"strength-{s:g}") for s in strengths]
-
-
-def _write(folder: Path, results: Mapping[float, AblationResults]) -> StrengthRecord:
-    """Write the study into its folder.
-
-    Raises:
-        ResultsError: the folder holds another study.
-    """
-    identity: dict[str, Any] = {**next(iter(results.values())).identity}
-    identity["settings"] = {k: v for k, v in identity["settings"].items() if k != "strength"}
-    study: dict[str, Any] = {"schema": 1, "study": "strengths", "identity": to_plain(identity)}
-    begin_study(folder, study)
-    whole, variants = joined(results)
-    table, summary = strength_table(whole, variants), strength_summary(whole, variants)
-    with sealed(folder, schema.STRENGTH_FILES):
-        write_csv(folder / schema.STRENGTHS_CSV, table)
-        write_json(folder / schema.SUMMARY, to_record(summary))
-    return StrengthRecord(folder, table, summary, study)
+    _strengths(call)  # refused before anything is opened
+    (record, *others), temporary = _DEGREES.run(call)
+    against = Strengths(others[0]) if others else None
+    return Strengths(record, against, _temporary=temporary)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.analysis.summary_text import aligned_columns
@@ -15,15 +18,12 @@ from adapter_probe.argument_checks import as_tuple, checked
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.figure_settings import Look
 from adapter_probe.progress import stage
-from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
-from adapter_probe.results.sealing import FIGURES, add_note, read_note, sealed_tables
 from adapter_probe.settings import DEFAULT_FORMATS, FIGURE_FORMATS, Axis, Column, Style, as_points
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from adapter_probe.analysis.study_records import StudyRecord
     from adapter_probe.figures.gallery import GalleryItem
 
 
@@ -156,8 +156,12 @@ class DrawnStudy:
         return f'<img src="data:image/png;base64,{data}" alt=""/><pre>{html.escape(text)}</pre>'
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class StoredStudy(DrawnStudy):
     """Base class of the studies that have a results folder, unlike comparisons and averages of them."""
+
+    record: Any
+    _temporary: TemporaryDirectory[str] | None = field(default=None, kw_only=True)  # goes with the study
 
     @property
     def folder(self) -> Path:
@@ -165,37 +169,14 @@ class StoredStudy(DrawnStudy):
         folder: Path = self.record.folder
         return folder
 
+    def facts(self) -> dict[str, Any]:
+        """The main results as plain JSON, which the commands print with ``--json``."""
+        raise NotImplementedError
 
-def draw_into_folder(study: StoredStudy, *, tolerance: float = 1.0, paper: bool = False) -> dict[str, str]:
-    """Draw a finished study into its folder; return paths by name and format, such as ``heatmap_pdf``.
+    def _keep(self, folder: str | Path) -> None:
+        """Copy the results out of a temporary folder."""
+        if self._temporary is not None:
+            from adapter_probe.results.atomic import make_folder
 
-    Figures drawn earlier from the same tables by the same code and options are not drawn again.
-    """
-    folder = study.folder
-    of = _drawn_of(study.record, {"tolerance": tolerance, "paper": paper})
-    names = _as_drawn(folder, of) if of else []
-    if not names:
-        drawn = study.save(folder, tolerance=tolerance, paper=paper)
-        names = [path.name for path in drawn]
-        if of:
-            add_note(folder, FIGURES, {"of": of, "sha256": hash_files({path.name: path for path in drawn})})
-    paths = [folder / name for name in names]
-    return {f"{path.stem}_{path.suffix[1:]}".replace("-", "_"): str(path) for path in paths}
-
-
-def _drawn_of(record: StudyRecord, options: Mapping[str, Any]) -> str | None:
-    """The hash of everything that determines a study's figures; None when its tables are not sealed."""
-    tables = sealed_tables(record.folder)
-    of = [tables, dict(record.identity), dict(options), code_identity()]
-    return hash_json(of) if tables else None
-
-
-def _as_drawn(folder: Path, of: str) -> list[str]:
-    """The names of the files in the order drawn, if all are unchanged and from the same key; else empty."""
-    said = read_note(folder, FIGURES)
-    sums = said.get("sha256")
-    if said.get("of") != of or not isinstance(sums, dict):
-        return []
-    files = {name: folder / name for name in sums}
-    whole = all(path.is_file() for path in files.values()) and hash_files(files) == sums
-    return list(sums) if whole else []
+            without = shutil.ignore_patterns(".lock")
+            shutil.copytree(self.folder, make_folder(folder), ignore=without, dirs_exist_ok=True)

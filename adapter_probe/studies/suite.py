@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -13,10 +13,11 @@ from adapter_probe.analysis.summary_text import both_scores
 from adapter_probe.argument_checks import checked, planned_by, taking
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.jobs.resources import Resources
+from adapter_probe.jobs.sweep_search import run_search
 from adapter_probe.records import by_field
 from adapter_probe.results.atomic import make_folder, write_csv
-from adapter_probe.results.schema import PARAMETERS_CSV
-from adapter_probe.settings import SUBLAYERS, fields_of
+from adapter_probe.results.schema import PARAMETERS_CSV, plain_rows
+from adapter_probe.settings import SUBLAYERS
 from adapter_probe.spans import SITES, Stack
 
 from .ablate import ablate
@@ -24,8 +25,8 @@ from .ablation_study import Ablation
 from .checkpoint_arguments import Ablate
 from .comparison import average
 from .cost_plan import SuitePlan, plan_sweep
+from .draw import draw_into_folder
 from .init_sweep import INIT_SWEEP, InitSweep, initialised_methods, write_init_sweep
-from .study_base import draw_into_folder
 from .suite_file import (
     AblationPart,
     SuiteFile,
@@ -35,7 +36,6 @@ from .suite_file import (
     path_beside_file,
     read_suite,
 )
-from .sweep_search import run_search
 from .sweep_trials import requests_of
 from .tradeoff import TRADEOFF, Tradeoff, methods_of, write_tradeoff
 from .training_arguments import RunSuite
@@ -86,6 +86,17 @@ class Suite:
                 place = self.folder / _ABLATIONS / task / "mean"
                 paths += map(str, average(seeds).save(place))
         return paths
+
+    def report(self, *, paper: bool = False) -> dict[str, Any]:
+        """Draw every study into its folder; the tables and summaries as plain JSON with the paths."""
+        paths = self.draw(paper=paper)
+        sweeps = {"tradeoff": self.tradeoff, "init_sweep": self.init_sweep}
+        return {
+            **{name: plain_rows(one.table) for name, one in sweeps.items() if one is not None},
+            "ablations": {task: [one.facts() for one in seeds] for task, seeds in self.ablations.items()},
+            "parameters": [] if self.parameters is None else plain_rows(self.parameters),
+            "files": paths,
+        }
 
     def rows(self) -> list[tuple[str, str]]:
         """The main results as (name, value) pairs of text."""
@@ -142,11 +153,8 @@ def suite(call: RunSuite) -> Suite:
             error of `adapter_probe.tradeoff`, `init_sweep` or `ablate`.
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
-    return _run(Path(call.file), Path(call.out), Resources.of(call), call.progress)
-
-
-def _run(file: Path, out: Path, resources: Resources, progress: bool) -> Suite:
-    about, requests = _read(file)
+    out, resources, progress = Path(call.out), Resources.of(call), call.progress
+    about, requests = _read(Path(call.file))
 
     from adapter_probe.jobs.trials import plan_trials
 
@@ -169,8 +177,7 @@ def _run(file: Path, out: Path, resources: Resources, progress: bool) -> Suite:
                 about.ablation, checkpoint=folder, out=place, device=resources.device,
                 threads=resources.threads, cluster=resources.cluster, progress=progress,
             )  # fmt: skip
-            given = {one.name: getattr(asked, one.name) for one in fields_of(Ablate)}
-            ablations.setdefault(request.task.name, []).append(ablate(**given))
+            ablations.setdefault(request.task.name, []).append(ablate(**vars(asked)))
     return Suite(out, trade, sweep, ablations, parameters)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapter_probe.analysis.summary_text import aligned_columns, score_text
 from adapter_probe.errors import DataError, TrainingError
+from adapter_probe.results.schema import plain_rows
 
 from .study_base import StoredStudy
 from .training_arguments import SweepSettings, TaskOptions
@@ -84,6 +85,10 @@ class Sweep(StoredStudy):
     def trials(self) -> pd.DataFrame | None:
         """One row per training run, ``trials.csv``: settings, `score`, `diverged`, numbers of parameters."""
         return self.record.trials
+
+    def facts(self) -> dict[str, Any]:
+        """See `StoredStudy.facts`."""
+        return {"points": plain_rows(self.table)}
 
     def __repr__(self) -> str:
         tasks = ", ".join(map(str, self.table["task"].unique()))

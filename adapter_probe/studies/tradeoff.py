@@ -13,6 +13,7 @@ from adapter_probe.analysis.study_records import TradeoffRecord
 from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
 from adapter_probe.argument_checks import as_tuple, checked, planned_by, taking
 from adapter_probe.jobs.resources import Resources
+from adapter_probe.jobs.sweep_search import run_search
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.sealing import sealed
@@ -22,7 +23,6 @@ from adapter_probe.wording import percent_text
 
 from .cost_plan import SweepPlan, plan_sweep
 from .study_base import axes_for, overlay_of
-from .sweep_search import run_search
 from .sweep_trials import Sweep, find_trials, majority_rows, spread_text
 from .training_arguments import TOP_K, RunTradeoff, TradeoffSettings
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from adapter_probe.argument_checks import taking
 from adapter_probe.errors import ModelError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from tqdm import tqdm
 
-    from adapter_probe.models.methods import Adapters, Method
+    from adapter_probe.models.methods import Method
     from adapter_probe.training.loop import OnProgress, Progress
 
 
@@ -63,11 +63,19 @@ def train(call: Train) -> Training:
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.models.methods import Adapters
     from adapter_probe.training.checkpoint import train_checkpoint
+    from adapter_probe.training.peft_methods import method_of
     from adapter_probe.training.request import TrainingRequest
     from adapter_probe.training.settings import TrainingSettings
 
     use_threads(call.threads)
-    method, where = _method(call.method, call.k, Adapters.of(call)), choose_device(call.device)
+    name, k = call.method, call.k
+    if (name == "top_layers") != (k is not None):
+        needed = "--method top_layers requires --k, the number of layers to train"
+        raise ModelError(needed if k is None else f"--k {k} is only allowed with --method top_layers")
+    method: Method = Adapters.of(call)
+    if name != method.name:
+        method = method_of(name) if k is None else method_of(name, k=k)
+    where = choose_device(call.device)
     settings = TrainingSettings.of(call)
     preset, folder = locate_task(call.task, call.data)
     spec = find_task(
@@ -83,22 +91,6 @@ def train(call: Train) -> Training:
     scores, majority = made.training["validation_scores"], made.training.get("majority_score")
     best = made.scores[spec.metric]
     return Training(Path(call.out), made.task.name, spec.metric, best, tuple(scores), majority)
-
-
-def _method(name: Any, k: int | None, adapters: Adapters) -> Method:
-    """The training method with this name, or of PEFT.
-
-    Raises:
-        ModelError: `k` is given without `top_layers`, or `top_layers` without `k`, or the method is unknown.
-    """
-    from adapter_probe.training.peft_methods import method_of
-
-    if (name == "top_layers") != (k is not None):
-        needed = "--method top_layers requires --k, the number of layers to train"
-        raise ModelError(needed if k is None else f"--k {k} is only allowed with --method top_layers")
-    if name == adapters.name:
-        return adapters
-    return method_of(name) if k is None else method_of(name, k=k)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ shares alone by divergence.
 import json
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 
@@ -25,11 +26,11 @@ from matplotlib.figure import Figure
 from scipy.special import log_softmax
 
 import adapter_probe as ap
-from adapter_probe.analysis.attribution import layer_shares, span_interactions
+from adapter_probe.analysis.attribution import shares as shares_of_all
 from adapter_probe.figures.levels import draw_colorbar
-from adapter_probe.figures.span_grid import Grid, draw, grid_of, published_grid, scale_of
+from adapter_probe.figures.span_grid import draw, grid_of, published_grid, scale_of
 
-DRAWS, SPLITS, SHARES = 1000, 20, ("alone", "all")
+DRAWS, SPLITS, SHARES = 1000, 5, ("alone", "all")
 METHODS = {
     "full": "full fine-tuning", "lora": "LoRA 8, all maps", "adapters": "adapters 64",
     "both": "adapters and LayerNorms", "layernorm_only": "LayerNorms", "bitfit": "BitFit",
@@ -51,7 +52,9 @@ def costs(study: ap.Ablation) -> dict[str, np.ndarray]:
 def shares(drops: np.ndarray, n_layers: int) -> np.ndarray:
     """Both shares of every layer, then their centre, ``[2, ..., layers + 1]``, of costs ``[..., spans]``."""
     first, last = np.triu_indices(n_layers)
-    found = np.stack([drops[..., first == last], layer_shares(span_interactions(drops, n_layers), n_layers)])
+    square = np.zeros((*drops.shape[:-1], n_layers, n_layers))
+    square[..., first, last] = drops
+    found = np.stack([drops[..., first == last], shares_of_all(square)])
     total = found.sum(axis=-1, keepdims=True)
     found /= np.where(total == 0, np.nan, total)  # nothing to share
     return np.concatenate([found, (found @ np.arange(n_layers))[..., None]], axis=-1)
@@ -111,23 +114,24 @@ def agreement(maps: dict[tuple[str, str], np.ndarray], n_layers: int) -> list[di
 def hero(studies: dict[tuple[str, str], list[ap.Ablation]], out: Path) -> None:
     """A row of mean maps for each task, and the paper's grid (of MNLI, where it has none of the task)."""
     tasks, methods = ([*dict.fromkeys(names)] for names in zip(*studies))
-    size = (2.35 * (len(methods) + 1), 2.4 * len(tasks) + 0.6)
+    size = (2.05 * (len(methods) + 1), 2.3 * len(tasks) + 1.1)
     figure, frames = Figure(figsize=size, layout="constrained"), []
     axes = figure.subplots(len(tasks), len(methods) + 1, squeeze=False)
     grids = {(i, len(methods)): published_grid(t) or published_grid("mnli") for i, t in enumerate(tasks)}
     for (task, method), seeds in studies.items():
         record = ap.average(seeds).record if len(seeds) > 1 else seeds[0].record
         frames.append(record.spans.assign(task=task, method=method))
-        frame = grid_of(record).frame.drop(columns=["sd_points", "non_monotone"], errors="ignore")
+        grid = grid_of(record)
+        frame = grid.frame.drop(columns=["sd_points", "non_monotone"], errors="ignore")
         off = f"all switched off: drop {-frame['delta_points'][frame['n_layers'].idxmax()]:.1f}"
         notes = [task, f"{len(seeds)} seed{'s'[: len(seeds) > 1]}, n = {seeds[0].summary.n_examples}", off]
-        grids[tasks.index(task), methods.index(method)] = Grid(frame, notes, joint_metric="accuracy")
+        grids[tasks.index(task), methods.index(method)] = replace(grid, frame=frame, notes=notes)
     scale = scale_of([*grids.values()])
     for place, grid in grids.items():
         draw(grid, axes[place], tolerance=1.0, notes=True, scale=scale)
         axes[place].set_ylabel("" if place[1] else axes[place].get_ylabel())
-    for ax, name in zip(axes[0], [*(METHODS[method] for method in methods), "the paper: adapters 64"]):
-        ax.set_title(name)
+    for ax, name in zip(axes[0], [*(METHODS[method] for method in methods), "the paper, adapters 64"]):
+        ax.set_title(name, fontsize=10)
     label = "drop in accuracy (points); black line = 1 point"
     draw_colorbar(scale, [*axes.flat], label, 1.0, location="bottom", length=400)
     figure.savefig(out / "maps.png", dpi=150)
@@ -155,7 +159,7 @@ def main(out: Path, *folders: str) -> None:
     for path in sorted(
         map(Path, folders), key=lambda path: ([*METHODS].index(path.name.split("-")[1]), path)
     ):
-        (task, method, seed), found = path.name.split("-"), sorted(path.glob("ablation*/spans.csv"))
+        (task, method, seed), found = path.name.split("-"), sorted(path.glob("ablation*/checksums.json"))
         if not found:
             print(f"{path}: no finished ablation, left out")
             continue

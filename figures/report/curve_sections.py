@@ -75,7 +75,7 @@ def curves_title(record: Curves) -> str:
         if isinstance(record, RaceRecord):
             return f"{task}: race of spans by {metric}"
         by = "kept directions" if isinstance(record, RankRecord) else "strength"
-        return f"{task}: {metric} by {by} of the adapters"
+        return f"{task}: {metric} by {by} of the {record.parts}"
     tasks = _points_of(record)["task"].drop_duplicates()
     what = "initialisation scale" if isinstance(record, SweepRecord) else "trained parameters"
     names = ", ".join(map(wording.task_label, tasks)) if len(tasks) <= _MOST_NAMED else f"{len(tasks)} tasks"
@@ -319,7 +319,7 @@ def _degrees(record: StrengthRecord | RankRecord) -> Html:
         degree = str(row["rank"]) if name == "rank" else wording.strength_text(row["strength"])
         amounts = _amounts(row, metric, "delta_points", "ci_high_points", "ci_low_points")
         rows.append([f"{where}{stack}", degree, wording.score_text(row["score"], metric), *amounts])
-    heads = ["adapters", name, "score", f"{wording.drop_name(metric)} against {intact}", "from", "to (95%)"]
+    heads = [record.parts, name, "score", f"{wording.drop_name(metric)} against {intact}", "from", "to (95%)"]
     return table(f"{len(rows)} scores as a table", heads, rows)
 
 

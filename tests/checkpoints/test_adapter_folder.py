@@ -191,7 +191,7 @@ def test_names_with_wrappers(wrap: Callable[[str], str], wrapper: str, made: Pat
     (said,) = notes(folder)
     assert names(said, wrapper)
     assert torch.equal(logits(folder), logits(made / "one"))
-    for strength in (None, 1.0):
+    for strength in (None, 1.0) if "," in wrapper else ():  # the names are the same whoever wraps
         ap.convert(folder, tmp_path / str(strength), "peft", strength=strength)
         bare = AutoModelForCausalLM.from_pretrained(made / "llama")
         theirs = PeftModel.from_pretrained(bare, tmp_path / str(strength))

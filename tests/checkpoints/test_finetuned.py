@@ -107,7 +107,8 @@ def test_a_language_model_and_an_encoder_decoder_are_studied(llama, tmp_path):
     assert len(study.spans) == 3
     study.save(tmp_path / "figures", formats="svg")
     caption = (tmp_path / "figures" / "curve.txt").read_text()
-    assert says(caption, "fine-tuned model", "base")
+    assert says(caption, "fine-tuned model", "changes", "base")
+    assert "adapters" not in caption
     assert (study.spans["delta_points"] < 0).all()
     written(tmp_path, PROMPTS)
     tuned, base = saved(tmp_path, AutoModelForSeq2SeqLM, "t5", T5)
@@ -121,7 +122,8 @@ def test_a_language_model_and_an_encoder_decoder_are_studied(llama, tmp_path):
 def test_pruning_writes_a_model_with_layers_put_back(bert, tmp_path, strength):
     tuned, base = bert
     out, data = tmp_path / "new", tuned.parent / "rows.jsonl"
-    ap.prune(tuned, base=base, span=(1, 1), strength=strength, data=data, out=out, progress=False)
+    pruned = ap.prune(tuned, base=base, span=(1, 1), strength=strength, data=data, out=out, progress=False)
+    assert pruned.parts == "changes"
     new = HEADS["SEQ_CLS"].from_pretrained(out).eval()
     np.testing.assert_allclose(
         logits(new, out), logits(put_back(tuned, base, 1, 1, strength), tuned), atol=1e-5

@@ -58,6 +58,7 @@ def test_logits_are_the_librarys_own(case: str):
     expected = np.load(folder / "expected.npz")
     opened = open_any(folder, base_of(folder))
     model, masks = opened.model, np.repeat(~expected["skipped"], 2, axis=1)
+    thorough = folder.name in ("houlsby", "gated-channel") or folder.name not in QUICK["adapterhub"]
     assert len(masks) == 7, "the intact model and six spans"
     if model.config.pad_token_id is None:
         model.config.pad_token_id = -1
@@ -78,10 +79,11 @@ def test_logits_are_the_librarys_own(case: str):
             wanted = expected["logits"][:, rows]
             replay = Replay(model, inputs, read=read)
             # The bound on memory splits the tree; a copy in another order must change nothing either.
-            for most, order in ((10_000, slice(None)), (length, slice(None, None, -1))):
+            ways = [(length, slice(None, None, -1)), (10_000, slice(None))]
+            for most, order in ways if thorough else ways[:1]:
                 found = replay.outputs(inputs, masks[order], rows=int(most), read=read)
                 assert_close_in_float64(found.reshape(wanted.shape), wanted[order])
-            if not every_token:
+            if thorough and not every_token:
                 kinds, places = np.indices(wanted.shape[:2]).reshape(2, -1)
                 pairs = replay.outputs_of_pairs(inputs, places, masks[kinds], rows=10_000)
                 assert_close_in_float64(pairs[:, 0], wanted[kinds, places])

@@ -291,8 +291,8 @@ def test_a_damaged_archive_of_tensors(harm, place):
 @pytest.mark.parametrize(
     "change",
     [
-        {"alpha_pattern": {"([a-z.0-9_]+)*X": 9}},
-        {"target_modules": "(([a-z._]|[a-z0-9._])+)+X"},
+        pytest.param({"alpha_pattern": {"([a-z.0-9_]+)*X": 9}}, marks=pytest.mark.slow),
+        pytest.param({"target_modules": "(([a-z._]|[a-z0-9._])+)+X"}, marks=pytest.mark.slow),
         {"target_modules": 7 * "(.*)" + "x"},  # no group is repeated
     ],
 )

@@ -114,7 +114,8 @@ def test_what_costs_nothing_is_checked_before_anything_is_loaded(ablated, traine
     code = [
         "import sys",
         "from adapter_probe.errors import AdapterProbeError",
-        "from adapter_probe.studies.checkpoint_arguments import Convert, Prune",
+        "from adapter_probe.studies.checkpoint_arguments import Prune",
+        "from adapter_probe.studies.inspect_convert import Convert",
         "from adapter_probe.studies.ablate import ablate",
         "from adapter_probe.studies.suite import suite",
         "prune = lambda checkpoint, out, **more: Prune(checkpoint=checkpoint, out=out, **more)",

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,7 +20,7 @@ from typer.testing import CliRunner
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import span_scores
 from adapter_probe.analysis.summary import summarise
-from adapter_probe.cli.report import report
+from adapter_probe.cli.finished import report
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.atomic import write_json
@@ -346,38 +343,6 @@ def test_a_page_that_cannot_be_written_is_refused(checkpoint: Path):
         app, [str(checkpoint), "-o", str(checkpoint / "adapter_probe.json" / "x.html")]
     )
     assert names(refusal(outcome), str(checkpoint / "adapter_probe.json"), "folder")
-
-
-@pytest.mark.slow
-def test_no_torch_is_loaded(checkpoint: Path, tmp_path: Path):
-    code = """
-import sys, typer
-
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "transformers", "datasets"):
-            raise ModuleNotFoundError(f"{name} is blocked", name=name)
-
-sys.meta_path.insert(0, Blocker())
-from adapter_probe.cli.report import report
-app = typer.Typer()
-app.command()(report)
-app()
-"""
-    arguments = [
-        sys.executable,
-        "-c",
-        code,
-        str(checkpoint),
-        "--examples",
-        "-o",
-        str(tmp_path / "report.html"),
-    ]
-    done = subprocess.run(
-        arguments, capture_output=True, text=True, timeout=120, env={**os.environ, "COLUMNS": "200"}
-    )
-    assert done.returncode == 0, done.stderr
-    assert data_of(tmp_path / "report.html")["studies"][0]["examples"] is not None
 
 
 @pytest.mark.slow

@@ -9,10 +9,11 @@ from mask_loop import spans, switched
 from peft.tuners.tuners_utils import BaseTunerLayer
 from tiny_families import ROWS, TARGETS, family, ids, lora
 
-from adapter_probe.replay.decoding import Decoder
+from adapter_probe.replay.decoding import Decoder, Decoding
 from adapter_probe.replay.replay import Replay, layers_in_order
+from adapter_probe.replay.sharing import cast_copy
 from adapter_probe.replay.switches import Switches
-from adapter_probe.replay.writing import Decoding
+from adapter_probe.replay.two_weights import TwoWeights, finished_maps
 
 NEW, EOS = 6, 3
 # How rows are shared where not as states: some of these models' own code reads the rows of the prompts after
@@ -78,6 +79,23 @@ def test_tokens_are_those_of_generate_for_every_span_and_random_masks(name):
     assert len(np.unique(ours.reshape(len(masks), -1), axis=0)) > 4  # the masks matter
     expected = own(model, decoder.layers, x, masks)
     assert (as_generate(ours) == expected).all()
+
+
+def test_few_rows_of_finished_weights_differ_from_the_others_by_the_change(monkeypatch):
+    model, alone, x = prepared("llama")
+    finished = cast_copy(model, torch.float64, finished_maps(model))
+    replay = Replay(finished, x)
+    decoder = Decoder(finished, replay.layers, Switches(), replay, x)
+    seen: list[torch.nn.Module] = []
+    change = TwoWeights.change
+    monkeypatch.setattr(TwoWeights, "change", lambda module, x: (seen.append(module), change(module, x))[1])
+    single = np.eye(len(decoder.layers), dtype=bool)
+    one_off = np.concatenate([np.ones_like(single[:1]), ~single])
+    for masks in (one_off, ~one_off):
+        seen.clear()
+        ours = decoder.texts(x, masks.repeat(2, axis=1), Decoding(NEW))
+        assert seen
+        assert (ours == alone.texts(x, masks.repeat(2, axis=1), Decoding(NEW))).all()
 
 
 def test_layers_below_a_span_compute_a_prompt_once_and_texts_that_agree_share_their_steps():

@@ -23,7 +23,6 @@ from adapter_probe.results.schema import (
     SUMMARY,
     SWEEP_CSV,
     TRIALS_CSV,
-    find_results,
     read_summary,
     read_table,
 )
@@ -37,6 +36,7 @@ from adapter_probe.results.sealing import (
     sealed_tables,
     write_study,
 )
+from adapter_probe.studies.load import find_results
 
 LAYERS = {"layer": "count", "delta_points": "number"}
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import sys
 import threading
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ import torch
 from mask_loop import randomise, switched
 from peft import LoraConfig, PeftModel, VeraConfig, get_peft_model, inject_adapter_in_model
 from peft.tuners.tuners_utils import BaseTunerLayer
+from peft_cases import WORDS, small_config, write_base
 from refusals import naming
 from transformers import (
     AutoTokenizer,
@@ -25,9 +24,6 @@ from transformers import (
 )
 
 import adapter_probe as ap
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
-from peft_cases import WORDS, small_config, write_base
 
 LORA = {"r": 4, "target_modules": ["query", "value"]}
 ROWS = [
@@ -108,6 +104,13 @@ def test_a_study_of_a_model_after_training_equals_the_loop(model, tokenizer, tmp
     folder = study.folder
     del study
     assert not folder.exists()
+
+
+def test_strengths_of_a_model_are_kept_by_save(model, tokenizer, tmp_path):
+    study = ap.strength(model, tokenizer=tokenizer, strengths=[0.5], **QUIET)
+    study.save(tmp_path / "kept", only="strength", formats="svg")
+    read = ap.load(tmp_path / "kept")
+    assert (read.table["score"].tolist(), read.summary) == (study.table["score"].tolist(), study.summary)
 
 
 def test_an_open_model_gives_logits_and_removes_nothing(model, tokenizer):

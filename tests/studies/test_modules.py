@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import torch
 from mask_loop import module_path, output, switched, tuned_modules
 from refusals import naming
+from test_batches import batches_of
 from tiers import slow_unless
 from tiny_families import family, lora
 
@@ -18,9 +18,6 @@ import adapter_probe as ap
 from adapter_probe.errors import AdapterProbeError
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from test_batches import batches_of
 
 LAST = {"read": lambda out: out.logits[:, -1, :3]}
 CASES = {

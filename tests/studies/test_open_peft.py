@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,11 @@ import torch
 from mask_loop import switched
 from peft import LoraConfig, PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
+from peft_cases import write_adapter, write_base
 from refusals import naming
 from transformers import AutoModelForSequenceClassification, RoFormerForSequenceClassification
 
 import adapter_probe as ap
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
-from peft_cases import write_adapter, write_base
 
 TEXTS = ["the cat saw a dog", "fine", "a bird was cruel and the house was big", "the dog met the bad cat"]
 CONFIGS = {

@@ -28,7 +28,7 @@ def test_every_public_name_is_there():
         _ = ap.ablat
 
 
-def test_importing_loads_nothing_heavy_and_load_needs_no_torch(study):
+def test_importing_loads_nothing_heavy_and_reading_needs_no_torch(study, checkpoint, tmp_path):
     code = """
 import json, sys
 import adapter_probe as ap
@@ -36,13 +36,16 @@ heavy = ("torch", "transformers", "matplotlib", "pandas", "numpy", "seaborn", "s
 imported = [name for name in heavy if name in sys.modules]
 study = ap.load(sys.argv[1])
 study.spans, study.predictions, repr(study)
-print(json.dumps([imported, [name for name in ("torch", "matplotlib") if name in sys.modules]]))
+loaded = [name for name in ("torch", "matplotlib") if name in sys.modules]
+page = ap.report(sys.argv[1], sys.argv[2], examples=True, checkpoints=sys.argv[3])
+ap.model_card(study)
+drawn = [name for name in ("torch", "transformers", "datasets") if name in sys.modules]
+print(json.dumps([imported, loaded, drawn, page.n_texts]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, study.folder], capture_output=True, text=True, timeout=120
-    )
+    arguments = [sys.executable, "-c", code, study.folder, tmp_path / "report.html", checkpoint]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [[], []]
+    assert json.loads(done.stdout) == [[], [], [], study.summary.n_examples]
 
 
 def test_every_error_is_one_of_ours(tmp_path):

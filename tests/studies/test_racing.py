@@ -18,7 +18,6 @@ from adapter_probe.analysis.racing import order_of
 from adapter_probe.errors import AdapterProbeError, ResultsError
 from adapter_probe.probe import request
 from adapter_probe.results.rundir import RunDirectory
-from adapter_probe.studies import prune
 
 WITHIN = 30.0
 
@@ -114,17 +113,18 @@ def test_what_reads_a_study_knows_that_it_is_a_race(race, study, tmp_path):
         assert names(str(error.value), str(race.folder), "race", "ablation")
 
 
-def test_a_race_chooses_the_span_to_prune(race, checkpoint, whole, tmp_path, monkeypatch):
-    measured = []
-    monkeypatch.setattr(prune, "_measured", lambda pruned, choice, *_: measured.append((pruned, choice)))
-    ap.prune(checkpoint, tmp_path / "p", within=WITHIN, ablation=race.folder, progress=False)
-    pruned, choice = measured[0]
+def test_a_race_chooses_the_span_to_prune(race, checkpoint, whole, tmp_path):
+    pruned = ap.prune(checkpoint, tmp_path / "p", within=WITHIN, ablation=race.folder, progress=False)
     assert pruned.span.n_layers == whole.spans["n_layers"][drops(whole) <= WITHIN].max()
     read = race.spans.set_index(["first", "last"]).loc[pruned.span.first, pruned.span.last]["n_examples"]
-    assert choice.n_examples == read
-    rest = order_of(64, 0)[read:]
-    assert (choice.measured is None) == (len(rest) < 6.4)
-    assert choice.measured is None or sorted(rest) == choice.measured.tolist()
+    assert pruned.n_examples_chosen_on == read
+    rest = np.sort(order_of(64, 0)[read:])
+    assert pruned.chosen_on == ("all" if len(rest) < 6.4 else "race")
+    held_out = rest if len(rest) >= 6.4 else np.arange(64)
+    row = whole.results.spans.tolist().index([pruned.span.first, pruned.span.last])
+    intact, without = whole.results.outputs[[0, row]].argmax(-1)
+    assert pruned.n_examples == len(held_out)
+    assert pruned.score_after == pytest.approx((intact == without)[held_out].mean())
     with pytest.raises(ResultsError) as error:
         ap.prune(checkpoint, tmp_path / "q", within=0.0, ablation=_beyond(race), progress=False)
     assert names(str(error.value), "--within")

@@ -24,7 +24,7 @@ from adapter_probe.reads import recorded
 from adapter_probe.results import fingerprints
 from adapter_probe.results.sealing import CHECKSUMS, FIGURES, MADE_FROM, read_note
 from adapter_probe.studies import study_base
-from adapter_probe.studies.study_base import draw_into_folder
+from adapter_probe.studies.draw import draw_into_folder, drawn_of
 
 
 class Opened(Exception):
@@ -275,7 +275,7 @@ def test_what_the_figures_are_of_does_not_depend_on_the_folders_name(copied, tmp
     """Else `checksums.json` of equal runs would differ."""
     other = shutil.copytree(copied, tmp_path / "elsewhere" / "other")
     options = {"tolerance": 1.0, "paper": False}
-    first, second = (study_base._drawn_of(ap.load(folder).record, options) for folder in (copied, other))
+    first, second = (drawn_of(ap.load(folder).record, **options) for folder in (copied, other))
     assert first == second is not None
 
 

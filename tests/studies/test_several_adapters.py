@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +13,15 @@ from byte_tokenizer import byte_tokenizer
 from mask_loop import randomise
 from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
+from peft_cases import write_base
 from refusals import naming
+from test_batches import batches_of
 from tiers import slow_unless
 from tiny_families import family
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 import adapter_probe as ap
 from adapter_probe.errors import AdapterProbeError
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from peft_cases import write_base
-from test_batches import batches_of
 
 LAYERS = {"bert": "bert.encoder.layer", "t5 (labels)": "", "llama": "model.layers"}
 READ = {"read": lambda out: out.logits[:, :3] if out.logits.dim() == 2 else out.logits[:, 0, :3]}

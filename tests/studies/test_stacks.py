@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import torch
 from mask_loop import randomise, switched
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
+from peft_cases import WORDS
 from refusals import naming, says, value_of
 from tiers import slow_unless
 from tiny_families import family, lora
@@ -33,9 +33,6 @@ import adapter_probe as ap
 from adapter_probe.errors import AdapterProbeError
 from adapter_probe.results.ablation_files import load_ablation
 from adapter_probe.wording import ALL_OFF
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
-from peft_cases import WORDS
 
 PAIRS = [
     ("w1 w2 w3 w4 w5", "w4 w5"),

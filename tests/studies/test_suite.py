@@ -14,9 +14,10 @@ from safetensors.torch import load_file
 import adapter_probe as ap
 from adapter_probe.cli.main import app
 from adapter_probe.errors import ResultsError, TrainingError
-from adapter_probe.jobs import worker
 from adapter_probe.jobs.local import LocalProcesses
 from adapter_probe.studies.suite_file import read_suite
+
+pytestmark = pytest.mark.usefixtures("in_this_process")
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "studies"
 FILE = """
@@ -54,18 +55,6 @@ tasks = ["first"]
 size = 2
 seeds = 2
 """
-
-
-@pytest.fixture(autouse=True)
-def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs run here, one after the other, in place of in workers."""
-
-    def run(self, jobs, on_step, look):
-        for job in jobs:
-            worker._do(job, lambda step, job=job: on_step(job, step), "cpu", 1, 1)
-        return []
-
-    monkeypatch.setattr(LocalProcesses, "run", run)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,33 +18,16 @@ from refusals import names, naming, value_of
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError, JobsDetached, ResultsError, TrainingError
 from adapter_probe.jobs.resources import Resources
-from adapter_probe.jobs.trial_run import run_trial
+from adapter_probe.jobs.sweep_search import say_slow_bfloat16
 from adapter_probe.studies.cost_plan import SuitePlan
 from adapter_probe.studies.init_sweep import InitSweep, init_sweep
 from adapter_probe.studies.load import load
-from adapter_probe.studies.sweep_search import say_slow_bfloat16
 from adapter_probe.studies.sweep_trials import TaskOptions, find_tasks, majority_rows
 from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
 from adapter_probe.training.baseline import fit_baseline
 from adapter_probe.training.settings import TrainingSettings
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _in_this_process() -> Iterator[None]:
-    """Trials run here, one after the other, in place of in workers."""
-    import torch
-
-    from adapter_probe.jobs.local import LocalProcesses
-
-    def run(self, jobs, on_step, look):
-        for job in jobs:
-            run_trial(job, torch.device("cpu"), lambda now, job=job: on_step(job, now.step))
-            look()
-        return []
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalProcesses, "run", run)
-        yield
+pytestmark = pytest.mark.usefixtures("in_this_process")
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +130,7 @@ def test_learning_rates_out_of_reach_stop_and_the_others_are_as_in_a_full_search
         compared.append((scores, metric, n_examples))
         return np.array([False, True])
 
-    monkeypatch.setattr("adapter_probe.studies.sweep_search.go_on", go_on)
+    monkeypatch.setattr("adapter_probe.jobs.sweep_search.go_on", go_on)
     arguments = {
         "sizes": (2,), "top_k": (), "layernorm": False, "full": False, "seeds": 1, "batch_size": 16,
         "learning_rates": (1e-12, 1e-2), "epochs": (1,), "threads": 1, "init_std": 0.1,

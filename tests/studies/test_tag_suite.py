@@ -8,8 +8,6 @@ from refusals import naming
 
 import adapter_probe as ap
 from adapter_probe.data.tasks import find_task
-from adapter_probe.jobs import worker
-from adapter_probe.jobs.local import LocalProcesses
 
 pytestmark = pytest.mark.slow
 FILE = """
@@ -47,19 +45,7 @@ seeds = 2
 METRICS = {"tags": "entity_f1", "labels": "micro_f1"}
 
 
-@pytest.fixture
-def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs run here, one after the other, in place of in workers."""
-
-    def run(self, jobs, on_step, look):
-        for job in jobs:
-            worker._do(job, lambda step, job=job: on_step(job, step), "cpu", 1, 1)
-        return []
-
-    monkeypatch.setattr(LocalProcesses, "run", run)
-
-
-@pytest.mark.usefixtures("_in_this_process")
+@pytest.mark.usefixtures("in_this_process")
 def test_a_suite_of_tags_and_of_several_labels(tiny_base, tag_task, label_task, tmp_path):
     pytest.importorskip("seqeval")
     file, base = tmp_path / "tasks.toml", tiny_base("bert")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +11,11 @@ import pandas as pd
 import peft
 import pytest
 import torch
+from byte_tokenizer import byte_tokenizer
 from mask_loop import randomise, switched
 from peft import LoraConfig, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
+from peft_cases import WORDS
 from refusals import naming, says
 from sklearn.metrics import f1_score
 from tiers import slow_unless
@@ -30,10 +31,6 @@ from transformers import (
 import adapter_probe as ap
 from adapter_probe.figures.report.examples import examples_content
 from adapter_probe.studies.report import texts_of
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
-from byte_tokenizer import byte_tokenizer
-from peft_cases import WORDS
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 LABELS = ("kind", "long", "old")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import torch
 from mask_loop import randomise
 from peft import LoraConfig, get_peft_model
+from peft_cases import WORDS, small_config
 from refusals import naming
 from sklearn.metrics import f1_score
 from transformers import (
@@ -23,9 +23,6 @@ from transformers import (
 )
 
 import adapter_probe as ap
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
-from peft_cases import WORDS, small_config
 
 pytest.importorskip("accelerate")
 TEXTS = ["the cat saw a dog", "fine", "the house was big", "a cruel bird", "the dog met the bad cat"] * 2

@@ -8,10 +8,10 @@ that go on are the same to the byte.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -21,12 +21,14 @@ from adapter_probe.progress import print_message
 from adapter_probe.results.atomic import claim_folder, make_folder, read_json, write_csv, write_json
 from adapter_probe.results.schema import CUT, HALVING_CSV, REACHED, TRIAL, plain_rows, read_columns
 from adapter_probe.results.trial_files import claim_study, read_trial, read_trials, trial_frame, write_trials
-
-from .training_arguments import OnTrial, SweepSettings
+from adapter_probe.training.settings import SweepSettings
 
 if TYPE_CHECKING:
     from adapter_probe.jobs.running import Resources
     from adapter_probe.jobs.trials import Trial
+
+OnTrial = Callable[[dict[str, Any]], None]
+"""Callback for finished trials; its argument is a dictionary with the columns of ``trials.csv``."""
 
 
 def run_search(
@@ -59,7 +61,10 @@ def foreseen_trials(sweep: SweepSettings, trials: Sequence[Trial], out: Path) ->
     """
     first, others = _split(trials, sweep)
     if sweep.halving:
-        lost = stopped_trials(out)
+        lost = set()
+        if (out / HALVING_CSV).is_file():
+            earlier = read_columns(out / HALVING_CSV, {"trial": "text", "stopped": "flag"})
+            lost = set(earlier.loc[earlier["stopped"], "trial"])
         first = [trial for trial in first if trial.id not in lost]
     if not others:
         return first
@@ -109,7 +114,8 @@ def in_reach(
         JobsDetached: the jobs were submitted and are not waited for.
         ResultsError: the folder is in use or contains another study.
     """
-    from adapter_probe.jobs.trials import shared_settings
+    from adapter_probe.jobs.running import Jobs, describe_lost, run_jobs
+    from adapter_probe.jobs.trials import shared_settings, write_requests
 
     groups: dict[tuple[object, ...], list[Trial]] = defaultdict(list)
     for trial in trials:
@@ -121,53 +127,28 @@ def in_reach(
     first = [trial for own in compared for trial in own]
     with claim_folder(out):
         claim_study(out, study, *shared_settings(trials))
-        _reach(first, out, resources, progress)
+        folders = [one.folder(out) for one in first]
+        left = {one: steps_to_cut(t.n_steps) for one, t in zip(folders, first) if not _has_reached(one)}
+        for folder, step in left.items():
+            write_json(make_folder(folder) / CUT, {"step": step})
+        write_requests(out, first)
+        jobs = Jobs(out, left, len(first), "trials", "steps")
+        failures = run_jobs(jobs, resources, progress) if left else []
+        if lost := [folder for folder in left if not _has_reached(folder)]:
+            raise TrainingError(describe_lost(jobs, failures, lost))
         rows = [row for own in compared for row in _cuts(own, trials, out)]
         if not rows:
             return list(trials)
         table = pd.DataFrame(rows)
         write_csv(out / HALVING_CSV, table)
     stopped = set(table.loc[table["stopped"], "trial"])
-    lost = {(_but_rate(one), one.request.settings.learning_rate) for one in first if one.id in stopped}
+    hopeless = {(_but_rate(one), one.request.settings.learning_rate) for one in first if one.id in stopped}
     print_message(
         f"halving: {len(stopped)} of {len(table)} learning rates stopped after a third of their steps, which "
         f"saves {saved_share(table):.0%} of the steps of the search",
         progress,
     )
-    return [one for one in trials if (_but_rate(one), one.request.settings.learning_rate) not in lost]
-
-
-def stopped_trials(out: Path) -> set[str]:
-    """The ids of the trials that an earlier run has stopped.
-
-    Raises:
-        ResultsError: ``halving.csv`` is damaged.
-    """
-    if not (out / HALVING_CSV).is_file():
-        return set()
-    table = read_columns(out / HALVING_CSV, {"trial": "text", "stopped": "flag"})
-    return set(table.loc[table["stopped"], "trial"])
-
-
-def release_cuts(folders: Iterable[Path]) -> None:
-    """Let trials go on beyond the step after which they were compared."""
-    for folder in folders:
-        (folder / CUT).unlink(missing_ok=True)
-
-
-def _reach(trials: Sequence[Trial], out: Path, resources: Resources, progress: bool) -> None:
-    """Run the trials to the cut, unless they have been there."""
-    from adapter_probe.jobs.running import Jobs, describe_lost, run_jobs
-    from adapter_probe.jobs.trials import write_requests
-
-    left = {one.folder(out): steps_to_cut(one.n_steps) for one in trials if not _has_reached(one.folder(out))}
-    for folder, step in left.items():
-        write_json(make_folder(folder) / CUT, {"step": step})
-    write_requests(out, trials)
-    jobs = Jobs(out, left, len(trials), "trials", "steps")
-    failures = run_jobs(jobs, resources, progress) if left else []
-    if lost := [folder for folder in left if not _has_reached(folder)]:
-        raise TrainingError(describe_lost(jobs, failures, lost))
+    return [one for one in trials if (_but_rate(one), one.request.settings.learning_rate) not in hopeless]
 
 
 def _has_reached(folder: Path) -> bool:
@@ -224,7 +205,8 @@ def run_trials(
     with claim_folder(out):
         claim_study(out, study, *shared_settings(trials))
         write_requests(out, trials)
-        release_cuts(trial.folder(out) for trial in trials)
+        for trial in trials:  # go on beyond the step after which they were compared
+            (trial.folder(out) / CUT).unlink(missing_ok=True)
         done = finished_trials(out, trials)
         left = {trial.folder(out): trial.n_steps for trial in trials if trial.id not in done}
         jobs = Jobs(out, left, len(trials), "trials", "steps")

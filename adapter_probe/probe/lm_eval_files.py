@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.data.generating import Prompting
 from adapter_probe.data.lm_eval_tasks import THEIR_NAMES
 from adapter_probe.data.requests import Requests
@@ -28,7 +29,7 @@ from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.atomic import make_folder, write_json, write_text
 from adapter_probe.version import __version__
 
-from .ablation_study import Ablation
+from .request import AblationRequest
 
 _NOT_GIVEN = "N/A"
 
@@ -62,8 +63,29 @@ class SamplesCheck:
         return f"{said}; {self.metric} is {self.theirs:.6g} there and {self.ours:.6g} here"
 
 
+def harness_rows(request: AblationRequest) -> Requests:
+    """The rows of a language model.
+
+    Raises:
+        DataError: the request has others, or texts are written.
+    """
+    rows = request.examples.rows
+    if not isinstance(rows, Requests):
+        raise DataError(
+            "--lm-eval-json and --lm-eval-samples require the rows of a language model; the task of "
+            f"{request.checkpoint.folder} is {request.checkpoint.description.task.kind}"
+        )
+    if rows.generation is not None:
+        raise DataError(
+            "--lm-eval-json and --lm-eval-samples hold log-likelihoods; what the model writes is in "
+            "generations.jsonl"
+        )
+    return rows
+
+
 def write_lm_eval(
-    study: Ablation,
+    study: AblationRecord,
+    results: AblationResults,
     rows: Requests,
     name: str,
     prompting: Prompting,
@@ -73,7 +95,7 @@ def write_lm_eval(
     """Write the harness's files: intact, without adapters, and without the longest removable span.
 
     Args:
-        study: an ablation of a language model.
+        study, results: an ablation of a language model.
         rows: the rows that it was evaluated on.
         name: name of the checkpoint.
         prompting: settings of their prompts.
@@ -87,14 +109,14 @@ def write_lm_eval(
         DataError: the harness has no metric for these rows.
         ResultsError: a file cannot be written.
     """
-    results, stamp = study.results, time.strftime("%Y-%m-%dT%H-%M-%S.000000")
+    stamp = time.strftime("%Y-%m-%dT%H-%M-%S.000000")
     if results.differences is not None or results.metric not in _names(rows):
         raise DataError(
             f"--lm-eval-json: lm-evaluation-harness has no metric {results.metric}; for these rows it has "
             f"{', '.join(_names(rows)) or 'none'}"
         )
     written = []
-    for variant, model in _models(study, name):
+    for variant, model in _models(study, results, name):
         folder = make_folder(Path(out, _sanitised(model)))
         scored = {task: list(_samples(results, rows, variant, kept)) for task, kept in _tasks(study, rows)}
         hashes = {
@@ -104,7 +126,8 @@ def write_lm_eval(
             for task, samples in scored.items()
         }
         made = {
-            **_aggregated(study, rows, variant, prompting), **_about(study, model, prompting, template),
+            **_aggregated(study, results, rows, variant, prompting),
+            **_about(study, model, prompting, template),
             "task_hashes": hashes,
         }  # fmt: skip
         written.append(folder / f"results_{stamp}.json")
@@ -115,14 +138,14 @@ def write_lm_eval(
     return written
 
 
-def compare_samples(study: Ablation, rows: Requests, path: str | Path) -> SamplesCheck:
+def compare_samples(results: AblationResults, rows: Requests, path: str | Path) -> SamplesCheck:
     """Hold the intact model's log-likelihoods against those of a harness's ``samples_*.jsonl``.
 
     Raises:
         DataError: the file is not one, or has none of the rows.
     """
     theirs = dict(_read_samples(Path(path)))
-    results, largest, found, scores = study.results, 0.0, 0, []
+    largest, found, scores = 0.0, 0, []
     sums, name = results.outputs[_intact(results)], _names(rows).get(results.metric, "")
     items = _items(results, rows, _intact(results)).get(results.metric)
     for number, row in enumerate(rows.rows):
@@ -181,9 +204,8 @@ def _intact(results: AblationResults) -> int:
     return int(np.argmax(results.masks.all(axis=1)))
 
 
-def _models(study: Ablation, name: str) -> Iterator[tuple[int, str]]:
+def _models(study: AblationRecord, results: AblationResults, name: str) -> Iterator[tuple[int, str]]:
     """The variants that are written, each with a name of the model."""
-    results = study.results
     yield _intact(results), name
     yield int(np.argmin(results.masks.sum(axis=1))), f"{name}-all-adapters-off"
     table = study.removable
@@ -196,7 +218,7 @@ def _models(study: Ablation, name: str) -> Iterator[tuple[int, str]]:
             yield int(found[0]), f"{name}-without-layers-{first}-{last}"
 
 
-def _tasks(study: Ablation, rows: Requests) -> list[tuple[str, np.ndarray]]:
+def _tasks(study: AblationRecord, rows: Requests) -> list[tuple[str, np.ndarray]]:
     """The tasks with the numbers of their rows, int ``[rows]``."""
     groups = [row.group for row in rows.rows]
     if rows.documents and any(groups):
@@ -254,9 +276,11 @@ def _samples(
         }
 
 
-def _aggregated(study: Ablation, rows: Requests, variant: int, prompting: Prompting) -> dict[str, Any]:
+def _aggregated(
+    study: AblationRecord, results: AblationResults, rows: Requests, variant: int, prompting: Prompting
+) -> dict[str, Any]:
     """The scores of every task, and what the harness says of it."""
-    results, items = study.results, _items(study.results, rows, variant)
+    items = _items(results, rows, variant)
     counts = results.counts
     assert counts is not None, "only language models have these rows"
     made: dict[str, dict[str, Any]] = {
@@ -287,9 +311,9 @@ def _aggregated(study: Ablation, rows: Requests, variant: int, prompting: Prompt
     return made
 
 
-def _about(study: Ablation, name: str, prompting: Prompting, template: str | None) -> dict[str, Any]:
+def _about(study: AblationRecord, name: str, prompting: Prompting, template: str | None) -> dict[str, Any]:
     """What the harness says of model and run, as far as it applies."""
-    versions: Mapping[str, Any] = study.record.created_with or {}
+    versions: Mapping[str, Any] = study.created_with or {}
     said = prompting.system_instruction
     return {
         "config": {"model": "adapter-probe", "model_args": {"peft": name}, "batch_size": None, "device": None,

@@ -1,0 +1,148 @@
+"""Studies that score a model at several values of one setting, such as the strength of its adapters.
+
+Every value has a subfolder with its ablation, so that the same call resumes an interrupted study and computes
+only the values that are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from adapter_probe.errors import ResultsError
+from adapter_probe.progress import activity
+from adapter_probe.records import to_record
+
+from .study_base import StoredStudy
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from adapter_probe.ablation_results import AblationResults
+    from adapter_probe.analysis.study_records import StudyRecord
+    from adapter_probe.probe.arguments import AblationArguments
+    from adapter_probe.probe.request import AblationRequest
+
+    from .ablation_call import Given
+    from .checkpoint_arguments import Called
+    from .cost_plan import AblationPlan
+
+
+class DegreeStudy(StoredStudy):
+    """Base class of these studies, which have a table of scores by value and a summary with a verdict."""
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per value and span."""
+        raise NotImplementedError
+
+    def facts(self) -> dict[str, Any]:
+        """See `StoredStudy.facts`."""
+        from adapter_probe.results.schema import plain_rows
+
+        said = self.record.summary
+        return {**to_record(said), "verdict": said.verdict, "points": plain_rows(self.table)}
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """How a study of several values is run.
+
+    Attributes:
+        setting: the field of `AblationSettings` that has the values.
+        usual: name of the study, and of its results folder with settings at their defaults.
+        command: name of the function.
+        values: from the arguments, and a model in memory, the values in ascending order.
+        opening: from these the one with which the checkpoint is opened.
+        record: the study's record from its folder, its identity, the ablations by value, the request that
+            they were computed with (None where all were there), and the study that was in the folder.
+    """
+
+    setting: str
+    usual: str
+    command: str
+    values: Callable[[Any, Given | None], Sequence[float]]
+    opening: Callable[[Sequence[float]], float]
+    record: Callable[
+        [Path, dict[str, Any], Mapping[float, AblationResults], AblationRequest | None, Any], StudyRecord
+    ]
+
+    def plan(self, call: Called) -> AblationPlan:
+        """See `ablate.plan`."""
+        from .ablate import planned
+
+        def parts_of(given: Given | None, arguments: AblationArguments, folder: Path) -> Any:
+            values = self.values(call, given)
+            return self._at(arguments, self.opening(values)), self._parts(arguments, folder, values)
+
+        return planned(call, self.command, self.usual, parts_of)
+
+    def run(self, call: Called) -> tuple[list[Any], TemporaryDirectory[str] | None]:
+        """The records of the study, and of that on the data of `against`; the folder of a model in memory."""
+        from adapter_probe.results.atomic import claim_folder
+
+        from .ablate import computed, finished
+        from .ablation_call import asked_of, opened_for
+        from .load import holds_results, load
+
+        with opened_for(call) as (call, opened, temporary):
+            values = self.values(call, opened)
+            asked = asked_of(call, self.usual, opened)
+            groups = [self._parts(arguments, folder, values) for arguments, folder in asked]
+            with claim_folder(asked[0][1]):
+                previous: list[Any] = []
+                with suppress(ResultsError):
+                    previous = [load(folder) for _, folder in asked if holds_results(folder)]
+                alike = [one for one in previous if isinstance(one, DegreeStudy)]
+                there = opened is None and len(alike) == len(asked)
+                found = finished(self.command, call, groups) if there else None
+                request = None
+                if found is None:
+                    opening = self._at(asked[0][0], self.opening(values))
+                    request, found = computed(self.command, call, opened, opening, groups)
+                with activity(f"{self.command}: computing intervals", call.progress):
+                    records = [
+                        self._write(folder, {v: one.results for v, one in zip(values, own)}, request, old)
+                        for (_, folder), own, old in zip(asked, found, alike if there else [None, None])
+                    ]
+        return records, temporary
+
+    def _at(self, arguments: AblationArguments, value: float) -> AblationArguments:
+        changed: dict[str, Any] = {self.setting: value}
+        return replace(arguments, settings=replace(arguments.settings, **changed))
+
+    def _parts(
+        self, arguments: AblationArguments, folder: Path, values: Sequence[float]
+    ) -> list[tuple[AblationArguments, Path]]:
+        """The ablation of every value, with its folder."""
+        return [(self._at(arguments, v), folder / f"{self.setting}-{v:g}") for v in values]
+
+    def _write(
+        self,
+        folder: Path,
+        results: Mapping[float, AblationResults],
+        request: AblationRequest | None,
+        previous: Any,
+    ) -> StudyRecord:
+        """Write the study into its folder."""
+        from adapter_probe.results.atomic import write_csv, write_json
+        from adapter_probe.results.fingerprints import to_plain
+        from adapter_probe.results.sealing import begin_study, sealed
+
+        identity: dict[str, Any] = {**next(iter(results.values())).identity}
+        identity["settings"] = {k: v for k, v in identity["settings"].items() if k != self.setting}
+        study: dict[str, Any] = {"schema": 1, "study": self.usual, "identity": to_plain(identity)}
+        begin_study(folder, study)
+        record = self.record(folder, study, results, request, previous)
+        files = record.files()
+        with sealed(folder, [about["file"] for about in files.values()]):
+            for name, about in files.items():
+                if about["columns"] is None:
+                    write_json(folder / about["file"], to_record(getattr(record, name)))
+                else:
+                    write_csv(folder / about["file"], getattr(record, name))
+        return record
