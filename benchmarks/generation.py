@@ -19,12 +19,11 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from adapter_probe.replay.decoding import Decoder
+from adapter_probe.replay.decoding import Decoder, Decoding
 from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.sharing import cast_copy
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_weights import finished_maps
-from adapter_probe.replay.writing import Decoding
 
 VOCABULARY, LAYERS, TOGETHER, PAD = 49152, 30, 33, 2  # TOGETHER: see `tokens_per_part`
 

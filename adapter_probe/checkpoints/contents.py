@@ -25,7 +25,8 @@ def contents_of(opened: OpenedPeft) -> dict[str, Any]:
     stacks = dict(stacks_of(layers, getattr(model, "config", None))) if layers else {}
     if isinstance(opened, OpenedPlaced):
         base, names = model, list(opened.layer_names)
-        found = count_parameters(opened.shapes, opened.trained, opened.missing, f"{base.base_model_prefix}.")
+        prefix = "" if opened.head == "features" else f"{base.base_model_prefix}."
+        found = count_parameters(opened.shapes, opened.trained, opened.missing, prefix)
     else:
         base, names = model.get_base_model(), [layer.name for layer in layers]
         found = _count_of_peft(opened)
@@ -71,7 +72,8 @@ def _count_of_peft(
             whole[own] = tuple(tensor.shape)
         else:
             added += tensor.numel()
-    prefix = f"{base.base_model_prefix}." if base.get_output_embeddings() is None else ""
+    whole_base = base.get_output_embeddings() is not None or opened.head == "features"
+    prefix = "" if whole_base else f"{base.base_model_prefix}."
     counts, trained, body, pretrained = count_parameters(
         {**shapes, **whole}, whole.keys(), opened.missing, prefix
     )

@@ -20,6 +20,7 @@ from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import FullFineTuning
+from adapter_probe.replay.recording import base_of
 from adapter_probe.replay.several import split_adapters
 from adapter_probe.replay.sharing import can_share
 from adapter_probe.replay.switches import Switches
@@ -161,12 +162,6 @@ def _against(opened: OpenedPeft, base_model: Any) -> OpenedFinetuned:
     )  # fmt: skip
     opened = replace(opened, description=about, missing=lacking)
     return with_base(opened, base_model, (f"the {name}", called))
-
-
-def base_of(model: nn.Module) -> nn.Module:
-    """The model of transformers inside a `PeftModel`, or the model itself."""
-    base: nn.Module = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return base
 
 
 def _copied(model: nn.Module) -> nn.Module:

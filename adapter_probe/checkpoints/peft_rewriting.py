@@ -17,11 +17,9 @@ from torch import Tensor, nn
 from adapter_probe.errors import CheckpointError, one_line
 from adapter_probe.models.adapters.bottleneck import Bottleneck
 from adapter_probe.models.adapters.configured import ConfiguredBottleneck
-from adapter_probe.replay.directions import rank_of
-from adapter_probe.replay.layer_strengths import layer_strengths
+from adapter_probe.replay.directions import of_product, rank_of
 from adapter_probe.replay.sharing import sharing
-from adapter_probe.replay.singular import of_product
-from adapter_probe.replay.stacks import find_layers
+from adapter_probe.replay.stacks import find_layers, layer_strengths
 from adapter_probe.replay.switches import Switches
 from adapter_probe.results.atomic import make_folder
 

@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.adapters.imported import ImportedMethod, InnerSpec
-from adapter_probe.replay.singular import of_matrix, wide
+from adapter_probe.replay.directions import of_matrix, wide
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_states import TwoStates, finished
 

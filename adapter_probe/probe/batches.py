@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from adapter_probe.checkpoints.in_memory import base_of
 from adapter_probe.checkpoints.kinds import head_of_class
 from adapter_probe.data.batches import NO_TAG, EncodedBatches, EncodedWritten, Read, encode_batches
 from adapter_probe.data.examples import Examples
@@ -24,7 +23,7 @@ from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.tagged import Tagged, Words, tag_metric, words_with_fingerprint
 from adapter_probe.errors import DataError, ModelError, must_be, one_line
 from adapter_probe.metrics import COMPARABLE, OF_TOKENS, Kind, default_metric
-from adapter_probe.replay.recording import Inputs, Runner
+from adapter_probe.replay.recording import Inputs, Runner, base_of
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
 

@@ -148,7 +148,6 @@ class Engine:
 
     @contextmanager
     def _runner(self, precision: str) -> Iterator[GeneralRunner | WritingRunner]:
-        """A runner for the exclusive use of one lane."""
         runner = self._runners[precision].get()
         try:
             yield runner
@@ -229,13 +228,11 @@ class Engine:
                 write_json(path, {"errors": self._sampled.tolist(), _RUN: run})
         return self._sampled
 
-    def _sample(self) -> tuple[np.ndarray, np.ndarray]:
-        return sampled(len(self._masks), len(self._request.encoded.lengths))
-
     def _sample_logits(self, precision: str) -> np.ndarray:
         """Logits ``[pairs, labels]`` of the sample, computed on all lanes."""
         items, lanes = np.arange(len(self._request.encoded.lengths)), self._lanes.n
-        shares = [tuple(part[lane::lanes] for part in self._sample()) for lane in range(lanes)]
+        sample = sampled(len(self._masks), len(items))
+        shares = [tuple(part[lane::lanes] for part in sample) for lane in range(lanes)]
         return np.concatenate(list(self._side_by_side(partial(self._pairs, precision, items), shares)))
 
     def _kept_sample(self, path: Path | None) -> np.ndarray | None:
@@ -261,7 +258,8 @@ class Engine:
         repeated = np.mean(np.concatenate([doubts(a["logits"], band).ravel() for a in measured]))
         start = time.perf_counter()
         self._sample_logits("float32")
-        sampled_tokens = float(self._request.encoded.lengths[self._sample()[1]].sum())
+        lengths = self._request.encoded.lengths
+        sampled_tokens = float(lengths[sampled(len(self._masks), len(lengths))[1]].sum())
         per_pair = (time.perf_counter() - start) / sampled_tokens
         return seconds + len(self._masks) * float(repeated) * per_pair
 

@@ -18,6 +18,7 @@ from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.models.functional import FasterFunctions
 from adapter_probe.models.packed import PackedMap, activated_in_place, can_pack_weight
+from adapter_probe.replay.recording import device_of
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
 from adapter_probe.replay.switches import Switches
@@ -28,14 +29,13 @@ from .general_model import example_of, ignore_padding, inputs_of
 from .heap import available_memory, return_free_memory
 from .layouts import Layout, choose_layout, encoding_once
 from .likelihoods import WrittenScores, summed_by_continuation
-from .outputs import without_needless
+from .outputs import Arrays, without_needless
 from .rows import Scorer, rows_of
 from .written import WritingRunner, padded, prepared_runner
 
 if TYPE_CHECKING:
     from .request import AblationRequest
 
-Arrays = dict[str, np.ndarray]
 _PASSES_BETWEEN_RETURNS = 64
 _TOKENS_AT_ONCE = 4096  # of a model without variants
 _SHARE_OF_FREE = 0.5  # of the free memory, for finished weights
@@ -80,21 +80,16 @@ class GeneralRunner:
             tokens_per_pass: maximum number of rows that pass through a layer together.
             each_pass: called before each pass; what it raises stops the runner.
         """
-        with self._faster():
-            return self._outputs(items, masks, tokens_per_pass, self._step(tokens_per_pass, each_pass))
-
-    def _outputs(
-        self, items: np.ndarray, masks: np.ndarray, tokens_per_pass: int, step: Callable[[], None]
-    ) -> Arrays:
-        encoded = self._request.encoded
+        encoded, step = self._request.encoded, self._step(tokens_per_pass, each_pass)
         if isinstance(encoded, EncodedRequests):
-            return self._scores(encoded, items, masks, tokens_per_pass, step)
+            with self._faster():
+                return self._scores(encoded, items, masks, tokens_per_pass, step)
         found: dict[int, Arrays] = {}
         for group in alike(encoded.lengths, items, self._most):
             inputs = inputs_of(self._replay.model, encoded, group, self._device)
-            out = self._replay.outputs(
-                inputs, masks, rows=tokens_per_pass, read=reader(self._request, group), each_pass=step
-            )
+            read = reader(self._request, group)
+            with self._faster():
+                out = self._replay.outputs(inputs, masks, rows=tokens_per_pass, read=read, each_pass=step)
             arrays = self._read(group, out)
             found |= {item: {k: v[:, i] for k, v in arrays.items()} for i, item in enumerate(group.tolist())}
         names = found[int(items[0])]
@@ -134,7 +129,7 @@ class GeneralRunner:
         layout, is_last = self._layout
         summed: Arrays = {}
         for rows in rows_of(encoded, items, layout, self._dtype, self._device):
-            read = Scorer(rows, is_last, [] if self._request.compares_tokens else None)
+            read = Scorer(rows, is_last, intact=[] if self._request.compares_tokens else None)
             with encoding_once(self._replay.model, rows.share):
                 scored = self._replay.outputs(
                     rows.inputs, masks, rows=tokens_per_pass, read=read, each_pass=step
@@ -163,12 +158,10 @@ class GeneralRunner:
         return vars(decode_windows(windows, items, rows, values.reshape(len(values), -1, 2)))
 
     def _faster(self) -> AbstractContextManager[object]:
-        """What makes attention faster in bfloat16 on a CPU."""
         half = self._dtype == torch.bfloat16 and self._device.type == "cpu"
         return FasterFunctions() if half else nullcontext()
 
     def _step(self, tokens_per_pass: int, each_pass: Callable[[], None]) -> Callable[[], None]:
-        """What happens before every pass."""
         widest = tokens_per_pass * self._width * self._dtype.itemsize
 
         def step() -> None:
@@ -287,9 +280,7 @@ def own_forward(request: AblationRequest, module: nn.Module, items: np.ndarray) 
     encoded, (device, dtype) = request.encoded, _place(module)
     if isinstance(encoded, EncodedPrompts):
         prompts = [encoded.input_ids[item] for item in items]
-        own = padded(prompts, module, encoded.reads, device)
-        if encoded.reads:
-            own["decoder_input_ids"] = own["input_ids"][:, :1]
+        own = padded(prompts, module, encoded.reads, started=True)
         return lambda: module(**own)["logits"][:, -1].flatten()
     if isinstance(encoded, EncodedRequests):
         batches = [rows.inputs for rows in rows_of(encoded, items, "alone", dtype, device)]
@@ -301,9 +292,8 @@ def own_forward(request: AblationRequest, module: nn.Module, items: np.ndarray) 
 
 def _place(module: nn.Module) -> tuple[torch.device, torch.dtype]:
     """The device of the inputs, and the precision of the states."""
-    tensors = [*module.parameters(), *module.buffers()]
-    on = next((t.device for t in tensors if t.device.type != "meta"), torch.device("cpu"))
-    return on, next(t.dtype for t in tensors if t.is_floating_point())
+    tensors = (*module.parameters(), *module.buffers())
+    return device_of(module), next(t.dtype for t in tensors if t.is_floating_point())
 
 
 def pack(replay: Replay) -> None:
@@ -325,7 +315,7 @@ def reader(
     encoded = request.encoded
     if isinstance(encoded, EncodedWritten):
         tokens = torch.from_numpy(encoded.tokens[items])
-        return WrittenScores(tokens, [] if request.compares_tokens else None)
+        return WrittenScores(tokens, intact=[] if request.compares_tokens else None)
     if isinstance(encoded, EncodedBatches):
         return lambda _, run, copies: split(encoded.read(run()), 0, copies)
     if request.checkpoint.embedding is not None:

@@ -17,10 +17,9 @@ from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.directions import refuse_without
-from adapter_probe.replay.layer_strengths import layer_strengths
-from adapter_probe.replay.recording import Inputs
+from adapter_probe.replay.recording import Inputs, base_of, device_of
 from adapter_probe.replay.replay import layers_in_order
-from adapter_probe.replay.stacks import Layer, stacks_of
+from adapter_probe.replay.stacks import Layer, layer_strengths, stacks_of
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_states import TwoStates
 from adapter_probe.replay.two_weights import STRENGTH, strength_of
@@ -171,15 +170,13 @@ class GeneralModel:
     @property
     def dtype(self) -> torch.dtype:
         """The precision of the states."""
-        return next(p.dtype for p in self._tensors() if p.is_floating_point())
+        tensors = (*self.module.parameters(), *self.module.buffers())
+        return next(x.dtype for x in tensors if x.is_floating_point())
 
     @property
     def device(self) -> torch.device:
-        """The device of the first parameter."""
-        return self._tensors()[0].device
-
-    def _tensors(self) -> list[Tensor]:
-        return [*self.module.parameters(), *self.module.buffers()]
+        """The device of the inputs."""
+        return device_of(self.module)
 
     def check_norms(self, norms: NormChoice) -> None:
         """Let the base's LayerNorms stand after adapters that are off, if `norms` is "pretrained".
@@ -239,7 +236,7 @@ def model_of(
             "a base in 4 bits, with llm_int8_threshold 0, or in full with --base"
         )
     ignore_padding(module)
-    device = next(t.device for t in module.parameters() if t.device.type != "meta")
+    device = device_of(module)
     if isinstance(encoded, EncodedPrompts):
         ids = torch.from_numpy(encoded.input_ids[int(np.argmin(encoded.lengths))][None, :])
         example = {"input_ids": ids.to(device)}
@@ -280,8 +277,7 @@ def inputs_of(
             items, device, next(p.dtype for p in model.parameters() if p.is_floating_point())
         )
     ids = np.stack([encoded.input_ids[item] for item in items])
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    takes = inspect.signature(base.forward).parameters
+    takes = inspect.signature(base_of(model).forward).parameters
     arrays = {"input_ids": ids}
     if "attention_mask" in takes:
         arrays["attention_mask"] = np.ones_like(ids)

@@ -63,7 +63,6 @@ def return_all_free_memory() -> None:
 
 
 def _resident_memory() -> int:
-    """Bytes of the process in memory, on Linux."""
     return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

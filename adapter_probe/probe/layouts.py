@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from adapter_probe.data.requests_encoding import EncodedRequests, TokenTree
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.checking import refused
+from adapter_probe.replay.recording import base_of
 
 from .likelihoods import summed_by_continuation
 from .rows import Layout, Scorer, arguments_of, output_embedding, rows_of, text_of
@@ -197,7 +198,6 @@ def encoding_once(model: nn.Module, share: int) -> Iterator[None]:
     if share == 1:
         yield
         return
-    base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
 
     def first(_module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         given, spec = tree_flatten((args, kwargs))
@@ -213,7 +213,7 @@ def encoding_once(model: nn.Module, share: int) -> Iterator[None]:
         out["last_hidden_state"] = states
         return out
 
-    encoder = base.get_encoder()
+    encoder = base_of(model).get_encoder()
     handles = [
         encoder.register_forward_pre_hook(first, with_kwargs=True), encoder.register_forward_hook(each)
     ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -149,17 +149,18 @@ def compare_states(parts: LogitsInParts, batch: Scored, states: Sequence[Tensor]
     return torch.cat(scores, dim=1)
 
 
-@dataclass(frozen=True, eq=False)
-class WrittenScores:
-    """Reads the scores of texts that a model's whole output predicts; see `replay.structure.Reader`.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TokenScores:
+    """Reads scores of tokens; see `adapter_probe.replay.structure.Reader`.
 
     Attributes:
-        tokens: int64 ``[examples, positions]``, as of `EncodedWritten`.
-        intact: where the intact model's predictions are kept, those of the first reading, to compare every
-            variant with them; None to compare nothing.
+        intact: where the intact model's states, or logits, are kept, to compare every variant with them:
+            those of the first reading, which is `Replay`'s recorded forward; None to compare nothing.
+        logit: a usual size of a language model's largest logits; see `adapter_probe.replay.checking.compare`.
     """
 
-    tokens: Tensor
+    logit: ClassVar[float] = 16.0
+
     intact: list[Tensor] | None = None
 
     @property
@@ -170,6 +171,17 @@ class WrittenScores:
     def numbers(self, scores: Tensor) -> Tensor:
         """The log-likelihoods and divergences; which token is likeliest, rounding may decide."""
         return scores[..., ::2]
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenScores(TokenScores):
+    """Reads the scores of texts that a model's whole output predicts.
+
+    Attributes:
+        tokens: int64 ``[examples, positions]``, as of `EncodedWritten`.
+    """
+
+    tokens: Tensor
 
     def __call__(self, model: nn.Module, run: Callable[[], Any], copies: int) -> Tensor:
         """Of every text the summed log-likelihood and the number of wrong tokens: ``[copies, examples, 2]``.
@@ -242,7 +254,6 @@ class _Predictions:
         return torch.stack([column.to(total.dtype) for column in columns], dim=1)
 
     def _likeliest(self) -> Tensor:
-        """The most likely token of every position."""
         part = torch.stack(self.tops).argmax(dim=0, keepdim=True)
         return torch.stack(self.places).gather(0, part)[0]
 

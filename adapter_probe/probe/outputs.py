@@ -20,7 +20,7 @@ from adapter_probe.formulas import NO_CLASS
 from adapter_probe.metrics import COMPARISONS, COUNTED, MEANS, continuation_sizes, is_ratio
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method
-from adapter_probe.replay.writing import NOT_FINITE
+from adapter_probe.replay.decoding import NOT_FINITE
 from adapter_probe.spans import SITES, VariantSet
 
 from .likelihoods import summed_windows

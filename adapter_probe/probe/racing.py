@@ -121,15 +121,12 @@ class RaceRun(RunDirectory):
             part = self.read_part(number)
             if all(np.array_equal(part[name], own) for name, own in asked.items()):
                 return part["scores"]
-        scores = self._computed(rows, examples).astype(np.float32)
+        items, variants = _items_of(self._request, examples), self.variants.rows(rows.tolist())
+        (found,) = self._engine.outputs([items], lambda _: None, variants.masks)
+        results = assemble_results(self._request, variants, self._among_all(items, found))
+        scores = example_scores(results)[:, examples].astype(np.float32)
         self.write_part(number, {**asked, "scores": scores})
         return scores
-
-    def _computed(self, rows: np.ndarray, examples: np.ndarray) -> np.ndarray:
-        request = self._request
-        items, variants = _items_of(request, examples), self.variants.rows(rows.tolist())
-        (found,) = self._engine.outputs([items], lambda _: None, variants.masks)
-        return example_scores(assemble_results(request, variants, self._among_all(items, found)))[:, examples]
 
     def _among_all(self, items: np.ndarray, found: Arrays) -> Arrays:
         """Outputs of some items as those of all, of which the others are not looked at."""

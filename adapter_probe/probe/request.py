@@ -33,6 +33,7 @@ from adapter_probe.data.tagged import refuse_unscorable
 from adapter_probe.data.text_scores import scores_by
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
 from adapter_probe.metrics import COMPARISONS, PER_TEXT, check_metric, generated_metric
+from adapter_probe.replay.recording import base_of
 from adapter_probe.replay.switches import Switches
 from adapter_probe.spans import VariantSet, effective_variants
 
@@ -337,7 +338,7 @@ def _start_of(opened: OpenedPeft) -> Start | None:
     """How an encoder-decoder's own code begins to write, see `encode_requests`; None of another model."""
     if getattr(opened, "head", "") != "seq2seq":
         return None
-    base: Any = opened.model.get_base_model() if hasattr(opened.model, "get_base_model") else opened.model
+    base = base_of(opened.model)
     if base.main_input_name != "input_ids":
         raise ModelError(
             f"a {type(base).__name__} reads {base.main_input_name} and no text; give batches= of a model in "

@@ -21,10 +21,10 @@ from torch.nn import functional as F
 
 from adapter_probe.data.requests_encoding import EncodedRequests, TokenTree
 from adapter_probe.errors import ModelError
-from adapter_probe.replay.recording import Stop
+from adapter_probe.replay.recording import Stop, base_of, changed
 from adapter_probe.replay.two_weights import TwoWeights
 
-from .likelihoods import LogitsInParts, Scored, compare_states, score_states
+from .likelihoods import LogitsInParts, Scored, TokenScores, compare_states, score_states
 
 Layout = Literal["shared", "texts", "alone"]
 """A row for a context with all its continuations; for each continuation; or that, and never padded.
@@ -190,7 +190,7 @@ def _scored(pieces: Sequence[Piece], n_continuations: int, device: torch.device)
 
 
 @dataclass(frozen=True, eq=False)
-class Scorer:
+class Scorer(TokenScores):
     """Reads the scores of a language model's rows; see `adapter_probe.replay.structure.Reader`.
 
     Only the states that predict a scored token reach the output embedding.
@@ -199,22 +199,10 @@ class Scorer:
         rows: the rows.
         is_last: whether the model returns its output embedding's results unchanged, so that they need not
             exist at the same time.
-        intact: where the intact model's states, or logits, are kept, to compare every variant with them:
-            those of the first reading, which is `Replay`'s recorded forward; None to compare nothing.
     """
 
     rows: Rows
     is_last: bool
-    intact: list[Tensor] | None = None
-
-    @property
-    def reads_intact_first(self) -> bool:
-        """Whether the first output that it reads must be the intact model's."""
-        return self.intact is not None
-
-    def numbers(self, scores: Tensor) -> Tensor:
-        """The log-likelihoods and divergences; which token is likeliest, rounding may decide."""
-        return scores[..., ::2]
 
     def __call__(self, model: nn.Module, run: Callable[[], Any], copies: int) -> Tensor:
         """The scores of every scored token, ``[copies, scored, 2]``, or 4 if compared with the intact model.
@@ -222,7 +210,7 @@ class Scorer:
         See `score_states` and `compare_states`.
         """
         head, found = output_embedding(model), []
-        own, had = head.forward, head.__dict__.get("forward")
+        own = head.forward
 
         def forward(hidden: Tensor) -> Tensor:
             states = hidden.reshape(copies, -1, hidden.shape[-1])[:, self.rows.read]  # [copies, read, hidden]
@@ -231,15 +219,9 @@ class Scorer:
             found.extend(states)
             raise Stop
 
-        head.forward = forward  # type: ignore[method-assign]
         out: Any = None
-        try:
-            with suppress(Stop):
-                out = run()
-        finally:
-            head.__dict__.pop("forward", None)
-            if had is not None:
-                head.forward = had
+        with changed({head: forward}), suppress(Stop):
+            out = run()
         if self.is_last:
             return self._scored(_in_parts(head), found)
         return self._scored(_whole, list(out["logits"][0].unflatten(0, (copies, -1))))
@@ -276,7 +258,6 @@ def _in_parts(head: nn.Module) -> LogitsInParts:
 
 
 def _whole(logits: Tensor, _: int) -> Iterator[tuple[int, Tensor]]:
-    """Logits that are there already."""
     yield 0, logits
 
 
@@ -286,7 +267,7 @@ def output_embedding(model: nn.Module) -> nn.Module:
     Raises:
         ModelError: there is none.
     """
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = base_of(model)
     head: nn.Module | None = base.get_output_embeddings()
     if head is None:
         raise ModelError(f"{type(base).__name__} has no output embedding, so it is no language model")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.data.encoding import Encoded, encode
 from adapter_probe.data.examples import Examples
 from adapter_probe.data.labels import Split
+from adapter_probe.replay.recording import base_of
 
 from .general import GeneralRunner, all_logits, general_runners
 from .general_model import model_of
@@ -38,8 +38,7 @@ class OpenModel:
         self._prepared: GeneralRunner | None = None
         if opened.quantised is None:
             opened.model.to(device)
-        own: Any = opened.model
-        self.base = own.get_base_model() if hasattr(own, "get_base_model") else own
+        self.base = base_of(opened.model)
         self.model = model_of(opened, self._encoded(("a",), None))
 
     def _encoded(self, first: Sequence[str], second: Sequence[str] | None) -> Encoded:
@@ -68,7 +67,9 @@ class OpenModel:
             DataError: a text has no tokens.
         """
         encoded, model = self._encoded(first, second), self.model
-        request = self._request(encoded)
+        rows = Split((), None, np.zeros(len(encoded), np.int64), "texts", "")
+        metric, examples = self.opened.description.task.metric, Examples(rows, encoded)
+        request = AblationRequest(self.opened, examples, metric, AblationSettings(), model.device)
         if not model.has_adapter.any():
             return all_logits(request, model.module)[None].repeat(len(masks), axis=0)
         width = choose_tokens_per_pass(tokens_per_pass, model.device.type, model.inner_size)
@@ -79,10 +80,3 @@ class OpenModel:
         batches = cut_batches(encoded.lengths, order, width)
         logits = [runner.outputs(items, masks, width, lambda: None)["logits"] for items in batches]
         return np.concatenate(logits, axis=1)[:, np.argsort(np.concatenate(batches))]
-
-    def _request(self, encoded: Encoded) -> AblationRequest:
-        rows = Split((), None, np.zeros(len(encoded), np.int64), "texts", "")
-        metric = self.opened.description.task.metric
-        return AblationRequest(
-            self.opened, Examples(rows, encoded), metric, AblationSettings(), self.model.device
-        )

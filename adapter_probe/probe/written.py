@@ -14,12 +14,11 @@ from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.text_scores import scores_of
 from adapter_probe.errors import ModelError
-from adapter_probe.replay.decoding import Decoder, base_of
-from adapter_probe.replay.recording import Inputs
+from adapter_probe.replay.decoding import NO_TOKEN, NOT_FINITE, Decoder, Decoding
+from adapter_probe.replay.recording import Inputs, base_of, device_of
 from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.stacks import in_copy
 from adapter_probe.replay.switches import Switches
-from adapter_probe.replay.writing import NO_TOKEN, NOT_FINITE, Decoding
 
 from .heap import available_memory
 
@@ -92,8 +91,7 @@ class WritingRunner:
                     for half in halves
                 ]
                 return np.concatenate(parts, axis=n)
-        device = next(t.device for t in self._module.parameters() if t.device.type != "meta")
-        prompts = padded([encoded.input_ids[item] for item in items], self._module, encoded.reads, device)
+        prompts = padded([encoded.input_ids[item] for item in items], self._module, encoded.reads)
         return self._decoder.texts(prompts, masks, how, items)
 
     def _room(self) -> float:
@@ -111,19 +109,21 @@ class WritingRunner:
         return _SHARE_OF_FREE * available_memory(self._request.device) / (per_token * self._lanes)
 
 
-def padded(prompts: Sequence[np.ndarray], module: nn.Module, reads: bool, device: torch.device) -> Inputs:
-    """Token ids and attention mask of some prompts, padded on the left, or for an encoder on the right."""
+def padded(prompts: Sequence[np.ndarray], module: nn.Module, reads: bool, started: bool = False) -> Inputs:
+    """Token ids and attention mask of some prompts, padded on the left.
+
+    If an encoder `reads` them, on the right; and `started`, with a first token for the decoder.
+    """
     pad = getattr(getattr(module, "generation_config", None), "pad_token_id", None)
-    width = max(map(len, prompts))
+    width, device = max(map(len, prompts)), device_of(module)
     ids = np.full((len(prompts), width), pad if isinstance(pad, int) and pad >= 0 else 0, dtype=np.int64)
     mask = np.zeros_like(ids)
     for row, own, tokens in zip(ids, mask, prompts):
         there = slice(0, len(tokens)) if reads else slice(width - len(tokens), width)
         row[there], own[there] = tokens, 1
-    return {
-        "input_ids": torch.from_numpy(ids).to(device),
-        "attention_mask": torch.from_numpy(mask).to(device),
-    }
+    arrays = {"input_ids": ids, "attention_mask": mask}
+    arrays |= {"decoder_input_ids": ids[:, :1]} if reads and started else {}
+    return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
 
 def example_prompts(encoded: EncodedPrompts) -> list[np.ndarray]:
@@ -138,28 +138,24 @@ def prepared_runner(request: AblationRequest, module: nn.Module, lanes: int) -> 
     encoded = request.encoded
     switches = Switches(request.settings.strength, request.settings.rank)
     assert isinstance(encoded, EncodedPrompts), "prompts are written to"
-    device = next(t.device for t in module.parameters() if t.device.type != "meta")
     base = base_of(module)
     if not hasattr(base, "generation_config"):
         raise ModelError(f"a {type(base).__name__} has no generate of Transformers, so it does not write")
     prompts = example_prompts(encoded)
-    longest = max(prompts, key=len)
-    one = padded([longest], module, encoded.reads, device)
-    if encoded.reads:
-        one["decoder_input_ids"] = one["input_ids"][:, :1]
+    one = padded([max(prompts, key=len)], module, encoded.reads, started=True)
     replay, reason = None, ""
     try:
         replay = Replay(module, one, switches=switches, by_module=request.settings.names_modules)
     except ModelError as error:
         reason = str(error)
     layers = in_copy(request.model.layers, request.model.module, module)
-    example = padded(prompts, module, encoded.reads, device)
+    example = padded(prompts, module, encoded.reads)
     return WritingRunner(request, Decoder(module, layers, switches, replay, example, reason), module, lanes)
 
 
 def decoding_of(request: AblationRequest, each_step: Callable[[], None]) -> Decoding:
     """How a request's texts are written."""
-    asked = generation_of(request)
+    asked: Any = request.generation
     tokenizer: Any = request.checkpoint.tokenizer
 
     def ends(texts: list[list[int]]) -> list[bool]:
@@ -171,18 +167,11 @@ def decoding_of(request: AblationRequest, each_step: Callable[[], None]) -> Deco
     )
 
 
-def generation_of(request: AblationRequest) -> Any:
-    """The settings of a request whose texts are written."""
-    rows = request.examples.rows
-    assert isinstance(rows, Requests), "prompts are a language model's rows"
-    assert rows.generation is not None, "and say how they are continued"
-    return rows.generation
-
-
 def texts_of(request: AblationRequest, written: np.ndarray) -> Texts:
     """The texts of tokens ``[variants, rows, new tokens]``, up to what ends them."""
     tokenizer: Any = request.checkpoint.tokenizer
-    asked, found = generation_of(request), []
+    asked: Any = request.generation
+    found = []
     for variant in written:
         texts: list[str | None] = tokenizer.batch_decode(
             [[t for t in tokens if t > NO_TOKEN] for tokens in variant.tolist()], skip_special_tokens=True
@@ -201,7 +190,8 @@ def score_texts(request: AblationRequest, texts: Texts) -> tuple[np.ndarray, str
     Raises:
         DataError: a pattern takes too long, or a function of the user's returns no scores.
     """
-    rows, asked, note = request.examples.rows, generation_of(request), ""
+    asked: Any = request.generation
+    rows, note = request.examples.rows, ""
     assert isinstance(rows, Requests), "prompts are a language model's rows"
     scored = texts
     if asked.extract is not None:

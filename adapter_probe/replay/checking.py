@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from adapter_probe.errors import ModelError, one_line
 
-from .structure import Reader
-
 # The largest difference to the model's own forward, relative to the largest output.
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+_UNITS = 100  # of rounding, between two runs on the same states
 _OUT_OF_MEMORY = ("allocate memory", "not enough memory", "out of memory")
 
 
@@ -41,25 +43,40 @@ def _of_the_model(error: BaseException) -> bool:
     return frame is None or not frame.tb_frame.f_globals["__name__"].startswith("adapter_probe.")
 
 
-def numbers_of(read: Reader, out: Tensor) -> Tensor:
-    """What can be compared within rounding: a reader may return flags too, which its `numbers` leaves out."""
-    own: Callable[[Tensor], Tensor] | None = getattr(read, "numbers", None)
-    return out if own is None else own(out)
-
-
 def coarsest(model: nn.Module) -> torch.dtype:
     """The precision of a model's parameters that rounds most; a reader may return its sums in a finer one."""
     found = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     return max(found, key=lambda dtype: _TOLERANCE.get(dtype, 0.0), default=torch.float32)
 
 
-def compare(ours: Tensor, own: Tensor, precision: torch.dtype | None = None) -> float:
+def tried_masks(n: int, seed: int) -> np.ndarray:
+    """The masks of a comparison, bool ``[4, n]``: all on, all off, and two at random."""
+    ends = np.array([[True], [False]]).repeat(n, axis=1)
+    return np.concatenate([ends, np.random.default_rng(seed).random((2, n)) < 0.5])
+
+
+def alike(own: Any, ours: Any) -> bool:
+    """Whether two runs of a layer or a model on the same states agree, floats up to units of rounding."""
+    if not isinstance(own, Tensor) or not own.is_floating_point():
+        return torch.equal(own, ours) if isinstance(own, Tensor) else bool(own == ours)
+    finite = own.isfinite()
+    if own.shape != ours.shape or not torch.equal(finite, ours.isfinite()):
+        return False
+    if not finite.any():
+        return True
+    error = float((own - ours)[finite].abs().max())
+    return error <= _UNITS * torch.finfo(own.dtype).eps * float(own[finite].abs().max())
+
+
+def compare(ours: Tensor, own: Tensor, precision: torch.dtype | None = None, logit: float = 0.0) -> float:
     """The largest difference, relative to the largest output.
 
     Args:
         ours: the outputs.
         own: those of the model's own forward.
         precision: what the model computes in; by default that of the outputs.
+        logit: of log-likelihoods, the size of the logits whose differences they are; in half precision the
+            logits were rounded, so that a log-likelihood near 0 can be as far off as one of this size.
 
     Raises:
         ModelError: it is too large for the precision, or the outputs are not finite in the same places.
@@ -71,10 +88,14 @@ def compare(ours: Tensor, own: Tensor, precision: torch.dtype | None = None) -> 
         raise ModelError("the output is not finite where that of the model's own forward is, or the reverse")
     if not finite.any():
         return 0.0  # whoever reads it finds that
-    error = float((ours - own)[finite].abs().max() / own[finite].abs().max())
+    half = (precision or own.dtype).itemsize == 2
+    largest = max(float(own[finite].abs().max()), logit if half else 0.0)
+    error = float((ours - own)[finite].abs().max())
+    if error:
+        error = error / largest if largest else math.inf
     if error > max(_TOLERANCE.get(dtype, 1e-4) for dtype in (own.dtype, precision or own.dtype)):
         raise ModelError(
             f"layer by layer, the output differs from the model's own forward by {error:.1e} of the "
-            "largest output"
+            f"largest output{'; give --precision float32' if half else ''}"
         )
     return error

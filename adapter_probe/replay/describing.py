@@ -60,12 +60,8 @@ def describe(
 ) -> Described:
     """Find out all of a `Structure` on an example.
 
-    Args:
-        runner: see `record`.
-        inputs: see `record`.
-        read: see `record`.
-        switch: see `record`; it switches everything on.
-        off: switches everything off from a call on, given that call, a call and its layer.
+    The arguments are those of `record`; `switch` switches everything on, and `off` everything off from a call
+    on, given that call, a call and its layer.
 
     Raises:
         ModelError: something cannot be described.
@@ -108,7 +104,14 @@ def _forms(
         for p, x in enumerate(one.out):
             if not isinstance(x, Tensor):
                 continue
-            same = [q for q in range(len(one.given)) if _alike(x, one.given[q], other.out[p], other.given[q])]
+            same = [
+                q
+                for q in range(len(one.given))
+                if all(
+                    isinstance(of.given[q], Tensor) and _kind(of.given[q]) == _kind(of.out[p])
+                    for of in (one, other)
+                )
+            ]
             if (k, p) in through:
                 like[p] = through[k, p]
             elif same and (k, p) in varies and x.is_floating_point():
@@ -120,12 +123,8 @@ def _forms(
     return tuple(forms)
 
 
-def _alike(out: Tensor, given: Any, out_two: Any, given_two: Any) -> bool:
-    """Whether a result has an argument's shape and type, for one copy of the batch and for two."""
-    return all(
-        isinstance(y, Tensor) and x.shape == y.shape and x.dtype == y.dtype and x.device == y.device
-        for x, y in ((out, given), (out_two, given_two))
-    )
+def _kind(x: Tensor) -> object:
+    return x.shape, x.dtype, x.device
 
 
 def _identities(calls: Sequence[Call]) -> list[dict[int, Slot]]:
@@ -171,9 +170,7 @@ def _stages(
 def noise_from(begin: int, axes: Axes | None = None) -> Callable[[int, list[Any]], None]:
     """Noise on the first tensor that the calls from `begin` on return; see `record`.
 
-    Args:
-        begin: the first call.
-        axes: the batch axis of every result; given, the first of two copies has no noise.
+    With `axes`, the batch axes of all results, the first of two copies has no noise.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -235,12 +232,7 @@ def refuse_coupled(
 ) -> None:
     """Refuse a model whose output for a text depends on the other texts of its batch.
 
-    Args:
-        runner: see `record`.
-        inputs: see `record`.
-        read: see `record`.
-        switch: see `record`; it switches everything on.
-        found: what is known of the model.
+    The arguments are those of `describe`, and what it found.
 
     Raises:
         ModelError: it does.

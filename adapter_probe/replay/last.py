@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from .checking import alike
 from .describing import Described
 from .recording import Inputs, Runner, call_again, changed
 from .stacks import Layer
@@ -41,14 +42,6 @@ def spared_positions(
     runner: Runner, layer: Layer, inputs: Inputs, read: Reader, found: Described, one_position: bool
 ) -> tuple[Where | None, list[str]] | None:
     """Modules of the last layer that compute only what is read, by their names; None if there are none.
-
-    Args:
-        runner: the model.
-        layer: its last layer.
-        inputs: the example.
-        read: what is wanted of the model's output.
-        found: what the example showed.
-        one_position: whether the head may read one position of each text.
 
     Returns:
         the positions, None if the reader has its own, and the names.
@@ -78,13 +71,7 @@ def spared_positions(
 def find_positionwise(layer: nn.Module, run: Run, wheres: Sequence[Where]) -> tuple[Where, list[str]] | None:
     """The positions that are read, and the names of the outermost modules that may compute them alone.
 
-    Args:
-        layer: the last layer.
-        run: gives the model's output.
-        wheres: what the head may read, one after the other.
-
-    Returns:
-        None if the head reads other positions.
+    `wheres` are tried one after the other; None if the head reads other positions.
     """
     own = run()
     names = {module: name for name, module in layer.named_modules()}
@@ -104,14 +91,11 @@ def find_positionwise(layer: nn.Module, run: Run, wheres: Sequence[Where]) -> tu
 
 
 def _same(own: Tensor, run: Run, modules: Sequence[nn.Module], change: Callable[..., Any]) -> bool:
-    """Whether the output stays the same with the modules' forwards changed."""
     try:
         with changed({module: change(module.forward) for module in modules}):
-            found = run()
+            return alike(own, run())
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError):
         return False
-    tolerance = 100 * torch.finfo(own.dtype).eps * float(own.abs().max())
-    return found.shape == own.shape and bool((found - own).abs().max() <= tolerance)  # false for NaN
 
 
 def _is_positionwise(module: nn.Module, run: Run) -> bool:
@@ -194,7 +178,6 @@ def _has_positions(x: Any) -> bool:
 
 
 def _first(out: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A tensor, or the first tensor of a tuple, changed."""
     if isinstance(out, tuple):
         return (change(out[0]), *out[1:])
     return change(out)

@@ -7,19 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from adapter_probe.errors import ModelError
 
+from .checking import alike
 from .recording import PLAIN, Call, call_again, changed
 from .stacks import Layer
 from .switches import Switchable
 from .tensors import batch_axis, split
 from .variants import NO_TENSOR, Axes, Part, Plan, Rows, Set, switch_all, together
-
-_TOLERANCE = 100  # units of rounding between two runs of a layer on the same states
 
 
 @dataclass
@@ -186,7 +184,7 @@ def keep_exact(layer: Layer, call: Call, instead: Mapping[nn.Module, Callable[..
     own = call_again(layer, call)
     with changed(instead):
         ours = call_again(layer, call)
-    if all(map(_alike, own, ours)):
+    if all(map(alike, own, ours)):
         for module, forward in instead.items():
             module.forward = forward  # type: ignore[method-assign]
 
@@ -246,22 +244,10 @@ def _is_exact(
                 switch_all(modules, on[number], switch)
                 own = call_again(layer, one)
                 for x, axis, y in zip(own, out_axes, ours):
-                    if not _alike(x, split(y, axis, 2)[number] if isinstance(y, Tensor) else y):
+                    if not alike(x, split(y, axis, 2)[number] if isinstance(y, Tensor) else y):
                         return False
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError, ModelError):
         return False
     finally:
         switch_all(modules, np.ones(n, dtype=bool), switch)
     return True
-
-
-def _alike(own: Any, ours: Any) -> bool:
-    if not isinstance(own, Tensor) or not own.is_floating_point():
-        return torch.equal(own, ours) if isinstance(own, Tensor) else bool(own == ours)
-    finite = own.isfinite()
-    if own.shape != ours.shape or not torch.equal(finite, ours.isfinite()):
-        return False
-    if not finite.any():
-        return True
-    error = float((own - ours)[finite].abs().max())
-    return error <= _TOLERANCE * torch.finfo(own.dtype).eps * float(own[finite].abs().max())

@@ -71,10 +71,22 @@ class Runner:
             return self.model(**inputs)
 
 
+def base_of(model: Any) -> Any:
+    """The model of transformers inside a model of PEFT, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model's inputs belong."""
+    tensors = (*model.parameters(), *model.buffers())
+    return next((t.device for t in tensors if t.device.type != "meta"), torch.device("cpu"))
+
+
 def configurations(model: nn.Module) -> list[Any]:
     """All configurations of a model's modules, and of the parts of a model of several parts."""
     configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
-    configs |= {id(c): c for top in list(configs.values()) for c in _nested(top)}
+    tops = [vars(top) for top in configs.values() if hasattr(top, "__dict__")]
+    configs |= {id(c): c for top in tops for c in top.values() if hasattr(c, "use_cache")}
     return [c for c in configs.values() if not isinstance(c, dict)]
 
 
@@ -109,15 +121,6 @@ def changed(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
             vars(module).pop("forward", None)
             if forward is not None:
                 module.forward = forward
-
-
-def _nested(config: Any) -> list[Any]:
-    """The configurations of the parts of a model of several parts."""
-    return (
-        [value for value in vars(config).values() if hasattr(value, "use_cache")]
-        if hasattr(config, "__dict__")
-        else []
-    )
 
 
 def flat(args: Any, kwargs: Any) -> tuple[list[Any], TreeSpec]:

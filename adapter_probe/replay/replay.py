@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from adapter_probe.errors import ModelError
 
-from .checking import coarsest, compare, numbers_of, refused
+from .checking import coarsest, compare, refused, tried_masks
 from .describing import Described, describe, refuse_coupled
 from .last import only_positions, spared_positions
 from .layer_plans import find_plan, form_of, keep_exact, whole_of
@@ -182,16 +182,15 @@ class Replay:
         Raises:
             ModelError: it is too large.
         """
-        n = len(self.has_adapter)
-        ends = np.array([[True], [False]]).repeat(n, axis=1)
-        masks = np.concatenate([ends, np.random.default_rng(seed).random((2, n)) < 0.5])
+        masks = tried_masks(len(self.has_adapter), seed)
         on = self.own(inputs, masks[0], read) if intact is None else intact
         own = torch.stack([on, *(self.own(inputs, mask, read) for mask in masks[1:])])
         return self._compare(read, self.outputs(inputs, masks, read=read), own)
 
     def _compare(self, read: Reader, ours: Tensor, own: Tensor) -> float:
         """The difference of what a reader returns, within the rounding of the model; see `compare`."""
-        return compare(numbers_of(read, ours), numbers_of(read, own), coarsest(self.model))
+        numbers = getattr(read, "numbers", lambda out: out)  # without flags, which rounding may decide
+        return compare(numbers(ours), numbers(own), coarsest(self.model), getattr(read, "logit", 0.0))
 
     def own(self, inputs: Inputs, mask: np.ndarray, read: Reader = logits) -> Tensor:
         """The output under one mask, by the model's own forward."""
@@ -322,7 +321,7 @@ class Replay:
             calls, out = record(self._runner, inputs, read, self._all_on)
             structure.forget_states(calls)
             intact = out[0]
-        shapes = tuple(_shape(x) for call in calls for x in (*call.given, *call.out))
+        shapes = tuple(getattr(x, "shape", x) for call in calls for x in (*call.given, *call.out))
         axes = self._axes.get(shapes)
         if axes is None:
             if len(self._axes) >= _SHAPES_KEPT:
@@ -388,7 +387,3 @@ def layers_in_order(model: nn.Module, inputs: Inputs, by_module: bool = False) -
     with torch.no_grad(), refused(preparing=True):
         Runner(model, [layer.module for layer in found]).forward(inputs, handle)
     return in_calls(found, called)
-
-
-def _shape(x: Any) -> object:
-    return x.shape if isinstance(x, Tensor) else x

@@ -89,5 +89,4 @@ def split_adapters(model: nn.Module, names: Mapping[str, str] | None = None) -> 
 
 
 def _holds(module: Any, adapter: str) -> bool:
-    """Whether a module of PEFT has tensors of an adapter."""
     return any(adapter in getattr(module, name) for name in module.adapter_layer_names)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from itertools import groupby
 
 from torch import nn
 
-from adapter_probe.errors import ModelError
+from adapter_probe.errors import ModelError, shown
 from adapter_probe.spans import SITES, Site
 
 from .several import OneAdapter
@@ -18,6 +19,7 @@ from .switches import Application, Switches
 ATTENTION, FFN = 0, 1
 _ATTENTION = ("attn", "attention")
 _FFN = ("mlp", "ffn", "feed_forward", "feedforward", "densereludense", "moe", "expert", "intermediate")
+_MOST_LISTED = 3  # modules in a message
 _FFN_NAMES = ("output", "ff", "fc1", "fc2", "ffn_output")  # names that mean this only as a whole
 
 
@@ -234,3 +236,60 @@ def part_of(path: str) -> int | None:
         if name in _FFN_NAMES or any(word in name for word in _FFN):
             return FFN
     return None
+
+
+def layer_strengths(
+    strengths: Sequence[float] | Mapping[str, float], layers: Sequence[Layer]
+) -> dict[nn.Module, float]:
+    """The strength of every tuned module in the layers.
+
+    Args:
+        strengths: of every layer, or by pattern. A pattern is compared with a module's name in the model and
+            with every end of it after a dot; a later pattern overrides an earlier one, and what none matches
+            has strength 1.
+        layers: the layers.
+
+    Raises:
+        ModelError: there are more or fewer strengths than layers, a pattern matches no module, or layers that
+            share a module have different strengths.
+    """
+    if isinstance(strengths, Mapping):
+        return _by_pattern(strengths, layers)
+    if len(strengths) != len(layers):
+        raise ModelError(
+            f"--strengths-by-layer has {len(strengths)} strengths for a model of {len(layers)} layers; give "
+            "one for each layer"
+        )
+    found: dict[nn.Module, float] = {}
+    for layer, strength in zip(layers, strengths):
+        for module in (module for part in layer.parts for module in part):
+            if found.setdefault(module, strength) != strength:
+                raise ModelError(
+                    f"--strengths-by-layer: layers share the adapters of {layer.name}; give them one strength"
+                )
+    return found
+
+
+def _by_pattern(strengths: Mapping[str, float], layers: Sequence[Layer]) -> dict[nn.Module, float]:
+    named = {
+        module: f"{layer.name}.{name}"
+        for layer in layers
+        for name, module in layer.module.named_modules()
+        if any(module in part for part in layer.parts)
+    }
+    found = dict.fromkeys(named, 1.0)
+    for pattern, strength in strengths.items():
+        chosen = [module for module, name in named.items() if _matches(name, pattern)]
+        if not chosen:
+            listed = ", ".join(list(named.values())[:_MOST_LISTED])
+            raise ModelError(
+                f"--strengths-by-layer: the pattern {shown(pattern)} matches no tuned module; the model has "
+                f"{len(named)}, such as {listed}"
+            )
+        found |= dict.fromkeys(chosen, strength)
+    return found
+
+
+def _matches(name: str, pattern: str) -> bool:
+    names = name.split(".")
+    return any(fnmatchcase(".".join(names[n:]), pattern) for n in range(len(names)))

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,32 +24,18 @@ class Unshared(ModelError):
     """The rows of some layer cannot be told apart, or are not a function of the pairs that they serve."""
 
 
-class Shared(Protocol):
-    """What a step needs of a model whose rows are shared; see `Decoder`."""
-
-    model: Any
-    layers: list[Layer]
-    shared: str
-
-    def sites(self, call: int) -> slice:
-        """The columns of a mask that switch a call's layer."""
-
-    def axis_of(self, call: int, path: Path, x: Tensor) -> tuple[int, int] | None:
-        """The batch axis of a layer's argument, and how many entries of it belong to a row."""
-
-    def called(
-        self, call: int, on: np.ndarray, forward: Callable[..., Any], args: tuple, kwargs: dict
-    ) -> Any:
-        """What a layer returns for rows whose sites are on or off, bool ``[rows, sites]``."""
-
-
 class Step:
     """The rows of every layer in the current step of `generate`.
 
     Level 0 is before any layer, level k + 1 after the call k. A pair is a variant and a prompt.
+
+    Args:
+        decoder: the `Decoder`, which is in a file that imports this one.
+        masks: bool ``[variants, columns]``.
+        n_prompts: number of prompts.
     """
 
-    def __init__(self, decoder: Shared, masks: np.ndarray, n_prompts: int):
+    def __init__(self, decoder: Any, masks: np.ndarray, n_prompts: int):
         self._decoder, self._masks, self._n = decoder, masks, n_prompts
         self.variant = np.arange(len(masks)).repeat(n_prompts)
         self.alive = np.ones(len(self.variant), dtype=bool)
@@ -82,18 +68,18 @@ class Step:
             for k, layer in enumerate(decoder.layers)
         }
         for part in self._parts():
-            own = part.forward
+            whole = part.forward
             call = self._model if part is decoder.model else self._encoder
-            forwards[part] = functools.wraps(own)(functools.partial(call, part, own))
+            forwards[part] = functools.wraps(whole)(functools.partial(call, part, whole))
         head = decoder.model.get_output_embeddings()
         if type(head) is nn.Linear and "forward" not in vars(head):
             # Of the last positions of longer rows, a linear map would be a product for each row alone.
-            forwards[head] = functools.partial(_contiguous, head.forward)
+            own = head.forward
+            forwards[head] = lambda x: own(x.contiguous())
         with changed(forwards):
             yield
 
     def _at(self, level: int) -> Level:
-        """The rows of a level."""
         if level not in self._levels:
             kinds = self._kinds[level]
             keys = self._text * len(self._masks) + kinds[self.variant]
@@ -203,10 +189,6 @@ def mapped(x: Any, change: Callable[[Path, Tensor], Any], path: Path = ()) -> An
     if type(x) is dict:
         return {key: mapped(one, change, (*path, key)) for key, one in x.items()}
     return x
-
-
-def _contiguous(forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    return forward(x.contiguous())
 
 
 def _taken(x: Any, n: int, rows: np.ndarray) -> Any:

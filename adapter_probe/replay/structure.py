@@ -146,10 +146,7 @@ class Source:
         """NaN of the shape of `of`; what is no float is what it was."""
         if not x.is_floating_point():
             return self.of(x, axis)
-        shape = list(x.shape)
-        if axis is not None:
-            shape[axis] = shape[axis] // self.units * len(self.roots)
-        return x.new_full((), torch.nan).expand(shape)
+        return blank(x, axis, self.units, len(self.roots))
 
 
 def record(
@@ -199,15 +196,11 @@ def rest(
     """The model's output from finished states ``[copies, ...]``, blank where there are none.
 
     Args:
-        runner: the model.
-        inputs: keyword arguments of its forward.
-        structure: what is known of it.
-        calls: a recorded forward of the inputs.
+        runner, inputs, structure, calls: the model, and a recorded forward of the inputs.
         states: results that vary.
         source: the copies of the inputs.
         given: is filled with the arguments of the calls from `first` on.
-        first: see `given`.
-        last: the call that ends the forward.
+        first, last: see `given`; the last one ends the forward.
 
     Raises:
         Stop: call `last` was reached.

@@ -42,9 +42,10 @@ def picked(x: Any, axis: int | None, copies: int, index: Tensor) -> Any:
     return joined(split(x, axis, copies).index_select(0, index.to(x.device)), axis)
 
 
-def blank(x: Tensor) -> Tensor:
-    """NaN of the same shape, without its memory; what is no float is left."""
-    return x.new_full((), torch.nan).expand(x.shape) if x.is_floating_point() else x
+def blank(x: Tensor, axis: int | None = None, copies: int = 1, wanted: int = 1) -> Tensor:
+    """NaN of the shape of a number of copies, without its memory; what is no float is left."""
+    shape = [n // copies * wanted if i == axis else n for i, n in enumerate(x.shape)]
+    return x.new_full((), torch.nan).expand(shape) if x.is_floating_point() else x
 
 
 def differ(a: Any, b: Any) -> bool:

@@ -117,7 +117,9 @@ def hold_both(
     _refuse_other_ties(own, others, lacking, names)
     differing: dict[str, list[str]] = {}
     for name, tensor in own.items():
-        if name not in lacking and not _equal(tensor, others[name]):
+        if name in lacking or tensor is others[name]:
+            continue
+        if not torch.equal(tensor, others[name].to(tensor)):
             holder, _, last = name.rpartition(".")
             differing.setdefault(holder, []).append(last)
     if not differing:
@@ -131,7 +133,8 @@ def hold_both(
         off = {name: _placed(others[whole], own[whole], placed) for name, whole in names_of.items()}
         _hold(model.get_submodule(holder), off)
     inside = _inside(model, differing)
-    outside = tuple(name for name in _whole_names(differing) if name not in inside)
+    every = (_joined(holder, name) for holder, own_names in differing.items() for name in own_names)
+    outside = tuple(name for name in every if name not in inside)
     if not inside:
         raise ModelError(
             f"{names[0]} differs from {names[1]} only outside the layers ({first_few(outside)}), so no layer "
@@ -142,11 +145,6 @@ def hold_both(
 
 def _joined(holder: str, name: str) -> str:
     return f"{holder}.{name}" if holder else name
-
-
-def _whole_names(differing: Mapping[str, list[str]]) -> Iterator[str]:
-    for holder, names in differing.items():
-        yield from (_joined(holder, name) for name in names)
 
 
 def _inside(model: nn.Module, differing: Mapping[str, list[str]]) -> set[str]:
@@ -199,10 +197,6 @@ def _stored(model: nn.Module) -> dict[str, Tensor]:
     return dict(model.state_dict(keep_vars=True))
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one is other or bool(torch.equal(one, other.to(one)))
-
-
 def _placed(tensor: Tensor, like: Tensor, placed: dict[int, Tensor]) -> Tensor:
     """A tensor in the precision and on the device of another one; a tied one is the same each time."""
     if id(tensor) not in placed:
@@ -227,7 +221,6 @@ def _two_states_of(kind: type[nn.Module]) -> type[nn.Module]:
 
 
 def _held(module: nn.Module, tensors: dict[str, Tensor]) -> nn.Module:
-    """A module that holds tensors as another one does."""
     found = nn.Module()
     for name, tensor in tensors.items():
         if name in module._buffers:
@@ -263,7 +256,7 @@ def _refuse_other_ties(
     own: dict[str, Tensor], others: dict[str, Tensor], lacking: Collection[str], names: tuple[str, str]
 ) -> None:
     """Refuse a model in which other weights are tied than in the other one."""
-    ties, theirs = (_ties({n: t for n, t in one.items() if n not in lacking}) for one in (own, others))
+    ties, theirs = (_ties(one, lacking) for one in (own, others))
     if ties != theirs:
         tied = max(ties ^ theirs, key=lambda group: sorted(group))
         one, two = names if tied in ties else names[::-1]
@@ -273,10 +266,10 @@ def _refuse_other_ties(
         )
 
 
-def _ties(tensors: dict[str, Tensor]) -> set[frozenset[str]]:
+def _ties(tensors: dict[str, Tensor], lacking: Collection[str]) -> set[frozenset[str]]:
     groups: dict[int, set[str]] = {}
-    for name, tensor in tensors.items():
-        groups.setdefault(id(tensor), set()).add(name)
+    for name in tensors.keys() - lacking:
+        groups.setdefault(id(tensors[name]), set()).add(name)
     return {frozenset(names) for names in groups.values() if len(names) > 1}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .singular import of_product
+from .directions import of_product, peft_is_loaded
 
 if TYPE_CHECKING:
     from peft.tuners.lora.layer import Linear
@@ -126,11 +125,6 @@ def _factors(tuned: Linear) -> Iterator[tuple[Tensor, Tensor, float]]:
     for name in _active(tuned):
         b, a = (of[name].weight.detach().to(weight.device, wide) for of in (tuned.lora_B, tuned.lora_A))
         yield b, a, tuned.scaling[name]
-
-
-def peft_is_loaded() -> bool:
-    """Whether a module can be of a type of PEFT, whose import takes seconds."""
-    return "peft" in sys.modules
 
 
 def is_plain_lora(module: nn.Module) -> bool:

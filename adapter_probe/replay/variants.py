@@ -27,7 +27,7 @@ from adapter_probe.errors import ModelError
 
 from .recording import changed
 from .switches import Switchable
-from .tensors import picked, split
+from .tensors import blank, picked, split
 from .two_weights import TwoWeights
 
 _FEW = 0.25  # of the rows, which a map may compute twice
@@ -189,7 +189,12 @@ def _equal_rows_once(forward: Callable[..., Any], part: Part, current: list[Rows
         leaves, spec = tree_flatten(out)
         index = torch.from_numpy(place)
         if part.passed_on:
-            every = [_blank(x, axis, len(first), len(place)) for x, axis in zip(leaves, out_axes)]
+            every = [
+                blank(x, axis, len(first), len(place))
+                if axis is not None and isinstance(x, Tensor) and x.is_floating_point()
+                else picked(x, axis, len(first), index)
+                for x, axis in zip(leaves, out_axes)
+            ]
         else:
             every = [picked(x, axis, len(first), index) for x, axis in zip(leaves, out_axes)]
         rows.once |= {(part.sites, id(x)): own for x, own in zip(every, leaves) if isinstance(x, Tensor)}
@@ -197,15 +202,6 @@ def _equal_rows_once(forward: Callable[..., Any], part: Part, current: list[Rows
         return tree_unflatten(every, spec)
 
     return called
-
-
-def _blank(x: Any, axis: int | None, n: int, wanted: int) -> Any:
-    """NaN in place of a result of `n` rows for all rows, without its memory."""
-    if axis is None or not isinstance(x, Tensor) or not x.is_floating_point():
-        return x if axis is None else picked(x, axis, n, torch.zeros(wanted, dtype=torch.long))
-    shape = list(x.shape)
-    shape[axis] = shape[axis] // n * wanted
-    return x.new_full((), torch.nan).expand(shape)
 
 
 def _one_kind_at_a_time(
@@ -233,7 +229,7 @@ def _one_kind_at_a_time(
                 index = np.flatnonzero(kind.reshape(-1) == number)
                 switch_all(switched, rows.on[index[0]], switch)
                 if len(index) == n or (again and number == order[0]):
-                    found.append((index, module.forward(*args, **kwargs)))
+                    found.append((np.arange(n), module.forward(*args, **kwargs)))
                 elif change is not None:
                     sign = 1.0 if rows.on[index[0]][part.sites[0]] else -1.0
                     own = _on_some(change, args, kwargs, given_axes, current, index)
@@ -244,19 +240,9 @@ def _one_kind_at_a_time(
             switch_all(switched, np.ones(rows.on.shape[1], dtype=bool), switch)
         if len(found) == 1:
             return found[0][1]
-        return _repeated(found, out_axes, n) if again else _merged(found, out_axes, n)
+        return _merged(found, out_axes, n)
 
     return called
-
-
-def _repeated(found: Sequence[tuple[np.ndarray, Tensor]], axes: Axes, n: int) -> Tensor:
-    """The results of a map for all of `n` rows, with those of some rows in place of theirs."""
-    (_, every), *others = found
-    assert axes[0] is not None, "its rows are told apart"
-    nodes = split(every, axes[0], n)
-    for index, own in others:
-        nodes.index_copy_(0, torch.from_numpy(index).to(every.device), split(own, axes[0], len(index)))
-    return every
 
 
 def _add(x: Tensor, change: Tensor, axis: int | None, n: int, index: np.ndarray, sign: float = 1.0) -> None:
@@ -312,7 +298,7 @@ def _on_some(
 
 
 def _merged(found: Sequence[tuple[np.ndarray, Any]], axes: Axes, n: int) -> Any:
-    """The results of several parts of `n` rows as those of all rows."""
+    """The results of several parts of `n` rows, or of all and again of some, as those of all rows."""
     flat = [tree_flatten(out)[0] for _, out in found]
     _, spec = tree_flatten(found[0][1])
     merged: list[Any] = []
@@ -320,8 +306,9 @@ def _merged(found: Sequence[tuple[np.ndarray, Any]], axes: Axes, n: int) -> Any:
         x = flat[0][number]
         if axis is not None:
             nodes = [split(leaves[number], axis, len(index)) for leaves, (index, _) in zip(flat, found)]
-            every = nodes[0].new_empty(n, *nodes[0].shape[1:])
-            for (index, _), own in zip(found, nodes):
+            whole = len(nodes[0]) == n
+            every = nodes[0] if whole else nodes[0].new_empty(n, *nodes[0].shape[1:])
+            for (index, _), own in list(zip(found, nodes))[whole:]:
                 every.index_copy_(0, torch.from_numpy(index).to(every.device), own)
             x = every.movedim(0, axis).flatten(axis, axis + 1)
         merged.append(x)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_unflatten
 
 from adapter_probe.errors import ModelError
@@ -18,26 +18,6 @@ from .recording import Inputs, Runner, Stop, flat_result
 from .structure import Reader, Recorded, Slot, Source, Structure, rest
 from .tensors import joined, picked, split, taken
 from .variants import Plan, Rows, together
-
-
-class Switched(Protocol):
-    """What switches the parts of a call's layer."""
-
-    def switch(self, call: int, on: Sequence[bool], plan: Plan | None = None) -> None:
-        """Switch them; or only those that a plan switches for the whole layer, and the others on."""
-
-    def sites(self, call: int) -> slice:
-        """The columns of a mask for the call."""
-
-    def plan(self, call: int) -> Plan:
-        """How the variants of the call are computed."""
-
-    def set(self, module: nn.Module, on: bool) -> None:
-        """Switch a module."""
-
-    def in_last(self, read: Reader) -> AbstractContextManager[None]:
-        """What holds while the last layer runs."""
-
 
 ROOT = torch.zeros(1, dtype=torch.long)
 
@@ -78,7 +58,6 @@ class Branch:
         return int(self.bounds[-1] - self.bounds[0])
 
     def _of(self, bounds: np.ndarray, nodes: slice) -> Branch:
-        """Some neighbouring nodes, with views of the states."""
         states = {slot: t[nodes] for slot, t in self.states.items()}
         return replace(
             self, bounds=bounds, roots=self.roots[nodes], states=states, examples=self.examples[nodes]
@@ -90,7 +69,7 @@ class Walk:
     """The traversal of one batch.
 
     Attributes:
-        switched: switches the layers.
+        switched: the `Replay`, which is in a file that imports this one.
         runner, structure: the model and what is known of it.
         inputs, recorded: the batch and its recorded forward.
         read: what is wanted of the model's output.
@@ -99,7 +78,7 @@ class Walk:
         units: the parts of the batch that nodes are copies of, see `Source`.
     """
 
-    switched: Switched
+    switched: Any
     runner: Runner
     structure: Structure
     inputs: Inputs
@@ -127,7 +106,9 @@ class Walk:
     def _run(self, start: Branch, leaves: np.ndarray) -> Tensor:
         """The outputs of the leaves ``[leaves, ...]``, in order."""
         out: list[Tensor | None] = [None] * len(leaves)
-        most, pending, n_calls = self._most_copies(), [start], len(self.recorded.calls)
+        mains = (next(x for x in call.out if isinstance(x, Tensor)) for call in self.recorded.calls)
+        most = max(1, min(self.rows * self.units * x.shape[-1] // x.numel() for x in mains))  # copies
+        pending, n_calls = [start], len(self.recorded.calls)
         while pending:
             self.each_pass()
             branch = pending.pop()
@@ -147,10 +128,6 @@ class Walk:
                 branch = self._next_stage(branch)
             pending.append(self._advanced(branch, bounds, bits[bounds[:-1]]))
         return torch.stack(out)
-
-    def _most_copies(self) -> int:
-        mains = (next(x for x in call.out if isinstance(x, Tensor)) for call in self.recorded.calls)
-        return max(1, min(self.rows * self.units * x.shape[-1] // x.numel() for x in mains))
 
     def _finished(self, branch: Branch) -> Tensor:
         """The model's outputs of a branch after the last call, ``[nodes, ...]``."""
@@ -177,7 +154,6 @@ class Walk:
         return replace(branch, given=given, copies=n, roots=torch.arange(n))
 
     def _advanced(self, branch: Branch, bounds: np.ndarray, bits: np.ndarray) -> Branch:
-        """The nodes after the branch's call."""
         k = branch.call
         parent = torch.from_numpy(np.searchsorted(branch.bounds, bounds[:-1], "right") - 1)
         later = {slot: t for slot, t in branch.states.items() if self.structure.last_use[slot] > k}
@@ -206,9 +182,6 @@ class Walk:
         return Branch(
             k + 1, bounds, branch.roots[parent], states, branch.given, branch.copies, branch.examples[parent]
         )
-
-    def _only_read(self, call: int) -> AbstractContextManager[None]:
-        return self.switched.in_last(self.read) if call == len(self.recorded.calls) - 1 else nullcontext()
 
     def _once(self, branch: Branch, rows: Tensor, given: list[Any]) -> dict[tuple[tuple, int], Tensor]:
         """The states before the call, of which rows of the call are copies."""
@@ -241,7 +214,7 @@ class Walk:
                 given.append(picked(branch.given[k][p], axis, branch.copies, branch.roots[rows]))
         args, kwargs = tree_unflatten(given, call.given_spec)
         layer = self.runner.layers[self.structure.layers[k]]
-        with self._only_read(k):
+        with self.switched.in_last(self.read) if k == len(self.recorded.calls) - 1 else nullcontext():
             if len(on) == 1 or not plan.parts:
                 returned = layer(*args, **kwargs)
             else:

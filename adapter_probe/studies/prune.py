@@ -31,8 +31,7 @@ from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.device import choose_device, use_threads
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
-from adapter_probe.probe.prune import prune_checkpoint
-from adapter_probe.probe.prune_writing import adapted_layers
+from adapter_probe.probe.prune import adapted_layers, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.progress import activity
 from adapter_probe.results.fingerprints import refuse_changes
@@ -146,7 +145,8 @@ def prune(call: Prune) -> Pruning:
     use_threads(call.threads)
     checkpoint, out = choose_adapter(Path(call.checkpoint), call.adapter), Path(call.out)
     within = None if call.within is None else as_points("--within", call.within)
-    choice, study = None, None
+    choice: _Choice | None = None
+    study: Ablation | Race | None = None
     if call.span is not None:
         choice = _Choice(_as_span(call.span), rank=call.rank or 0)
     elif call.rank is not None or call.strengths_by_layer:
@@ -157,7 +157,9 @@ def prune(call: Prune) -> Pruning:
     check_files(checkpoint, call.encoding, *files)
     if choice is None:
         study = _chosen_by(call, checkpoint, files)
-    by = study or (choice and choice.study)  # that the new checkpoint is measured like
+    by: Ablation | Race | None = (
+        choice.study if choice is not None else study
+    )  # which the new checkpoint is measured like
     asked: dict[str, Any] = vars(Prompting.of(call)) | vars(Generation.of(call))
     if by is not None:
         asked |= {"split": by.summary.split, "max_examples": by.summary.n_examples}
@@ -250,9 +252,11 @@ def _chosen_by(call: Prune, checkpoint: Path, data: Sequence[str]) -> Ablation |
             **vars(RaceOptions.of(call)), **vars(Prompting.of(call)), **vars(Generation.of(call)),
         )  # fmt: skip
     given = call.chosen_by
-    study = given if isinstance(given, Ablation | Race) else load(given)
-    if not isinstance(study, Ablation | Race):
-        (study,) = ablations_of([given])  # refuses it
+    if isinstance(given, Ablation | Race):
+        study = given
+    else:
+        found = load(given)
+        study = found if isinstance(found, Ablation | Race) else ablations_of([given])[0]
     if isinstance(study, Ablation) and section_of(study.identity, "settings").get("by") == "module":
         raise ResultsError(
             f"{study.folder} is a map of layers and modules, which does not say which modules can go "

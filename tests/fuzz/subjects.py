@@ -536,9 +536,18 @@ def lay_drawn_causal(place: Path, sources: Path) -> None:
     shutil.copytree(sources / "causal-out", place / "out")
 
 
-def drawn(name: str, files: tuple[str, ...], share: float, *command: str) -> Subject:
+def drawn(
+    name: str, files: tuple[str, ...], share: float, *command: str, lay: Callable = lay_drawn
+) -> Subject:
     """A command that makes something of finished results."""
-    return Subject(name, files, lay_drawn, command, judge_drawn, share, on_results=True, before="")
+    return Subject(name, files, lay, command, judge_drawn, share, on_results=True, before="")
+
+
+def resumed(name: str, command: tuple[object, ...], share: float) -> Subject:
+    """A study of trainings that goes on."""
+    files = ("out/*.csv", "out/*.json", "out/trials/*/*.json")
+    whole = (*command, "--base", "base", "--task", "task", "--out", "out")
+    return Subject(name, files, lay_sweep, whole, judge_sweep, share, on_results=True)
 
 
 def on_foreign(case: str, base: str, share: float) -> Subject:
@@ -629,35 +638,11 @@ SUBJECTS = [
     Subject(
         "resumed", (*RESULTS, "out/parts/*.npz"), lay_native, NATIVE, judge_resumed, 2.0, on_results=True
     ),
-    Subject(
-        "resumed-sweep",
-        ("out/*.csv", "out/*.json", "out/trials/*/*.json"),
-        lay_sweep,
-        (*SWEEP, "--base", "base", "--task", "task", "--out", "out"),
-        judge_sweep,
-        on_results=True,
-    ),
-    Subject(
-        "resumed-tradeoff",
-        ("out/*.csv", "out/*.json", "out/trials/*/*.json"),
-        lay_sweep,
-        (*TRADEOFF, "--base", "base", "--task", "task", "--out", "out"),
-        judge_sweep,
-        0.5,
-        on_results=True,
-    ),
+    resumed("resumed-sweep", SWEEP, 1.0),
+    resumed("resumed-tradeoff", TRADEOFF, 0.5),
     drawn("tradeoff-figures", TRADEOFF_FILES, 1.0, "figures", "tradeoff", *SVG),
     drawn("tradeoff-report", TRADEOFF_FILES, 0.7, "report", "tradeoff", "-o", "drawn/report.html"),
-    Subject(
-        "lm-figures",
-        RESULTS,
-        lay_drawn_causal,
-        ("figures", "out", *SVG),
-        judge_drawn,
-        0.7,
-        on_results=True,
-        before="",
-    ),
+    drawn("lm-figures", RESULTS, 0.7, "figures", "out", *SVG, lay=lay_drawn_causal),
     drawn("figures", RESULTS, 1.5, "figures", "out", *SVG),
     drawn("sweep-figures", (*SWEEP_FILES, "sweep/trials/*/trial.json"), 1.5, "figures", "sweep", *SVG),
     drawn("report", (*RESULTS, *SWEEP_FILES), 1.5, "report", "out", "sweep", "-o", "drawn/report.html"),

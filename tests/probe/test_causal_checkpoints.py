@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +12,9 @@ import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
 from exact import assert_close_in_float32, float32_bound
-from peft_folders import save_lora
+from peft_folders import KV, saved, written
 from refusals import names, naming
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import adapter_probe
 from adapter_probe.errors import CheckpointError, DataError, ResultsError
@@ -47,23 +46,8 @@ TEXTS = [{"text": "a text that is longer than what the model reads at once"}, {"
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LoRA far from the identity on a tiny random Llama, both in folders."""
-    folder, tokenizer = tmp_path_factory.mktemp("causal"), byte_tokenizer(True)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=24, intermediate_size=40, num_hidden_layers=LAYERS,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=MOST,
-        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
-    )  # fmt: skip
-    base = AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():
-        for parameter in base.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    base.save_pretrained(folder / "base")
-    tokenizer.save_pretrained(folder / "base")
-    made = peft.LoraConfig(
-        task_type="CAUSAL_LM", r=4, lora_alpha=8, target_modules=["v_proj", "down_proj"],
-    )  # fmt: skip
-    return save_lora(folder, made)
+    folder, sizes = tmp_path_factory.mktemp("causal"), {**KV, "max_position_embeddings": MOST}
+    return saved(folder, "llama", sizes, "CAUSAL_LM", ["v_proj", "down_proj"], noise=0.2, lora_alpha=8)
 
 
 class Reference:
@@ -136,8 +120,7 @@ def ablated(
 ) -> Callable[..., adapter_probe.Ablation]:
     def run(rows: list[dict], **options: object) -> adapter_probe.Ablation:
         folder = tmp_path_factory.mktemp("run")
-        data = folder / "rows.jsonl"
-        data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        data = written(folder, rows)
         return adapter_probe.ablate(checkpoint, data=data, out=folder / "out", progress=False, **options)
 
     return run
@@ -190,8 +173,7 @@ def test_without_a_start_texts_are_scored_from_their_second_token(checkpoint, tm
     byte_tokenizer(False, False).save_pretrained(base)
     rows, reference = [{"text": "a text as long as is read"}, {"text": "ab c"}], Reference(checkpoint)
     reference.tokenizer = AutoTokenizer.from_pretrained(base)
-    data = tmp_path / "rows.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data = written(tmp_path, rows)
     study = adapter_probe.ablate(checkpoint, base=base, data=data, spans="single", out=tmp_path / "out")
     reference.switch(range(0))
     ids = [reference.tokenizer.encode(row["text"]) for row in rows]
@@ -230,9 +212,7 @@ def test_groups_of_the_data_are_kept(ablated):
 
 
 def test_other_metrics_on_the_same_folder_need_no_new_pass(checkpoint, tmp_path):
-    data = tmp_path / "rows.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in CHOICES), encoding="utf-8")
-    out = tmp_path / "out"
+    data, out = written(tmp_path, CHOICES), tmp_path / "out"
     first = adapter_probe.ablate(checkpoint, data=data, out=out, progress=False)
     parts = {path: path.stat().st_mtime_ns for path in out.rglob("*part*")}
     again = adapter_probe.ablate(checkpoint, data=data, out=out, progress=False, metric="acc_norm")
@@ -266,8 +246,7 @@ def test_lm_evals_own_run_scores_the_same(rows, checkpoint, ablated, tmp_path):
     """The library's model class and task, on PEFT's model."""
     lm_eval = pytest.importorskip("lm_eval")
     huggingface = pytest.importorskip("lm_eval.models.huggingface")
-    data = tmp_path / "rows.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data = written(tmp_path, rows)
     task: dict = {
         "task": "rows", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(data)}},
         "test_split": "test",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,12 +9,11 @@ import numpy as np
 import peft
 import pytest
 import torch
-from byte_tokenizer import byte_tokenizer
 from exact import assert_close_in_float32
 from mask_loop import randomise, switched
-from peft_folders import reference, save_lora
+from peft_folders import KV, reference, saved, written
 from refusals import naming
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, LlamaConfig
+from transformers import AutoModelForCausalLM
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.data.requests_encoding import TokenTree
@@ -42,47 +40,24 @@ LABELLED = [
     {"text": text, "label": n % 2}
     for n, text in enumerate(["ab", "cd ab", "ba", "ab cd", "x", "a longer one"] * 2)
 ]
-HEAD = {"SEQ_CLS": AutoModelForSequenceClassification, "CAUSAL_LM": AutoModelForCausalLM}
-
-
-def saved(folder: Path, config: object, task: str, targets: list[str]) -> Path:
-    """A LoRA far from the identity on a tiny random model, both in folders."""
-    torch.manual_seed(0)
-    base = HEAD[task].from_config(config)
-    with torch.no_grad():
-        for parameter in base.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    base.save_pretrained(folder / "base")
-    byte_tokenizer(True).save_pretrained(folder / "base")
-    made = peft.LoraConfig(task_type=task, r=4, lora_alpha=8, target_modules=targets)
-    return save_lora(folder, made)
-
-
-def sizes() -> dict[str, int]:
-    tokenizer = byte_tokenizer(True)
-    return {
-        "vocab_size": len(tokenizer), "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3,
-        "num_attention_heads": 4, "max_position_embeddings": 40, "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.eos_token_id,
-    }  # fmt: skip
+SIZES = KV | {"max_position_embeddings": 40}
 
 
 @pytest.fixture(scope="module")
 def causal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = LlamaConfig(**sizes(), num_key_value_heads=2)
-    return saved(tmp_path_factory.mktemp("causal"), config, "CAUSAL_LM", ["v_proj", "down_proj"])
+    targets = ["v_proj", "down_proj"]
+    return saved(tmp_path_factory.mktemp("c"), "llama", SIZES, "CAUSAL_LM", targets, noise=0.2, lora_alpha=8)
 
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("classifier")
-    return saved(folder, BertConfig(**sizes(), num_labels=2), "SEQ_CLS", ["query", "value"])
+    sizes = {**SIZES, "num_labels": 2}
+    return saved(tmp_path_factory.mktemp("s"), "bert", sizes, "SEQ_CLS", ["query", "value"], noise=0.2)
 
 
 def request_of(checkpoint: Path, rows: list[dict], tmp_path: Path, **settings: object) -> AblationRequest:
-    data = tmp_path / "rows.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    arguments = AblationArguments(str(checkpoint), AblationSettings(**settings), data=(str(data),))
+    data = (str(written(tmp_path, rows)),)
+    arguments = AblationArguments(str(checkpoint), AblationSettings(**settings), data=data)
     return prepare_ablation(arguments, torch.device("cpu"))
 
 
@@ -173,19 +148,15 @@ def test_other_precisions(precision, classifier, causal, tmp_path):
 
 
 def test_projections_that_are_drawn_and_not_stored_take_the_precision_of_the_run(causal, tmp_path):
-    kind = HEAD["CAUSAL_LM"]
     config = peft.VeraConfig(r=4, task_type="CAUSAL_LM", target_modules=["v_proj"], save_projection=False)
-    model = peft.get_peft_model(kind.from_pretrained(causal.parent / "base"), config)
+    model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(causal.parent / "base"), config)
     randomise(model, 0.5)
     model.save_pretrained(tmp_path / "v")
-    data = tmp_path / "rows.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS["texts"]), encoding="utf-8")
-    found = []
+    data, found = (str(written(tmp_path, ROWS["texts"])),), []
     for precision in ("float32", "float64"):
         settings = AblationSettings(precision=precision)
-        arguments = AblationArguments(
-            str(tmp_path / "v"), settings, base=str(causal.parent / "base"), data=(str(data),)
-        )
+        base = str(causal.parent / "base")
+        arguments = AblationArguments(str(tmp_path / "v"), settings, base=base, data=data)
         found.append(outputs(prepare_ablation(arguments, torch.device("cpu")))["logits"])
     assert_close_in_float32(*found, layers=3)
     assert np.ptp(found[0][:, :, 0], axis=0).min() > 1e-4

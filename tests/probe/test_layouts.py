@@ -16,50 +16,27 @@ from adapter_probe.probe import layouts
 from adapter_probe.probe.layouts import choose_layout
 from adapter_probe.probe.rows import text_of
 
-SHARED = [
-    "llama",
-    "qwen2",
-    "qwen3",
-    "qwen3_moe",
-    "phi",
-    "phi3",
-    "falcon(rotary)",
-    "gpt2",
-    "gpt_bigcode",
-    "gpt_neox",
-    "opt",
-    "stablelm",
-    "olmo2",
-    "olmoe",
-    "granite",
-    "cohere",
-]
-OWN = [
-    "mistral(window)",
-    "bloom",
-    "mpt",
-    "mamba",
-    "mamba2",
-    "rwkv",
-    "jamba",
-    "recurrent_gemma",
-    "lfm2",
+SHARED = (
+    "llama", "qwen2", "qwen3", "qwen3_moe", "phi", "phi3", "falcon(rotary)", "gpt2", "gpt_bigcode",
+    "gpt_neox", "opt", "stablelm", "olmo2", "olmoe", "granite", "cohere",
+)  # fmt: skip
+OWN = (
+    "mistral(window)", "bloom", "mpt", "mamba", "mamba2", "rwkv", "jamba", "recurrent_gemma", "lfm2",
     "qwen3_next",
-]
+)  # fmt: skip
 QUICK = ("llama", "mamba", "mistral(window)", "cohere")
 
 
-def requests() -> EncodedRequests:
+def requests(shapes: tuple = ((7, (2, 3, 1)), (4, (5, 2)), (9, (3, 3)))) -> EncodedRequests:
+    """Items by the tokens of their contexts and continuations."""
     generator = np.random.default_rng(0)
 
     def tokens(n: int) -> list[int]:
         return generator.integers(5, 100, n).tolist()
 
-    contexts = [
-        (tokens(m), [tokens(k) for k in sizes]) for m, sizes in ((7, (2, 3, 1)), (4, (5, 2)), (9, (3, 3)))
-    ]
+    contexts = [(tokens(m), [tokens(k) for k in sizes]) for m, sizes in shapes]
     trees = tuple(grow_tree([(context, own) for own in ends], 60) for context, ends in contexts)
-    n_tokens = np.array([[*map(len, ends), 0][:3] for _, ends in contexts])
+    n_tokens = np.array([[*map(len, ends), 0, 0][:3] for _, ends in contexts])
     return EncodedRequests(trees, np.arange(3), 3, n_tokens, "")
 
 
@@ -99,15 +76,7 @@ def test_a_model_without_finite_logits_is_refused_with_the_reason():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rwkv", "lfm2", "recurrent_gemma", "qwen3_next"])
 def test_the_item_that_decides_is_neither_the_shortest_nor_the_longest(name):
-    generator = np.random.default_rng(0)
-    shapes = [(3, (1,)), (10, (2, 3, 4)), (40, (5,))]
-    texts = [
-        (generator.integers(5, 100, m).tolist(), [generator.integers(5, 100, k).tolist() for k in sizes])
-        for m, sizes in shapes
-    ]
-    trees = tuple(grow_tree([(context, own) for own in ends], 60) for context, ends in texts)
-    n_tokens = np.array([[*map(len, ends), 0, 0][:3] for _, ends in texts])
-    encoded = EncodedRequests(trees, np.arange(3), 3, n_tokens, "")
+    encoded = requests(((3, (1,)), (10, (2, 3, 4)), (40, (5,))))
     model, _ = family(name)
     assert choose_layout(model, encoded, torch.float64, torch.device("cpu"), alone=False)[0] == "texts"
 

@@ -15,6 +15,7 @@ from mask_loop import switched
 from peft import LoraConfig, PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
+from peft_folders import written
 from refusals import naming
 from safetensors.torch import load_file
 from tiers import slow_unless
@@ -73,7 +74,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def made(base: Path, tmp_path: Path) -> Made:
     def write(config: peft.PeftConfig) -> Path:
-        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+        written(tmp_path, ROWS)
         return write_adapter(tmp_path / "adapter", base, AutoModelForCausalLM, config)
 
     return write
@@ -115,7 +116,7 @@ def test_trained_biases_stay(bias: str, tmp_path: Path):
     tokenizer = byte_tokenizer(True)
     place = write_base(tmp_path / "gpt2", "gpt2", GPT2LMHeadModel, vocab_size=len(tokenizer))
     tokenizer.save_pretrained(place)
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    written(tmp_path, ROWS)
     config = LoraConfig(r=2, target_modules=["c_attn", "c_fc"], bias=bias, fan_in_fan_out=True, **LM)
     checkpoint = write_adapter(tmp_path / "adapter", place, AutoModelForCausalLM, config)
     prune(checkpoint, Span(1, 1), tmp_path / "out")

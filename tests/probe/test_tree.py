@@ -62,19 +62,6 @@ def test_every_span_equals_a_run_of_its_own(
         CLOSE[dtype](variants(masks, tokens_per_pass), expected)
 
 
-@pytest.mark.parametrize("complement", [False, True])
-@pytest.mark.parametrize("sites", ["attention", "ffn"])
-def test_spans_of_one_kind_of_site_equal_runs_of_their_own(
-    sites: str, complement: bool, placed: Callable, tiny_examples: Callable, separate_runs: Callable
-):
-    model, encoded = placed("electra"), tiny_examples("electra", LENGTHS)
-    masks = span_variants(3, sites, complement).masks
-    for norms in ("trained", "pretrained"):
-        expected = one_by_one(separate_runs(model, model.before, norms), encoded, masks)
-        logits = Variants(model, encoded, norms)(masks, 100)
-        torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
-
-
 @pytest.fixture(scope="module")
 def brute(placed: Callable, tiny_examples: Callable, separate_runs: Callable) -> Callable[[str], tuple]:
     """For a choice of norms, a three-layer model and its logits under all 64 variants, run one by one."""
@@ -158,15 +145,6 @@ def test_a_single_layer_model(placed: Callable, tiny_examples: Callable, separat
     masks = np.array([[1, 1], [0, 1], [1, 0], [0, 0]], dtype=bool)
     expected = one_by_one(separate_runs(model, model.before), encoded, masks)
     torch.testing.assert_close(Variants(model, encoded)(masks, 64), expected, rtol=0, atol=1e-10)
-
-
-def test_a_variant_does_not_depend_on_its_company(placed: Callable, tiny_examples: Callable):
-    variants, masks = Variants(placed("bert"), tiny_examples("bert", LENGTHS)), span_variants(3).masks
-    together = variants(masks, 200)
-    for row, mask in enumerate(masks):
-        torch.testing.assert_close(variants(mask[None], 200)[0], together[row], rtol=0, atol=1e-12)
-    shuffled = np.random.default_rng(0).permutation(len(masks))
-    torch.testing.assert_close(variants(masks[shuffled], 200), together[shuffled], rtol=0, atol=1e-12)
 
 
 def test_the_model_is_left_as_it_was(placed: Callable, tiny_examples: Callable):

@@ -9,12 +9,11 @@ from mask_loop import spans, switched
 from peft.tuners.tuners_utils import BaseTunerLayer
 from tiny_families import ROWS, TARGETS, family, ids, lora
 
-from adapter_probe.replay.decoding import Decoder
+from adapter_probe.replay.decoding import Decoder, Decoding
 from adapter_probe.replay.replay import Replay, layers_in_order
 from adapter_probe.replay.sharing import cast_copy
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_weights import TwoWeights, finished_maps
-from adapter_probe.replay.writing import Decoding
 
 NEW, EOS = 6, 3
 # How rows are shared where not as states: some of these models' own code reads the rows of the prompts after

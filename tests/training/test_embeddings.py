@@ -154,6 +154,7 @@ def test_training_learns_and_ablate_scores_its_checkpoint(name, method, metric, 
     study = ap.ablate(tmp_path / "c", spans="single", progress=False)
     assert study.summary.metric == metric
     assert study.summary.intact_score == pytest.approx(done.score, abs=1e-5)
+    assert 0 < ap.inspect(tmp_path / "c")["percent_of_base"] <= 100
     off = {"outside": "base"} if method == "full" else {}
     whole = ap.ablate(tmp_path / "c", spans="whole", out=tmp_path / "off", progress=False, **off)
     assert done.score == max(done.validation_scores) > whole.summary.removed_score + 0.05
