@@ -144,14 +144,15 @@ def test_the_commands_of_a_study_exist(page: Path, tmp_path: Path):
     from adapter_probe.cli.main import app
 
     script = STUDY.commands(page)
-    named = set(re.findall(r"\$([A-Z_0-9]+)", script)) - {"STUDIES"}
+    own = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', script, re.MULTILINE))  # what the page itself sets
+    named = set(re.findall(r"\$([A-Z_0-9]+)", script)) - {"STUDIES", *own}
     assert named <= set(STUDY.PLACES)
     assert all((DOCS / "studies" / name).exists() for name in re.findall(r"\$STUDIES/([\w./-]+)", script))
     commands, program = typer.main.get_command(app).commands, []
-    numbers = {"$seed": "0", "$dtype": "float32", "$rate": "1e-3", "$epochs": "1"}
+    values = {"seed": "0", "dtype": "float32", "rate": "1e-3", "epochs": "1"} | own
     for line in script.replace("\\\n", " ").splitlines():
         if line.strip().startswith("adapter-probe "):
-            given = re.sub(r"\$[a-z]+", lambda found: numbers.get(found[0], found[0]), line)
+            given = re.sub(r"\$(\w+)", lambda found: values.get(found[1], found[0]), line)
             _, name, *rest = shlex.split(given, comments=True)
             program.append(commands[name].make_context(name, rest, resilient_parsing=False))
     assert program or "python $STUDIES/" in script
