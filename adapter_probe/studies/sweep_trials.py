@@ -123,7 +123,10 @@ def find_trials(
 
 
 def find_tasks(
-    names: Sequence[str | Path], data: Sequence[str | Path] | None, options: TaskOptions, compared: bool
+    names: Sequence[str | Path],
+    data: Sequence[str | Path] | None,
+    options: TaskOptions,
+    compared: bool = False,
 ) -> list[TaskSpec]:
     """Find tasks by names of known tasks or folders, with the folders of their data; see `find_task`.
 
