@@ -466,7 +466,7 @@ def test_maps_of_written_texts_and_their_likelihood(tmp_path: Path, monkeypatch:
         spearmanr(drops["choice"], drops["log-likelihood"]).statistic, abs=1e-3
     )
     assert row["all_spans_low"].item() <= row["all_spans"].item() <= row["all_spans_high"].item()
-    assert texts.groupby(["task", "row"])["text"].nunique().gt(2).all()
+    assert texts.groupby(["task", "prompt"])["text"].nunique().gt(2).all()
 
     ap.ablate(lora, data=rows / "words" / "choices.jsonl", base=base, by="module", out=tmp_path / "modules")
     script("module_halves").main(tmp_path / "halves.csv", f"words={tmp_path / 'modules'}")

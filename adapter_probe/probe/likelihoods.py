@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -156,7 +156,10 @@ class TokenScores:
     Attributes:
         intact: where the intact model's states, or logits, are kept, to compare every variant with them:
             those of the first reading, which is `Replay`'s recorded forward; None to compare nothing.
+        logit: a usual size of a language model's largest logits; see `adapter_probe.replay.checking.compare`.
     """
+
+    logit: ClassVar[float] = 16.0
 
     intact: list[Tensor] | None = None
 

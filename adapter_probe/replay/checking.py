@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -67,13 +68,15 @@ def alike(own: Any, ours: Any) -> bool:
     return error <= _UNITS * torch.finfo(own.dtype).eps * float(own[finite].abs().max())
 
 
-def compare(ours: Tensor, own: Tensor, precision: torch.dtype | None = None) -> float:
+def compare(ours: Tensor, own: Tensor, precision: torch.dtype | None = None, logit: float = 0.0) -> float:
     """The largest difference, relative to the largest output.
 
     Args:
         ours: the outputs.
         own: those of the model's own forward.
         precision: what the model computes in; by default that of the outputs.
+        logit: of log-likelihoods, the size of the logits whose differences they are; in half precision the
+            logits were rounded, so that a log-likelihood near 0 can be as far off as one of this size.
 
     Raises:
         ModelError: it is too large for the precision, or the outputs are not finite in the same places.
@@ -85,10 +88,14 @@ def compare(ours: Tensor, own: Tensor, precision: torch.dtype | None = None) -> 
         raise ModelError("the output is not finite where that of the model's own forward is, or the reverse")
     if not finite.any():
         return 0.0  # whoever reads it finds that
-    error = float((ours - own)[finite].abs().max() / own[finite].abs().max())
+    half = (precision or own.dtype).itemsize == 2
+    largest = max(float(own[finite].abs().max()), logit if half else 0.0)
+    error = float((ours - own)[finite].abs().max())
+    if error:
+        error = error / largest if largest else math.inf
     if error > max(_TOLERANCE.get(dtype, 1e-4) for dtype in (own.dtype, precision or own.dtype)):
         raise ModelError(
             f"layer by layer, the output differs from the model's own forward by {error:.1e} of the "
-            "largest output"
+            f"largest output{'; give --precision float32' if half else ''}"
         )
     return error

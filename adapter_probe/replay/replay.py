@@ -190,7 +190,7 @@ class Replay:
     def _compare(self, read: Reader, ours: Tensor, own: Tensor) -> float:
         """The difference of what a reader returns, within the rounding of the model; see `compare`."""
         numbers = getattr(read, "numbers", lambda out: out)  # without flags, which rounding may decide
-        return compare(numbers(ours), numbers(own), coarsest(self.model))
+        return compare(numbers(ours), numbers(own), coarsest(self.model), getattr(read, "logit", 0.0))
 
     def own(self, inputs: Inputs, mask: np.ndarray, read: Reader = logits) -> Tensor:
         """The output under one mask, by the model's own forward."""

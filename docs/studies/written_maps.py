@@ -6,7 +6,7 @@ WRITTEN and LIKELIHOOD are folders of ablations of one LoRA on the same rows: wi
 ROWS, and of the same answers as completions or choices. OUT gets `maps.csv`, a row per span with its drop by
 every score and what its texts are; `agreement.csv`, rank correlations of two maps, on the same rows with 95%
 intervals over resamples of them, and on disjoint halves, beside that of each map with itself; `texts.csv`,
-what is written without a third of the layers or more; and `maps.png`.
+examples; and `maps.png`.
 """
 
 import json
@@ -25,7 +25,6 @@ from adapter_probe.figures.style import FAINT, INK, paper_style
 from adapter_probe.studies.ablation_study import Ablation
 
 DRAWS, SPLITS, EXAMPLES = 1000, 100, 3
-UNITS = {"log-likelihood": "nats per answer"}
 
 
 def costs_of(written: Ablation, likelihood: Ablation, rows: list) -> dict[str, np.ndarray]:
@@ -48,19 +47,23 @@ def costs_of(written: Ablation, likelihood: Ablation, rows: list) -> dict[str, n
 
 
 def kinds_of(texts: np.ndarray, rows: list) -> pd.DataFrame:
-    """Shares of texts ``[variants, rows]``, in percent: exact, the answer with more around it, and others."""
+    """Shares of texts ``[variants, rows]`` in percent: exact, an answer with more, of the prompt, empty."""
+    exact, held = text_scorer("text_match"), text_scorer("contains")
+    sources = [row["prompt"].split("\nQuestion:")[0].lower() for row in rows]
     found = []
     for own in texts:
-        exact = [text_scorer("text_match")(text, row["answers"]) for text, row in zip(own, rows)]
-        held = [text_scorer("contains")(text, row["answers"]) for text, row in zip(own, rows)]
-        lengths = np.mean([len(text.split()) for text in own])
-        found.append((100 * np.mean(exact), 100 * (np.mean(held) - np.mean(exact)), lengths))
-    return pd.DataFrame(found, columns=["exact_percent", "exact_and_more_percent", "mean_words"])
+        pairs = [(exact(text, row["answers"]), held(text, row["answers"])) for text, row in zip(own, rows)]
+        words = [text.strip().lower() for text in own]
+        copied = [word != "" and word in source for word, source in zip(words, sources)]
+        right, holds = 100 * np.mean(pairs, axis=0)
+        found.append((right, holds - right, 100 * np.mean(copied), 100 * np.mean([w == "" for w in words])))
+    kinds = ("exact", "exact_and_more", "of_the_prompt", "empty")
+    return pd.DataFrame(found, columns=[f"{kind}_percent" for kind in kinds])
 
 
 def agreement(costs: dict[str, np.ndarray], lengths: np.ndarray) -> list[dict[str, object]]:
     """Rank correlations of the maps, over all spans and among those of one length."""
-    n = next(iter(costs.values())).shape[1]
+    n = costs["exact match"].shape[1]
     counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS).T
     weights = np.concatenate([np.ones((n, 1)), counts], axis=1)
     chance = np.random.default_rng(1)
@@ -86,38 +89,37 @@ def agreement(costs: dict[str, np.ndarray], lengths: np.ndarray) -> list[dict[st
 def draw(studies: dict[str, tuple], maps: pd.DataFrame) -> plt.Figure:
     """A row per task: the two maps, and the one against the other."""
     figure, axes = plt.subplots(
-        len(studies), 3, figsize=(7.2, 2.5 * len(studies)), squeeze=False, layout="constrained"
+        len(studies), 3, figsize=(9, 3 * len(studies)), squeeze=False, layout="constrained"
     )
     for line, (name, (written, likelihood)) in zip(axes, studies.items()):
-        for ax, study, title in zip(line, (written, likelihood), ("what is written", "likelihood")):
-            study.heatmap(ax, notes=False, annot=False)
-            ax.set_title(f"{name}: {title}", fontsize=7)
+        for ax, study in zip(line, (written, likelihood)):
+            study.heatmap(ax, notes=False, colorbar=False)
+            unit = "0.01 nats per token" if study.results.metric == "nll" else "points"
+            what = {"text_match": "exact match", "accuracy": "choice"}.get(study.results.metric, "likelihood")
+            ax.set_title(f"{name}: drop by {what} ({unit})", fontsize=7)
         own = maps[maps["task"] == name]
-        second = "choice" if own["choice"].notna().any() else "log-likelihood"
+        second = "choice" if "choice" in own.dropna(axis=1, how="all") else "log-likelihood"
         dots = line[2].scatter(own[second], own["exact match"], c=own["n_layers"], s=10, cmap="viridis")
         figure.colorbar(dots, ax=line[2], label="layers off")
         line[2].axhline(0, color=FAINT, linewidth=0.5)
-        line[2].set_xlabel(f"drop by {second} ({UNITS.get(second, 'points')})", fontsize=7, color=INK)
+        unit = "points" if second == "choice" else "nats per answer"
+        line[2].set_xlabel(f"drop by {second} ({unit})", fontsize=7, color=INK)
         line[2].set_ylabel("drop of exact match (points)", fontsize=7, color=INK)
-        line[2].tick_params(labelsize=7)
     return figure
 
 
 def main(out: Path, *given: str) -> None:
     """Write the tables and the figure."""
-    out.mkdir(parents=True, exist_ok=True)
     maps, found, examples, studies = [], [], [], {}
     for name, folders in (one.split("=", 1) for one in given):
         *folders, file = folders.split(",")
         studies[name] = written, likelihood = tuple(ap.load(folder) for folder in folders)
         rows = [json.loads(line) for line in Path(file).read_text("utf-8").splitlines()]
         costs, results = costs_of(written, likelihood, rows), written.results
-        spans = pd.DataFrame(results.spans, columns=["first", "last"])
-        spans.insert(0, "task", name)
         texts = written.texts["text"].to_numpy().reshape(-1, len(rows))
-        table = pd.concat(
-            [spans.assign(n_layers=spans["last"] - spans["first"] + 1), kinds_of(texts, rows)], axis=1
-        )
+        table = pd.DataFrame(results.spans, columns=["first", "last"]).assign(task=name)
+        table["n_layers"] = table["last"] - table["first"] + 1
+        table = table.join(kinds_of(texts, rows))
         off = table["first"] >= 0
         lengths = table.loc[off, "n_layers"].to_numpy()
         table.loc[off, list(costs)] = np.stack([own.mean(axis=1) for own in costs.values()], axis=1)
@@ -129,18 +131,13 @@ def main(out: Path, *given: str) -> None:
         shown = np.flatnonzero(~off | (table["n_layers"] >= results.n_layers // 3))
         differs = [k for k in range(len(rows)) if len(set(texts[shown, k])) > 2][:EXAMPLES]
         examples += [
-            {
-                "task": name,
-                "row": k + 1,
-                **rows[k],
-                "answers": " | ".join(rows[k]["answers"]),
-                "off": results.row_names[v],
-                "text": texts[v, k],
-            }
+            {"task": name, "prompt": rows[k]["prompt"], "answers": " | ".join(rows[k]["answers"]),
+             "off": results.row_names[v], "text": texts[v, k]}
             for k in differs
             for v in shown
-        ]
+        ]  # fmt: skip
     everything = pd.concat(maps).round(4)
+    out.mkdir(parents=True, exist_ok=True)
     for name, frame in (("maps", everything), ("agreement", pd.DataFrame(found).round(3)),
                         ("texts", pd.DataFrame(examples))):  # fmt: skip
         frame.to_csv(out / f"{name}.csv", index=False, lineterminator="\n")

@@ -11,6 +11,7 @@ from refusals import naming
 from tiny_families import family, lora
 
 from adapter_probe.errors import ModelError
+from adapter_probe.replay.checking import compare
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.stacks import ATTENTION, FFN, part_of
 from adapter_probe.replay.walk import Branch
@@ -215,3 +216,15 @@ def test_sums_in_float32_of_a_model_in_bfloat16_may_differ_as_bfloat16_rounds(pr
     else:
         with pytest.raises(ModelError, match=r"own forward"):
             replay.check(x, unsteady)
+
+
+def test_log_likelihoods_near_0_are_held_to_the_rounding_of_their_logits_in_half_precision():
+    own, ours = torch.tensor([-0.30, -0.02]), torch.tensor([-0.33, -0.02])
+    assert compare(ours, own, torch.bfloat16, logit=16.0) == pytest.approx(0.03 / 16, rel=1e-5)
+    for precision, logit in ((torch.bfloat16, 0.0), (torch.float32, 16.0)):
+        with pytest.raises(ModelError, match="differs from the model's own forward"):
+            compare(ours, own, precision, logit)
+    zeros = torch.zeros(2)
+    assert compare(zeros, zeros) == 0
+    with pytest.raises(ModelError, match="inf"):
+        compare(ours, zeros)
