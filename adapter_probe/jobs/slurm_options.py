@@ -60,7 +60,7 @@ class SlurmOptions(Settings):
             TrainingError: the file cannot be read, or an option is unknown or invalid.
         """
         given: dict[str, Any] = {}
-        types = annotations_of(cls)
+        types = annotations_of(SlurmOptions)
         kinds = {one.name: types[one.name] for one in fields(cls) if one.name != "detach"}
         for key, value in parse_toml(Path(file)).items():
             name = key.replace("-", "_")
