@@ -79,9 +79,9 @@ class AblationSettings(Settings):
         slug="{}-layernorm", note="{} LayerNorms",
     )  # fmt: skip
     strength: float = setting(
-        0.0, "what the change of the chosen adapters is multiplied by: 0 switches them off, 0.5 halves them, "
-        "1.5 and -1 go beyond; the same of both ends of an (IA)³ factor and of tuned LayerNorms, and of a "
-        "method that is not linear, of the outputs of its modules.",
+        0.0, "what the change by the chosen adapters is multiplied by: 0 switches them off, 0.5 halves it, "
+        "1.5 and -1 go beyond. The factors of (IA)³ and tuned LayerNorms are interpolated between the base's "
+        "values and the trained ones, and methods that are not linear between the outputs of their modules.",
         metavar="S", slug="strength{:g}", note="scaled by {:g}",
     )  # fmt: skip
     strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = setting(
@@ -95,18 +95,19 @@ class AblationSettings(Settings):
         note="{} directions kept",
     )  # fmt: skip
     outside: OutsideChoice = setting(
-        "finetuned", "of a fine-tuned model, whose tensors to use outside the layers (embeddings, last "
-        "norms, heads): its own, or those of its base where the base has them.", slug="{}-outside",
+        "finetuned", "which tensors a fine-tuned model has outside the layers (embeddings, last norms, "
+        "heads): its own, or those of its base where the base has them.", slug="{}-outside",
         note="{} outside the layers",
     )  # fmt: skip
     reference: Literal["rows", "off", "none"] = setting(
-        "rows", "of preferences, whose log-likelihoods are subtracted, as in DPO: those in the columns "
-        "ref_chosen_logps and ref_rejected_logps of the rows, if they are there; those of the model with all "
-        "adapters off; or none.", panel="Data", slug="reference-{}", note="reference: {}",
+        "rows", "which log-likelihoods are subtracted from those of preferences, as in DPO: those in the "
+        "columns ref_chosen_logps and ref_rejected_logps of the rows, if they are there; those of the model "
+        "with all adapters off; or none.", panel="Data", slug="reference-{}", note="reference: {}",
     )  # fmt: skip
     pooling: Literal["mean", "cls", "last"] | None = setting(
-        None, "of an adapter for embeddings, how a text's embedding is made of the states of its tokens: "
-        "their mean, or the first or the last one; that of a folder of sentence-transformers is in it.",
+        None, "how an adapter for embeddings makes a text's embedding of the states of its tokens: their "
+        "mean, or the state of the first (cls) or of the last token. A folder of sentence-transformers says "
+        "it itself.",
         panel="Data", slug="{}-pooling", note="{} pooling",
     )  # fmt: skip
     precision: Precision = setting(

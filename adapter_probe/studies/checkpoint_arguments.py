@@ -89,7 +89,7 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
     )  # fmt: skip
     rank: int = fixed(0)
     base: str | Path | Module | None = setting(  # type: ignore[assignment]
-        None, "base model, if it differs from the recorded one: a folder or a Hugging Face Hub name. Of a "
+        None, "base model, if it differs from the recorded one: a folder or a Hugging Face Hub name. For a "
         "whole fine-tuned model, the one that it was trained from: its layers are switched between the two. "
         "In Python also a model in memory, for one in memory.", panel="Data", metavar="BASE", shell=str,
     )  # fmt: skip
