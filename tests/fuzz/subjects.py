@@ -376,8 +376,9 @@ epochs = 1
 REQUESTS_ONLY = """
 import json, os
 import adapter_probe.studies.suite as suite
-def run(file, out, *_):
-    about, requests = suite._read(file)
+read = suite._read
+def requests_only(file):
+    about, requests = read(file)
     os.makedirs("out", exist_ok=True)
     def row(one):
         chosen = one.settings
@@ -385,7 +386,7 @@ def run(file, out, *_):
     rows = {study: list(map(row, ones)) for study, ones in requests.items()}
     with open("out/requests.json", "w") as file: json.dump(rows, file)
     raise SystemExit(0)
-suite._run = run
+suite._read = requests_only
 """
 
 
