@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
+from peft import LoraConfig
 from refusals import naming
 from trainings import assert_resumes, losses_of, request_of
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
@@ -83,9 +84,31 @@ def dpo(policy: torch.Tensor, reference: torch.Tensor, beta: float) -> torch.Ten
     return -torch.nn.functional.logsigmoid(beta * ratios).mean()
 
 
+def test_the_formula_gives_the_loss_of_trls_trainer(base, tmp_path):
+    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_list(ROWS)
+    arguments = trl.DPOConfig(
+        str(tmp_path), beta=0.3, max_steps=4, learning_rate=0.05, report_to=[], use_cpu=True,
+        save_strategy="no", disable_tqdm=True, per_device_eval_batch_size=6, gradient_checkpointing=False, bf16=False,
+    )  # fmt: skip
+    trainer = trl.DPOTrainer(
+        AutoModelForCausalLM.from_pretrained(base), args=arguments, train_dataset=rows, eval_dataset=rows,
+        processing_class=byte_tokenizer(True),
+        peft_config=LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"]),
+    )  # fmt: skip
+    trainer.train()
+    with torch.no_grad():
+        policy = likelihoods(trainer.model.eval(), ROWS)
+        with trainer.model.disable_adapter():
+            reference = likelihoods(trainer.model, ROWS)
+    expected = trainer.evaluate()["eval_loss"]
+    assert abs(expected - math.log(2)) > 0.05
+    assert dpo(policy, reference, 0.3).item() == pytest.approx(expected, abs=1e-5)
+
+
 @pytest.mark.parametrize("rows", [ROWS, CHATS], ids=["texts", "chats"])
 @pytest.mark.parametrize("method", ["lora:r=4", "full", "lora:r=4,init_lora_weights=pissa"])
-def test_the_loss_and_its_gradient_are_those_of_trl(method, rows, base, tmp_path):
+def test_the_loss_and_its_gradient_are_those_of_the_formula(method, rows, base, tmp_path):
     request = request_of(base, task_of(tmp_path / "task", rows), method, beta=0.3)
     inputs = load_inputs(request)
     model = build_model(request, inputs.base, CPU)
