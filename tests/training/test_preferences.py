@@ -89,7 +89,8 @@ def test_the_formula_gives_the_loss_of_trls_trainer(base, tmp_path):
     rows = datasets.Dataset.from_list(ROWS)
     arguments = trl.DPOConfig(
         str(tmp_path), beta=0.3, max_steps=4, learning_rate=0.05, report_to=[], use_cpu=True,
-        save_strategy="no", disable_tqdm=True, per_device_eval_batch_size=6, gradient_checkpointing=False, bf16=False,
+        save_strategy="no", disable_tqdm=True, per_device_eval_batch_size=6, gradient_checkpointing=False,
+        bf16=False,
     )  # fmt: skip
     trainer = trl.DPOTrainer(
         AutoModelForCausalLM.from_pretrained(base), args=arguments, train_dataset=rows, eval_dataset=rows,
