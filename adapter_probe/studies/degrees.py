@@ -13,14 +13,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from adapter_probe.argument_checks import checked
 from adapter_probe.errors import ResultsError
 from adapter_probe.progress import activity
 from adapter_probe.records import to_record
+from adapter_probe.settings import Style
 
-from .study_base import StoredStudy
+from .study_base import StoredStudy, axes_for
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
     from adapter_probe.ablation_results import AblationResults
     from adapter_probe.analysis.study_records import StudyRecord
@@ -39,6 +42,19 @@ class DegreeStudy(StoredStudy):
     def table(self) -> pd.DataFrame:
         """One row per value and span."""
         raise NotImplementedError
+
+    @checked
+    def plot(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
+        """Draw the score against the strength of the adapters, or against the directions that they keep.
+
+        Args:
+            ax: see `adapter_probe.Ablation.heatmap`.
+            style: see `adapter_probe.Ablation.heatmap`.
+        """
+        from adapter_probe.figures.strengths import strengths
+
+        with axes_for(ax, style) as place:
+            return strengths(self.record, place)
 
     def facts(self) -> dict[str, Any]:
         """See `StoredStudy.facts`."""

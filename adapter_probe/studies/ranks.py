@@ -98,19 +98,6 @@ class Ranks(DegreeStudy):
         return self.record.summary
 
     @checked
-    def plot(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
-        """Draw the score against the kept directions.
-
-        Args:
-            ax: see `adapter_probe.Ablation.heatmap`.
-            style: see `adapter_probe.Ablation.heatmap`.
-        """
-        from adapter_probe.figures.strengths import strengths
-
-        with axes_for(ax, style) as place:
-            return strengths(self.record, place)
-
-    @checked
     def plot_spectra(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
         """Draw the singular values of every layer's change.
 

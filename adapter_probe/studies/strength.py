@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from adapter_probe.ablation_settings import check_strength
 from adapter_probe.analysis.summary_text import plain_text, score_text
-from adapter_probe.argument_checks import checked, planned_by, taking
+from adapter_probe.argument_checks import planned_by, taking
 from adapter_probe.errors import ResultsError, must_be
-from adapter_probe.settings import Style, Unit, fixed, setting
+from adapter_probe.settings import Unit, fixed, setting
 from adapter_probe.wording import examples_text, is_distance, metric_name
 
 from .checkpoint_arguments import OnOneMachine, spans_of_degrees
 from .degrees import Degrees, DegreeStudy
-from .study_base import axes_for
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
     from adapter_probe.ablation_results import AblationResults
     from adapter_probe.analysis.strengths import StrengthSummary
@@ -79,19 +77,6 @@ class Strengths(DegreeStudy):
     def summary(self) -> StrengthSummary:
         """Which strength is best, and by how much, ``summary.json``."""
         return self.record.summary
-
-    @checked
-    def plot(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
-        """Draw the score against the strength.
-
-        Args:
-            ax: see `adapter_probe.Ablation.heatmap`.
-            style: see `adapter_probe.Ablation.heatmap`.
-        """
-        from adapter_probe.figures.strengths import strengths
-
-        with axes_for(ax, style) as place:
-            return strengths(self.record, place)
 
     def rows(self) -> list[tuple[str, str]]:
         """The answer, and the score of the whole adapter at every strength, as pairs of text."""
