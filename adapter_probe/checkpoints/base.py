@@ -263,12 +263,13 @@ def initialise(model: PreTrainedModel, missing: frozenset[str], seed: int) -> No
 def _hash_weights(model: PreTrainedModel, missing: Collection[str]) -> str:
     """SHA-256 of a base's parameters in float32, under their names inside it, without those that it lacks."""
     weights = hashlib.sha256()
+    prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
     hashed = dict(model.base_model.named_parameters())
     if model.get_output_embeddings() is not None:  # the head belongs to a language model
         inside = {id(parameter) for parameter in hashed.values()}
         hashed |= {name: p for name, p in model.named_parameters() if id(p) not in inside}
     for tensor_name, parameter in sorted(hashed.items()):
-        if f"{model.base_model_prefix}.{tensor_name}" not in missing:
+        if f"{prefix}{tensor_name}" not in missing:
             weights.update(f"{tensor_name} {tuple(parameter.shape)}\n".encode())
             weights.update(parameter.detach().float().contiguous().numpy())
     return weights.hexdigest()

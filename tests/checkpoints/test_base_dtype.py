@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from refusals import naming
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, LlamaModel
 
 from adapter_probe.checkpoints.base import AnyLoaded, load_any_base
 from adapter_probe.checkpoints.base_config import find_any_base
@@ -50,6 +50,19 @@ def test_the_weights_are_cast_and_identify_the_base_as_before(stored: torch.dtyp
         half.model(torch.tensor([[1, 2, 3]])).logits,
         LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)(torch.tensor([[1, 2, 3]])).logits,
     )
+
+
+def test_a_pooler_that_the_base_lacks_does_not_identify_it(tmp_path: Path):
+    config = BertConfig(
+        vocab_size=35, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
+    )
+    BertModel(config, add_pooling_layer=False).to(torch.float16).save_pretrained(tmp_path)
+    whole, half = (load(str(tmp_path), "features", dtype) for dtype in (torch.float32, torch.bfloat16))
+    assert {name.partition(".")[0] for name in whole.missing} == {"pooler"}
+    assert half.identity == whole.identity
+    assert load_any_base(
+        find_any_base(str(tmp_path)), BertModel, None, torch.float32, seed=1
+    ).identity == whole.identity  # fmt: skip
 
 
 def test_an_output_embedding_of_its_own_identifies_the_base_too(tmp_path: Path):
