@@ -27,7 +27,7 @@ def ablate(
 ) -> None:
     """Switch adapters off over every contiguous span of layers, without retraining.
 
-    A whole fine-tuned model is studied with --base: its layers get the tensors of the model that it was
+    A fully fine-tuned model is studied with --base: its layers get the tensors of the model that it was
     trained from.
 
     Deep models have many spans: select some with --spans, --group and --layers, and estimate the cost with

@@ -34,7 +34,7 @@ def _text(outcome: dict[str, Any]) -> str:
     epochs = ", ".join(score_text(score, metric) for score in outcome["validation_scores"])
     no_better = majority is not None and (score is None or score <= majority)
     warning = "; the model scores no higher, so an ablation would not be informative" if no_better else ""
-    no_class = majority is None and metric in {*METRICS["causal"], "entity_f1"}  # no classes
+    no_class = majority is None and metric in {*METRICS["causal"], *METRICS["ranking"], "entity_f1"}
     return aligned_columns(
         [
             ("task", outcome["task"]),

@@ -207,7 +207,7 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
         made = "the change that the adapters make" if own else "the difference to the base"
         changed = (
             f"{made} is multiplied by the strength on the axis, without retraining;"
-            " 0 switches them off, 1 is the model as it was trained"
+            f" 0 switches the {record.parts} off, 1 is the model as it was trained"
         )
     n_spans = len(frame[~frame["whole"]].drop_duplicates(span_columns(frame)))
     spans = f"; thin lines: those of {wording.count_text(n_spans, 'span')} of layers alone" if n_spans else ""

@@ -240,7 +240,8 @@ def refuse_lost(loaded: AnyLoaded, writes: bool) -> None:
     if lost:
         raise CheckpointError(
             f"base {loaded.identity.name} lacks {len(lost)} of the {'encoder' if prefix else 'model'}'s "
-            f"tensors or has them in another shape, {lost[0]} first; it is damaged or of another family"
+            f"tensors or has them in another shape, the first being {lost[0]}; it is damaged or of another "
+            "family"
         )
 
 

@@ -64,7 +64,8 @@ def given_task(
     if unlabelled and task.kind == "embedding":
         if not files:
             raise DataError(
-                "embeddings are compared with the intact model's on texts; give them as --data FILE"
+                "without labels, embeddings are compared with the intact model's; give the texts as "
+                "--data FILE"
             )
         rows = read_source(files[0], (), encoding)
         columns = contrast_columns(rows.names) or text_columns(rows)

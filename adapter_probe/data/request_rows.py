@@ -262,7 +262,7 @@ def refuse_preferences(place: object, names: Iterable[str]) -> None:
     if are_preferences(names) or {"chosen_ids", "rejected_ids"} <= set(names):
         raise DataError(
             f"{place}: chosen and rejected are preferences; ablate scores a language model on them, or a "
-            "reward model with one output, and train makes a language model prefer the chosen ones"
+            "reward model with one output, and train trains a language model on them by DPO"
         )
 
 

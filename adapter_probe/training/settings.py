@@ -44,7 +44,7 @@ class StepSettings(Settings):
         "of being padded.",
     )  # fmt: skip
     beta: float = setting(
-        0.1, "of preferences, DPO's beta: how much the likelihoods may not move away from the reference's.",
+        0.1, "beta of DPO, for preferences: the larger it is, the closer the model stays to the reference.",
     )  # fmt: skip
     pooling: Literal["mean", "cls", "last"] | None = setting(
         None, "train embeddings, and not a head: how a text's embedding is made of the states of its tokens, "

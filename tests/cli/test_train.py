@@ -43,7 +43,7 @@ def test_the_majority_class_stands_beside_the_score(score, majority, no_better):
     assert ("no higher" in line) == no_better
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "nll", "entity_f1"])
+@pytest.mark.parametrize("metric", ["accuracy", "nll", "entity_f1", "ndcg@10"])
 def test_what_has_no_classes_has_no_majority_class(metric):
     outcome = {"task": "a", "metric": metric, "score": 0.9, "majority_score": None,
                "validation_scores": [0.9], "checkpoint": "c"}  # fmt: skip
