@@ -46,9 +46,10 @@ class RankSummary(JudgedSummary):
         if self.delta_points is None or low is None or high is None:
             return f"{chosen}; on the others the difference is undefined"
         cost = wording.drop_text(-self.delta_points, self.metric)
-        if not wording.is_distance(self.metric):
-            cost = f"it is a {cost.replace(' ', ' of ', 1)}"
         ends = wording.interval_text(-high, -low, self.metric)
+        if not wording.is_distance(self.metric):  # a change may be a gain, its interval is that of the drop
+            cost = f"it is a {cost.replace(' ', ' of ', 1)}"
+            ends = f"of the {wording.drop_name(self.metric)} {ends}"
         judged = f"the other half ({n})" if half else f"the same ones ({n})"
         return (
             f"{chosen}; on {judged} {cost}, 95% interval {ends}; they have {100 * self.energy:.0f}% of the "
