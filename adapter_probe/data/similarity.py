@@ -123,7 +123,9 @@ def contrasts_of(tables: Sequence[Rows], name: str, max_examples: int | None) ->
     """
     found: list[Texts] = []
     for place, record in _chosen(list(_located(tables)), max_examples):
-        texts = [_text(place, record, str(_named(record, _QUERY))), _text(place, record, "positive")]
+        if (query := _named(record, _QUERY)) is None:
+            raise DataError(f"{place}: no column {listed(_QUERY)}; columns found: {listed(record)}")
+        texts = [_text(place, record, query), _text(place, record, "positive")]
         for one in _negatives(record):
             value = record[one]
             given = value if isinstance(value, list) else [value]

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.data.generating import Prompting
 from adapter_probe.data.lm_eval_tasks import THEIR_NAMES
@@ -25,7 +26,6 @@ from adapter_probe.data.requests import Requests
 from adapter_probe.errors import DataError, one_line, shown
 from adapter_probe.metrics import LOSSES, continuation_sizes, score
 from adapter_probe.predictions import predictions_from_likelihoods
-from adapter_probe.results.ablation_files import AblationResults
 from adapter_probe.results.atomic import make_folder, write_json, write_text
 from adapter_probe.version import __version__
 
@@ -196,7 +196,7 @@ def _texts(rows: Requests, row: Any) -> tuple[tuple[str, ...], ...]:
 
 def _names(rows: Requests) -> dict[str, str]:
     """The harness's names of the metrics of these rows, by our names."""
-    names = {ours: theirs for theirs, ours in THEIR_NAMES[rows.form].items()}
+    names = {ours: theirs for theirs, ours in THEIR_NAMES.get(rows.form, {}).items()}
     return {ours: theirs for ours, theirs in names.items() if not rows.metrics or ours in rows.metrics}
 
 

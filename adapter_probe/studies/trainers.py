@@ -31,12 +31,13 @@ class TokenisedPreferences:
     """Preferences as tokens.
 
     Attributes:
-        prompts: tokens of the prompts; None where the answers contain them, as of a reward model.
-        answers: tokens of the chosen and of the rejected answer of each row.
+        begins: of each row's two answers the number of tokens of the prompt at their start; None where the
+            prompt is not told apart, as for a reward model.
+        answers: tokens of the chosen and of the rejected answer of each row, after those of the prompt.
         reference: log-likelihoods of both answers by the reference model, if they are known.
     """
 
-    prompts: tuple[list[int], ...] | None
+    begins: tuple[tuple[int, int], ...] | None
     answers: tuple[tuple[list[int], list[int]], ...]
     reference: tuple[tuple[float, ...], ...]
 
@@ -198,22 +199,24 @@ def _preferences_of(trainer: Any, data: Any) -> tuple[TokenisedPreferences, bool
     """
     rows = list(data)
     prompts = tuple(list(row["prompt_ids"]) for row in rows) if "prompt_ids" in rows[0] else None
-    kept, most = slice(None), getattr(trainer.args, "max_length", None)
-    if prompts is not None and most is not None:
-        ends = getattr(trainer.args, "truncation_mode", "keep_start") == "keep_end"
-        kept = slice(-most, None) if ends else slice(None, most)
-    answers = []
+    most = None if prompts is None else getattr(trainer.args, "max_length", None)
+    ends = getattr(trainer.args, "truncation_mode", "keep_start") == "keep_end"
+    begins, answers = [], []
     for number, row in enumerate(rows):
-        begin = [] if prompts is None else prompts[number]
-        both = [[*begin, *row[name]][kept] for name in ("chosen_ids", "rejected_ids")]
-        answers.append((both[0], both[1]))
+        prompt = [] if prompts is None else prompts[number]
+        both = [[*prompt, *row[name]] for name in ("chosen_ids", "rejected_ids")]
+        cuts = [max(0, len(one) - most) if ends and most is not None else 0 for one in both]
+        left, right = (max(0, len(prompt) - cut) for cut in cuts)
+        chosen, rejected = (one[cut:][:most] for one, cut in zip(both, cuts))
+        begins.append((left, right))
+        answers.append((chosen, rejected))
     if prompts is None:
         return TokenisedPreferences(None, tuple(answers), ((),) * len(rows)), False
     if set(REFERENCES) <= set(rows[0]):
         reference = tuple(tuple(float(row[name]) for name in REFERENCES) for row in rows)
     else:
         reference = _computed(trainer) or ((),) * len(rows)
-    return TokenisedPreferences(prompts, tuple(answers), reference), not reference[0]
+    return TokenisedPreferences(tuple(begins), tuple(answers), reference), not reference[0]
 
 
 def _computed(trainer: Any) -> tuple[tuple[float, ...], ...]:
@@ -245,26 +248,27 @@ def examples_of_preferences(opened: OpenedPeft, given: TokenisedPreferences) -> 
     from adapter_probe.data.requests_encoding import encode_texts
 
     task, decode = opened.description.task, cast("Callable[..., str]", opened.tokenizer.decode)
-    wanted = "regression" if given.prompts is None else "causal"
+    wanted = "regression" if given.begins is None else "causal"
     if task.kind != wanted:
         raise DataError(
             "the trainer's evaluation set has preferences, which need a language model or a reward model "
             f"with one output; the model is of kind {task.kind}"
         )
-    begins = [0] * len(given.answers) if given.prompts is None else list(map(len, given.prompts))
+    begins = given.begins or ((0, 0),) * len(given.answers)
     requests = [
         Request(
-            decode(both[0][:begin]), tuple(decode(one[begin:]) for one in both), framed=False, reference=own
+            decode(both[0][: begin[0]]), tuple(decode(one[at:]) for one, at in zip(both, begin)),
+            framed=False, reference=own,
         )
         for begin, both, own in zip(begins, given.answers, given.reference)
-    ]
+    ]  # fmt: skip
     rows = requests_with_fingerprint("preference", requests, "given")
-    if given.prompts is None:
+    if given.begins is None:
         task = replace(task, kind="pairwise", metric=default_metric("pairwise"))
         encoded, places = encoded_pairs([one for both in given.answers for one in both])
         return opened.with_task(task), Examples(rows, encoded, combine=Numbers(places))
     texts = [
-        [(one[: max(begin, 1)], one[max(begin, 1) :]) for one in both]  # nothing comes before a first token
+        [(one[: max(at, 1)], one[max(at, 1) :]) for one, at in zip(both, begin)]  # a first token has no score
         for begin, both in zip(begins, given.answers)
     ]
     if bare := [number for number, both in enumerate(texts) if not all(scored for _, scored in both)]:

@@ -131,8 +131,7 @@ class Trainer:
             Paused: the step to pause after is reached.
         """
         model = self._model
-        precision = precision_of(self._settings, model.device)
-        with precision:
+        with precision_of(self._settings, model.device):
             self._objective.begin(model)
         self._restore()
         saved = time.monotonic()

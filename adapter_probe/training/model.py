@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adapter_probe.checkpoints.adapter_folder import CHANGE_THE_BASE
 from adapter_probe.data.packing import PackedBatch
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.bottleneck import TokenBatchNorm
@@ -180,7 +181,7 @@ class TrainingModel(nn.Module):
     def _rewrites_base(self) -> bool:
         """Whether an initialisation of PEFT moves a part of the base's weights into the adapters."""
         how = getattr(self.base.active_peft_config, "init_lora_weights", True)
-        return isinstance(how, str) and how.startswith(("pissa", "olora", "corda", "loftq"))
+        return isinstance(how, str) and how.lower().startswith(CHANGE_THE_BASE)
 
     @torch.no_grad()
     def frozen_features(self, batch: PackedBatch) -> Tensor:

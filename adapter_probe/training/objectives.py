@@ -290,8 +290,8 @@ class LanguageObjective(Objective):
 class PreferenceObjective(LanguageObjective):
     """DPO (Rafailov et al. 2023, eq. 7) with a fixed reference, as TRL has it; scores as `ablate` has them.
 
-    The reference's log-likelihoods are those in the rows, or of the base. Dropout is off, as in TRL, so that
-    they are comparable.
+    The reference's log-likelihoods are those in the rows, or of the base. Modules of dropout are off, as in
+    TRL, so that they are comparable.
 
     Args:
         train: rows, and both answers of each as sequences.

@@ -167,7 +167,14 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
     splits = {
         "train": load_training(tokenizer, task, limit, request.max_train, start, prepared),
         "validation": load_examples(
-            tokenizer, task, "validation", limit, expect_fingerprint=True, start=start, prepared=prepared
+            tokenizer,
+            task,
+            "validation",
+            limit,
+            expect_fingerprint=True,
+            start=start,
+            prepared=prepared,
+            dot=embedding is not None and embedding.dot,
         ),
     }
     for examples in splits.values():

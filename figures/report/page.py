@@ -85,7 +85,7 @@ def map_studies(studies: Sequence[Reported], tolerance: float = 1.0) -> list[Map
     return made
 
 
-def page_html(studies: Sequence[MapStudy], sweeps: Sequence[Curves] = (), title: str | None = None) -> str:
+def page_html(studies: Sequence[MapStudy], sweeps: Sequence[Curves] = ()) -> str:
     """The HTML of a report.
 
     The data are in a block that is never executed, with `<`, `>` and `&` escaped, so that no text can end the
@@ -94,7 +94,7 @@ def page_html(studies: Sequence[MapStudy], sweeps: Sequence[Curves] = (), title:
     """
     css = _file("page.css")
     script = f'(() => {{\n"use strict";\n{_file("study.js")}\n{_file("page.js")}}})();\n'
-    title = title or page_title(studies, sweeps)
+    title = page_title(studies, sweeps)
     keys = list(dict.fromkeys(tuple(study.pairs) for study in studies))
     data = {"studies": [content(study, keys.index(tuple(study.pairs))) for study in studies]}
     policy = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from peft_folders import KV, TOKENIZER, reference, saved, span_off, written
 from refusals import naming
 
 import adapter_probe as ap
+from adapter_probe.studies.trainers import _preferences_of
 
 TARGETS = ["q_proj", "v_proj", "down_proj"]
 
@@ -284,3 +286,15 @@ def test_scores_after_training_are_those_of_trls_own_evaluation(kind, tmp_path):
     assert accuracy.summary.intact_score == pytest.approx((margins > 0).mean() + ties)
     if kind == "DPO":
         assert margin.summary.removed_score == 0.0
+
+
+def test_of_answers_that_are_cut_at_the_start_all_tokens_are_scored():
+    rows = [{"prompt_ids": [1, 2, 3, 4], "chosen_ids": [5, 6, 7], "rejected_ids": [8],
+             "ref_chosen_logps": -1.0, "ref_rejected_logps": -2.0}]  # fmt: skip
+    for mode, begins, answers in (
+        ("keep_end", (2, 4), ([3, 4, 5, 6, 7], [1, 2, 3, 4, 8])),
+        ("keep_start", (4, 4), ([1, 2, 3, 4, 5], [1, 2, 3, 4, 8])),
+    ):
+        trainer = SimpleNamespace(args=SimpleNamespace(max_length=5, truncation_mode=mode))
+        found, _ = _preferences_of(trainer, rows)
+        assert (found.begins, found.answers) == ((begins,), (answers,))
