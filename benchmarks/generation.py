@@ -1,23 +1,28 @@
 """Texts of the intact model and of 30 single layers off: all together, and by a loop with `generate`.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.generation [PROMPTS] [TOKENS] [NEW] [LOOPED] [--ends]
+    OMP_NUM_THREADS=1 python -m benchmarks.generation [PROMPTS] [TOKENS] [NEW] [LOOPED] [--ends] [--bfloat16]
+        [--model BASE LORA ROWS]
 
-A random model of SmolLM2-135M's shape with a LoRA of rank 8 on every linear map. The loop is PEFT's model,
-all prompts in one batch, for LOOPED of the 31 variants, scaled up. With --ends an eighth of the vocabulary
-ends a text. Times are of the processor, because they hardly depend on what else runs.
+A random model of SmolLM2-135M's shape with a LoRA of rank 8 on every linear map, or that of a folder, which
+then reads the prompts of ROWS that have at most TOKENS tokens and ends a text at a line break. The loop is
+PEFT's model, all prompts in one batch, for LOOPED of the 31 variants, scaled up. With --ends an eighth of the
+vocabulary of the random model ends a text. With --bfloat16 both compute in it. Times are of the processor,
+because they hardly depend on what else runs.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import json
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from adapter_probe.replay.decoding import Decoder, Decoding
 from adapter_probe.replay.replay import Replay
@@ -56,8 +61,29 @@ def drawn_prompts(n: int, tokens: int) -> tuple[dict[str, Tensor], list[int]]:
     return {"input_ids": torch.where(mask.bool(), ids, PAD), "attention_mask": mask}, lengths.tolist()
 
 
+def given(
+    base: str, lora: str, rows: str, n: int, most: int
+) -> tuple[nn.Module, dict[str, Tensor], list[int]]:
+    """A model of folders with a line break as the end of a text, and the first prompts of a file that fit."""
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    model = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), lora
+    ).eval()
+    breaks = [i for i in range(len(tokenizer)) if "\n" in tokenizer.decode([i])]
+    model.get_base_model().generation_config.eos_token_id = [tokenizer.eos_token_id, *breaks]
+    prompts = [json.loads(line)["prompt"] for line in Path(rows).read_text("utf-8").splitlines()]
+    ids = [own for own in tokenizer(prompts)["input_ids"] if len(own) <= most][:n]
+    ids.sort(key=len)
+    longest = len(ids[-1])
+    x = {
+        "input_ids": torch.tensor([[PAD] * (longest - len(own)) + own for own in ids]),
+        "attention_mask": torch.tensor([[0] * (longest - len(own)) + [1] * len(own) for own in ids]),
+    }
+    return model, x, [len(own) for own in ids]
+
+
 def together(model: nn.Module, x: dict[str, Tensor], lengths: list[int], new: int) -> np.ndarray:
-    finished = cast_copy(model, torch.float32, finished_maps(model))
+    finished = cast_copy(model, next(model.parameters()).dtype, finished_maps(model))
     example = {name: values[-3:, -12:].clone() for name, values in x.items()}
     example["attention_mask"][0, :3] = 0
     replay = Replay(finished, {name: values[-1:] for name, values in example.items()})
@@ -94,11 +120,21 @@ def looped(
 
 
 def main() -> None:
-    numbers = [int(text) for text in sys.argv[1:] if text.isdecimal()]
-    n, tokens, new, some = (*numbers, *(16, 40, 12, 3)[len(numbers) :])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("numbers", nargs="*", type=int)
+    parser.add_argument("--ends", action="store_true")
+    parser.add_argument("--bfloat16", action="store_true")
+    parser.add_argument("--model", nargs=3)
+    asked = parser.parse_args()
+    n, tokens, new, some = (*asked.numbers, *(16, 40, 12, 3)[len(asked.numbers) :])
     torch.set_num_threads(1)
-    model = made("--ends" in sys.argv)
-    x, lengths = drawn_prompts(n, tokens)
+    if asked.model:
+        model, x, lengths = given(*asked.model, n, tokens)
+    else:
+        model, (x, lengths) = made(asked.ends), drawn_prompts(n, tokens)
+    if asked.bfloat16:
+        model = model.to(torch.bfloat16)
+    print(f"{len(lengths)} prompts of {lengths[0]} to {lengths[-1]} tokens, at most {new} new ones")
     chosen = np.linspace(0, LAYERS, some).round().astype(int).tolist()
     first, found = looped(
         model, x, new, chosen[: some // 2]
