@@ -25,6 +25,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What a model's code hands to TorchScript (DeBERTa's, in older versions of Transformers) runs as Python:
 # `exact.Float64` does not reach into a script.
 os.environ["PYTORCH_JIT"] = "0"
+# What is imported stays until the end: Python need not look for garbage in it, here or after every few tests.
+gc.disable()
 
 
 # A busy machine is no failure.
@@ -41,9 +43,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests stay until the end: Python need not look for garbage among them after every test."""
-    gc.collect()
+    """Modules and tests stay until the end, and what tests leave behind is small: Python seldom looks for it."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

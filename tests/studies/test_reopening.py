@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,31 +48,35 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def template(study, checkpoint, tmp_path_factory) -> Place:
-    """One finished ablation for all tests of this file."""
-    folder = tmp_path_factory.mktemp("template")
-    description = json.loads((checkpoint / "adapter_probe.json").read_text())
+def finished(checkpoint, tmp_path_factory) -> Place:
+    """A checkpoint with its base, its data and its ablation in one folder."""
+    folder = tmp_path_factory.mktemp("finished")
     made = Place(folder / "checkpoint", folder / "base", folder / "data")
-    shutil.copytree(checkpoint, made.checkpoint)
-    shutil.copytree(description["base"]["name"], made.base)
-    (source,) = {Path(name).parent for names in description["task"]["files"].values() for name in names}
-    shutil.copytree(source, made.data)
+    document = json.loads((checkpoint / "adapter_probe.json").read_text())
+    files = document["task"]["files"]
+    (source,) = {Path(name).parent for names in files.values() for name in names}
+    for there, here in (
+        (checkpoint, made.checkpoint),
+        (document["base"]["name"], made.base),
+        (source, made.data),
+    ):
+        shutil.copytree(there, here)
+    document["base"]["name"] = str(made.base)
+    document["task"]["files"] = {
+        split: [str(made.data / Path(name).name) for name in names] for split, names in files.items()
+    }
+    (made.checkpoint / "adapter_probe.json").write_text(json.dumps(document))
+    made.ablate()
     return made
 
 
 @pytest.fixture
-def place(template: Place, tmp_path: Path) -> Place:
-    made = Place(*(shutil.copytree(path, tmp_path / path.name) for path in vars(template).values()))
-    file = made.checkpoint / "adapter_probe.json"
-    document = json.loads(file.read_text())
-    document["base"]["name"] = str(made.base)
-    files = document["task"]["files"]
-    document["task"]["files"] = {
-        split: [str(made.data / Path(name).name) for name in names] for split, names in files.items()
-    }
-    file.write_text(json.dumps(document))
-    made.ablate()
-    return made
+def place(finished: Place, tmp_path: Path) -> Iterator[Place]:
+    """The same for one test, after which every file is as before."""
+    kept = shutil.copytree(finished.base.parent, tmp_path / "kept")
+    yield finished
+    shutil.rmtree(finished.base.parent)
+    shutil.copytree(kept, finished.base.parent)
 
 
 @pytest.fixture
