@@ -31,7 +31,7 @@ gc.disable()
 
 # A busy machine is no failure.
 settings.register_profile("whole", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", settings.get_profile("whole"), max_examples=20)
+settings.register_profile("quick", settings.get_profile("whole"), max_examples=10)
 settings.load_profile("whole")
 
 
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests stay until the end, and what tests leave behind is small: Python seldom looks for it."""
+    """Modules and tests stay until the end, and what tests leave is small: Python seldom looks for it."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()

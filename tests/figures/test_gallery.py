@@ -192,7 +192,6 @@ def cases_in_tiers() -> list:
     quick = {
         ("ablation", "paper"),
         ("two-tasks", "talk"),
-        ("overlay", "paper"),
         ("init-sweep-one-seed", "paper"),
     }
     found = []

@@ -138,7 +138,7 @@ def evaluated(library: Path, name: str, off: bool) -> dict[str, float]:
     ("name", "metrics"),
     [
         ("pairs", {"spearman": "spearman_cosine", "pearson": "pearson_cosine"}),
-        ("triplets", {"pairwise_accuracy": "cosine_accuracy"}),
+        pytest.param("triplets", {"pairwise_accuracy": "cosine_accuracy"}, marks=pytest.mark.slow),
         (
             "retrieval",
             {"ndcg@10": "cosine_ndcg@10", "mrr@10": "cosine_mrr@10", "recall@10": "cosine_recall@10"},
@@ -155,7 +155,7 @@ def test_scores_are_those_of_the_evaluators_intact_and_with_all_off(name, metric
     assert np.ptp(study.results.outputs, axis=0).max() > 0.05
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+@pytest.mark.parametrize("pooling", ["mean", pytest.param("cls", marks=pytest.mark.slow), "last"])
 def test_similarities_of_every_span_equal_the_loop(pooling, adapter, tmp_path):
     study = ap.ablate(adapter, data=PAIRS, pooling=pooling, out=tmp_path / "out", progress=False)
     model, layers = reference(adapter, "FEATURE_EXTRACTION")

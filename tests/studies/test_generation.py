@@ -170,6 +170,7 @@ def test_an_extractor_that_matches_nothing_is_said_in_words(checkpoint, tmp_path
     assert (first["variant"], first["row"], first["score"]) == ("intact", 1, 0)
 
 
+@pytest.mark.slow
 def test_pruning_within_a_tolerance_writes_as_the_ablation_did(checkpoint, tmp_path):
     rows = written(tmp_path, [{"prompt": prompt, "answer": "3"} for prompt in PROMPTS])
     asked = {"data": rows, "progress": False}

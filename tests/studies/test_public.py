@@ -28,6 +28,7 @@ def test_every_public_name_is_there():
         _ = ap.ablat
 
 
+@pytest.mark.slow
 def test_importing_loads_nothing_heavy_and_reading_needs_no_torch(study, checkpoint, tmp_path):
     code = """
 import json, sys

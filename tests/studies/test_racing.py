@@ -166,6 +166,7 @@ def test_a_damaged_race(race, tmp_path):
     assert names(str(error.value), "race.json", "n_read", "many")
 
 
+@pytest.mark.slow
 def test_texts_that_a_model_writes(tmp_path):
     model = saved(tmp_path, "llama", KV, "CAUSAL_LM", ["q_proj", "v_proj", "up_proj"])
     rows = [{"prompt": f"{'ab' * (n % 3)} {n}", "answer": "abc123"[n % 6]} for n in range(40)]

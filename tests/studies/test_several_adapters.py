@@ -90,6 +90,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return top
 
 
+@pytest.mark.slow
 def test_a_folder_of_named_adapters_equals_the_model_in_memory(folder: Path):
     given = {"data": folder / "rows.jsonl", "progress": False}
     study = ap.ablate(folder / "named", adapter="one,two", out=folder / "study", **given)

@@ -216,6 +216,7 @@ def test_an_encoder_runs_once_for_all_variants_of_the_decoder(tokenizer):
     assert both["encoder"] > many["encoder"]
 
 
+@pytest.mark.slow
 def test_an_encoder_runs_once_for_all_choices_of_a_prompt(tokenizer):
     model, counts, scores = made("t5"), [], []
     for n in (2, 6):
@@ -287,16 +288,21 @@ def test_each_stack_is_summed_up_by_itself(study: ap.Ablation):
             {"stack": "decoder", "spans": "single"},
             ["decoder 0-0", "decoder 1-1", "decoder 2-2", "decoder none"],
         ),
-        ({"stack": "encoder", "spans": "suffix"}, ["encoder 0-1", "encoder 1-1"]),
-        ({"spans": "single", "layers": "1-1"}, ["encoder 1-1", "decoder 1-1", "none"]),
+        pytest.param(
+            {"stack": "encoder", "spans": "suffix"}, ["encoder 0-1", "encoder 1-1"], marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"spans": "single", "layers": "1-1"}, ["encoder 1-1", "decoder 1-1", "none"],
+            marks=pytest.mark.slow,
+        ),
         (  # all of the encoder kept on and all of the decoder are one mask, but two spans
             {"complement": True, "spans": "prefix"},
             ["encoder 0-0", "encoder 0-1", "encoder none", "decoder 0-0", "decoder 0-1", "decoder 0-2",
              "decoder none", "none"],
         ),
-        (
+        pytest.param(
             {"complement": True, "spans": "single", "layers": "1-1"},
-            ["encoder 1-1", "encoder none", "decoder 1-1", "decoder none", "none"],
+            ["encoder 1-1", "encoder none", "decoder 1-1", "decoder none", "none"], marks=pytest.mark.slow,
         ),
     ],
 )  # fmt: skip

@@ -76,7 +76,7 @@ FAMILIES = ("bert", "roberta", "electra")
 
 @pytest.mark.parametrize(
     ("family", "methods"),
-    [("bert", METHODS[:3]), *(pytest.param(f, METHODS, marks=pytest.mark.slow) for f in FAMILIES)],
+    [("bert", METHODS[:3:2]), *(pytest.param(f, METHODS, marks=pytest.mark.slow) for f in FAMILIES)],
     ids=lambda given: given if isinstance(given, str) else str(len(given)),
 )
 def test_every_order_of_methods_and_heads(

@@ -72,10 +72,10 @@ def test_the_policy_lets_this_script_and_style_run_and_nothing_else(full: str):
 
 
 def test_studies_of_one_task_have_headings_of_their_own_and_what_they_share_is_said_once(
-    make_ablation, reported, tradeoff_folder, tmp_path: Path
+    make_ablation, reported, sweep_folder, tmp_path: Path
 ):
     ablations = [reported(make_ablation(n_layers=2, seed=seed)) for seed in (0, 1)]
-    sweeps = [load(tradeoff_folder(tmp_path / name, tasks=("cola",))).record for name in ("one", "two")]
+    sweeps = [load(sweep_folder(tmp_path / name, tasks=("cola",))).record for name in ("one", "two")]
     page = page_html(map_studies(ablations), sweeps)
     headings = re.findall(r"<h2 id=[^>]*>(.*?)</h2>", page)
     assert len(set(headings)) == len(headings) == 4
