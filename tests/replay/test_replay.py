@@ -8,6 +8,7 @@ import pytest
 import torch
 from mask_loop import assert_equal_to_loop, spans
 from refusals import naming
+from tiers import slow_unless
 from tiny_families import family, lora
 
 from adapter_probe.errors import ModelError
@@ -17,7 +18,7 @@ from adapter_probe.replay.stacks import ATTENTION, FFN, part_of
 from adapter_probe.replay.walk import Branch
 
 
-@pytest.mark.parametrize("name", ["llama", "bert", "t5 (labels)"])
+@pytest.mark.parametrize("name", ["llama", "bert", pytest.param("t5 (labels)", marks=pytest.mark.slow)])
 def test_attention_and_feed_forward_network_are_switched_separately(name):
     base, x = family(name)
     replay = Replay(lora(base), x)
@@ -72,7 +73,7 @@ def test_model_is_left_as_it_was():
     assert not any("forward" in m.__dict__ for m in model.get_base_model().modules())
 
 
-@pytest.mark.parametrize("rows", [4096, pytest.param(30, marks=pytest.mark.slow), 9])
+@pytest.mark.parametrize("rows", slow_unless((9).__eq__, (4096, 30, 9)))
 def test_pairs_of_two_stages_in_few_rows(rows):
     """A part of a batch without padding has no mask, where the whole has one."""
     base, x = family("t5 (labels)")

@@ -18,7 +18,7 @@ from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_states import TwoStates, finished, hold_both, put_back
 
-QUICK = ("llama", "bert", "t5 (labels)", "vit")
+QUICK = ("llama", "bert", "vit")
 SHARED = ("albert", "zamba2")  # whose layers share tensors, so that no state dict has some of them off
 ROUTED = ("switch", "switch(small capacity)")  # in float32
 REFUSED = ("xlm",)

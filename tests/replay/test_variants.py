@@ -64,7 +64,7 @@ def test_copies_are_made_only_where_they_save_more(monkeypatch):
     assert plan.for_rows(Rows(same, apart, {})).parts == plan.parts
 
 
-@pytest.mark.parametrize("name", ["llama", "mixtral", "t5 (labels)"])
+@pytest.mark.parametrize("name", ["llama", "mixtral", pytest.param("t5 (labels)", marks=pytest.mark.slow)])
 def test_layers_that_are_called_for_each_kind_give_the_same(name, monkeypatch):
     base, x = family(name)
     replay = Replay(lora(base), x)

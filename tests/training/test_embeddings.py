@@ -12,6 +12,7 @@ import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
 from refusals import naming
+from tiers import slow_unless
 from trainings import assert_resumes, losses_of, request_of
 from transformers import BertConfig, BertModel
 
@@ -140,9 +141,9 @@ def test_the_loss_and_its_gradient_are_those_of_sentence_transformers(name, pool
     ("name", "method", "metric"),
     [
         ("contrasts", "lora:r=4", "ndcg@10"),
-        ("triplets", "full", "pairwise_accuracy"),
+        pytest.param("triplets", "full", "pairwise_accuracy", marks=pytest.mark.slow),
         ("scores", "lora:r=4", "spearman"),
-        ("scores", "full", "spearman"),
+        pytest.param("scores", "full", "spearman", marks=pytest.mark.slow),
     ],
 )
 def test_training_learns_and_ablate_scores_its_checkpoint(name, method, metric, base, tmp_path):
@@ -162,7 +163,7 @@ def test_training_learns_and_ablate_scores_its_checkpoint(name, method, metric, 
         ap.ablate(tmp_path / "c", pooling="cls", progress=False)
 
 
-@pytest.mark.parametrize("method", ["lora:r=4", "full"])
+@pytest.mark.parametrize("method", slow_unless("lora:r=4".__eq__, ["lora:r=4", "full"]))
 def test_a_folder_of_sentence_transformers_trains_with_its_own_modules(method, library, tmp_path):
     st = pytest.importorskip("sentence_transformers")
     request = request_of(library, task_of(tmp_path / "task", ROWS["contrasts"], "tsv"), method, epochs=3)

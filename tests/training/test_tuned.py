@@ -127,6 +127,7 @@ def test_peft_loads_the_checkpoint(method, pooler, tiny_base, short_task, train,
     assert described.training["method"] == peft_method(method).to_json()
 
 
+@pytest.mark.slow
 def test_the_checkpoint_is_ablated_with_its_task(tiny_base, short_task, train, tmp_path):
     base, folder = tiny_base("bert"), tmp_path / "c"
     described = train(base, short_task, folder, method=peft_method("lora:r=4"), epochs=1)

@@ -2,7 +2,7 @@
 
 A test that asks for `family` runs for each of them, one that asks for `encoder` (with norms after the
 sublayers), `span_family` or `tag_family` for these, and one that asks for `kind` for one of those that are
-alike. The quick tests are those of one family for every row of the table, and of four kinds.
+alike. The quick tests are those of one family for every row of the table, and of two kinds.
 """
 
 from __future__ import annotations
@@ -288,9 +288,9 @@ class Separate:
         return logits
 
 
-QUICK = ("albert, two groups", "deberta-v3", "modernbert")
-"""Kinds of layers, for the quick tests: norms after the sublayers and weights shared by layers, disentangled
-attention, and norms before the sublayers with rotary positions."""
+QUICK = ("albert, two groups", "deberta-v3")
+"""Kinds of layers, for the quick tests: norms after the sublayers with weights shared by layers, and
+disentangled attention."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -73,6 +73,7 @@ def test_norms_before_the_sublayers_cannot_be_put_back(plain_model: Callable, ra
         variants(placed(plain_model("modernbert")), random_examples([3]), "pretrained")
 
 
+@pytest.mark.slow
 def test_lower_precisions_are_near(family: str, plain_model: Callable, random_examples: Callable):
     model, encoded = placed(plain_model(family)), random_examples(LENGTHS)
     exact = variants(model, encoded)(MASKS[:3])
