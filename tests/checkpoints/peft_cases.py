@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from mask_loop import randomise
 from peft import PeftConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
 from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
@@ -62,15 +62,6 @@ def write_base(
     for file in WORDS.glob("*token*"):
         shutil.copy(file, folder)
     return folder
-
-
-def randomise(model: nn.Module, std: float = 0.3) -> None:
-    """Random values for all that trains, so that every tuner changes something."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.copy_((std * torch.randn(parameter.shape, generator=generator)).to(parameter))
 
 
 def write_adapter(

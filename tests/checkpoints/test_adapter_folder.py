@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from mask_loop import randomise
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft_cases import IDS, edit, randomise, write_adapter, write_base
+from peft_cases import IDS, edit, write_adapter, write_base
 from refusals import names
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM

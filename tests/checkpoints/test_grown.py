@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from mask_loop import switched
+from mask_loop import randomise, switched
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
-from peft_cases import randomise, write_base
+from peft_cases import write_base
 from refusals import names
 from safetensors.torch import load_file, save_file
 from transformers import (

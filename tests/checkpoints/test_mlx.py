@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
+from mask_loop import randomise
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft_cases import IDS, randomise, write_base
+from peft_cases import IDS, write_base
 from refusals import names, naming
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from mask_loop import randomise
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft_cases import IDS, randomise, write_adapter, write_base
+from peft_cases import IDS, write_adapter, write_base
 from refusals import names, naming
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaForCausalLM
 

@@ -11,12 +11,11 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import names
+from refusals import names, refused
 
 from adapter_probe.data import hub
 from adapter_probe.data.hub import HubSplit, newest_commit, read_hub
 from adapter_probe.data.tasks import TaskSpec, find_task, load_split
-from adapter_probe.errors import DataError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FLOAT32_3_8 = 3.799999952316284  # the nearest to 3.8
@@ -97,13 +96,6 @@ def rte():
         label=[1, 0],
         idx=[0, 1],
     )
-
-
-def refused(call, *args, **options):
-    with pytest.raises(DataError) as error:
-        call(*args, **options)
-    assert len(str(error.value).splitlines()) == 1
-    return str(error.value)
 
 
 def test_a_named_task_without_files_comes_from_the_hub(library, hub_answers, tmp_path):

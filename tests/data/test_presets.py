@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from refusals import names
+from refusals import names, refused
 
 from adapter_probe.data.presets import PRESETS, find_preset, preset_named
 from adapter_probe.data.tasks import Columns, TaskSpec, find_task, load_split, locate_task
-from adapter_probe.errors import DataError
 from adapter_probe.known_tasks import KNOWN_TASKS
 from adapter_probe.metrics import check_metric
 
@@ -98,13 +97,6 @@ def folder(tmp_path):
         return tmp_path
 
     return write
-
-
-def refused(call, *args, **options):
-    with pytest.raises(DataError) as error:
-        call(*args, **options)
-    assert len(str(error.value).splitlines()) == 1
-    return str(error.value)
 
 
 @pytest.mark.parametrize(("name", "files"), LAYOUTS)

@@ -7,11 +7,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import names
+from refusals import names, refused
 
 from adapter_probe.data.squad import Answer
 from adapter_probe.data.tasks import Columns, find_task, load_split
-from adapter_probe.errors import DataError
 
 CAT = "The cat sat on the mat. The cat slept."
 
@@ -36,13 +35,6 @@ def write(tmp_path):
         return tmp_path
 
     return write_file
-
-
-def refused(call, *args, **options):
-    with pytest.raises(DataError) as error:
-        call(*args, **options)
-    assert len(str(error.value).splitlines()) == 1
-    return str(error.value)
 
 
 def test_questions_and_their_paragraphs(write):

@@ -13,10 +13,9 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import names
+from refusals import names, refused
 
 from adapter_probe.data.readers import find_files, is_raw_cola, listed, read_rows, shown
-from adapter_probe.errors import DataError
 
 CSV = "text,label\nGood.,1\nBad.,0\n"
 
@@ -29,14 +28,6 @@ def write(tmp_path):
         return path
 
     return write_file
-
-
-def refused(call, *args):
-    """The message of the DataError that a call raises, which is one line."""
-    with pytest.raises(DataError) as error:
-        call(*args)
-    assert len(str(error.value).splitlines()) == 1
-    return str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import names
+from refusals import names, refused
 
 from adapter_probe.data.tasks import Columns, TaskSpec, find_task, load_split
-from adapter_probe.errors import DataError
 
 HEADER = "text,label\n"
 BINARY = f"{HEADER}a,0\nb,1\n"
@@ -44,14 +43,6 @@ def folder(tmp_path):
         return tmp_path
 
     return write
-
-
-def refused(call, *args, **options):
-    """The message of the DataError that a call raises, which is one line."""
-    with pytest.raises(DataError) as error:
-        call(*args, **options)
-    assert len(str(error.value).splitlines()) == 1
-    return str(error.value)
 
 
 def test_a_classification_folder(folder):

@@ -45,7 +45,7 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def arguments(checkpoint: Path) -> AblationArguments:
-    return AblationArguments(str(checkpoint), AblationSettings(), tokens_per_pass=100)
+    return AblationArguments(str(checkpoint), AblationSettings(), max_examples=32, tokens_per_pass=100)
 
 
 def in_shards(arguments: AblationArguments, out: Path, most: int, work: Callable[[dict[Path, int]], None]):
