@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from adapter_probe.data.packing import pack
-from adapter_probe.models.packed import packed_frozen_maps
+from adapter_probe.models.functional import packed_frozen_maps
 
 from .features import FrozenFeatures
 from .loop import precision_of
