@@ -44,8 +44,6 @@ class Words:
     """The words of one study of spans: what was done to the adapters, and drops with their unit.
 
     Attributes:
-        metric: its metric; None if unknown.
-        study: whether the spans were ablated or kept on.
         strength: what the adapters were multiplied by; 0 if they were switched off.
         rank: how many directions they kept; 0 if none.
         adapters: what was switched: ``adapters``, or the ``changes`` of a fine-tuned model.

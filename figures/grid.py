@@ -44,8 +44,6 @@ class Cells:
     layers, some layers of a model and single layers have grids without gaps.
 
     Attributes:
-        firsts: the rows' layers, ascending.
-        lasts: the columns' layers, ascending.
         positions: int ``[spans, 2]``, row and column of each span.
     """
 
