@@ -52,7 +52,8 @@ class Metric(NamedTuple):
         by_class: whether the counts of single classes matter, and not their sums alone.
         divided_by: what of a continuation its log-likelihood is divided by, one of `COUNTED`, or ``texts`` of
             a mean over written texts; else empty.
-        loss_unit: unit of a loss, empty for a perplexity; None for a score of which more is better.
+        unit: of scores that have no upper end, losses and margins, empty for a perplexity; else None.
+        less_is_better: whether it is a loss.
         in_percent: whether a score is printed as a percentage; losses and correlations are not.
         short: its name in headings of tables, if shorter.
         hub: its name on the Hugging Face Hub, if another.
@@ -64,7 +65,8 @@ class Metric(NamedTuple):
     of_counts: Callable[[ClassCounts], np.ndarray] | None = None
     by_class: bool = False
     divided_by: str = ""
-    loss_unit: str | None = None
+    unit: str | None = None
+    less_is_better: bool = False
     in_percent: bool = True
     short: str = ""
     hub: str = ""
@@ -77,7 +79,7 @@ def _binary_f1(counts: ClassCounts) -> np.ndarray:
 
 
 def _loss(words: str, forms: tuple[str, ...], divided_by: str, unit: str) -> Metric:
-    return Metric(words, forms=forms, divided_by=divided_by, loss_unit=unit, in_percent=False)
+    return Metric(words, forms=forms, divided_by=divided_by, unit=unit, less_is_better=True, in_percent=False)
 
 
 _CLASSES, _RANKED = ("classification",), ("ranking",)
@@ -104,7 +106,7 @@ BY_NAME = {
     "acc_norm": Metric("length-normalised accuracy", forms=("choice",), divided_by="characters"),
     "acc_bytes": Metric("byte-normalised accuracy", forms=("choice",), divided_by="bytes"),
     "pairwise_accuracy": Metric("pairwise accuracy", ("pairwise",), ("preference",), hub="accuracy"),
-    "margin": Metric("margin", ("pairwise",), ("preference",), in_percent=False),
+    "margin": Metric("margin", ("pairwise",), ("preference",), unit="", in_percent=False),
     "ndcg@10": Metric("nDCG@10", _RANKED, hub="ndcg_at_10"),
     "mrr@10": Metric("MRR@10", _RANKED, hub="mrr_at_10"),
     "recall@10": Metric("recall@10", _RANKED, hub="recall_at_10"),
@@ -141,12 +143,12 @@ METRICS: dict[str, tuple[str, ...]] = {
 METRICS["embedding"] = METRICS["regression"] + METRICS["pairwise"] + METRICS["ranking"]
 OF_CLASSES = ("classification", "tokens", "multilabel")
 """Kinds of tasks whose head has an output per class."""
-LOSSES = tuple(name for name, one in BY_NAME.items() if one.loss_unit is not None)
+LOSSES = tuple(name for name, one in BY_NAME.items() if one.less_is_better)
 """Metrics in nats or bits, or perplexities, of which less is closer."""
 RATIOS = tuple(
     name
     for name, one in BY_NAME.items()
-    if one.loss_unit is not None or (one.divided_by and "choice" not in one.forms)
+    if one.less_is_better or (one.divided_by and "choice" not in one.forms)
 )
 """Metrics that are a ratio of two sums over examples: of `predictions` and of `labels`, see `score`."""
 OF_PAIRS = METRICS["pairwise"]

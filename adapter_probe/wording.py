@@ -144,7 +144,7 @@ def metric_name(metric: str | None) -> str:
 
 def is_loss(metric: str | None) -> bool:
     """Whether less is better."""
-    return _written(metric).loss_unit is not None
+    return _written(metric).less_is_better
 
 
 def is_distance(metric: str | None) -> bool:
@@ -166,10 +166,9 @@ def drop_name(metric: str | None) -> str:
 
 def unit_name(metric: str | None) -> str:
     """The unit of drops on axes: a hundredth of the score or of the loss's unit."""
-    unit = _written(metric).loss_unit
-    if unit is not None:
-        return f"0.01 {unit}".rstrip()
-    return "percentage points" if _written(metric).in_percent else "score × 100"
+    if unit := _written(metric).unit:
+        return f"0.01 {unit}"
+    return "percentage points" if _written(metric).in_percent else "× 100" if unit == "" else "score × 100"
 
 
 def score_text(score: float | None, metric: str | None) -> str:
@@ -179,7 +178,7 @@ def score_text(score: float | None, metric: str | None) -> str:
     written = _written(metric)
     if written.in_percent:
         return f"{100 * score:.1f}%".replace("-", "−")
-    return f"{number_text(score, metric, 3)} {written.loss_unit or ''}".rstrip()
+    return f"{number_text(score, metric, 3)} {written.unit or ''}".rstrip()
 
 
 def named_score(score: float | None, metric: str | None) -> str:
@@ -193,7 +192,7 @@ def amount_text(points: float, metric: str | None) -> str:
 
     A small divergence keeps two significant digits: `3.1e−6 nats`.
     """
-    unit = _written(metric).loss_unit
+    unit = _written(metric).unit
     if unit is not None:
         return f"{number_text(points / 100, metric, 3)} {unit}".rstrip()
     text = rounded(points)
@@ -202,7 +201,7 @@ def amount_text(points: float, metric: str | None) -> str:
 
 def interval_text(low: float, high: float, metric: str | None) -> str:
     """An interval of points, its unit once: `0.2 to 1.0 points`."""
-    unit = _written(metric).loss_unit
+    unit = _written(metric).unit
     if unit is not None:
         ends = (number_text(end / 100, metric, 3) for end in (low, high))
         return f"{' to '.join(ends)} {unit}".rstrip()
@@ -261,7 +260,7 @@ def signed(value: float, digits: int = 1) -> str:
 
 def tolerance_text(points: float, metric: str | None = None) -> str:
     """A tolerance: `1 point`, `0.5 points`; of a loss, whose points are hundredths, `0.01 nats`."""
-    unit = _written(metric).loss_unit
+    unit = _written(metric).unit
     if unit is not None:
         return f"{points / 100:g} {unit}".rstrip()
     return f"{points:g} point{'' if points == 1 else 's'}"
@@ -300,7 +299,7 @@ def score_axis(metric: str | None) -> tuple[float, str]:
     if metric is None:
         return 100.0, "score × 100"
     written = _written(metric)
-    unit = "%" if written.in_percent else written.loss_unit
+    unit = "%" if written.in_percent else written.unit
     return (100.0 if written.in_percent else 1.0), written.words + (f" ({unit})" if unit else "")
 
 

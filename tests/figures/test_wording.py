@@ -50,14 +50,21 @@ def test_numbers(function, given, text):
 
 
 @pytest.mark.parametrize(
-    ("metric", "unit"), [("nll", "0.01 nats"), ("bits_per_byte", "0.01 bits"), ("perplexity", "0.01")]
+    ("metric", "unit", "worse", "better"),
+    [
+        ("nll", " nats", "rise", "fall"),
+        ("bits_per_byte", " bits", "rise", "fall"),
+        ("perplexity", "", "rise", "fall"),
+        ("margin", "", "drop", "gain"),  # log-likelihoods or similarities: no unit of its own
+    ],
 )
-def test_a_loss_rises_in_its_own_unit(metric, unit):
-    assert (wording.unit_name(metric), wording.drop_name(metric)) == (unit, "rise")
-    own = unit.removeprefix("0.01")
-    assert wording.drop_text(1.7, metric) == f"rise 0.017{own}"
-    assert wording.drop_text(-1.7, metric).startswith("fall 0.017")
-    assert wording.score_text(3.2141, metric) == f"3.214{own}"
+def test_what_has_no_upper_end_changes_in_its_own_unit(metric, unit, worse, better):
+    assert wording.unit_name(metric) == (f"0.01{unit}" if unit else "× 100")
+    assert wording.drop_name(metric) == worse
+    assert wording.drop_text(1.7, metric) == f"{worse} 0.017{unit}"
+    assert wording.drop_text(-1.7, metric) == f"{better} 0.017{unit}"
+    assert wording.score_text(3.2141, metric) == f"3.214{unit}"
+    assert wording.tolerance_text(1.0, metric) == f"0.01{unit}"
     assert wording.significance_test(metric) == "bootstrap"
 
 
