@@ -197,7 +197,6 @@ def gathered(parts):
     return Answers(*(values[:, order] for values in fields))
 
 
-@settings(deadline=None)
 @given(decoding(), st.integers(1, 20))
 def test_packed_batches_and_company_change_nothing(case, max_tokens):
     windows, logits, limits = case

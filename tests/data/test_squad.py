@@ -7,7 +7,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from refusals import naming
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -118,7 +118,6 @@ def kept_question(tokenizer, question, most):
     return ids["input_ids"][:kept]
 
 
-@settings(deadline=None)
 @given(cases())
 def test_windows_hold_the_question_and_follow_the_context(case):
     family, questions, cut = case
@@ -148,7 +147,6 @@ def test_windows_hold_the_question_and_follow_the_context(case):
             assert at - room + 2 * cut.stride < len(alone["input_ids"])
 
 
-@settings(deadline=None)
 @given(cases())
 def test_labels_are_the_tokens_that_touch_the_answer_where_all_are_there(case):
     family, questions, cut = case

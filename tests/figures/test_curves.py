@@ -4,7 +4,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -163,7 +163,6 @@ def labelled(marks: list[tuple[float, float]]):
 unit_floats = st.floats(0, 1)
 
 
-@settings(max_examples=25, deadline=None)
 @example([(0.0, 1.0), (0.5, 0.140625), (0.0, 0.0), (0.5, 0.0)])
 @given(st.lists(st.tuples(unit_floats, unit_floats), min_size=1, max_size=20))
 def test_labels_keep_clear_of_marks_and_of_one_another(marks):

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from ablation_facts import record_of as record
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from refusals import names
@@ -54,7 +54,6 @@ def notes(ax) -> list[str]:
     return [t.get_text() for t in ax.texts if t.get_transform() != ax.transData and t.get_visible()]
 
 
-@settings(max_examples=15, deadline=None)
 @given(st.integers(1, 7), st.integers(0, 10_000))
 def test_cells_have_the_colours_and_numbers_of_their_drops(make_frame, n_layers, seed):
     frame = make_frame(n_layers, seed=seed).sample(frac=1, random_state=seed)

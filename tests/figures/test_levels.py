@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
@@ -27,7 +27,6 @@ def level_by_hand(drop: float, n_gains: int) -> int:
     return 9
 
 
-@settings(deadline=None)
 @given(drop_lists)
 def test_levels_hold_their_upper_edges(values):
     n_gains = 1 + sum(edge < -min(values) for edge in levels.GAIN_EDGES)
@@ -36,7 +35,6 @@ def test_levels_hold_their_upper_edges(values):
     assert drop_scale(np.array(values)).colours(np.array(values)) == colours
 
 
-@settings(deadline=None)
 @given(drop_lists)
 def test_colour_agrees_with_every_tolerance_that_is_an_edge(values):
     found = drop_scale(np.array(values)).colours(np.array(values))
@@ -130,7 +128,6 @@ def test_labels_of_a_short_bar_are_thinned_but_keep_zero():
     assert shown.count("") >= len(shown) // 2
 
 
-@settings(deadline=None)
 @given(drop_lists)
 def test_what_is_drawn_has_the_colour_of_its_level(values):
     """Matplotlib's norm, on values as they are drawn, agrees with the levels counted by hand."""
@@ -141,7 +138,6 @@ def test_what_is_drawn_has_the_colour_of_its_level(values):
     assert drawn == scale.colours(values)
 
 
-@settings(deadline=None)
 @given(drop_lists)
 def test_a_diverging_scale_is_symmetric_in_its_edges(values):
     values = np.array(values)

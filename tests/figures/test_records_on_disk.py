@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from refusals import names
 
@@ -98,7 +98,6 @@ def test_a_damaged_summary(tmp_path, ablation_folder, change, words):
     assert names(refusal(path.parent), str(path), *words)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=1, max_size=8))
 def test_numbers_come_back_as_they_were_written(values):
     """Every digit, whatever the version of pandas."""

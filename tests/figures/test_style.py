@@ -6,7 +6,7 @@ import json
 import matplotlib
 import pytest
 from fontTools.ttLib import TTFont
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont
@@ -50,7 +50,6 @@ def test_text_width_is_that_of_the_fonts_own_metrics(venue):
         assert style.text_width("", 10) == 0
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", "drop", "longer", "(extraordinary"]), min_size=1, max_size=12))
 def test_wrapped_text_keeps_its_words_and_its_width(words):
     text = " ".join(words)

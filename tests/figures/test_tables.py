@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter_probe.figures.pgf import escape_latex
@@ -67,7 +67,6 @@ def test_columns_of_words_stand_left(table):
     assert rows[2] == r"\begin{tabular}{ll}"
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
 def test_a_cell_stays_one_cell(words):
     frame = pd.DataFrame({"task": [words], "x": ["1"]})
@@ -79,7 +78,6 @@ def test_a_cell_stays_one_cell(words):
     assert row.replace(r"\|", "").count("|") == 3
 
 
-@settings(deadline=None)
 @given(st.text("\\&%#_{}~^$<>|", max_size=8))
 def test_no_character_keeps_its_meaning_in_latex(text):
     rest = escape_latex(text)

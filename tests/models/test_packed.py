@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -51,7 +51,6 @@ def off(found: Tensor, exact: Tensor) -> float:
 
 
 @pytest.mark.skipif(not can_pack_weight(torch.ones(1, dtype=torch.bfloat16)), reason=NO_BFLOAT16)
-@settings(deadline=None, max_examples=25)
 @given(
     st.integers(1, 70),
     st.integers(1, 40),

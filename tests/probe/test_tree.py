@@ -13,13 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from placed_models import Placed, Variants, placed_on
+from tiers import slow_unless
 
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.models.methods import Adapters
 from adapter_probe.spans import span_variants
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "data2vec-text", "electra")
-QUICK = ("bert", "roberta", "electra")  # the others are of RoBERTa's row in the table
 CLOSE = {"float64": assert_close_in_float64, "float32": partial(assert_close_in_float32, layers=3)}
 LENGTHS = (5, 12, 1, 5, 40)
 ON = np.ones((1, 6), dtype=bool)
@@ -48,9 +48,7 @@ def differ_everywhere(logits: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize("norms", ["trained", "pretrained"])
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAMILIES]
-)
+@pytest.mark.parametrize("family", slow_unless("bert".__eq__, FAMILIES))
 def test_every_span_equals_a_run_of_its_own(
     family: str, dtype: str, norms: str, placed: Callable, tiny_examples: Callable, separate_runs: Callable
 ):
@@ -87,7 +85,6 @@ def brute(placed: Callable, tiny_examples: Callable, separate_runs: Callable) ->
 @example(masks=np.repeat(ON, 3, axis=0), tokens_per_pass=18, norms="trained")
 @example(masks=np.concatenate([ON, ~ON, ON, ~ON]), tokens_per_pass=18, norms="pretrained")
 @example(masks=EVERY_MASK[::-1], tokens_per_pass=60, norms="pretrained")
-@settings(deadline=None)
 def test_any_masks_equal_runs_of_their_own(brute: Callable, masks, tokens_per_pass: int, norms: str):
     variants, every = brute(norms)
     logits, expected = variants(masks, tokens_per_pass), every[masks @ (1 << np.arange(6))]
@@ -100,7 +97,6 @@ def test_any_masks_equal_runs_of_their_own(brute: Callable, masks, tokens_per_pa
     tokens_per_pass=st.integers(1, 60),
     norms=st.sampled_from(["trained", "pretrained"]),
 )
-@settings(max_examples=20, deadline=None)
 def test_any_pairs_equal_runs_of_their_own(brute: Callable, pairs, tokens_per_pass: int, norms: str):
     """Of an example and a mask, as mixed precision repeats them."""
     variants, every = brute(norms)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from placed_models import Variants, placed_on
@@ -105,7 +105,6 @@ def three_layers(narrow: Callable, request: pytest.FixtureRequest) -> tuple[Vari
 
 
 @given(arrays(bool, st.tuples(st.integers(1, 12), st.just(6))), st.integers(1, 200))
-@settings(max_examples=15, deadline=None)
 def test_work_is_counted_as_it_is_done(three_layers, masks, tokens_per_pass: int):
     """Sublayers run once for every state that differs, adapters once for every variant of a layer."""
     variants, rows = three_layers

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from placed_models import Placed, Variants, placed_on
@@ -171,7 +171,6 @@ def test_every_mask_equals_a_run_of_its_own(number: int, spans: bool, known: Cal
     norms=st.sampled_from(["trained", "pretrained"]),
     spans=st.booleans(),
 )
-@settings(deadline=None)
 def test_any_masks_equal_runs_of_their_own(known: Callable, number, masks, tokens_per_pass, norms, spans):
     variants, expected = known(number, spans, norms)
     logits = variants(masks, tokens_per_pass)
