@@ -18,6 +18,7 @@ from exact import assert_close_in_float32
 from peft_cases import edit, texts
 from refusals import names
 from safetensors.torch import load_file, save_file
+from tiers import slow_unless
 
 from adapter_probe.checkpoints import adapter_bert
 from adapter_probe.checkpoints.contents import role_of
@@ -89,7 +90,7 @@ def refusal(folder: Path, base: Path | None) -> str:
     return message
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_unless("one-file".__eq__, CASES))
 def test_logits_are_the_authors_own(case: str, base: Path):
     folder = FIXTURES / "adapter_bert" / case
     opened = open_any(folder, str(base))

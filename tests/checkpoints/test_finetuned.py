@@ -99,6 +99,7 @@ def test_the_study_is_the_same_in_memory_and_with_the_bases_tensors_outside(bert
     assert abs(whole.spans["delta_points"] - on_disk.spans["delta_points"]).max() > 1e-6
 
 
+@pytest.mark.slow
 def test_a_language_model_and_an_encoder_decoder_are_studied(llama, tmp_path):
     tuned, base = llama
     study = ap.ablate(
@@ -118,7 +119,7 @@ def test_a_language_model_and_an_encoder_decoder_are_studied(llama, tmp_path):
     assert list(study.spans["stack"]) == ["encoder", "encoder", "decoder", "decoder"]
 
 
-@pytest.mark.parametrize("strength", [0.0, 0.5])
+@pytest.mark.parametrize("strength", [0.0, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_pruning_writes_a_model_with_layers_put_back(bert, tmp_path, strength):
     tuned, base = bert
     out, data = tmp_path / "new", tuned.parent / "rows.jsonl"

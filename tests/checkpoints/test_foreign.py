@@ -41,14 +41,13 @@ def test_there_are_cases_of_both_libraries():
     assert len(PEFT) >= 11
 
 
-# Each way of adapting, of joining and of heading, once.
+# Each way of adapting and of joining once; the heads are compared below.
 QUICK = {
     "adapterhub": (
-        "adapter-plus", "distilbert-flex", "flex-pooled", "gated-channel",
-        "houlsby", "ia3", "left-out", "llama-lora", "lora-everywhere", "norms-per-layer", "parallel-learned",
-        "pfeiffer", "qa-flex", "union",
+        "adapter-plus", "gated-channel", "houlsby", "ia3", "left-out", "lora-everywhere", "norms-per-layer",
+        "parallel-learned", "pfeiffer", "qa-flex", "union",
     ),
-    "peft": ("deberta-lora", "gpt2-ia3", "lora-everywhere", "lora-patterns", "qa", "qwen2-lora"),
+    "peft": ("gpt2-ia3", "lora-everywhere", "qa"),
 }  # fmt: skip
 
 
