@@ -65,10 +65,14 @@ class PackedBatch:
         return self.groups[-1].stop
 
     @property
+    def lengths(self) -> np.ndarray:
+        """int64 ``[examples]``, tokens of each example, in packed order."""
+        return np.repeat([group.length for group in self.groups], [group.n for group in self.groups])
+
+    @property
     def last(self) -> Tensor:
         """int64 ``[examples]``, the position of each example's last token."""
-        lengths = [group.length for group in self.groups for _ in range(group.n)]
-        return self.first + torch.tensor(lengths, device=self.first.device) - 1
+        return self.first + torch.from_numpy(self.lengths).to(self.first.device) - 1
 
     @property
     def rows(self) -> list[slice]:
@@ -127,6 +131,13 @@ def pack(encoded: Encoded, index: Sequence[int] | np.ndarray) -> PackedBatch:
         )
     sources = None if encoded.sources is None else encoded.sources[chosen]
     return PackedBatch(chosen, groups, torch.from_numpy(ids), types, torch.from_numpy(starts), read, sources)
+
+
+def in_batches(encoded: Encoded, max_tokens: int, device: torch.device) -> Iterator[PackedBatch]:
+    """All examples in batches on a device, the shortest first; see `cut_by_tokens`."""
+    order = np.argsort(encoded.lengths, kind="stable")
+    for run in cut_by_tokens(encoded.lengths, order, max_tokens):
+        yield pack(encoded, run).to(device)
 
 
 def packed_groups(lengths: np.ndarray) -> tuple[Group, ...]:

@@ -38,7 +38,7 @@ from adapter_probe.results.trial_files import (
 )
 from adapter_probe.training.baseline import n_fits, seconds_of_baseline
 from adapter_probe.training.checkpoint import refuse_other
-from adapter_probe.training.estimate import seconds_of
+from adapter_probe.training.loop import seconds_of
 from adapter_probe.training.own_methods import refuse_method
 from adapter_probe.training.request import (
     TrainingInputs,
@@ -48,7 +48,7 @@ from adapter_probe.training.request import (
     warn_of_untrained_pooler,
 )
 
-from .running import Jobs, Resources, describe_lost, run_jobs
+from .running import Jobs, Resources, run_jobs
 
 REQUEST, CHECKPOINT_REQUEST = "request.json", "checkpoint-request.json"
 _FLOAT32 = 4  # bytes
@@ -264,7 +264,7 @@ def train_checkpoints(
 
     Raises:
         JobsDetached: jobs were sent and not waited for.
-        TrainingError: some failed; the line says how many, why the first did, and where its log is.
+        TrainingError: some failed.
         ResultsError: the folder is in use or cannot be written, or one of them holds another checkpoint.
     """
     with claim_folder(out):
@@ -276,6 +276,5 @@ def train_checkpoints(
                 write_json(make_folder(folder) / CHECKPOINT_REQUEST, trial.request.to_json())
                 steps[folder] = trial.n_steps
         jobs = Jobs(out, steps, len(requests), "checkpoints", "steps")
-        failures = run_jobs(jobs, resources, progress) if steps else []
-    if lost := [folder for folder in steps if not (folder / DESCRIPTION).exists()]:
-        raise TrainingError(describe_lost(jobs, failures, lost))
+        lost = lambda: [folder for folder in steps if not (folder / DESCRIPTION).exists()]  # noqa: E731
+        run_jobs(jobs, resources, progress, lost)

@@ -15,7 +15,6 @@ from adapter_probe.errors import AdapterProbeError, ModelError, must_be
 from adapter_probe.records import RecordError, from_record, to_record
 from adapter_probe.settings import Settings, SiteChoice, setting
 
-
 Activation = Literal["gelu", "gelu_tanh", "relu", "swish", "tanh"]
 Placement = Literal["sequential", "parallel"]
 Interaction = Literal["add", "multiply"]

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import peft
-import safetensors.torch
 import torch
 from peft import PeftConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from torch import Tensor
 
-from adapter_probe.checkpoints.adapter_folder import WEIGHTS
+from adapter_probe.checkpoints.adapter_folder import write_adapter
 from adapter_probe.checkpoints.base import AnyLoaded
-from adapter_probe.checkpoints.files import CONFIG, first_of
+from adapter_probe.checkpoints.files import first_of
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.checkpoints.patterns import refuse_slow_patterns
 from adapter_probe.checkpoints.peft_fields import read_config
@@ -27,7 +26,6 @@ from adapter_probe.checkpoints.peft_writing import TASK_TYPES
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import ModelError, one_line
 from adapter_probe.models.methods import ParameterRole, PeftMethod
-from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .own_methods import Known, Prepared, is_norm
 
@@ -88,12 +86,9 @@ def save_tuner(model: PeftModel, folder: Path, base: BaseIdentity) -> None:
     Raises:
         ResultsError: it cannot be written.
     """
-    make_folder(folder)
-    data = safetensors.torch.save(saved_by_peft(model), metadata={"format": "pt"})
-    write_bytes(folder / WEIGHTS[0], data)
     fields = {name: _plain(value) for name, value in model.peft_config[ADAPTER].to_dict().items()}
     place = {"base_model_name_or_path": base.name, "revision": base.revision}
-    write_json(folder / CONFIG, {**fields, **place, "inference_mode": True})
+    write_adapter(folder, saved_by_peft(model), {**fields, **place, "inference_mode": True})
 
 
 def refuse_unfit(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec) -> None:
