@@ -23,7 +23,7 @@ from .files import (
     whole_number_field,
 )
 from .foreign import ForeignCheckpoint
-from .kinds import head_of_class
+from .model_class import head_of_class
 
 HEAD_WEIGHTS = ("model_head.safetensors", "pytorch_model_head.bin")
 _FLEXIBLE: dict[str, Kind] = {

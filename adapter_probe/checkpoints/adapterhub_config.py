@@ -25,7 +25,7 @@ from .files import (
 )
 
 # Default values of fields that a file does not have.
-_BOTTLENECK: dict[str, Any] = {
+BOTTLENECK: dict[str, Any] = {
     "mh_adapter": False,
     "output_adapter": True,
     "reduction_factor": 16,
@@ -191,7 +191,7 @@ def _resolved(config: object, folder: Path) -> dict[str, Any]:
 
 def _bottleneck(config: dict[str, Any], document: dict[str, Any], folder: Path) -> dict[str, Any]:
     path, legacy = folder / CONFIG, "version" not in document
-    refuse_unknown(path, config, (*_BOTTLENECK, *_NO_EFFECT), _LIBRARY)
+    refuse_unknown(path, config, (*BOTTLENECK, *_NO_EFFECT), _LIBRARY)
     if config.get("phm_layer"):
         raise unsupported(folder, "compacter layers (phm_layer)")
     # Old task adapters list invertible adapters that they never had.
@@ -199,12 +199,12 @@ def _bottleneck(config: dict[str, Any], document: dict[str, Any], folder: Path) 
         raise unsupported(folder, f"invertible adapters (inv_adapter {quote(config['inv_adapter'])})")
     if config.get("cross_adapter"):
         raise unsupported(folder, "adapters after cross-attention (cross_adapter)")
-    filled = {**_BOTTLENECK, **{k: v for k, v in config.items() if k in _BOTTLENECK}}
+    filled = {**BOTTLENECK, **{k: v for k, v in config.items() if k in BOTTLENECK}}
     if filled["scaling"] not in ("learned", "channel"):
         number_field(path, "scaling", filled["scaling"])
     if filled["residual_before_ln"] != "post_add":
         flag_field(path, "residual_before_ln", filled["residual_before_ln"])
-    for name, default in _BOTTLENECK.items():
+    for name, default in BOTTLENECK.items():
         if isinstance(default, bool) and name != "residual_before_ln":
             filled[name] = flag_field(path, name, filled[name])
     factors = filled["reduction_factor"]

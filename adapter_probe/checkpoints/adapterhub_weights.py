@@ -62,7 +62,12 @@ class _Translation:
         return CheckpointError(f"checkpoint {self.folder}{said}")
 
     def run(self) -> TranslatedCheckpoint:
-        tensors, base = self._current_names(), self.base
+        tensors, base = dict[str, Tensor](), self.base
+        for key, tensor in self.source.tensors.items():
+            for word, what in REFUSED_KEYS.items():
+                if word in key and not key.startswith("heads."):
+                    raise unsupported(self.folder, f"{what} ({key})")
+            tensors[_LEGACY.sub(".adapters", key)] = tensor
         document, wanted = self.source.documents[CONFIG], base.config
         family, hidden = document.get("model_type"), document.get("hidden_size")
         if family not in (None, wanted.model_type) or hidden not in (None, wanted.hidden_size):
@@ -110,16 +115,6 @@ class _Translation:
                 "Gates average over the tokens of an example; the library also averages over padding."
             )
         return tuple(notes)
-
-    def _current_names(self) -> dict[str, Tensor]:
-        """The tensors under their names in current versions of the library."""
-        tensors = {}
-        for key, tensor in self.source.tensors.items():
-            for word, what in REFUSED_KEYS.items():
-                if word in key and not key.startswith("heads."):
-                    raise unsupported(self.folder, f"{what} ({key})")
-            tensors[_LEGACY.sub(".adapters", key)] = tensor
-        return tensors
 
     def _layers_of(self, module: str) -> tuple[list[int], str]:
         """The layers that a module belongs to (several if they share it), and its name inside them."""

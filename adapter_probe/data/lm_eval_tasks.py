@@ -79,7 +79,10 @@ def load_tasks(
     """
     report_unknown()  # a task may read anything
     prompting = prompting or Prompting()
-    asked = _asked_of_tasks(prompting, tokenizer, ", ".join(entries))
+    asked: dict[str, Any] = {"fewshot_as_multiturn": prompting.as_multiturn}
+    asked |= {one: getattr(prompting, one) for one in ("apply_chat_template", "system_instruction")}
+    if prompting.apply_chat_template:
+        asked["chat_template"] = chat_writer(tokenizer, ", ".join(entries))
     tasks: dict[str, Any] = {}
     for entry in entries:
         if not is_task(entry):
@@ -125,15 +128,6 @@ def _generation_of(documents: Sequence[Any]) -> Generation:
             f"lm-eval tasks {one!r} and {other!r} let the model write differently; give one at a time"
         )
     return next(iter(found))
-
-
-def _asked_of_tasks(prompting: Prompting, tokenizer: Any, name: str) -> dict[str, Any]:
-    """Arguments of the library's `build_all_requests`."""
-    asked = {"fewshot_as_multiturn": prompting.as_multiturn}
-    asked |= {one: getattr(prompting, one) for one in ("apply_chat_template", "system_instruction")}
-    if prompting.apply_chat_template:
-        asked["chat_template"] = chat_writer(tokenizer, name)
-    return asked
 
 
 def _is_path(name: str) -> bool:

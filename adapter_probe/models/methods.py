@@ -253,8 +253,10 @@ class PeftMethod:
                 name = variant
                 del fields[flag]
         sized = next((field for field in SIZES if fields.get(field)), None)
-        others = {field: value for field, value in fields.items() if field != sized}
-        return name + ":" * bool(others) + ",".join(f"{k}={_as_text(v)}" for k, v in others.items())
+        texts = {
+            k: "+".join(map(str, v)) if isinstance(v, list) else v for k, v in fields.items() if k != sized
+        }
+        return name + ":" * bool(texts) + ",".join(f"{k}={v}" for k, v in texts.items())
 
     @property
     def text(self) -> str:
@@ -295,10 +297,6 @@ class PeftMethod:
 def _is_short(name: str, value: object) -> bool:
     parts = value if isinstance(value, list) and name in LISTS else [value]
     return not any(isinstance(one, list | dict) or set(str(one)) & set(",+") for one in parts)
-
-
-def _as_text(value: object) -> str:
-    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 Method = Adapters | TopLayers | LayerNormOnly | FullFineTuning | HeadOnly | Biases | PeftMethod | TfidfLinear

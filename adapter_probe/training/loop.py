@@ -142,7 +142,10 @@ class Trainer:
             # Dropout draws from torch's global generators, which are restored afterwards.
             own = torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else [])
             with own, precision, packed_frozen_maps(model.layers):
-                self._join_examples()
+                if self._settings.packing:  # once it is seen on the longest examples that they can share rows
+                    longest = np.argsort(self._objective.train.lengths, kind="stable")[-_TRIED:]
+                    batch = pack(self._objective.train, longest).to(model.device)
+                    model.join_examples(batch, _APART[self._settings.dtype])
                 self._features = FrozenFeatures(self._model, self._objective.train, self._feature_bytes)
                 left = self._feature_bytes - self._features.n_bytes
                 self._validation_features = FrozenFeatures(self._model, self._objective.validation, left)
@@ -166,13 +169,6 @@ class Trainer:
                 self._save()
             raise
         return self._state.best, self._state.scores
-
-    def _join_examples(self) -> None:
-        """Let examples share rows, if asked for, once it is seen on the longest ones that they can."""
-        if self._settings.packing:
-            longest = np.argsort(self._objective.train.lengths, kind="stable")[-_TRIED:]
-            batch = pack(self._objective.train, longest).to(self._model.device)
-            self._model.join_examples(batch, _APART[self._settings.dtype])
 
     def _remaining(self) -> Iterator[tuple[np.ndarray, bool]]:
         """The remaining batches, each with whether it ends its epoch."""

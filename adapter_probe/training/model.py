@@ -178,17 +178,13 @@ class TrainingModel(nn.Module):
     @contextmanager
     def as_base(self) -> Iterator[None]:
         """Inside, a model that has not been trained yet computes what its base does."""
-        if self.is_tuned and not self._rewrites_base:
-            with self.base.disable_adapter():
-                yield
-        else:
+        if not self.is_tuned:
             yield
-
-    @property
-    def _rewrites_base(self) -> bool:
-        """Whether an initialisation of PEFT moves a part of the base's weights into the adapters."""
+            return
         how = getattr(self.base.active_peft_config, "init_lora_weights", True)
-        return isinstance(how, str) and how.lower().startswith(CHANGE_THE_BASE)
+        moved = isinstance(how, str) and how.lower().startswith(CHANGE_THE_BASE)  # into the adapters
+        with nullcontext() if moved else self.base.disable_adapter():
+            yield
 
     @torch.no_grad()
     def frozen_features(self, batch: PackedBatch) -> Tensor:

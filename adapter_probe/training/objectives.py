@@ -146,7 +146,7 @@ class AnswerObjective(Objective):
         """See `Objective.loss`; the mean over windows of the mean of start and end."""
         targets = self._targets[batch.index].to(outputs.device)  # [windows, 2]
         total = outputs.new_zeros(())
-        for windows, logits in batch.by_example(outputs):  # [windows, length, 2]
+        for windows, logits in batch.by_length(outputs):  # [windows, length, 2]
             total = total + F.cross_entropy(logits.transpose(1, 2).flatten(0, 1), targets[windows].flatten(),
                                             reduction="sum")  # fmt: skip
         return total / (2 * len(batch.index))
