@@ -84,12 +84,7 @@ def read(folder: Path) -> ForeignCheckpoint:
 
 
 def read_variables(index: Path) -> dict[str, np.ndarray]:
-    """All variables but the optimiser's in float32, read by TensorFlow.
-
-    Raises:
-        CheckpointError: TensorFlow is not installed or refuses the files, or a variable is not of floating
-            point.
-    """
+    """All variables but the optimiser's in float32, read by TensorFlow."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # only errors on standard error
     try:
         import tensorflow

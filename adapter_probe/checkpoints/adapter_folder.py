@@ -169,9 +169,6 @@ def write_adapter(
 
     Args:
         tokenizer: the checkpoint's own, if it has one.
-
-    Raises:
-        ResultsError: the folder cannot be written.
     """
     import safetensors.torch
 

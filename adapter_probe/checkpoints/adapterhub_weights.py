@@ -165,7 +165,6 @@ class _Translation:
         return HeadSpec(layers, activation, bool(config.get("use_pooler")), bool(config.get("bias", True)))
 
     def _bottlenecks(self, module: str, parts: Mapping[str, Tensor]) -> list[BottleneckSpec]:
-        """One of the library's bottlenecks at each of its sites."""
         numbers, inside = self._layers_of(module)
         site = "attention" if inside.startswith("attention") else "ffn"
         if self.config.bottleneck is None:
@@ -189,7 +188,6 @@ class _Translation:
         return specs
 
     def _inner(self, module: str, parts: Mapping[str, Tensor]) -> InnerSpec:
-        """One of the library's modules inside a sublayer."""
         name = self.base.full_name(module)
         self._layers_of(name)
         if name not in self.base.modules:
@@ -230,7 +228,6 @@ class _Translation:
         return InnerSpec(name, "low_rank", rank=len(down), scale=scale)
 
     def _check_bottlenecks(self, found: list[BottleneckSpec]) -> None:
-        """Refuse a file whose bottlenecks differ from its configuration."""
         if self.config.bottleneck is None:
             return
         layers, names = self.base.layers_but(self.config.bottleneck["leave_out"]), self.base.layer_names
@@ -264,7 +261,6 @@ class _Translation:
                 )
 
     def _check_inner(self, found: list[InnerSpec]) -> None:
-        """Refuse a file whose LoRA modules differ from its configuration."""
         if self.config.inner is None:
             return
         lora, names, kind = self.config.inner, self.base.places.projections, self.config.kinds[-1]

@@ -197,11 +197,7 @@ def start_of(model: Any) -> Start:
 
 
 def limit_length(positions: int, tokenizer_limit: float, name: str) -> int:
-    """Maximum number of tokens per example.
-
-    Raises:
-        CheckpointError: there is no room for any.
-    """
+    """Maximum number of tokens per example."""
     limit = int(min(positions, tokenizer_limit, _MOST_TOKENS))
     if limit < 1:
         raise CheckpointError(must_be(f"base {name}: the limit of tokens", "at least 1", limit))

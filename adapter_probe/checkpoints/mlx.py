@@ -107,7 +107,6 @@ def naming(translated: Path, given: Path) -> Iterator[None]:
 
 
 def _refuse(folder: Path, document: Mapping[str, Any]) -> None:
-    """Refuse what has no LoRA, or none of a language model."""
     path = folder / CONFIG
     if "lora_parameters" not in document and _of_vision(document):
         raise CheckpointError(f"checkpoint {folder} {_VISION}")

@@ -132,11 +132,7 @@ def refuse_changed(folder: Path, remembered: Description, found: Description) ->
 
 
 def read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
-    """The tensors of a checkpoint of this project.
-
-    Raises:
-        CheckpointError: the file is damaged, or not the one that was written.
-    """
+    """The tensors of a checkpoint of this project."""
     path = folder / DELTA
     data = read_whole(path)
     if hashlib.sha256(data).hexdigest() != description.delta_sha256:
@@ -273,9 +269,6 @@ def names_of_outputs(n_outputs: int, own: Path, base: Mapping[str, Any]) -> tupl
 
     Args:
         own: the config.json beside the checkpoint; it may be missing.
-
-    Raises:
-        CheckpointError: the checkpoint's config.json cannot be read.
     """
     for document in (read_json_file(own) if own.is_file() else {}, base):
         named = document.get("id2label")

@@ -90,11 +90,7 @@ class OpenedPlaced(OpenedPeft):
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def without(self, span: Span) -> tuple[Adapters | ImportedMethod, dict[str, Tensor]]:
-        """The method and the tensors without the adapters of a span's layers.
-
-        Raises:
-            CheckpointError: nothing would be left.
-        """
+        """The method and the tensors without the adapters of a span's layers."""
         method, layers = self.description.method, range(span.first, span.last + 1)
         assert isinstance(method, Adapters | ImportedMethod), "nothing else is put into a model"
         gone = tuple(f"{self.layer_names[layer]}." for layer in layers)

@@ -246,12 +246,7 @@ def open_foreign(folder: Path, library: ModuleType, base: str | None, load: Load
 
 
 def open_own(folder: Path, base: str | None, load: Load) -> OpenedPlaced:
-    """Open a checkpoint of this project; see `open_foreign`.
-
-    Raises:
-        CheckpointError: no checkpoint, damaged or edited files, or a base that is missing, another one, or of
-            an unsupported family.
-    """
+    """Open a checkpoint of this project; see `open_foreign`."""
     said = read_description(folder)
     delta = native.read_delta(folder, said)
     found = _find(*((base, None) if base is not None else (said.base.name, said.base.revision)))

@@ -95,11 +95,7 @@ def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
 
 
 def read_fields(path: Path, document: Mapping[str, Any]) -> PeftConfig:
-    """The configuration as an object of PEFT's class for it.
-
-    Raises:
-        CheckpointError: a type or a field that this PEFT does not know, or a value of the wrong type.
-    """
+    """The configuration as an object of PEFT's class for it."""
     config = read_config(path, document)
     for name in getattr(config, "modules_to_save", None) or ():  # which PEFT puts into patterns unescaped
         if not isinstance(name, str) or not MODULE_NAME.fullmatch(name):

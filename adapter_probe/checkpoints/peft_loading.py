@@ -46,9 +46,6 @@ def put_adapter(
 
     Returns:
         the model in evaluation mode, one adapter active, and PEFT's warnings.
-
-    Raises:
-        CheckpointError: the tensors do not fit the configuration and the base.
     """
     base, dtype = loaded.model, loaded.model.dtype
     own = {name for name, _ in (*base.named_parameters(remove_duplicate=False), *base.named_buffers())}

@@ -70,10 +70,6 @@ def open_with_peft(
     Args:
         given: the folder above, if the user named that or it has another adapter; a tokenizer there is used.
         in_layers: whether to refuse adapters that are all outside the layers.
-
-    Raises:
-        CheckpointError: damaged files, tensors that do not belong to this configuration and base, a base that
-            is missing, or a type of PEFT that has no switch in the layers.
     """
     path = folder / CONFIG
     document = read_json_file(path)

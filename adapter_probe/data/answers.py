@@ -217,11 +217,7 @@ _SCORERS: dict[str, Scorer] = {
 
 
 def text_scorer(metric: str) -> Scorer:
-    """The function that scores a text by a metric of `adapter_probe.metrics`.
-
-    Raises:
-        DataError: it needs a package that is not installed.
-    """
+    """The function that scores a text by a metric of `adapter_probe.metrics`."""
     return _rouge_l() if metric == "rouge_l" else _SCORERS[metric]
 
 

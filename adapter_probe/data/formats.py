@@ -123,11 +123,7 @@ class Rows:
         return map(RowOf, self.places, self.records)
 
     def column(self, name: str) -> list[object]:
-        """One column's values.
-
-        Raises:
-            DataError: a row lacks the column; the message lists the columns that it has.
-        """
+        """One column's values."""
         try:
             return [record[name] for record in self.records]
         except KeyError:
@@ -240,7 +236,6 @@ def _read_json(path: Path, text: str, columns: Sequence[str]) -> Rows:
 
 
 def _is_squad(value: object) -> bool:
-    """Whether a JSON value has the layout of SQuAD's files."""
     articles = value.get("data") if isinstance(value, dict) else None
     return isinstance(articles, list) and any(
         isinstance(article, dict) and "paragraphs" in article for article in articles

@@ -118,7 +118,6 @@ def load_tasks(
 
 
 def _generation_of(documents: Sequence[Any]) -> Generation:
-    """How all documents let the model write."""
     found: dict[Generation, str] = {}
     for document in documents:
         found.setdefault(document.generation, document.name)
@@ -135,7 +134,6 @@ def _is_path(name: str) -> bool:
 
 
 def _open(wanted: str, num_fewshot: int | None = None) -> dict[str, Any]:
-    """The library's tasks by their names."""
     for name in ("scipy", "sklearn"):  # our programs hide them from libraries that import them for nothing
         if sys.modules.get(name, name) is None:
             del sys.modules[name]
@@ -201,8 +199,6 @@ def _read(
 
 @dataclass(frozen=True, eq=False)
 class _Document:
-    """One document of a task, with the library's requests for it."""
-
     name: str
     task: Any
     form: Form
@@ -306,7 +302,6 @@ def _scores_agree(rows: Sequence[_Document], theirs: str, requests: Sequence[Req
 
 
 def _prediction_and_label(ours: str, row: _Document, request: Request, draw: int) -> tuple[float, int]:
-    """Prediction and label of a row by this project's metric."""
     if ours == "greedy_accuracy":
         return int(not row.greedy(draw)), request.gold
     measured = request.counts or tuple(map(measure_text, request.choices))

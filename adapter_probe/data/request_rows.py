@@ -63,11 +63,7 @@ def _pair(row: RowOf, tokenizer: Any) -> Request:
 
 
 def chat_prompt(row: RowOf, tokenizer: Any) -> str:
-    """What the chat template writes of messages whose last turn is a user's, and of the next turn's head.
-
-    Raises:
-        DataError: they are no such messages, or the tokenizer has no template for them.
-    """
+    """What the chat template writes of messages whose last turn is a user's, and of the next turn's head."""
     messages = row.record["messages"]
     good = isinstance(messages, list) and messages and all(isinstance(m, dict) for m in messages)
     if not good or messages[-1].get("role") != "user":
@@ -217,11 +213,7 @@ def refuse_other_rows(place: object, names: Iterable[str]) -> None:
 
 
 def columns_of(row: RowOf) -> tuple[str, ...]:
-    """The columns that determine the form of a row, a key of `FORMS`.
-
-    Raises:
-        DataError: the row is of no known form, or of several.
-    """
+    """The columns that determine the form of a row, a key of `FORMS`."""
     place, record = row.place, row.record
     found = [columns for columns in FORMS if set(columns) <= set(record)]
     if not found:

@@ -58,11 +58,7 @@ class Requests:
 
 
 def read_tables(files: Sequence[str | Path], encoding: str = "utf-8") -> list[Rows]:
-    """The rows of some files as they are, a ``.txt`` file as one text.
-
-    Raises:
-        DataError: a file cannot be read.
-    """
+    """The rows of some files as they are, a ``.txt`` file as one text."""
     tables = []
     for path in map(Path, files):
         if path.suffix.lower() == ".txt":
@@ -74,11 +70,7 @@ def read_tables(files: Sequence[str | Path], encoding: str = "utf-8") -> list[Ro
 
 
 def form_of(table: Rows) -> tuple[str, Form]:
-    """The columns that determine the form of a table's first row, and the form.
-
-    Raises:
-        DataError: the row is of no known form, or of several.
-    """
+    """The columns that determine the form of a table's first row, and the form."""
     columns = columns_of(next(iter(table)))
     return listed(columns), FORMS[columns][0]
 

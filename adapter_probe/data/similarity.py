@@ -101,11 +101,7 @@ def pairs_of(split: Split, dot: bool) -> tuple[Texts, Combine]:
 def triplets_of(
     tables: Sequence[Rows], name: str, max_examples: int | None, dot: bool
 ) -> tuple[Split, Texts, Combine]:
-    """Queries with a similar text, and texts that are not similar.
-
-    Raises:
-        DataError: a value is no text, or a row has no negative text.
-    """
+    """Queries with a similar text, and texts that are not similar."""
     split, rows = contrasts_of(tables, name, max_examples)
     places = _Places()
     found = [[places.of(*text) for text in row] for row in rows]
@@ -231,11 +227,7 @@ def _of_positives(tables: Sequence[Rows]) -> tuple[dict[str, str], dict[str, str
 def reranked_of(
     tables: Sequence[Rows], name: str, max_examples: int | None
 ) -> tuple[Split, list[tuple[str, str]], Combine, int]:
-    """Queries with their documents, of which a reranker reads each with its query; see `retrieval_of`.
-
-    Raises:
-        DataError: a value is no text, or no number.
-    """
+    """Queries with their documents, of which a reranker reads each with its query; see `retrieval_of`."""
     groups: dict[str, dict[str, float]] = {}
     for row in (row for table in tables for row in table):
         column = _named(row.record, _GAIN)

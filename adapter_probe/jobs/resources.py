@@ -118,7 +118,6 @@ _ALLOWED: dict[Any, str] = {
 
 
 def _fits(value: object, annotation: Any) -> bool:
-    """Whether a value given from Python has the type of its field."""
     kinds = [get_origin(kind) or kind for kind in kinds_of(annotation)]
     if isinstance(value, bool):
         return bool in kinds
@@ -133,9 +132,6 @@ def minutes(time: str) -> int:
 
     The notations are ``minutes``, ``minutes:seconds``, ``hours:minutes:seconds``, ``days-hours``,
     ``days-hours:minutes`` and ``days-hours:minutes:seconds``.
-
-    Raises:
-        TrainingError: anything else, or no time at all.
     """
     match = _TIME.fullmatch(time)
     if match is None:
@@ -162,20 +158,13 @@ def choose_options(file: Path | None, flags: Mapping[str, Any]) -> SlurmOptions:
     Args:
         file: path of the file, or None.
         flags: values of flags by the names of `SlurmOptions`; None or empty if not given.
-
-    Raises:
-        TrainingError: the file cannot be read, or an option is unknown or invalid.
     """
     options = SlurmOptions() if file is None else SlurmOptions.read(file)
     return replace(options, **{name: value for name, value in flags.items() if value not in (None, (), [])})
 
 
 def parse_toml(file: Path) -> dict[str, Any]:
-    """The contents of a TOML file.
-
-    Raises:
-        TrainingError: the file cannot be read, or is not TOML.
-    """
+    """The contents of a TOML file."""
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10

@@ -83,12 +83,7 @@ class SlurmArray:
         self.name = f"adapter-probe-{hashlib.sha256(os.fsencode(self._folder)).hexdigest()[:12]}"
 
     def run(self, jobs: Sequence[Path], on_step: OnStep) -> list[Failure]:
-        """Run every job; the failure of one does not affect the others. On interruption they stay queued.
-
-        Raises:
-            TrainingError: SLURM refuses the array.
-            KeyboardInterrupt: the user pressed Ctrl-C.
-        """
+        """Run every job; the failure of one does not affect the others. On interruption they stay queued."""
         self.submit(jobs)
         return self.wait(jobs, on_step)
 
@@ -217,7 +212,6 @@ class SlurmArray:
             time.sleep(1)
 
     def _arguments(self, n: int, after: str | None) -> list[str]:
-        """The options of sbatch."""
         options = self._options
         most = options.max_parallel or n
         log = str(self._folder).replace("%", "%%") + "/%A_%a.txt"
@@ -236,7 +230,6 @@ class SlurmArray:
         ]
 
     def _script(self, jobs: Sequence[Path]) -> str:
-        """The batch script of a task."""
         # Since SLURM 22.05, srun does not inherit the number of CPUs from sbatch.
         n_cpus = str(self._options.sbatch.get("cpus-per-task", self._cpus))
         worker = shlex.join(

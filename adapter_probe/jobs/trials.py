@@ -131,11 +131,7 @@ def identify_trials(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
 
 
 def refuse_too_large(request: TrainingRequest) -> None:
-    """Refuse a base whose weights alone do not fit into memory, before they are read.
-
-    Raises:
-        CheckpointError: they do not.
-    """
+    """Refuse a base whose weights alone do not fit into memory, before they are read."""
     found = find_any_base(request.base, request.revision)
     folder = Path(found.name)
     files = (
@@ -245,11 +241,7 @@ def write_requests(out: Path, trials: Iterable[Trial]) -> None:
 
 
 def finished_trials(out: Path, trials: Iterable[Trial]) -> dict[str, TrialRecord]:
-    """The records of the finished trials, by id.
-
-    Raises:
-        ResultsError: a record is damaged or of another schema.
-    """
+    """The records of the finished trials, by id."""
     found = {trial.id: read_trial(trial.folder(out)) for trial in trials}
     return {identity: record for identity, record in found.items() if record is not None}
 

@@ -29,8 +29,6 @@ STD_RANGE = (1e-12, 100.0)
 
 
 class _Recorded:
-    """Base class of all methods, with a record as JSON."""
-
     name: ClassVar[str]
     trained_roles: ClassVar[tuple[ParameterRole, ...]] = ()
 
@@ -281,11 +279,7 @@ class PeftMethod:
 
     @staticmethod
     def from_json(record: Mapping[str, Any], where: str) -> PeftMethod:
-        """The inverse of `to_json`; family and size follow from the configuration.
-
-        Raises:
-            RecordError: the configuration or the standard deviation is of another type.
-        """
+        """The inverse of `to_json`; family and size follow from the configuration."""
         config, std = record.get("config"), record.get("init_std")
         if not isinstance(config, Mapping) or not isinstance(config.get("peft_type"), str):
             raise RecordError(f"{where}.config is {config!r}, expected PEFT's configuration as an object")

@@ -193,9 +193,6 @@ class TrainingModel(nn.Module):
         Returns:
             ``[tokens, hidden]`` in packed order, without gradient; ``[examples, hidden]`` if only what
             follows the layers trains and the head reads one token per example.
-
-        Raises:
-            ValueError: no layer is frozen below all that trains.
         """
         if not self._frozen:
             raise ValueError("no layer is frozen below all that trains")
@@ -239,7 +236,6 @@ class TrainingModel(nn.Module):
         return pad_rows(batch, padding, self._has_types)
 
     def _compute(self, rows: PaddedRows) -> Any:
-        """The base's outputs."""
         for norm in self._batch_norms:
             norm.counted = rows.inside
         self._config.pad_token_id = rows.padding
@@ -251,7 +247,6 @@ class TrainingModel(nn.Module):
             self._config.pad_token_id = self._pad
 
     def _read_out(self, out: Any, rows: PaddedRows) -> Tensor:
-        """The base's outputs in packed order."""
         if (embedding := self._prepared[0].embedding) is not None:
             return embedding.of_states(out.last_hidden_state, rows.inputs["attention_mask"])
         if self._prepared[0].kind == "extractive":

@@ -81,11 +81,7 @@ def load_into_peft(model: PeftModel, tensors: Mapping[str, Tensor]) -> None:
 
 
 def save_tuner(model: PeftModel, folder: Path, base: BaseIdentity) -> None:
-    """Write a folder as PEFT does.
-
-    Raises:
-        ResultsError: it cannot be written.
-    """
+    """Write a folder as PEFT does."""
     fields = {name: _plain(value) for name, value in model.peft_config[ADAPTER].to_dict().items()}
     place = {"base_model_name_or_path": base.name, "revision": base.revision}
     write_adapter(folder, saved_by_peft(model), {**fields, **place, "inference_mode": True})
@@ -151,7 +147,6 @@ def _config(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec) -> PeftConfig
 
 
 def _ends(loaded: AnyLoaded) -> str:
-    """The last parts of the names of the base's linear maps."""
     ends = dict.fromkeys(
         name.rpartition(".")[2] for name, one in loaded.model.named_modules() if hasattr(one, "weight")
     )

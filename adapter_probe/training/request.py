@@ -91,22 +91,14 @@ class TrainingRequest:
 
     @staticmethod
     def from_json(record: object) -> TrainingRequest:
-        """The inverse of `to_json`.
-
-        Raises:
-            AdapterProbeError: a field is missing, unknown or invalid.
-        """
+        """The inverse of `to_json`."""
         return from_record(
             TrainingRequest, record, readers={"method": method_from_json, "task": TaskSpec.from_json}
         )
 
 
 def read_request(path: Path) -> TrainingRequest:
-    """Read the request of a job.
-
-    Raises:
-        ResultsError: the file is missing or damaged.
-    """
+    """Read the request of a job."""
     document = read_json(path)
     try:
         return TrainingRequest.from_json(document)
@@ -267,11 +259,7 @@ def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> di
 
 
 def build_model(request: TrainingRequest, base: AnyLoaded, device: torch.device) -> TrainingModel:
-    """The base with the request's method on its device, with trainable parameters chosen.
-
-    Raises:
-        ModelError: the method does not fit the base.
-    """
+    """The base with the request's method on its device, with trainable parameters chosen."""
     prepared = replace(_with_method(request, base), embedding=embedding_of(request)[0])
     model = TrainingModel(prepared).to(device)
     dtype = getattr(torch, request.settings.dtype)
