@@ -1,4 +1,4 @@
-"""The `adapter-probe` program: the table of commands, each implemented in a separate module."""
+"""The `adapter-probe` program: the table of commands, each implemented in another module."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
+from adapter_probe.figure_settings import Paper
 from adapter_probe.progress import print_message
 from adapter_probe.startup import unneeded_libraries_hidden
+from adapter_probe.studies.ranks import RunRanks
+from adapter_probe.studies.strength import RunStrength
+from adapter_probe.studies.training_arguments import RunInitSweep, RunTradeoff
 from adapter_probe.version import __version__
 
-from .ablate import ablate
 from .checkpoints import convert, inspect, prune
 from .console import USER_ERROR, brief
 from .demo import demo
 from .finished import compare, figures, report
 from .help import PanelCommand
-from .studies import init_sweep, ranks, strength, suite, tradeoff
-from .train import train
+from .studies import ablate, study, suite, train
 
 _UsageError = (
     typer.BadParameter.__base__
@@ -34,8 +36,8 @@ app = typer.Typer(
 )
 for function, short_help in (  # each fits on a line of 80 characters
     (ablate, "Score the model with adapters off over every span of layers."),
-    (strength, "Score the model with its adapters scaled by several strengths."),
-    (ranks, "Score the model with the largest directions of its adapters only."),
+    (study("strength", RunStrength), "Score the model with its adapters scaled by several strengths."),
+    (study("ranks", RunRanks), "Score the model with the largest directions of its adapters only."),
     (inspect, "Show a checkpoint's layers, sites, sizes and parameters."),
     (prune, "Remove the adapters of a span of layers from a checkpoint."),
     (convert, "Convert a checkpoint to another format."),
@@ -43,8 +45,8 @@ for function, short_help in (  # each fits on a line of 80 characters
     (figures, "Redraw figures and tables from results folders."),
     (report, "Write an interactive HTML report."),
     (train, "Train adapters on a frozen base model, or a baseline."),
-    (init_sweep, "Retrain adapters over a range of initialisation scales."),
-    (tradeoff, "Compare scores with numbers of trained parameters."),
+    (study("init_sweep", RunInitSweep, Paper), "Retrain adapters over a range of initialisation scales."),
+    (study("tradeoff", RunTradeoff, Paper), "Compare scores with numbers of trained parameters."),
     (suite, "Run all studies of a TOML file over tasks, methods and seeds."),
     (demo, "Train on a small task, ablate every span, draw the heatmap."),
 ):

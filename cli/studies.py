@@ -1,80 +1,96 @@
-"""The commands that run a study, and show what it would take with ``--dry-run``."""
+"""The commands that train and that run studies, which also say with ``--dry-run`` what they would take."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import adapter_probe
-from adapter_probe.analysis.summary_text import aligned_columns
-from adapter_probe.figure_settings import Paper
-from adapter_probe.studies.ranks import RunRanks
-from adapter_probe.studies.strength import RunStrength
-from adapter_probe.studies.training_arguments import RunInitSweep, RunSuite, RunTradeoff
+from adapter_probe.ablation_settings import RaceSettings
+from adapter_probe.analysis.summary_text import aligned_columns, data_comparison_rows, score_text
+from adapter_probe.errors import ResultsError
+from adapter_probe.figure_settings import Paper, Tolerance
+from adapter_probe.settings import as_points, fields_of, flag_of
+from adapter_probe.studies.checkpoint_arguments import Ablate, RunRace
+from adapter_probe.studies.training_arguments import RunSuite, Train
 
 from . import options
 from .console import command, show, show_json, show_plan, show_study
 
 
-@command
-def strength(asked: RunStrength, json: options.Json = False, dry_run: options.DryRun = False) -> None:
-    """Score the model with its adapters scaled: are they too strong, or too weak?
+def study(name: str, arguments: type, look: type | None = None) -> Callable[..., None]:
+    """The command of a study, whose options and help are the fields and the docstring of its arguments.
 
-    The change of all adapters, and with --spans that of spans of layers alone, is multiplied by each
-    strength, without retraining. The best strength is chosen on one half of the examples and judged on the
-    other.
-
-    Writes strengths.csv and strength.pdf, .svg and .png into the results folder. Run the same command again
-    to resume an interrupted run, or with more strengths to add them.
-
-    Example: adapter-probe strength my-lora --data reviews.csv
+    Args:
+        name: of the public function, which has a `plan`.
+        arguments: what it takes.
+        look: how its figures look, if that can be chosen.
     """
-    run(adapter_probe.strength, asked, json, dry_run)
+
+    def run_study(asked: Any, json: bool, dry_run: bool, look: Any = None) -> None:
+        run(getattr(adapter_probe, name), asked, json, dry_run, **vars(look) if look else {})
+
+    hints = {"asked": arguments, "look": look, "json": options.Json, "dry_run": options.DryRun}
+    hints = {key: hint for key, hint in hints.items() if hint is not None}
+    made: Any = run_study
+    made.__name__, made.__doc__, made.__annotations__ = name, arguments.__doc__, hints
+    made.__signature__ = inspect.Signature(
+        [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=False) for key in hints]
+    )
+    return command(run_study)
 
 
 @command
-def ranks(asked: RunRanks, json: options.Json = False, dry_run: options.DryRun = False) -> None:
-    """Score the model with the largest directions of its adapters only: how large a rank is needed?
-
-    What an adapter adds to a map is a matrix; its directions are its singular vectors, the largest first. All
-    adapters, and with --spans those of spans of layers alone, keep so many of them, without retraining. The
-    fewest that cost at most --within points are chosen on one half of the examples and judged on the other.
-
-    Writes ranks.csv, spectra.csv and ranks and spectra as .pdf, .svg and .png into the results folder. Run
-    the same command again to resume an interrupted run, or with more ranks to add them.
-
-    Example: adapter-probe ranks my-lora --data reviews.csv
-    """
-    run(adapter_probe.ranks, asked, json, dry_run)
-
-
-@command
-def init_sweep(
-    asked: RunInitSweep, look: Paper, json: options.Json = False, dry_run: options.DryRun = False
+def ablate(
+    asked: Ablate,
+    race: RaceSettings,
+    look: Tolerance,
+    json: options.Json = False,
+    dry_run: options.DryRun = False,
 ) -> None:
-    """Retrain adapters or a LoRA over a range of initialisation stds (Houlsby et al. 2019, Figure 6).
+    """Switch adapters off over every contiguous span of layers, without retraining.
 
-    Every trial is kept: the same command resumes an interrupted sweep, and a wider range only adds the
-    missing trials.
+    A fully fine-tuned model is studied with --base: its layers get the tensors of the model that it was
+    trained from.
 
-    Example: adapter-probe init-sweep --base bert-base-uncased --task cola --data cola/ --out sweep
+    Deep models have many spans: select some with --spans, --group and --layers, and estimate the cost with
+    --dry-run. With --race, spans are decided without all examples.
+
+    Writes spans.csv, predictions.npz and heatmap.pdf, .svg and .png into the results folder, and with
+    --generate generations.jsonl. Run the same command again to resume an interrupted run.
+
+    Example: adapter-probe ablate my-checkpoint --spans single --data reviews.csv
     """
-    run(adapter_probe.init_sweep, asked, json, dry_run, **vars(look))
+    as_points("--tolerance", look.tolerance)  # before anything is computed
+    if race.goal:
+        from adapter_probe.studies.draw import study_report
+
+        found = adapter_probe.race(**_for_race(asked, look, dry_run), **vars(race))
+        show_study(found, study_report(found), json)
+        return
+    study = run(adapter_probe.ablate, asked, json, dry_run, **vars(look))
+    if study is not None and study.against is not None and not json:
+        both = adapter_probe.compare_data(study, study.against)
+        show("\n" + aligned_columns(data_comparison_rows(both.record)))
 
 
-@command
-def tradeoff(
-    asked: RunTradeoff, look: Paper, json: options.Json = False, dry_run: options.DryRun = False
-) -> None:
-    """Compare the scores of adapters of many sizes, top-k fine-tuning, LayerNorm-only and full tuning.
-
-    The learning rate and number of epochs of each method are chosen on validation data (Houlsby et al. 2019,
-    Figures 1, 3, 4 and 5). Every trial is kept: the same command resumes an interrupted study, and a wider
-    grid only adds the missing trials.
-
-    Example: adapter-probe tradeoff --base bert-base-uncased --task cola --data cola/ --out tradeoff
-    """
-    run(adapter_probe.tradeoff, asked, json, dry_run, **vars(look))
+def _for_race(asked: Ablate, look: Tolerance, dry_run: bool) -> dict[str, Any]:
+    """The arguments of a race among those of an ablation."""
+    names = {one.name for one in fields_of(RunRace)}
+    for one in fields_of(Ablate):
+        if one.name not in names and getattr(asked, one.name) != one.default:
+            flag = "--slurm" if one.name == "cluster" else flag_of(one.name)
+            raise ResultsError(f"{flag} does not apply to a race; omit it or --race")
+    if look.tolerance != Tolerance().tolerance:
+        given = f"--tolerance {look.tolerance:g}"
+        raise ResultsError(f"{given} does not apply to a race, which is decided at --within")
+    if dry_run:
+        raise ResultsError(
+            "--dry-run is not possible with --race, whose cost depends on what it finds; without --race it "
+            "says what all spans cost on all examples"
+        )
+    return {name: value for name, value in vars(asked).items() if name in names}
 
 
 @command
@@ -118,3 +134,36 @@ def run(function: Callable[..., Any], asked: Any, json: bool, dry_run: bool, **l
     study = function(**vars(asked))
     show_study(study, study_report(study, **look), json)
     return study
+
+
+@command
+def train(asked: Train, json: options.Json = False) -> None:
+    """Train bottleneck adapters, LayerNorms and head on a frozen base (Houlsby et al. 2019), or a baseline.
+
+    The checkpoint of the epoch with the best validation score is kept. Run the same command again to resume
+    an interrupted training.
+
+    Example: adapter-probe train --base bert-base-uncased --task cola --data cola/ --out cola-adapters
+    """
+    done = adapter_probe.train(**vars(asked))
+    names = ("task", "metric", "score", "majority_score", "validation_scores", "checkpoint")
+    outcome = {name: getattr(done, name) for name in names}
+    show_json(outcome) if json else show(_training_text(outcome))
+
+
+def _training_text(outcome: dict[str, Any]) -> str:
+    from adapter_probe.metrics import METRICS  # loads NumPy, which no page of help needs
+
+    metric, score, majority = outcome["metric"], outcome["score"], outcome["majority_score"]
+    epochs = ", ".join(score_text(score, metric) for score in outcome["validation_scores"])
+    no_better = majority is not None and (score is None or score <= majority)
+    warning = "; the model scores no higher, so an ablation would not be informative" if no_better else ""
+    no_class = majority is None and metric in {*METRICS["causal"], *METRICS["ranking"], "entity_f1"}
+    return aligned_columns(
+        [
+            ("task", outcome["task"]),
+            (f"best {metric}", f"{score_text(score, metric)} (epochs: {epochs})"),
+            *([] if no_class else [("majority class", f"{score_text(majority, metric)}{warning}")]),
+            ("checkpoint", str(outcome["checkpoint"])),
+        ]
+    )

@@ -44,8 +44,6 @@ class Words:
     """The words of one study of spans: what was done to the adapters, and drops with their unit.
 
     Attributes:
-        metric: its metric; None if unknown.
-        study: whether the spans were ablated or kept on.
         strength: what the adapters were multiplied by; 0 if they were switched off.
         rank: how many directions they kept; 0 if none.
         adapters: what was switched: ``adapters``, or the ``changes`` of a fine-tuned model.
@@ -351,4 +349,4 @@ def gains_sentence(frame: pd.DataFrame, metric: str | None, what: str) -> str:
     """What blue cells mean; empty where there are none."""
     if wording.is_distance(metric) or not (drop_points(frame["delta_points"]) < 0).any():
         return ""
-    return f"Blue cells, with a minus sign: the {what} improves."
+    return f"Blue cells, with a minus sign if they do not round to zero: the {what} improves."

@@ -37,13 +37,10 @@ class ScoreSeries:
     """One task's scores, ready to be drawn.
 
     Attributes:
-        name: display name of the task.
         points: columns of ``sweep.csv``, of one task and size, or of ``tradeoff.csv``, of one task.
         trials: the rows of ``trials.csv`` for these points; None if there are none.
-        published: the paper's curve of the same task and metric, or None.
         baseline: the score without pretraining, a fraction; NaN where it was not asked for.
         x: what the column `trained_parameters` has: these, or another cost.
-        tried: the most learning rates that were tried for a point.
         others: results of other people, columns of `adapter_probe.analysis.costs.beside`; or None.
     """
 

@@ -31,9 +31,6 @@ class Drawing:
     Attributes:
         stem: file name without suffix.
         title: short title for the files' metadata.
-        frame: the numbers that are drawn.
-        caption: caption for a paper, one paragraph.
-        identity: identity of the results, as plain JSON.
     """
 
     stem: str

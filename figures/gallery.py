@@ -15,7 +15,6 @@ from adapter_probe.errors import ResultsError
 from . import (
     aggregate,
     attribution,
-    data_comparison,
     heatmap,
     init_sweep,
     joint,
@@ -39,7 +38,6 @@ FIGURES: tuple[Callable[[Sequence[StudyRecord], FigureOptions], Iterator[Drawing
     race.drawings,
     attribution.drawings,
     joint.drawings,
-    data_comparison.drawings,
     init_sweep.drawings,
     tradeoff.drawings,
     aggregate.drawings,

@@ -47,7 +47,6 @@ class Scale:
     """Levels for a set of values, mostly in points; positive = loss. A level includes its outer edge.
 
     Attributes:
-        edges: edges on the colour bar, ascending.
         shown: the colours below the first edge, between the edges, and above the last.
         below: whether there is a level below the first edge, which is open.
         beyond: likewise above the last.

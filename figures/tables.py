@@ -23,8 +23,6 @@ class Table:
     """One table, ready to be written.
 
     Attributes:
-        stem: file name without suffix.
-        caption: one paragraph; a comment in LaTeX, a line below the table in Markdown.
         text: formatted cells; the column names are the header.
         numbers: the underlying numbers in full precision, for CSV.
         best: bool, same shape as `text`, cells to set in bold.

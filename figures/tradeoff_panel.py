@@ -73,7 +73,6 @@ def draw(
     and the score without pretraining as lines, or in the notes alone where they lie below the axis.
 
     Args:
-        ax: where; by default the current axes.
         beside: all tasks of the figure, whose parameter axis is the same; by default this task alone.
         top_axis: whether to show the percentage of the base on an upper axis. With published values, whose
             base is another one, the lower axis has percentages, each of its own base.

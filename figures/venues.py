@@ -20,7 +20,6 @@ class Venue:
     """Sizes of one venue.
 
     Attributes:
-        name: name on the command line.
         half: width of a narrow figure, inches: one column of a two-column paper; in a one-column venue, half
             the text width minus the gap between two figures.
         full: width of the text, inches.
@@ -45,17 +44,9 @@ class Venue:
 
 @dataclass(frozen=True)
 class FigureOptions:
-    """Options shared by all figures and tables of one call.
+    """Options shared by all figures and tables of one call; see `adapter_probe.figure_settings.Look`.
 
     Attributes:
-        venue: sizes and fonts.
-        column: narrow or wide; None chooses per figure.
-        formats: file formats, some of `adapter_probe.settings.FIGURE_FORMATS`.
-        tolerance: tolerated drop, in percentage points, marked by the black line of an ablation.
-        paper: whether to overlay the paper's published values.
-        labels: panel labels of the ablations, in order; empty for their tasks.
-        only: names of the figures and tables to write; empty for all.
-        x: what a trade-off's score is drawn against.
         overlay: results of other people, see `adapter_probe.analysis.costs.read_overlay`; or None.
     """
 

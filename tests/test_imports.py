@@ -214,7 +214,7 @@ def test_torch_free_units_rest_on_torch_free_units():
         ("import adapter_probe.models.adapters.bottleneck", "adapter_probe.data.tasks"),
         ("from ..probe.rows import rows_of", "adapter_probe.training.loop"),
         ("from . import probe", "adapter_probe"),
-        ("import figures.heatmap", "adapter_probe.cli.ablate"),
+        ("import figures.heatmap", "adapter_probe.cli.studies"),
         ("def f():\n    import torch", "adapter_probe.figures.heatmap"),
         ("from transformers import AutoModel", "adapter_probe.metrics"),
         ("import typer", "adapter_probe.training.loop"),
@@ -289,6 +289,8 @@ def test_commands_call_public_functions():
         for node in nodes_of(path.read_text("utf-8")):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) == PACKAGE:
                 called.add(node.attr)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "study":
+                called.add(ast.literal_eval(node.args[0]))
         for _, name in imported_modules(
             path.read_text("utf-8"), module_name(path), path.name == "__init__.py"
         ):

@@ -61,11 +61,8 @@ class AblationTables:
             the drop: positive = the span costs beyond its parts) and `non_monotone`, see the function of
             that name. In a map of layers and modules the interaction of several modules or layers together
             is the drop beyond the sum over the single modules of single layers.
-        layers: one row per layer: the single-layer span, and the layer's share of the total drop with its
-            interval. Where groups of layers were switched, a row a group, `layer` to `last_layer`. A layer
-            without adapters has no single-layer span, and the share 0.
-        removable: the longest removable spans, see `removable_table`; `n_layers` counts the layers that have
-            adapters.
+        layers: see `adapter_probe.Ablation.layers`; a layer without adapters has no span, and the share 0.
+        removable: see `removable_table`; `n_layers` counts the layers that have adapters.
         chance_p: two-sided bootstrap p of the intact score against guessing: always the most frequent class,
             a correlation of 0, or a choice at random. NaN where there is no such score.
         removed_p: p of the variant with all adapters off that the study switches, against the intact model.

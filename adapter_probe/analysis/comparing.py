@@ -63,15 +63,10 @@ class JointRecord(_SeveralStudies):
     """Several ablations of the same spans on the same examples.
 
     Attributes:
-        names: distinct names of the studies.
         spans: one row per span: `first`, `last`, `n_layers`; the 95% paired bootstrap interval of the drawn
             quantity `ci_low_points`, `ci_high_points`; `p_value`, `p_holm` over all spans, and `significant`
             (below 0.05), except for the mean of a distance from the intact model; further columns by kind of
             record.
-        metric: metric of all scores.
-        n_examples: number of examples.
-        intact_scores: intact score of each study.
-        identity: identity of each study, by name.
         study: whether the spans were ablated or kept on.
         stack: name of the stack of layers that it is about, if it is a part of a record of several.
         warnings: by name, why the spans of a study are not informative; of those of which they are not.
@@ -151,10 +146,6 @@ def compare_ablations(
 ) -> ComparisonRecord:
     """The difference between the drops of every span in `b` and in `a`.
 
-    Args:
-        b: another ablation of the same spans, on the same examples with the same metric.
-        n_resamples: number of bootstrap resamples; by default enough for Holm's correction.
-
     Raises:
         ResultsError: they differ in examples, metric, spans or kind of study.
     """
@@ -184,8 +175,6 @@ def average_ablations(
 
     Args:
         studies: at least two, of the same spans, scored on the same examples by the same metric.
-        names: names of the studies; by default 1, 2, ...
-        task: task of the studies, by which published drops are found.
 
     Raises:
         ResultsError: there are fewer than two, or they differ in examples, metric, spans or kind of study.
@@ -290,18 +279,12 @@ class DataComparisonRecord(_SeveralStudies):
     """Every span as a point: its change on the task against its change on another data set.
 
     Attributes:
-        names: names of the task and of the other data.
-        metrics: metrics on both.
         spans: one row per span: `first`, `last`, `n_layers`; `task_points` and `other_points`, the change of
             the score in points when the span is off, or in a study of spans kept on, when everything else
             is (negative = worse, also of losses), each with its 95%
             paired bootstrap interval `..._low_points`, `..._high_points` and `..._significant` (after Holm's
             correction); `on_frontier`: no other span, nor the intact model, is at least as good on both and
             better on one.
-        intact_scores: intact scores on both.
-        n_examples: numbers of examples of both.
-        identity: identity of each study, by name.
-        study: whether the spans were ablated or kept on.
         warning: why the spans of the task are not informative; None where they are.
     """
 
@@ -319,10 +302,6 @@ def compare_data_sets(
     task: AblationResults, other: AblationResults, names: tuple[str, str] = ("task", "other")
 ) -> DataComparisonRecord:
     """Join an ablation on a task with one of the same checkpoint and spans on other data.
-
-    Args:
-        task: ablation on the task that the adapters were trained for.
-        other: ablation on data that measures another ability.
 
     Raises:
         ResultsError: they differ in checkpoint, spans or settings.

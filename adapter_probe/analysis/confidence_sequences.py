@@ -35,7 +35,6 @@ class Evidence:
     differences read already contradict has infinite evidence against it. This object is mutable.
 
     Args:
-        n_examples: number of all examples.
         totals: float ``[rows]``.
     """
 
@@ -75,7 +74,6 @@ def mean_bounds(differences: np.ndarray, n_examples: int, alpha: float) -> tuple
 
     Args:
         differences: float ``[rows, read]`` in [-1, 1].
-        n_examples: number of all examples.
 
     Returns:
         lower and upper bounds, ``[rows]``.

@@ -43,9 +43,6 @@ _SIZES = ("r", "rank", "num_virtual_tokens", "n_frequency")
 def chosen_costs(record: TradeoffRecord, x: Axis) -> pd.DataFrame:
     """The trials that count, see `chosen_trials`, with what each cost.
 
-    Args:
-        x: which cost.
-
     Returns:
         columns of ``trials.csv`` and `cost`: a number of parameters, bytes of memory, seconds per step, or
         bytes of the checkpoint; NaN where a trial did not record it.
@@ -64,11 +61,7 @@ def chosen_costs(record: TradeoffRecord, x: Axis) -> pd.DataFrame:
 
 
 def with_costs(record: TradeoffRecord, x: Axis, unit: float = 1.0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The table and the chosen trials of a trade-off, with a cost in place of the number of parameters.
-
-    Args:
-        x: the cost, see `chosen_costs`.
-    """
+    """The table and the chosen trials of a trade-off, with a cost in place of the number of parameters."""
     trials, table = chosen_costs(record, x), record.tradeoff
     mean = trials.groupby(TRADEOFF_POINT, dropna=False)["cost"].mean().reset_index()
     table = table.merge(mean, how="left", on=TRADEOFF_POINT)
@@ -83,18 +76,7 @@ def pareto_table(record: TradeoffRecord, x: Axis, n_resamples: int = N_RESAMPLES
     over its seeds only; that of one seed a task over tasks only. With three seeds it is about a fifth too
     narrow, see `aggregate_table`.
 
-    Args:
-        record: the trade-off; only methods that every task has are compared.
-        x: the cost, see `chosen_costs`.
-
-    Returns:
-        one row per method, by cost: `method`, `size`, `k`, `label`; `cost`, the mean over tasks; `mean`, the
-        mean of the tasks' mean scores, a fraction; `ci_low` and `ci_high`, its 95% interval, NaN where
-        nothing can be drawn; `on_frontier`, whether no method is at least as good at no more cost;
-        `frontier_share`, the share of resamples in which that is so; `n_tasks`, `n_trials`.
-
-    Raises:
-        ResultsError: see `chosen_costs`; or no method has a score on every task.
+    Arguments, columns and errors are those of `adapter_probe.Tradeoff.pareto`.
     """
     trials = chosen_costs(record, x)
     trials = trials[(trials["method"] != BASELINE) & trials["score"].notna() & trials["cost"].notna()]

@@ -134,10 +134,6 @@ def of_layers(
     """PEFT's configuration, from `path`, with adapters in some layers; every layer keeps its scale.
 
     Args:
-        path: where the configuration is, for messages.
-        config: its fields.
-        layers: the layers that get adapters.
-        adapted: those that have them.
         rank: the mean rank, which follows the layers' shares; None keeps the ranks.
         shares: of each layer, in points.
 

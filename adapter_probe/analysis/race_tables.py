@@ -20,17 +20,10 @@ from .racing import ASSUMED, BEYOND, CHOSEN, NEEDLESS, UNDEFINED, WITHIN, RaceSt
 
 
 def race_table(race: RaceState, intact: np.ndarray) -> pd.DataFrame:
-    """One row per span, ``spans.csv``.
+    """The table of `adapter_probe.Race`, sorted by first, then last layer.
 
     Args:
-        race: a finished race.
         intact: float ``[examples]``, the intact model's scores in the race's order; NaN where not read.
-
-    Returns:
-        Columns `first`, `last`, `n_layers`; `score` and `delta_points` (score minus intact score, a loss
-        negative) on the `n_examples` that the span was computed on; `decision`; `bound_low_points` and
-        `bound_high_points` of `delta_points` on all examples, each of which is wrong for any of the spans
-        with at most the race's risk. Sorted by first, then last layer.
     """
     low, high, cost, score = (np.full(len(race.spans), np.nan) for _ in range(4))
     for n in set(race.n_read.tolist()) - {0}:

@@ -73,7 +73,6 @@ def energy_kept(spectra: pd.DataFrame, rank: int, layers: Sequence[int] | None =
     """The share of the squared singular values that the largest of every map have; NaN of no change.
 
     Args:
-        spectra: see `spectra_table`.
         rank: how many of each map are kept.
         layers: in which layers, of the whole model; by default in all. The others keep all.
     """
@@ -107,18 +106,11 @@ def spectra_table(values: Sequence[tuple[int, str, np.ndarray]]) -> pd.DataFrame
 def rank_table(
     results: AblationResults, variants: pd.DataFrame, spectra: pd.DataFrame, largest: int
 ) -> pd.DataFrame:
-    """Scores by kept directions and span.
+    """The table of `adapter_probe.Ranks`.
 
     Args:
         results: the ablations of all ranks as one, see `strengths.joined`.
-        variants: its variants.
-        spectra: see `spectra_table`.
         largest: the rank that keeps all.
-
-    Returns:
-        Columns `rank`; `first`, `last`, `n_layers`, `whole`; `score`; `delta_points`, the difference to all
-        directions in points, a loss negative, with its 95% interval `ci_low_points`, `ci_high_points`;
-        `energy`, the share of the span's energy that is kept; `n_examples`.
     """
     frame = strength_table(results, variants, intact=float(largest)).rename(columns={"strength": "rank"})
     frame["rank"] = frame["rank"].astype(int)

@@ -96,7 +96,6 @@ def weighted_scorer(metric: str, predictions: np.ndarray, labels: np.ndarray) ->
     """The function that scores each variant on weighted examples, for a metric.
 
     Args:
-        metric: any of `adapter_probe.metrics`.
         predictions: ``[variants, examples]``, as `metrics.score` takes them.
         labels: ``[examples]``, or ``[examples, labels]``.
     """

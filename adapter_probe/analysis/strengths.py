@@ -46,6 +46,11 @@ class JudgedSummary(StoredSummary):
     delta_points: float | None = None
     interval_points: tuple[float | None, float | None] = (None, None)
 
+    @property
+    def verdict(self) -> str:
+        """The answer of the study."""
+        raise NotImplementedError
+
 
 def facts_of(results: AblationResults) -> dict[str, Any]:
     """The fields of a `JudgedSummary` that say what was evaluated."""
@@ -162,13 +167,7 @@ def joined(by_strength: Mapping[float, AblationResults]) -> tuple[AblationResult
 
 
 def strength_table(results: AblationResults, variants: pd.DataFrame, intact: float = 1.0) -> pd.DataFrame:
-    """Scores by strength and span; `intact`, by default 1, is that of the intact model.
-
-    Returns:
-        Columns `strength`; `first`, `last`, `n_layers`, `whole`; `score`; `delta_points`, the difference to
-        strength 1 in points, a loss negative, with its 95% interval `ci_low_points`,
-        `ci_high_points`; `n_examples`. The whole adapter first, by strength.
-    """
+    """The table of `adapter_probe.Strengths`, the whole adapter first; `intact` is the intact strength."""
     scores, deltas = row_scores(results), without_noise(resampled_changes(results, 0))
     low, high = span_interval(deltas, (results, range(len(scores))))
     points = without_noise(metrics.to_points(results.metric, scores - scores[0]))

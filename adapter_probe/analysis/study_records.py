@@ -15,7 +15,7 @@ from adapter_probe.analysis.deltas import of_stack, section_of
 from adapter_probe.analysis.groups import group_scores
 from adapter_probe.analysis.race_tables import RaceSummary
 from adapter_probe.analysis.ranks import RankSummary
-from adapter_probe.analysis.strengths import StrengthSummary
+from adapter_probe.analysis.strengths import JudgedSummary, StrengthSummary
 from adapter_probe.analysis.summary import AblationSummary, summarise
 from adapter_probe.results import schema
 from adapter_probe.wording import switched_parts
@@ -27,7 +27,6 @@ def _file(name: str, columns: Mapping[str, str] | None = None, **about: Any) -> 
     A field that may be None has a file that may be missing.
 
     Args:
-        name: name of the file.
         columns: columns of a table with their kinds, see `schema.read_table`.
         about: `others`, the kind of all other columns.
     """
@@ -63,14 +62,8 @@ class AblationRecord(StudyRecord):
     """A folder that `adapter-probe ablate` wrote.
 
     Attributes:
-        folder: results folder.
-        spans: ``spans.csv``.
-        layers: ``layers.csv``, or None.
-        removable: ``removable.csv``, or None.
-        summary: ``summary.json``.
         identity: everything that determines the numbers.
         created_with: library versions, as far as known.
-        groups: ``groups.csv``, or None if the data has no groups.
         label: label of its panel in a figure; if empty, the printed name of the task.
         stack: name of the stack of layers that it is about, if it is a part of a study of several.
     """
@@ -148,17 +141,36 @@ class TradeoffRecord(StudyRecord):
     costs: pd.DataFrame | None = field(default=None, metadata=_file(schema.COSTS_CSV, schema.COSTS_COLUMNS))
 
 
-@dataclass(frozen=True, eq=False)
-class StrengthRecord(StudyRecord):
-    """A folder that `adapter-probe strength` wrote; see `AblationRecord`.
+class DegreeRecord(StudyRecord):
+    """Scores at several values of one setting, of all adapters and of those of single spans.
 
     Attributes:
-        strengths: ``strengths.csv``, see `adapter_probe.analysis.strengths.strength_table`.
-        summary: ``summary.json``.
+        degree: the column of the table with the values, which is named after it.
+        by: what the values are, in words.
+        against: what they are compared with.
+        asked: the question that the summary's verdict answers.
     """
+
+    degree: ClassVar[str]
+    by: ClassVar[str]
+    against: ClassVar[str]
+    asked: ClassVar[str]
+    summary: JudgedSummary
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per value and span."""
+        frame: pd.DataFrame = getattr(self, f"{self.degree}s")
+        return frame
+
+
+@dataclass(frozen=True, eq=False)
+class StrengthRecord(DegreeRecord):
+    """A folder that `adapter-probe strength` wrote."""
 
     study = "Strengths"
     known_by = schema.STRENGTHS_CSV
+    degree, by, against, asked = "strength", "strength", "strength 1", "Too strong or too weak?"
 
     folder: Path
     strengths: pd.DataFrame = field(metadata=_file(schema.STRENGTHS_CSV, schema.STRENGTHS_COLUMNS))
@@ -168,12 +180,7 @@ class StrengthRecord(StudyRecord):
 
 @dataclass(frozen=True, eq=False)
 class RaceRecord(StudyRecord):
-    """A folder that `adapter-probe ablate --race` wrote; see `AblationRecord`.
-
-    Attributes:
-        spans: ``spans.csv``, see `adapter_probe.analysis.race_tables.race_table`.
-        summary: ``race.json``.
-    """
+    """A folder that `adapter-probe ablate --race` wrote."""
 
     study = "Race"
     known_by = schema.RACE
@@ -186,17 +193,13 @@ class RaceRecord(StudyRecord):
 
 
 @dataclass(frozen=True, eq=False)
-class RankRecord(StudyRecord):
-    """A folder that `adapter-probe ranks` wrote; see `AblationRecord`.
-
-    Attributes:
-        ranks: ``ranks.csv``, see `adapter_probe.analysis.ranks.rank_table`.
-        spectra: ``spectra.csv``, see `adapter_probe.analysis.ranks.spectra_table`.
-        summary: ``summary.json``.
-    """
+class RankRecord(DegreeRecord):
+    """A folder that `adapter-probe ranks` wrote."""
 
     study = "Ranks"
     known_by = schema.RANKS_CSV
+    degree, by, against = "rank", "kept directions", "all directions"
+    asked = "How many directions are needed?"
 
     folder: Path
     ranks: pd.DataFrame = field(metadata=_file(schema.RANKS_CSV, schema.RANKS_COLUMNS))

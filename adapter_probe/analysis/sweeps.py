@@ -78,13 +78,7 @@ def _over_seeds(trials: pd.DataFrame, point: list[str], told: list[str]) -> pd.D
 
 
 def init_sweep_table(trials: pd.DataFrame) -> pd.DataFrame:
-    """One row per task, initialisation, and size of adapters or rank of a LoRA: ``sweep.csv``.
-
-    Returns:
-        Columns `task`, `metric`, `init_std`, `n`, `mean`, `sem` (NaN for one trial), `min`, `max`,
-        `diverged`, `majority_score`, `learning_rate`, `epochs`, `size`, `method`, `init`. `n` counts the
-        trials that did not diverge.
-    """
+    """The table of `adapter_probe.InitSweep`, ``sweep.csv``; `sem` is NaN for one trial."""
     return _over_seeds(with_inits(trials), SWEEP_POINT, [])[[*SWEEP_COLUMNS]]
 
 
@@ -102,13 +96,7 @@ def with_inits(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def tradeoff_table(trials: pd.DataFrame) -> pd.DataFrame:
-    """One row per task and method: ``tradeoff.csv``, by task, method and parameters.
-
-    Returns:
-        Columns `task`, `metric`, `method`, `size`, `k`, `label`, `n`, `mean`, `sem`, `min`, `max`,
-        `diverged`, `learning_rate`, `epochs`, `trained_parameters`, `trained_parameters_without_head`,
-        `percent_of_base`, `majority_score`, `init_std`.
-    """
+    """The table of `adapter_probe.Tradeoff`, ``tradeoff.csv``, by task, method and parameters."""
     frame = _over_seeds(trials, TRADEOFF_POINT, [*_PARAMETERS, "init_std"])
     frame["label"] = [
         _label(row.method, row.size, row.k) for row in frame[["method", "size", "k"]].itertuples(index=False)

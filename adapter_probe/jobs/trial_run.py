@@ -24,7 +24,7 @@ from adapter_probe import metrics
 from adapter_probe.checkpoints.native import library_versions
 from adapter_probe.errors import Diverged, TrainingError
 from adapter_probe.models.methods import TfidfLinear
-from adapter_probe.probe.heap import return_all_free_memory
+from adapter_probe.probe.lanes import return_all_free_memory
 from adapter_probe.results.atomic import read_json, remove_leftovers, write_json
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
 from adapter_probe.results.schema import CUT, REACHED

@@ -25,7 +25,7 @@ from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.errors import CheckpointError, TrainingError
 from adapter_probe.models.methods import PeftMethod, TfidfLinear, check_depth
-from adapter_probe.probe.heap import available_memory
+from adapter_probe.probe.lanes import available_memory
 from adapter_probe.progress import stage
 from adapter_probe.results.atomic import claim_folder, make_folder, write_json
 from adapter_probe.results.fingerprints import hash_json

@@ -36,12 +36,9 @@ class AblationArguments(Evaluation):
     """The arguments of an ablation, before anything is opened.
 
     Attributes:
-        checkpoint: folder of the checkpoint.
-        settings: settings of the ablation.
         data: files to use instead of the checkpoint's own task, with the same columns and labels, or tasks of
             lm-evaluation-harness (``lm-eval:NAME``). Required for checkpoints of other libraries, which
             record no task.
-        metric: evaluation metric; by default the metric of the task.
         categories: the categories of the labels, if they are a pandas categorical: names of the outputs
             where neither the user nor the checkpoint gives any.
     """

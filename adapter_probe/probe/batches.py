@@ -81,10 +81,8 @@ def _written(
     """Examples of a language model whose batches hold the tokens to score, as for its loss.
 
     Args:
-        encoded: the examples.
         labels: ``[examples, positions]``, `NO_TAG` where none is scored.
         shape: of the output ``[examples, positions, vocabulary]``.
-        base: the model.
         shifted: whether the output at a position predicts the next one's token.
 
     Raises:

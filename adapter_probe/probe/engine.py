@@ -55,7 +55,6 @@ class Engine:
     within the guard band is repeated in float32; see `adapter_probe.probe.guard`.
 
     Args:
-        request: the model, the examples and the settings.
         folder: folder in which the guard's measurements are saved for a later run; None saves nothing.
     """
 

@@ -25,7 +25,7 @@ from adapter_probe.replay.tensors import split
 from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, finish_maps, finished_maps
 
 from .general_model import example_of, ignore_padding, inputs_of
-from .heap import available_memory, return_free_memory
+from .lanes import available_memory, return_free_memory
 from .layouts import Layout, choose_layout, encoding_once
 from .likelihoods import WrittenScores, summed_by_continuation
 from .outputs import Arrays, without_needless
@@ -44,8 +44,6 @@ class GeneralRunner:
     """A model of one lane, prepared on the shortest examples of a request.
 
     Args:
-        request: the request.
-        replay: the prepared model.
         layout: of a language model's rows, and whether its output embedding comes last; None for others.
     """
 

@@ -98,7 +98,6 @@ class GeneralModel:
         """Inside, the adapters of some sites are off: those where the mask, bool ``[sites]``, is false.
 
         Args:
-            mask: see above.
             strength: what their change is multiplied by.
             rank: how many of their directions are kept.
 

@@ -46,9 +46,6 @@ def choose_layout(
 
     Args:
         model: in evaluation mode, with every adapter on.
-        encoded: the requests.
-        dtype: the model's precision.
-        device: the model's device.
         alone: whether rows must not share a batch.
         share: whether rows may hold several continuations.
 

@@ -62,9 +62,7 @@ def summed_by_continuation(batch: Scored, scored: Tensor, n_items: int) -> dict[
     """The outputs of items from the scores of all tokens.
 
     Args:
-        batch: what is scored.
         scored: see `score_states`, ``[variants, scored, 2]``, or `compare_states`, ``[..., 4]``.
-        n_items: number of items.
 
     Returns:
         ``logits`` float32 ``[variants, items, continuations]``, summed log-likelihoods in nats, 0 where an
@@ -116,8 +114,6 @@ def compare_states(parts: LogitsInParts, batch: Scored, states: Sequence[Tensor]
     once for all variants, so that memory depends neither on the variants nor on the vocabulary.
 
     Args:
-        parts: the output embedding.
-        batch: the tokens to score.
         states: of each variant ``[read, hidden]``, see `score_states`.
         intact: the intact model's ``[read, hidden]``.
 
@@ -214,7 +210,6 @@ class _Predictions:
     Args:
         rows: int64 ``[scored]``, the position that every scored token follows.
         targets: int64 ``[scored]``, the tokens.
-        dtype: precision of the logits.
 
     Attributes:
         tops, places, totals: of each part ``[positions]``: the largest logit, its token, and the logarithm of
@@ -285,7 +280,6 @@ def summed_windows(encoded: EncodedRequests, sums: np.ndarray) -> np.ndarray:
     """Log-likelihoods of examples, or what else is summed, as sums over their windows.
 
     Args:
-        encoded: the requests.
         sums: ``[variants, items, ...]``; the items are windows.
 
     Returns:

@@ -39,7 +39,6 @@ class SamplesCheck:
     """The intact model's log-likelihoods beside those in a harness's samples.
 
     Attributes:
-        n_rows: rows of the study.
         n_found: those of them that are in the file, with the same prompt and continuations.
         largest_difference: of the log-likelihoods of a continuation, in nats.
         metric: the harness's name of the score.
@@ -96,9 +95,7 @@ def write_lm_eval(
 
     Args:
         study, results: an ablation of a language model.
-        rows: the rows that it was evaluated on.
         name: name of the checkpoint.
-        prompting: settings of their prompts.
         template: the chat template, if it was used.
         out: the folder, as the harness's `output_path`: each model has a folder in it.
 

@@ -91,9 +91,6 @@ def assemble_results(
     """The results of a study from the outputs of all items, in the dataset's order.
 
     Args:
-        request: the request of the ablation.
-        variants: the variants, one per row of the outputs.
-        arrays: the outputs.
         guard: statistics of the errors in mixed precision, which are recorded in the settings.
         scores: of written texts, see `score_texts`; by default they are computed.
 

@@ -76,7 +76,6 @@ def choose_tokens_per_pass(asked: int | None, device_type: str, inner_size: int,
 
     Args:
         asked: maximum number of rows (nodes x tokens) per pass through a sublayer, or None.
-        device_type: "cpu", "cuda", ...
         inner_size: width inside the feed-forward network.
         itemsize: bytes of a number in the states.
 
@@ -153,8 +152,6 @@ def cut_evenly(lengths: np.ndarray, tokens_per_pass: int, lanes: int) -> list[np
 
     Args:
         lengths: int ``[pairs]``, tokens of each pair's example.
-        tokens_per_pass: maximum number of rows that pass through a layer together.
-        lanes: number of shares that are computed at the same time.
 
     Returns:
         Indices of the pairs of each share, in order.

@@ -47,15 +47,11 @@ _TIMED_TOKENS, _TIMED_ROUNDS = 1024, 5
 
 @dataclass(frozen=True, eq=False)
 class PruneMeasurement:
-    """The outcome of removing a span.
+    """The outcome of removing a span; what is not described is as in what `adapter_probe.prune` returns.
 
     Attributes:
-        span: the layers whose adapters were removed.
-        adapters_before, adapters_after: numbers of adapter parameters.
-        seconds_before, seconds_after: time of one evaluation of the same examples on this machine, median of
-            alternating rounds.
+        seconds_before, seconds_after: medians of alternating rounds.
         results: both variants on all examples, the intact one first, as input of the statistics.
-        strength: what the span's adapters were multiplied by; 0 if they were removed, or `BY_LAYER`.
     """
 
     span: Span
@@ -74,10 +70,7 @@ def prune_checkpoint(
 
     Args:
         request: the opened checkpoint with examples to measure the cost on; its precision is ignored.
-        source: the checkpoint's folder.
         span: layers, which must have adapters; None for all.
-        out: the new checkpoint's folder.
-        progress: show a progress bar on stderr.
 
     Raises:
         CheckpointError: an end of the span has no adapters or lies above the model, or `out` holds something
@@ -189,11 +182,7 @@ def write_own(
     """Write in this project's format.
 
     Args:
-        request: what was asked for.
-        opened: its checkpoint.
         span: layers of the whole model.
-        out: the new checkpoint's folder.
-        scores: the new model's scores, by metric.
 
     Raises:
         CheckpointError: the adapters cannot be scaled in their weights, or nothing would be left.
@@ -263,10 +252,7 @@ def write_peft(
     Without any adapters left, a folder of transformers is written.
 
     Args:
-        request: what was asked for.
-        opened: its checkpoint.
         span: layers of the whole model.
-        out: the new checkpoint's folder.
         items: examples whose outputs are compared.
 
     Returns:

@@ -48,10 +48,6 @@ class AblationRequest:
 
     Attributes:
         checkpoint: the opened checkpoint; its model is moved to `device` and run in the settings' precision.
-        examples: the examples, read and encoded.
-        metric: name of the metric.
-        settings: settings of the ablation.
-        device: device to run on.
         tokens_per_pass: bounds memory without changing predictions; None for the device's default.
         data: name of the examples where they are not a split of the checkpoint's own task; else empty.
         score_texts: what scores written texts ``[variants, rows]``, where that is not the metric by its name.
@@ -128,7 +124,6 @@ class AblationRequest:
         """What is subtracted from the log-likelihoods of preferences, float64 ``[examples, 2]``, or None.
 
         Args:
-            variants: the variants of the study.
             sums: log-likelihoods ``[variants, examples, 2]``; without them nothing is returned where they are
                 needed.
 
@@ -177,8 +172,6 @@ def prepare_ablation(
     """Open a checkpoint and read the examples to evaluate it on.
 
     Args:
-        arguments: what is asked for.
-        device: the device.
         given: a model in memory, in place of the checkpoint that the arguments name.
         examples: its examples, in place of the data that the arguments name.
 

@@ -43,7 +43,6 @@ class Rows:
 
     Attributes:
         inputs: keyword arguments of the model's forward.
-        batch: what is scored.
         read: int64 ``[read]``, positions in the rows laid end to end.
         share: how many rows, one after the other, an encoder reads as one, see `layouts.encoding_once`.
     """
@@ -60,11 +59,7 @@ def rows_of(
     """Lay out some items as batches of rows of like lengths.
 
     Args:
-        encoded: the requests.
-        items: int ``[items]``.
-        layout: how.
         dtype: precision of the mask.
-        device: the model's device.
     """
     n = encoded.n_continuations
     units: list[list[Piece]] = []  # of pieces that stay together
@@ -196,7 +191,6 @@ class Scorer(TokenScores):
     Only the states that predict a scored token reach the output embedding.
 
     Attributes:
-        rows: the rows.
         is_last: whether the model returns its output embedding's results unchanged, so that they need not
             exist at the same time.
     """

@@ -25,7 +25,6 @@ class OpenModel:
 
     Args:
         opened: the checkpoint.
-        device: the device.
 
     Attributes:
         opened: the checkpoint.

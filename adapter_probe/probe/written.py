@@ -19,7 +19,7 @@ from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.stacks import in_copy
 from adapter_probe.replay.switches import Switches
 
-from .heap import available_memory
+from .lanes import available_memory
 
 if TYPE_CHECKING:
     from .request import AblationRequest

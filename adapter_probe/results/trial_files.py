@@ -34,10 +34,8 @@ class ParameterCounts:
     """Numbers of parameters of a trial, counted from the tensors.
 
     Attributes:
-        trained: trained parameters.
         trained_without_head: trained parameters without the head and other parts that the base lacks.
         base: parameters of the pretrained model, without head and adapters.
-        base_layers: number of layers of the base.
     """
 
     trained: int
@@ -71,17 +69,12 @@ class TrialRecord:
 
     Attributes:
         trial: hash of everything that determines it.
-        task: the task's name.
-        metric: metric of `scores`.
         method: training method, in the form of its `to_json`.
-        settings: training settings, as plain JSON.
         scores: the validation score after each epoch, as fractions; None where undefined. A run that diverged
             has those of the epochs before.
         diverged: whether the loss became NaN or infinite.
         majority_score: the score of always predicting the most frequent class; None if undefined.
-        counts: numbers of parameters.
         seconds: time of training and evaluation, summed over interruptions.
-        versions: versions of the libraries.
         cost: what it cost; None for the baseline without pretraining.
     """
 
@@ -149,7 +142,6 @@ def claim_study(folder: str | Path, study: str, shared: Mapping[str, Any], tasks
 
     Args:
         folder: folder of the study, which this process has claimed.
-        study: kind of the study, such as ``init-sweep``.
         tasks: everything that determines a task, by the task's name, as plain JSON.
 
     Raises:

@@ -71,7 +71,6 @@ class Given(NamedTuple):
     """A model in memory, and its examples where they are batches.
 
     Attributes:
-        opened: the model.
         examples: the examples, or None for those that the arguments name.
     """
 

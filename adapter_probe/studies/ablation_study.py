@@ -35,7 +35,6 @@ class Ablation(StoredStudy):
     """A finished ablation; what `adapter_probe.ablate` and `adapter_probe.load` return.
 
     Attributes:
-        record: tables, summary and identity of the study as plain data.
         against: the same variants scored on the examples that `ablate` received as `against`, if any;
             `adapter_probe.compare_data` relates the two.
     """
@@ -188,12 +187,7 @@ class Ablation(StoredStudy):
         Spans form a line if all start at one layer (``spans="prefix"``), all end at one layer
         (``spans="suffix"``), or are disjoint (``spans="single"``).
 
-        Args:
-            ax: see `heatmap`.
-            tolerance: tolerated drop, in percentage points, marked by the black line.
-            paper: overlay the values that Houlsby et al. (2019) published for this task.
-            notes: whether to print task, scores and the legend of symbols in a corner.
-            style: see `heatmap`.
+        Arguments as of `heatmap`.
         """
         from adapter_probe.figures.span_curve import plot
 

@@ -46,11 +46,7 @@ class SeveralAblations(DrawnStudy):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(SeveralAblations):
-    """Two ablations on the same examples; what `adapter_probe.compare` returns.
-
-    Attributes:
-        record: tables and scores of the difference as plain data.
-    """
+    """Two ablations on the same examples; what `adapter_probe.compare` returns."""
 
     record: ComparisonRecord
 
@@ -86,11 +82,7 @@ class Comparison(SeveralAblations):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Average(SeveralAblations):
-    """The mean of ablations that differ in the seed; what `adapter_probe.average` returns.
-
-    Attributes:
-        record: tables and scores of the mean as plain data.
-    """
+    """The mean of ablations that differ in the seed; what `adapter_probe.average` returns."""
 
     record: AverageRecord
 
@@ -142,23 +134,17 @@ class Average(SeveralAblations):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DataComparison(SeveralAblations):
-    """The changes of every span on two data sets; what `adapter_probe.compare_data` returns.
-
-    Attributes:
-        record: both changes of every span as plain data.
-    """
+    """The changes of every span on two data sets; what `adapter_probe.compare_data` returns."""
 
     record: DataComparisonRecord
 
     @checked
     def plot(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
-        """Draw every span as a point: its change on the task against its change on the other data.
+        """Draw every span as a point: its change on the task against that on the other data.
 
-        Args:
-            ax: see `Ablation.heatmap`.
-            style: see `Ablation.heatmap`.
+        Arguments as of `Ablation.heatmap`.
         """
-        from adapter_probe.figures.data_comparison import data_comparison
+        from adapter_probe.figures.joint import data_comparison
 
         with axes_for(ax, style) as place:
             return data_comparison(self.record, place)

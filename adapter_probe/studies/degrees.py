@@ -22,11 +22,10 @@ from adapter_probe.settings import Style
 from .study_base import StoredStudy, axes_for
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
     from adapter_probe.ablation_results import AblationResults
-    from adapter_probe.analysis.study_records import StudyRecord
+    from adapter_probe.analysis.study_records import DegreeRecord
     from adapter_probe.probe.arguments import AblationArguments
     from adapter_probe.probe.request import AblationRequest
 
@@ -38,18 +37,13 @@ if TYPE_CHECKING:
 class DegreeStudy(StoredStudy):
     """Base class of these studies, which have a table of scores by value and a summary with a verdict."""
 
-    @property
-    def table(self) -> pd.DataFrame:
-        """One row per value and span."""
-        raise NotImplementedError
+    record: DegreeRecord
 
     @checked
     def plot(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
         """Draw the score against the strength of the adapters, or against the directions that they keep.
 
-        Args:
-            ax: see `adapter_probe.Ablation.heatmap`.
-            style: see `adapter_probe.Ablation.heatmap`.
+        Arguments as of `adapter_probe.Ablation.heatmap`.
         """
         from adapter_probe.figures.strengths import strengths
 
@@ -61,7 +55,7 @@ class DegreeStudy(StoredStudy):
         from adapter_probe.results.schema import plain_rows
 
         said = self.record.summary
-        return {**to_record(said), "verdict": said.verdict, "points": plain_rows(self.table)}
+        return {**to_record(said), "verdict": said.verdict, "points": plain_rows(self.record.table)}
 
 
 @dataclass(frozen=True)
@@ -84,7 +78,7 @@ class Degrees:
     values: Callable[[Any, Given | None], Sequence[float]]
     opening: Callable[[Sequence[float]], float]
     record: Callable[
-        [Path, dict[str, Any], Mapping[float, AblationResults], AblationRequest | None, Any], StudyRecord
+        [Path, dict[str, Any], Mapping[float, AblationResults], AblationRequest | None, Any], DegreeRecord
     ]
 
     def plan(self, call: Called) -> AblationPlan:
@@ -143,7 +137,7 @@ class Degrees:
         results: Mapping[float, AblationResults],
         request: AblationRequest | None,
         previous: Any,
-    ) -> StudyRecord:
+    ) -> DegreeRecord:
         """Write the study into its folder."""
         from adapter_probe.results.atomic import write_csv, write_json
         from adapter_probe.results.fingerprints import to_plain

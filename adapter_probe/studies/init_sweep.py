@@ -37,11 +37,7 @@ INIT_SWEEP = "init-sweep"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InitSweep(Sweep):
-    """A finished initialisation sweep; what `adapter_probe.init_sweep` and `adapter_probe.load` return.
-
-    Attributes:
-        record: tables and identity of the study as plain data.
-    """
+    """A finished initialisation sweep; what `adapter_probe.init_sweep` and `adapter_probe.load` return."""
 
     record: SweepRecord
     _title = "Initialisation sweep"
@@ -64,10 +60,7 @@ class InitSweep(Sweep):
     def plot(self, ax: Axes | None = None, *, paper: bool = False, style: Style | None = None) -> Axes:
         """Draw the score against the standard deviation of the initialisation.
 
-        Args:
-            ax: see `adapter_probe.Ablation.heatmap`.
-            style: see `adapter_probe.Ablation.heatmap`.
-            paper: overlay the values that Houlsby et al. (2019) published.
+        Arguments as of `adapter_probe.Ablation.heatmap`; `paper` overlays the published values.
         """
         from adapter_probe.figures.init_sweep import init_sweep
 

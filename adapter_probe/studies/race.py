@@ -32,16 +32,10 @@ from .study_base import StoredStudy, axes_for
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_FEWEST_HELD_OUT = 0.1  # of the examples: if a race leaves fewer, the span is measured on all of them
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Race(StoredStudy):
-    """Verdicts on spans without all examples for all of them; what `adapter_probe.race` returns.
-
-    Attributes:
-        record: table, summary and identity of the race as plain data.
-    """
+    """Verdicts on spans without all examples for all of them; what `adapter_probe.race` returns."""
 
     record: RaceRecord
 
@@ -76,10 +70,7 @@ class Race(StoredStudy):
     def plot(self, ax: Axes | None = None, *, notes: bool = True, style: Style | None = None) -> Axes:
         """Draw the verdict on every span, and how many examples it took.
 
-        Args:
-            ax: see `adapter_probe.Ablation.heatmap`.
-            notes: whether to print task, answer and certainty in the empty corner.
-            style: see `adapter_probe.Ablation.heatmap`.
+        Arguments as of `adapter_probe.Ablation.heatmap`; the notes are task, answer and certainty.
         """
         from adapter_probe.figures.race import race
 
@@ -113,7 +104,7 @@ def race(call: RunRace) -> Race:
         if found and section_of(found.identity, "race") == _asked(settings, found.summary.metric):
             return found
         refuse_other_settings([(arguments, folder)])
-        from adapter_probe.probe.racing import RaceRun
+        from adapter_probe.probe.resumable import RaceRun
 
         with recorded() as reads:
             request = prepare("race", call, arguments, opened)

@@ -38,7 +38,17 @@ _UNKNOWN = 16  # the rank of adapters whose configuration names none
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RunRanks(OnOneMachine):
-    """The arguments of `adapter_probe.ranks`."""
+    """Score the model with the largest directions of its adapters only: how large a rank is needed?
+
+    What an adapter adds to a map is a matrix; its directions are its singular vectors, the largest first. All
+    adapters, and with --spans those of spans of layers alone, keep so many of them, without retraining. The
+    fewest that cost at most --within points are chosen on one half of the examples and judged on the other.
+
+    Writes ranks.csv, spectra.csv and ranks and spectra as .pdf, .svg and .png into the results folder. Run
+    the same command again to resume an interrupted run, or with more ranks to add them.
+
+    Example: adapter-probe ranks my-lora --data reviews.csv
+    """
 
     ranks: Sequence[int] = setting(
         (), "numbers of directions to keep; by default 1, 2, 4, ... below the rank of the adapters. All of "
@@ -55,11 +65,7 @@ class RunRanks(OnOneMachine):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ranks(DegreeStudy):
-    """Scores against the directions that adapters keep; what `adapter_probe.ranks` returns.
-
-    Attributes:
-        record: tables, summary and identity of the study as plain data.
-    """
+    """Scores against the directions that adapters keep; what `adapter_probe.ranks` returns."""
 
     record: RankRecord
 
@@ -99,12 +105,7 @@ class Ranks(DegreeStudy):
 
     @checked
     def plot_spectra(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
-        """Draw the singular values of every layer's change.
-
-        Args:
-            ax: see `adapter_probe.Ablation.heatmap`.
-            style: see `adapter_probe.Ablation.heatmap`.
-        """
+        """Draw the singular values of every layer's change; arguments as of `plot`."""
         from adapter_probe.figures.strengths import spectra
 
         with axes_for(ax, style) as place:

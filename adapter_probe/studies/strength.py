@@ -32,7 +32,17 @@ STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RunStrength(OnOneMachine):
-    """The arguments of `adapter_probe.strength`."""
+    """Score the model with its adapters scaled: are they too strong, or too weak?
+
+    The change of all adapters, and with --spans that of spans of layers alone, is multiplied by each
+    strength, without retraining. The best strength is chosen on one half of the examples and judged on the
+    other.
+
+    Writes strengths.csv and strength.pdf, .svg and .png into the results folder. Run the same command again
+    to resume an interrupted run, or with more strengths to add them.
+
+    Example: adapter-probe strength my-lora --data reviews.csv
+    """
 
     strengths: Sequence[float] = setting(
         STRENGTHS, "strengths to score: what the change of the adapters is multiplied by. 1, the adapter as "
@@ -55,7 +65,6 @@ class Strengths(DegreeStudy):
     """Scores against the strength of the adapters; what `adapter_probe.strength` returns.
 
     Attributes:
-        record: table, summary and identity of the study as plain data.
         against: the same strengths scored on the examples that `strength` received as `against`, if any.
     """
 

@@ -81,7 +81,11 @@ def axes_for(ax: Axes | None, style: Style | None) -> Iterator[Axes]:
 
 
 class DrawnStudy:
-    """Base class of all studies: saves figures to disk, and shows a figure with text in a notebook."""
+    """Base class of all studies: saves figures to disk, and shows a figure with text in a notebook.
+
+    Attributes:
+        record: tables, main results and identity of the study as plain data.
+    """
 
     record: Any
 

@@ -27,8 +27,6 @@ class SuiteTask(TaskOptions):
     """One task, a table ``[[tasks]]``.
 
     Attributes:
-        task: name of a known task, or a folder with train and validation files.
-        data: folder with the files of a named task.
         name: name in tables and figures, and in the rest of the file; by default the task's name.
         epochs: numbers of epochs to try on this task; they override those of the sweeps. Checkpoints to
             ablate take the number of `AblationPart.epochs`, if it is given.
@@ -87,7 +85,6 @@ class AblationPart(Sampled, AblationSettings, StepSettings):
     Attributes:
         tasks: names of tasks of the suite; empty for all tasks.
         method: adapters, of which `size` and `init_std` are, or a method of PEFT, such as ``lora:r=8``.
-        seeds: number of checkpoints per task.
         learning_rate: by default the one that the trade-off chose for this method and size, or 3e-4.
         epochs: by default the number that the trade-off chose for this method and size, or else the largest
             of the task, or 3.
@@ -112,12 +109,7 @@ class AblationPart(Sampled, AblationSettings, StepSettings):
 
 @dataclass(frozen=True)
 class SuiteFile:
-    """The contents of a suite's file.
-
-    Attributes:
-        base: pretrained base model: a folder or a Hugging Face Hub id.
-        tasks: one or more tasks.
-    """
+    """The contents of a suite's file."""
 
     base: str
     tasks: tuple[SuiteTask, ...]

@@ -38,11 +38,7 @@ TRADEOFF = "tradeoff"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tradeoff(Sweep):
-    """A finished trade-off; what `adapter_probe.tradeoff` and `adapter_probe.load` return.
-
-    Attributes:
-        record: tables and identity of the study as plain data.
-    """
+    """A finished trade-off; what `adapter_probe.tradeoff` and `adapter_probe.load` return."""
 
     record: TradeoffRecord
     _title = "Trade-off"

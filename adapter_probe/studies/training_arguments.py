@@ -128,7 +128,13 @@ class _Trials(Shown, Resources, TaskOptions):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunInitSweep(_Trials, InitSweepSettings):
-    """The arguments of `adapter_probe.init_sweep`."""
+    """Retrain adapters or a LoRA over a range of initialisation stds (Houlsby et al. 2019, Figure 6).
+
+    Every trial is kept: the same command resumes an interrupted sweep, and a wider range only adds the
+    missing trials.
+
+    Example: adapter-probe init-sweep --base bert-base-uncased --task cola --data cola/ --out sweep
+    """
 
     base: str | Path = field(metadata=_BASE)
     task: str | Path = field(metadata=required(_TASK, panel="Data", metavar="TASK", shell=str))
@@ -140,7 +146,14 @@ class RunInitSweep(_Trials, InitSweepSettings):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunTradeoff(_Trials, TradeoffSettings):
-    """The arguments of `adapter_probe.tradeoff`."""
+    """Compare the scores of adapters of many sizes, top-k fine-tuning, LayerNorm-only and full tuning.
+
+    The learning rate and number of epochs of each method are chosen on validation data (Houlsby et al. 2019,
+    Figures 1, 3, 4 and 5). Every trial is kept: the same command resumes an interrupted study, and a wider
+    grid only adds the missing trials.
+
+    Example: adapter-probe tradeoff --base bert-base-uncased --task cola --data cola/ --out tradeoff
+    """
 
     base: str | Path = field(metadata=_BASE)
     task: str | Path | Sequence[str | Path] = field(

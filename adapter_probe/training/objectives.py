@@ -45,7 +45,10 @@ class Objective(ABC):
     Attributes:
         train, validation: the items to train on and to validate on.
         sign: -1 for a score of which less is better, else 1.
+        begins_with_pass: whether `begin` reads the training items once.
     """
+
+    begins_with_pass = False
 
     def __init__(self, task: TaskSpec, train: Examples, validation: Examples):
         assert isinstance(train.encoded, Encoded), "what is trained on are texts"
@@ -271,15 +274,17 @@ class PreferenceObjective(LanguageObjective):
         super().__init__(task, train, validation)
         assert isinstance(train.rows, Requests)
         given = [row.reference for row in train.rows.rows]
-        self._given, self._beta = all(given), beta
-        self._reference = np.array(given).ravel() if self._given else np.zeros(len(self.train))  # [items]
+        self.begins_with_pass, self._beta = not all(given), beta
+        self._reference = (
+            np.zeros(len(self.train)) if self.begins_with_pass else np.array(given).ravel()
+        )  # [items]
 
     def begin(self, model: TrainingModel) -> None:
         """See `Objective.begin`."""
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
-        if self._given:
+        if not self.begins_with_pass:
             return
         self._reference = np.zeros(len(self.train))
         with model.as_base():

@@ -50,7 +50,6 @@ class ReportedAblation:
     """One ablation together with data from outside its results folder.
 
     Attributes:
-        record: tables of the ablation.
         results: predictions, or None if the folder has none.
         checkpoint: description of the checkpoint as plain JSON; empty if the checkpoint was not found.
         texts: texts of the examples, in the order of the predictions; None to leave them out.

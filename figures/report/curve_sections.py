@@ -15,9 +15,8 @@ from adapter_probe import wording
 from adapter_probe.analysis.race_tables import race_rows
 from adapter_probe.analysis.study_records import (
     AblationRecord,
+    DegreeRecord,
     RaceRecord,
-    RankRecord,
-    StrengthRecord,
     StudyRecord,
     SweepRecord,
     TradeoffRecord,
@@ -35,7 +34,7 @@ from adapter_probe.spans import ALL_MODULES
 from .maps import inline, places
 from .markup import NONE, Html, choice, settings, short_name, table, tag
 
-Curves = SweepRecord | TradeoffRecord | StrengthRecord | RankRecord | RaceRecord | AblationRecord
+Curves = SweepRecord | TradeoffRecord | DegreeRecord | RaceRecord | AblationRecord
 """A study whose figure the page shows: of curves, a race, or a map of layers and modules."""
 WIDE = FigureOptions(Venue("page", 8.5, 8.5, 9.0, 8.5, tallest=40.0, sans=True), formats=("svg",))
 _PHONE = FigureOptions(Venue("phone", 3.9, 3.9, 9.0, 8.5, tallest=80.0, sans=True), formats=("svg",))
@@ -74,8 +73,7 @@ def curves_title(record: Curves) -> str:
         task, metric = wording.task_label(record.summary.task), wording.metric_name(record.summary.metric)
         if isinstance(record, RaceRecord):
             return f"{task}: race of spans by {metric}"
-        by = "kept directions" if isinstance(record, RankRecord) else "strength"
-        return f"{task}: {metric} by {by} of the {record.parts}"
+        return f"{task}: {metric} by {record.by} of the {record.parts}"
     tasks = _points_of(record)["task"].drop_duplicates()
     what = "initialisation scale" if isinstance(record, SweepRecord) else "trained parameters"
     names = ", ".join(map(wording.task_label, tasks)) if len(tasks) <= _MOST_NAMED else f"{len(tasks)} tasks"
@@ -94,24 +92,30 @@ def curves_section(record: Curves, number: int, heading: str) -> Html:
         tables, noted = _sweep_tables(record, trials), dict(noted) if isinstance(noted, Mapping) else {}
         noted = {name: value for name, value in noted.items() if name not in ("tasks", "checksum")}
     else:
-        said, figures = record.summary, drawn(record, f"s{number}")
-        metric, examples = (
-            wording.metric_name(said.metric),
-            wording.examples_text(said.n_examples, said.metric),
-        )
+        said, figures, noted = record.summary, drawn(record, f"s{number}"), record.identity
+        metric, drop = wording.metric_name(said.metric), wording.drop_name(said.metric)
+        examples = wording.examples_text(said.n_examples, said.metric)
+        ends = {"ci_high_points": "from", "ci_low_points": "to (95%)"}
         if isinstance(record, RaceRecord):
             about += f": {said.data or said.split}"
             more = [tag("p", None, f"{wording.sentence(name)}: {text}.") for name, text in race_rows(said)]
-            tables, noted = _verdicts(record), record.identity
+            heads = {
+                "where": "adapters", "decision": "verdict", "n_examples": "examples",
+                "delta_points": f"{drop} on these", "bound_high_points": f"{drop} on all from",
+                "bound_low_points": "to",
+            }  # fmt: skip
+            tables = _spans_table(record.spans, said.metric, "verdicts", heads)
         elif isinstance(record, AblationRecord):
             about, warning = f"{about}: {metric} on {said.evaluated}, {examples}", said.warning
-            tables = _cells(record)
+            heads = {"module": "module", "where": "layers", "score": "score", "delta_points": drop, **ends}
+            tables = _spans_table(record.spans, said.metric, "cells", heads | {"p_holm": "Holm p"})
             noted = {"identity": record.identity, "created_with": record.created_with}
         else:
-            ranked = isinstance(record, RankRecord)
             about += f": {metric} on {said.data}, {examples}"
-            asked = "How many directions are needed?" if ranked else "Too strong or too weak?"
-            more, tables = tag("p", None, f"{asked} {wording.sentence(said.verdict)}."), _degrees(record)
+            more = tag("p", None, f"{record.asked} {wording.sentence(said.verdict)}.")
+            heads = {"where": record.parts, record.degree: record.degree, "score": "score"}
+            heads |= {"delta_points": f"{drop} against {record.against}", **ends}
+            tables = _spans_table(record.table, said.metric, "scores", heads)
             noted = record.identity.get("identity")
     head = tag(
         "header", None, tag("h2", {"id": place}, heading), tag("p", {"class": "note"}, about),
@@ -301,47 +305,19 @@ def cell_text(name: str, value: object, metric: str | None) -> str:
     return f"{number:,.0f}" if number.is_integer() or name in _WHOLE else f"{100 * number:.1f}"
 
 
-def _amounts(row: Mapping[str, float], metric: str | None, *names: str) -> list[str]:
-    """Columns of changes of a row, as drops with their unit."""
-    drops = [-row.get(name, float("nan")) for name in names]
-    return [NONE if drop != drop else wording.amount_text(drop, metric) for drop in drops]
-
-
-def _degrees(record: StrengthRecord | RankRecord) -> Html:
-    frame = record.ranks if isinstance(record, RankRecord) else record.strengths
-    name, intact = (
-        ("rank", "all directions") if isinstance(record, RankRecord) else ("strength", "strength 1")
-    )
-    metric, rows = record.summary.metric, []
-    for row in frame.to_dict("records"):
-        where = "all" if row["whole"] else wording.layers_text(row["first"], row["last"])
-        stack = f" of the {row['stack']}" if row.get("stack") and not row["whole"] else ""
-        degree = str(row["rank"]) if name == "rank" else wording.strength_text(row["strength"])
-        amounts = _amounts(row, metric, "delta_points", "ci_high_points", "ci_low_points")
-        rows.append([f"{where}{stack}", degree, wording.score_text(row["score"], metric), *amounts])
-    heads = [record.parts, name, "score", f"{wording.drop_name(metric)} against {intact}", "from", "to (95%)"]
-    return table(f"{len(rows)} scores as a table", heads, rows)
-
-
-def _verdicts(record: RaceRecord) -> Html:
-    metric, rows = record.summary.metric, []
-    for row in record.spans.to_dict("records"):
-        amounts = _amounts(row, metric, "delta_points", "bound_high_points", "bound_low_points")
-        verdict = [wording.layers_text(row["first"], row["last"]), row["decision"], f"{row['n_examples']:,}"]
-        rows.append([*verdict, *amounts])
-    drop = wording.drop_name(metric)
-    heads = ["adapters", "verdict", "examples", f"{drop} on these", f"{drop} on all from", "to"]
-    return table(f"{len(rows)} verdicts as a table", heads, rows)
-
-
-def _cells(record: AblationRecord) -> Html:
-    metric, rows = record.summary.metric, []
-    for row in record.spans.to_dict("records"):
-        module = "all modules" if row["module"] == ALL_MODULES else row["module"]
-        amounts = _amounts(row, metric, "delta_points", "ci_high_points", "ci_low_points")
-        holm = f"{row['p_holm']:.3f}" if row.get("p_holm", float("nan")) >= 0 else NONE
-        of = [f"{module} of the {row['stack']}" if "stack" in row else module]
-        of += [wording.span_text(row["first"], row["last"]), wording.score_text(row["score"], metric)]
-        rows.append([*of, *amounts, holm])
-    heads = ["module", "layers", "score", wording.drop_name(metric), "from", "to (95%)", "Holm p"]
-    return table(f"{len(rows)} cells as a table", heads, rows)
+def _spans_table(frame: pd.DataFrame, metric: str, rows: str, heads: Mapping[str, str]) -> Html:
+    """A table of spans: where, what was tried or decided, and changes as drops with their unit."""
+    layers = [wording.layers_text(*ends) for ends in zip(frame["first"], frame["last"])]
+    if "stack" in frame:
+        layers = [f"{own} of the {stack}" for own, stack in zip(layers, frame["stack"])]
+    shown: dict[str, object] = {"metric": metric, "where": layers}
+    if "whole" in frame:
+        shown["where"] = np.where(frame["whole"], "all", layers)
+    if "module" in frame:
+        shown["module"] = frame["module"].replace(ALL_MODULES, "all modules")
+    for name in frame:
+        if name.endswith("_points"):
+            shown[name] = [NONE if v != v else wording.amount_text(-v, metric) for v in frame[name]]
+        elif name == "strength":
+            shown[name] = frame[name].map(wording.strength_text)
+    return text_table(f"{len(frame)} {rows} as a table", frame.assign(**shown), heads)

@@ -32,9 +32,7 @@ class ExampleTexts:
         texts_b: the second one, or the context of a question; None for single texts.
         truths: the correct answers of every question, as text; None if the examples have labels.
         choices: the choices of every example; None if the examples have labels or answers.
-        words: the words of every sentence; None if they have no tags.
         written: what every variant writes to every example ``[variants][examples]``; None if nothing is.
-        metadata: further columns of the data, by name, as text.
     """
 
     texts: tuple[str, ...]

@@ -43,7 +43,6 @@ def write_report(
     """Write the page and return its path; equal results give equal bytes.
 
     Args:
-        path: path of the HTML file; its folder is created if missing.
         studies: ablations, their means and differences, in the order of the page.
         sweeps: sweeps, studies of strengths and ranks, and races, below them, in the order of the page.
     """

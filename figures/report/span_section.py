@@ -32,8 +32,6 @@ class Reading:
 
     Attributes:
         name: of the view: ``drop``, ``interaction``, ``difference`` or ``spread``.
-        words: of the study.
-        values: ``[spans]``.
         lead: word before the value.
         low, high: ends of the 95% intervals ``[spans]``; None without any.
         notes: what else the value means ``[spans]``, or nothing.
@@ -141,15 +139,11 @@ class MapStudy:
     """A study of spans, ready for the page.
 
     Attributes:
-        title: heading, and name in the contents.
-        about: a line below it.
-        words: of the study.
         spans: its table, in the order of the readings.
         views: its drawings, the first one shown first.
         facts: by heading, a fact of each span.
         tiles: main numbers: name, value, remark.
         legend: what the marks in the maps mean: class of the key, words.
-        record: settings and versions.
         layers: layers of the model; 0 for the last one in the table.
         topic: what it is about, in the page's title; by default its own.
         warning: why the spans mean nothing; None where they mean something.

@@ -14,7 +14,7 @@ from training_models import load_plain
 import adapter_probe as ap
 from adapter_probe.checkpoints.base import has_untrained_pooler
 from adapter_probe.checkpoints.files import DELTA
-from adapter_probe.cli.train import _text
+from adapter_probe.cli.studies import _training_text
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import AdapterProbeWarning
 from adapter_probe.jobs.trials import identify_trials
@@ -38,7 +38,7 @@ def test_the_majority_class_stands_beside_the_score(score, majority, no_better):
     metric = "pearson" if majority is None else "accuracy"
     outcome = {"task": "a", "metric": metric, "score": score, "majority_score": majority,
                "validation_scores": [score], "checkpoint": "c"}  # fmt: skip
-    line = next(line for line in _text(outcome).splitlines() if line.startswith("majority class"))
+    line = next(line for line in _training_text(outcome).splitlines() if line.startswith("majority class"))
     assert ("undefined" if majority is None else "50.0%") in line
     assert ("no higher" in line) == no_better
 
@@ -47,7 +47,7 @@ def test_the_majority_class_stands_beside_the_score(score, majority, no_better):
 def test_what_has_no_classes_has_no_majority_class(metric):
     outcome = {"task": "a", "metric": metric, "score": 0.9, "majority_score": None,
                "validation_scores": [0.9], "checkpoint": "c"}  # fmt: skip
-    assert "majority class" not in _text(outcome)
+    assert "majority class" not in _training_text(outcome)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapter_probe.probe import heap
+from adapter_probe.probe import lanes
 
 only_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked")
 
@@ -50,9 +50,9 @@ print(max(most) - before)
 
 def test_another_c_library_keeps_its_memory(monkeypatch: pytest.MonkeyPatch):
     """Neither `mallopt` nor `malloc_trim` is everywhere; without them there is only more memory in use."""
-    monkeypatch.setattr(heap.ctypes, "CDLL", lambda name: object())
-    heap.return_free_memory(1 << 20)
-    heap.share_one_heap(1)
+    monkeypatch.setattr(lanes.ctypes, "CDLL", lambda name: object())
+    lanes.return_free_memory(1 << 20)
+    lanes.share_one_heap(1)
 
 
 @only_glibc
@@ -64,7 +64,7 @@ def test_free_memory_goes_back():
     last = pieces.pop()  # above the gap, so that the heap cannot just end earlier
     full = in_use()
     del pieces
-    heap.return_free_memory(1 << 20)
+    lanes.return_free_memory(1 << 20)
     assert in_use() < full - 100
     assert last.all()
 

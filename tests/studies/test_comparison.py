@@ -18,7 +18,6 @@ from adapter_probe.analysis.comparing import average_ablations, compare_ablation
 from adapter_probe.analysis.summary_text import average_rows, comparison_rows
 from adapter_probe.cli.main import app
 from adapter_probe.errors import ResultsError
-from adapter_probe.figures import data_comparison as data_figure
 from adapter_probe.figures import joint as joint_figure
 from adapter_probe.figures.levels import drop_scale
 from adapter_probe.figures.report.ablation_section import average_study
@@ -83,8 +82,7 @@ def test_no_sentence_recommends_by_a_study_that_is_not_informative(study, other)
         assert dict(made(study, study if made is ap.compare_data else other).rows()).get("note") is None
         joint = made(warned, study if made is ap.compare_data else other)
         assert reason in dict(joint.rows())["note"]
-        drawings = joint_figure.drawings if made is not ap.compare_data else data_figure.drawings
-        (drawing,) = drawings([joint.record], FigureOptions(PAPER))
+        (drawing,) = joint_figure.drawings([joint.record], FigureOptions(PAPER))
         assert reason in drawing.caption
     mean = average_study(ap.average([warned, other]).record, drop_scale(np.zeros(1)), 1.0, (), "m")
     assert reason in mean.warning

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import adapter_probe as ap
 from adapter_probe.cli.main import app
-from adapter_probe.figures.data_comparison import data_comparison as draw
+from adapter_probe.figures.joint import data_comparison as draw
 
 
 @pytest.fixture(scope="module")
