@@ -20,8 +20,8 @@ from refusals import names
 from safetensors.torch import load_file, save_file
 
 from adapter_probe.checkpoints import adapter_bert
-from adapter_probe.checkpoints.contents import role_of
 from adapter_probe.checkpoints.converting import to_native
+from adapter_probe.checkpoints.opened_peft import role_of
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.given import given_task
 from adapter_probe.errors import CheckpointError
