@@ -106,6 +106,9 @@ def ablation_study(
         wording.examples_text(said.n_examples, said.metric),
         wording.metric_name(said.metric),
     ]
+    described = ablation.checkpoint or {}
+    run = {"identity": record.identity, "created_with": record.created_with}
+    own = {name: described[name] for name in _DESCRIBED if name in described}
     cards = [matrices and confusion_card(matrices), examples and examples_card(examples)]
     return MapStudy(
         study_label(record),
@@ -116,7 +119,7 @@ def ablation_study(
         _facts(ablation, words, beyond),
         _tiles(record, words),
         _legend(frame, words),
-        _settings(ablation),
+        {"checkpoint": own, "run": run} if own else run,
         layers=said.n_layers or 0,
         topic=study_label(whole),
         warning=said.warning,
@@ -309,21 +312,8 @@ def _layers(record: AblationRecord, prefix: str, words: Words) -> Html | None:
     heading, figure = f"Each {one} {alone}", None
     if record.shares is not None:
         heading = f"Which layers carry the {words.drop}"
-        figure = _shares(record, f"{prefix}l", heading)
+        size, options = ("large", WIDE) if len(record.spans["last"].unique()) > MANY else ("middle", NARROW)
+        svg = inline(one_panel(partial(draw_shares, [record]), options, 0.5, 0.5), f"{prefix}l", heading)
+        figure = tag("div", {"class": "scroll figure"}, tag("div", {"class": "view", "data-wide": size}, svg))
     found = text_table(title, shown, heads)
     return tag("section", {"class": "card"}, tag("h3", None, heading), figure, found)
-
-
-def _shares(record: AblationRecord, name: str, title: str) -> Html:
-    """Each layer's share of the drop, next to its drop alone."""
-    size, options = ("large", WIDE) if len(record.spans["last"].unique()) > MANY else ("middle", NARROW)
-    svg = inline(one_panel(partial(draw_shares, [record]), options, 0.5, 0.5), name, title)
-    return tag("div", {"class": "scroll figure"}, tag("div", {"class": "view", "data-wide": size}, svg))
-
-
-def _settings(ablation: ReportedAblation) -> dict[str, object]:
-    """Settings behind the numbers: the checkpoint's description, the run's identity, library versions."""
-    record, described = ablation.record, ablation.checkpoint or {}
-    run = {"identity": record.identity, "created_with": record.created_with}
-    own = {name: described[name] for name in _DESCRIBED if name in described}
-    return {"checkpoint": own, "run": run} if own else run
