@@ -6,7 +6,7 @@ axes, and still does after these are resized.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -15,6 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.collections import EllipseCollection, LineCollection, PolyCollection
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, Locator
 
 from adapter_probe.analysis.removable import Segment
@@ -85,8 +86,8 @@ def draw_cells(
     texts: Sequence[str],
     studied: str = "switched off",
     small: np.ndarray | None = None,
-) -> None:
-    """Draw the cells in the colours of their levels, with their numbers where they fit.
+) -> list[Text]:
+    """Draw the cells in the colours of their levels, with their numbers where they fit; the numbers.
 
     A dash marks cells that are coloured as gains and have no number: in greyscale blue looks like red.
 
@@ -133,6 +134,7 @@ def draw_cells(
         dashes.set_linewidth(min(0.6 * unit, 0.1 * cell))
 
     before_drawing(ax, fit)
+    return numbers
 
 
 def _draw_squares(cells: Cells, values: np.ndarray, ax: Axes, scale: Scale, texts: Sequence[str]) -> None:
@@ -271,12 +273,15 @@ def draw_triangles(ax: Axes, positions: np.ndarray, inks: Sequence[str]) -> None
     ax.add_collection(PolyCollection(triangles, facecolors=inks, linewidths=0, label="triangles", zorder=1.5))
 
 
-def write_notes(ax: Axes, lines: Sequence[str], cells: Cells) -> None:
+def write_notes(ax: Axes, lines: Sequence[str], cells: Cells, of: Mapping[str, Sequence[Text]] = {}) -> None:
     """Write the lines in the lower left corner, at the largest font size that does not touch the cells.
 
     If even the smallest font does not fit, what is in brackets at the end of lines is left out, words are
     shortened, long lines go to the foot and are broken, and then lines that touch cells are left out, the
     first one last. A ring in the lines becomes a dot where the cells are so small that they have dots.
+
+    Args:
+        of: for lines that are about texts in the axes, these texts; they are left out if none is visible.
     """
     at = {"xycoords": "axes fraction", "textcoords": "offset points", "in_layout": False}
     notes = [ax.annotate(line, (0, 0), xytext=(0, 0), **at) for line in (*lines, *[""] * _MOST_BREAKS)]
@@ -298,7 +303,8 @@ def write_notes(ax: Axes, lines: Sequence[str], cells: Cells) -> None:
     def fit(ax: Axes) -> None:
         sizes = np.arange(max(style.tick_size(), style.SMALLEST_SIZE), style.SMALLEST_SIZE - 0.1, -0.5)
         cell = cell_size(ax)
-        said = [line if cell > SMALL_CELL else line.replace("○", "•") for line in lines]
+        true = [line for line in lines if any(text.get_visible() for text in of.get(line, [ax]))]
+        said = [line if cell > SMALL_CELL else line.replace("○", "•") for line in true]
         short = [line.split(" (")[0] for line in said]
         brief = [reduce(lambda line, pair: line.replace(*pair), _BRIEFLY, line) for line in short]
         broken = [*brief[:1], *sorted(brief[1:], key=len)]  # there is more room at the foot

@@ -44,6 +44,7 @@ from .venues import FigureOptions
 
 _GAP = 2.4  # units: between the single cells and those of several together
 _WIDEST_CELL = 24.0  # points
+_SHARE_OF_CELLS = 0.7  # of a figure's width, beside the modules' names
 _FEWEST_WORDS = 18  # of a tick's size: the width that the notes above a map need
 _LAYOUT = "The last row has all modules of a layer, the last column a module in all layers."
 
@@ -101,7 +102,9 @@ def _draw(grid: Grid, ax: Axes, scale: Scale, notes: bool, numbers: bool = True)
     rows, columns = len(cells.firsts), len(cells.lasts)
     ax.set_yticks(np.arange(rows) + 0.5, [style.escape_mathtext(name) for name in cells.firsts])
     if grouped := any("–" in name for name in cells.lasts):
-        ax.set_xticks(np.arange(columns) + 0.5, cells.lasts, rotation=90)
+        widest = max(style.text_width(name, style.tick_size()) for name in cells.lasts)
+        crowded = 1.15 * columns * widest > _SHARE_OF_CELLS * 72 * ax.figure.get_figwidth()
+        ax.set_xticks(np.arange(columns) + 0.5, cells.lasts, rotation=90 if crowded else 0)
     else:
         number_layers(ax.xaxis, cells.lasts)
     ax.set_xlabel(f"layer{'s' if grouped else ''} {grid.words.done}")

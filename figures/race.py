@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from . import style
 from .curves import tidy_axes
 from .drawing import Drawing, caption_of, identity_of, of_kind, undefined_text
 from .grid import Cells, draw_cells, write_notes
-from .layout import one_panel
+from .layout import before_drawing, one_panel, size_in_points
 from .legends import LegendEntry, with_legend
 from .levels import verdict_scale
 from .span_curve import layers_axis
@@ -33,6 +34,7 @@ _LOOKS = {
     ASSUMED: (3.0, "#c68aa6"), NEEDLESS: (4.0, "#ececea"), UNDEFINED: (np.nan, "#8c8c8c"),
 }  # fmt: skip
 _MOST_IN_HALF = 14  # columns of a grid whose cells have room for their numbers in half of a page's width
+_NUMBERS = "numbers: examples read"
 _MARKS = {1.0: "o", 2.0: "s", 3.0: "d", 4.0: "d"}
 
 
@@ -72,9 +74,10 @@ def _draw_grid(record: RaceRecord, ax: Axes, notes: bool = True) -> list[LegendE
     colours = {value: colour for value, colour in _LOOKS.values() if value == value}
     scale = verdict_scale(list(colours.values()))
     done = record.summary.done + (f" ({record.summary.stack})" if record.summary.stack else "")
-    draw_cells(cells, np.array([value for value, _ in looks]), ax, scale=scale, texts=texts, studied=done)
+    verdicts = np.array([value for value, _ in looks])
+    numbers = draw_cells(cells, verdicts, ax, scale=scale, texts=texts, studied=done)
     if notes:
-        write_notes(ax, _notes(record), cells)
+        write_notes(ax, _notes(record), cells, of={_NUMBERS: numbers})
     words = _words(record)
     return [
         (Patch(facecolor=colour, edgecolor=style.FAINT, linewidth=0.4), words[name])
@@ -105,16 +108,27 @@ def _draw_line(record: RaceRecord, ax: Axes) -> list[LegendEntry]:
         ax.vlines(x[own], low, high, color=colour, linewidth=1.2 * unit, zorder=2)
         ax.plot(x[own], drops[own], zorder=3, **props)
         entries.append((Line2D([], [], **props), words[name]))
-    for place, n in zip(x, frame["n_examples"].tolist()):
+    numbers = [
         ax.annotate(
             f"{n:,}", (place, 1.01), xycoords=("data", "axes fraction"), rotation=90, ha="center",
             va="bottom", size=style.SMALLEST_SIZE,
-        )  # fmt: skip
+        )
+        for place, n in zip(x, frame["n_examples"].tolist())
+    ]  # fmt: skip
+
+    def thin_out(ax: Axes) -> None:
+        """Every number, or every second, third, ... where they would touch."""
+        each = size_in_points(ax)[0] / np.ptp(ax.get_xlim())
+        step = math.ceil(1.2 * style.SMALLEST_SIZE / each)
+        for place, number in enumerate(numbers):
+            number.set_visible(place % step == 0)
+
+    before_drawing(ax, thin_out)
     layers_axis(ax, frame, said.done)
     ax.set_ylabel(f"{wording.drop_name(said.metric)} ({wording.unit_name(said.metric)})")
     if not limit:
         entries.append((Line2D([], [], **dashes), f"tolerance, {said.tolerance}"))
-    return [*entries, (Line2D([], [], linestyle=""), "numbers: examples read")]
+    return [*entries, (Line2D([], [], linestyle=""), _NUMBERS)]
 
 
 def _words(record: RaceRecord) -> dict[str, str]:
@@ -134,7 +148,7 @@ def _notes(record: RaceRecord) -> list[str]:
     return [
         f"{style.escape_mathtext(wording.task_label(said.task))}, n = {said.n_examples:,}",
         *answer,
-        "numbers: examples read",
+        _NUMBERS,
         f"risk of any error {wording.share_text(100 * said.risk)}%",
         f"{wording.percent_text(100 * said.evaluations_share)} of the map computed",
         *(["verdicts not informative"] if said.warning else []),
@@ -146,9 +160,9 @@ def _caption(record: RaceRecord) -> str:
     line = span_order(frame) is not None
     drop, on = wording.drop_name(said.metric), wording.printable(said.data or said.split)
     of_all = f"the {drop} on all {said.n_examples:,} examples"
-    what = f"the verdict on {of_all}, and the number of examples that it took"
+    what = f"the verdict on {of_all} and, where there is room, the number of examples that it took"
     if line:
-        what = f"the {drop} on the examples read, whose number is above, and bounds of {of_all}"
+        what = f"the {drop} on the examples read, with bounds of {of_all}; above, how many were read"
     asked = {"longest": f"The longest span within {said.tolerance}: {said.answer}."}
     least = f"{wording.sentence(said.answer)} cost least, up to {said.tolerance}." if said.least else ""
     assumed = ", if no span costs less than its parts" if said.assume_monotone else ""

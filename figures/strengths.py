@@ -149,12 +149,16 @@ def _name(span: tuple) -> str:
 
 
 def _farthest(spans: Sequence[tuple[str, pd.DataFrame]], factor: float) -> list[PointLabel]:
-    """The names of the spans that change the score most, each where it does so."""
+    """The names of the spans that change the score most, each where it does so, if none is beyond it."""
+    scores = pd.concat([own.set_index("strength")["score"].rename(name) for name, own in spans], axis=1)
     found = []
     for name, own in spans:
         if (away := own["delta_points"].abs()).notna().any():
             row = own.loc[away.idxmax()]
-            found.append((away.max(), PointLabel(name, row["strength"], factor * row["score"], style.INK)))
+            others = scores.drop(columns=name).loc[row["strength"]].dropna()
+            if (row["score"] < others).all() or (row["score"] > others).all():
+                at = row["strength"], factor * row["score"]
+                found.append((away.max(), PointLabel(name, *at, style.INK)))
     return [label for _, label in sorted(found, key=lambda one: -one[0])[:_MOST_LABELLED]]
 
 
@@ -212,7 +216,7 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
     n_spans = len(frame[~frame["whole"]].drop_duplicates(span_columns(frame)))
     spans = f"; thin lines: those of {wording.count_text(n_spans, 'span')} of layers alone" if n_spans else ""
     if n_spans > len(_DASHES):
-        spans += f", of which the {_MOST_LABELLED} that change the score most are named where there is room"
+        spans += f", of which at most {_MOST_LABELLED} that change the score most are named"
     return caption_of(
         [
             f"{wording.task_label(said.task)}: {wording.metric_name(said.metric)} on {said.data} "

@@ -15,8 +15,7 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import Tensor, nn
 
 from adapter_probe.errors import CheckpointError, one_line
-from adapter_probe.models.adapters.bottleneck import Bottleneck
-from adapter_probe.models.adapters.configured import ConfiguredBottleneck
+from adapter_probe.models.adapters.bottleneck import Bottleneck, ConfiguredBottleneck
 from adapter_probe.replay.directions import of_product, rank_of
 from adapter_probe.replay.sharing import sharing
 from adapter_probe.replay.stacks import find_layers, layer_strengths

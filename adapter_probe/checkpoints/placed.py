@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from adapter_probe.errors import CheckpointError, ModelError, one_line
-from adapter_probe.models.adapters.bottleneck import Bottleneck
-from adapter_probe.models.adapters.configured import ConfiguredBottleneck, FirstToken, StackedHead
+from adapter_probe.models.adapters.bottleneck import Bottleneck, ConfiguredBottleneck, FirstToken, StackedHead
 from adapter_probe.models.adapters.imported import SITE_KINDS, HeadSpec, ImportedMethod, InnerSpec
 from adapter_probe.models.methods import Adapters, Method
 from adapter_probe.replay.switches import Application, Switchable

@@ -16,8 +16,7 @@ from adapter_probe.data.batches import EncodedBatches, EncodedWritten
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
-from adapter_probe.models.functional import FasterFunctions
-from adapter_probe.models.packed import PackedMap, activated_in_place, can_pack_weight
+from adapter_probe.models.functional import FasterFunctions, PackedMap, activated_in_place, can_pack_weight
 from adapter_probe.replay.recording import device_of
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy

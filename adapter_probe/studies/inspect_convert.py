@@ -13,7 +13,7 @@ from adapter_probe.ablation_settings import check_strength, read_strengths, stre
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.errors import AdapterProbeError, CheckpointError
-from adapter_probe.models.peft_method import PeftMethod
+from adapter_probe.models.methods import PeftMethod
 from adapter_probe.settings import Encoded, Labelled, OnBase, OneOfSeveral, required, setting
 
 from .checkpoint_arguments import CHECKPOINT

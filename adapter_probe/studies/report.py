@@ -82,7 +82,9 @@ def report(call: Report) -> ReportPage:
     _refuse_strangers(given, ablations)
     if call.compare and len(ablations) != 2:
         raise ResultsError(f"--compare needs two ablations, got {len(ablations)}")
-    if (call.average or call.compare) and any(study.record.by_module for study in ablations):
+    joined = [study for study in studies if isinstance(study, (Average, Comparison))]
+    joined += ablations if call.average or call.compare else []
+    if any(study.record.by_module for study in joined):
         raise ResultsError(
             "a report neither averages nor compares maps of layers and modules; use adapter-probe compare "
             "or figures --average"

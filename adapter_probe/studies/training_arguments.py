@@ -14,8 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from adapter_probe.errors import AdapterProbeError, ModelError
 from adapter_probe.jobs.resources import Resources
-from adapter_probe.models.methods import AdapterVariant
-from adapter_probe.models.peft_method import PeftConfig
+from adapter_probe.models.methods import AdapterVariant, PeftConfig
 from adapter_probe.settings import Encoded, OnDevice, required, setting
 from adapter_probe.training.settings import SweepSettings, TrainingSettings
 

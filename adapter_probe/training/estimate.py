@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from adapter_probe.data.packing import pack
-from adapter_probe.models.packed import packed_frozen_maps
+from adapter_probe.models.functional import packed_frozen_maps
 
 from .features import FrozenFeatures
 from .loop import precision_of
@@ -23,7 +23,7 @@ _EVALUATED = 64  # examples
 
 
 def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.device) -> float:
-    """Estimated seconds of a whole training, including evaluations and the pass through frozen layers."""
+    """Estimated seconds of a whole training, including evaluations and the passes before the first step."""
     model = build_model(request, replace(inputs.base, model=deepcopy(inputs.base.model)), device)
     objective, settings = inputs.objective, request.settings
     lengths = objective.train.lengths
@@ -43,8 +43,8 @@ def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.d
         per_token = (time.perf_counter() - start) / (_STEPS - 1) / float(lengths[middle].sum())
         forward = _seconds_forward(model, objective, device)
     training = settings.epochs * float(lengths.sum()) * per_token
-    frozen = float(lengths.sum()) * forward if kept else 0.0
-    return training + frozen + settings.epochs * float(objective.validation.lengths.sum()) * forward
+    before = float(lengths.sum()) * forward * (kept + objective.begins_with_pass)
+    return training + before + settings.epochs * float(objective.validation.lengths.sum()) * forward
 
 
 def _seconds_forward(model: TrainingModel, objective: Objective, device: torch.device) -> float:

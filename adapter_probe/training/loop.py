@@ -18,8 +18,7 @@ from torch import Tensor
 
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import Diverged
-from adapter_probe.models.functional import FasterFunctions
-from adapter_probe.models.packed import packed_frozen_maps
+from adapter_probe.models.functional import FasterFunctions, packed_frozen_maps
 from adapter_probe.results.rundir import RunDirectory
 
 from .features import FrozenFeatures, feature_bytes

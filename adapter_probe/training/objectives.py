@@ -44,7 +44,10 @@ class Objective(ABC):
 
     Attributes:
         sign: -1 for a score of which less is better, else 1.
+        begins_with_pass: whether `begin` reads the training items once.
     """
+
+    begins_with_pass = False
 
     def __init__(self, train: Encoded, validation: Encoded, metric: str):
         self.train, self.validation, self._metric = train, validation, metric
@@ -304,15 +307,17 @@ class PreferenceObjective(LanguageObjective):
         super().__init__(train, validation, metric)
         assert isinstance(train.rows, Requests)
         given = [row.reference for row in train.rows.rows]
-        self._given, self._beta = all(given), beta
-        self._reference = np.array(given).ravel() if self._given else np.zeros(len(self.train))  # [items]
+        self.begins_with_pass, self._beta = not all(given), beta
+        self._reference = (
+            np.zeros(len(self.train)) if self.begins_with_pass else np.array(given).ravel()
+        )  # [items]
 
     def begin(self, model: TrainingModel) -> None:
         """See `Objective.begin`."""
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
-        if self._given:
+        if not self.begins_with_pass:
             return
         self._reference = np.zeros(len(self.train))
         with model.as_base():

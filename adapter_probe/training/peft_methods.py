@@ -14,14 +14,17 @@ from adapter_probe.checkpoints.files import CONFIG, quote, read_json_file
 from adapter_probe.checkpoints.peft_fields import REFUSED_SETTINGS, read_config
 from adapter_probe.errors import AdapterProbeError, ModelError, must_be
 from adapter_probe.models.methods import (
+    LISTS,
     METHOD_NAMES,
+    SIZES,
     STD_RANGE,
+    VARIANTS_OF_LORA,
     Method,
+    PeftConfig,
     PeftMethod,
     TfidfLinear,
     method_from_json,
 )
-from adapter_probe.models.peft_method import LISTS, SIZES, VARIANTS_OF_LORA, PeftConfig
 from adapter_probe.settings import KAIMING
 
 NAMED = tuple(name for name in METHOD_NAMES if name not in (PeftMethod.name, TfidfLinear.name))

@@ -47,9 +47,9 @@ class StepSettings(Settings):
         0.1, "beta of DPO, for preferences: the larger it is, the closer the model stays to the reference.",
     )  # fmt: skip
     pooling: Literal["mean", "cls", "last"] | None = setting(
-        None, "train embeddings, and not a head: how a text's embedding is made of the states of its tokens, "
-        "by their mean, or the first or the last one. For rows of queries and positives a base folder of "
-        "sentence-transformers says it.",
+        None, "train embeddings instead of a head; a text's embedding is the mean of its tokens' states, "
+        "or the state of the first (cls) or the last one. For rows of queries and positives a base folder "
+        "of sentence-transformers says it itself.",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

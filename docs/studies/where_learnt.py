@@ -29,6 +29,7 @@ import adapter_probe as ap
 from adapter_probe.analysis.attribution import shares as shares_of_all
 from adapter_probe.figures.levels import draw_colorbar
 from adapter_probe.figures.span_grid import draw, grid_of, published_grid, scale_of
+from adapter_probe.wording import count_text, task_label
 
 DRAWS, SPLITS, SHARES = 1000, 5, ("alone", "all")
 METHODS = {
@@ -112,20 +113,26 @@ def agreement(maps: dict[tuple[str, str], np.ndarray], n_layers: int) -> list[di
 
 
 def hero(studies: dict[tuple[str, str], list[ap.Ablation]], out: Path) -> None:
-    """A row of mean maps for each task, and the paper's grid (of MNLI, where it has none of the task)."""
+    """A row of mean maps for each task with the paper's grid, of MNLI in the first row that has none."""
     tasks, methods = ([*dict.fromkeys(names)] for names in zip(*studies))
     size = (2.05 * (len(methods) + 1), 2.3 * len(tasks) + 1.1)
     figure, frames = Figure(figsize=size, layout="constrained"), []
     axes = figure.subplots(len(tasks), len(methods) + 1, squeeze=False)
-    grids = {(i, len(methods)): published_grid(t) or published_grid("mnli") for i, t in enumerate(tasks)}
+    published = {t: own for t in tasks if (own := published_grid(t))}
+    if others := [t for t in tasks if t not in published]:
+        published[others[0]] = published_grid("mnli")
+    grids = {(tasks.index(task), len(methods)): grid for task, grid in published.items()}
     for (task, method), seeds in studies.items():
         record = ap.average(seeds).record if len(seeds) > 1 else seeds[0].record
         frames.append(record.spans.assign(task=task, method=method))
         grid = grid_of(record)
         frame = grid.frame.drop(columns=["sd_points", "non_monotone"], errors="ignore")
         off = f"all switched off: drop {-frame['delta_points'][frame['n_layers'].idxmax()]:.1f}"
-        notes = [task, f"{len(seeds)} seed{'s'[: len(seeds) > 1]}, n = {seeds[0].summary.n_examples}", off]
+        said = f"{count_text(len(seeds), 'seed')}, n = {seeds[0].summary.n_examples}"
+        notes = [task_label(task), said, off]
         grids[tasks.index(task), methods.index(method)] = replace(grid, frame=frame, notes=notes)
+    for task in others[1:]:
+        axes[tasks.index(task), -1].set_axis_off()
     scale = scale_of([*grids.values()])
     for place, grid in grids.items():
         draw(grid, axes[place], tolerance=1.0, notes=True, scale=scale)
@@ -147,7 +154,8 @@ def curves(shares: pd.DataFrame, out: Path) -> None:
             x, y = line["layer"].astype(float) + 0.1 * i - 0.2, 100 * line["share"]
             spread = np.abs(100 * line[["ci_low", "ci_high"]].to_numpy().T - y.to_numpy())
             ax.errorbar(x, y, spread, marker="osD^vP"[i], markersize=3, linewidth=1, label=METHODS[method])
-        ax.set(title=task, xlabel="layer switched off alone", xticks=range(0, int(x.max()) + 1, 2))
+        ax.set(title=task_label(task), xticks=range(0, int(x.max()) + 1, 2))
+        ax.set_xlabel("layer switched off alone")
     axes[0].set_ylabel("share of the divergence (%)")
     axes[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     figure.savefig(out / "shares.png", dpi=150)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -257,3 +258,43 @@ def test_every_cell_has_its_number_unless_none_could_be_read(make_frame, name, n
     assert fits == (name not in ("neurips", "talk"))
     assert len(shown) == (len(numbers) if fits else 0)
     assert min(shown, default=style.SMALLEST_SIZE) >= style.SMALLEST_SIZE
+
+
+def case_drawn(name: str, style_name: str, root: Path):
+    """The first figure of a case of the gallery, laid out."""
+    (case,) = (case for case in CASES.CASES if case.name == name)
+    CASES.write(root, [case])
+    one = next(figures_of([s.record for s in case.studies(root)], FigureOptions(VENUES[style_name])))
+    one.figure.draw_without_rendering()
+    return one
+
+
+@pytest.mark.parametrize(("style_name", "fits"), [("paper", True), ("talk", False)])
+def test_a_race_speaks_of_numbers_only_where_they_are_shown(gallery_results, style_name, fits):
+    ax = case_drawn("race", style_name, gallery_results).figure.axes[0]
+    shown = [text.get_text() for text in ax.texts if text.get_visible()]
+    assert any(text.replace(",", "").isdigit() for text in shown) == fits
+    assert ("numbers: examples read" in shown) == fits
+
+
+@pytest.mark.parametrize("style_name", ["paper", "talk"])
+def test_numbers_above_a_line_of_races_do_not_touch(gallery_results, style_name):
+    ax = case_drawn("race-least", style_name, gallery_results).figure.axes[0]
+    boxes = [text.get_window_extent() for text in ax.texts if text.get_visible()]
+    assert len(boxes) > 10
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+
+
+@pytest.mark.parametrize(
+    ("name", "by", "some"), [("strength-layers", "strength", True), ("ranks-layers", "rank", False)]
+)
+def test_only_a_line_that_none_lies_beyond_is_named(gallery_results, name, by, some):
+    one = case_drawn(name, "paper", gallery_results)
+    named = [text.get_text() for text in one.figure.axes[0].texts if text.get_visible()]
+    alone = one.frame[~one.frame["whole"]]
+    assert bool(named) == some
+    for layer in named:
+        own = alone[alone["first"] == int(layer.removeprefix("layer "))]
+        row = own.loc[own["delta_points"].abs().idxmax()]
+        others = alone[(alone[by] == row[by]) & (alone["first"] != row["first"])]["score"]
+        assert row["score"] < others.min() or row["score"] > others.max()

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
 from adapter_probe.errors import ModelError
-from adapter_probe.models.adapters.configured import ConfiguredBottleneck, StackedHead, activation_named
+from adapter_probe.models.adapters.bottleneck import ConfiguredBottleneck, StackedHead, activation_named
 from adapter_probe.models.adapters.imported import BottleneckSpec, HeadSpec
 
 D, M = 6, 3

@@ -16,8 +16,13 @@ from transformers.activations import ACT2FN
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.models import functional
-from adapter_probe.models.functional import FasterFunctions, dropout_mask
-from adapter_probe.models.packed import PackedMap, activated_in_place, can_pack_weight
+from adapter_probe.models.functional import (
+    FasterFunctions,
+    PackedMap,
+    activated_in_place,
+    can_pack_weight,
+    dropout_mask,
+)
 from adapter_probe.probe import general
 from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.general import general_runners

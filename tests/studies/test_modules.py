@@ -15,7 +15,7 @@ from tiers import slow_unless
 from tiny_families import family, lora
 
 import adapter_probe as ap
-from adapter_probe.errors import AdapterProbeError
+from adapter_probe.errors import AdapterProbeError, ResultsError
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
 
@@ -116,6 +116,8 @@ def test_a_map_is_saved_loaded_compared_and_told(tmp_path: Path):
     same = ap.compare(study, again)
     assert (same.spans["difference_points"] == 0).all()
     assert len(same.spans) == len(study.spans)
+    with pytest.raises(ResultsError, match="layers and modules"):
+        ap.report([same], out=tmp_path / "no.html")
     text = ap.report([tmp_path / "map"], out=tmp_path / "r.html").path.read_text()
     for name, own in study.summary.modules.items():
         assert name in text

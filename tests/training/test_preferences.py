@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 import adapter_probe as ap
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import AdapterProbeError
+from adapter_probe.training.estimate import seconds_of
 from adapter_probe.training.request import build_model, load_inputs
 
 CPU = torch.device("cpu")
@@ -220,3 +222,16 @@ def test_a_trade_off_takes_the_best_rate_by_the_margin(base, tmp_path):
     for method, tried in study.trials.groupby("method"):
         assert table["mean"][method] == tried["score"].max()
         assert table["learning_rate"][method] == 3e-2
+
+
+def test_the_pass_of_the_reference_is_foreseen(base, tmp_path, monkeypatch):
+    """With a clock that ticks once a call, what is added is the time of one forward pass of all items."""
+    given = [{**row, "ref_chosen_logps": -1.0, "ref_rejected_logps": -2.0} for row in ROWS]
+    monkeypatch.setattr("adapter_probe.training.estimate.time.perf_counter", count().__next__)
+    found = []
+    for name, rows in (("given", given), ("computed", ROWS)):
+        request = request_of(base, task_of(tmp_path / name, rows), "lora:r=2", epochs=1, batch_size=4)
+        inputs = load_inputs(request)
+        found.append(seconds_of(request, inputs, CPU))
+    items, read = inputs.objective.train.lengths, inputs.objective.validation.lengths
+    assert found[1] - found[0] == pytest.approx(items.sum() / read.sum())

@@ -14,6 +14,7 @@ from training_models import trained
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import ModelError
+from adapter_probe.models.functional import can_pack_weight, packed_frozen_maps
 from adapter_probe.models.methods import (
     Adapters,
     FullFineTuning,
@@ -22,7 +23,6 @@ from adapter_probe.models.methods import (
     Method,
     TopLayers,
 )
-from adapter_probe.models.packed import can_pack_weight, packed_frozen_maps
 from adapter_probe.training.features import FrozenFeatures
 from adapter_probe.training.model import TrainingModel
 
