@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
@@ -261,10 +261,6 @@ class Ablation(StoredStudy):
                 rows.get("note") or (advice[1] if len(advice) > 1 else ", ".join(advice)),
             ]
         )
-
-    def facts(self) -> dict[str, Any]:
-        """See `StoredStudy.facts`."""
-        return self.summary.to_dict()
 
     def rows(self) -> list[tuple[str, str]]:
         """The summary as (name, value) pairs of text."""

@@ -55,8 +55,8 @@ class DegreeStudy(StoredStudy):
         """See `StoredStudy.facts`."""
         from adapter_probe.results.schema import plain_rows
 
-        said = self.record.summary
-        return {**said.to_dict(), "verdict": said.verdict, "points": plain_rows(self.record.table)}
+        verdict, points = self.record.summary.verdict, plain_rows(self.record.table)
+        return {**super().facts(), "verdict": verdict, "points": points}
 
     def rows(self) -> list[tuple[str, str]]:
         """The answer, what was evaluated, and the score at every value, as pairs of texts."""

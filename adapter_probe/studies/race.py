@@ -52,10 +52,6 @@ class Race(StoredStudy):
         """The answer, with what is certain about it and what it cost, ``race.json``."""
         return self.record.summary
 
-    def facts(self) -> dict[str, Any]:
-        """See `StoredStudy.facts`."""
-        return self.summary.to_dict()
-
     @property
     def identity(self) -> Mapping[str, object]:
         """Everything that determines the numbers: checkpoint, base, data, settings and those of the race."""
