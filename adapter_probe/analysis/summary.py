@@ -181,11 +181,16 @@ class AblationSummary(StoredSummary):
         return self.data or self.split
 
     @property
+    def all_off(self) -> str:
+        """What the score with every adapter off is called: `all switched off`, `all scaled by 0.5`."""
+        return f"all {done_text('ablated', self.strength or 0.0, self.rank or 0)}"
+
+    @property
     def removed(self) -> str:
         """Description of every adapter off, or scaled, that the study switches."""
-        off = done_text("ablated", self.strength or 0.0, self.rank or 0)
+        off = self.all_off.removeprefix("all ")
         if not self.switched:
-            return f"all {off}"
+            return self.all_off
         if self.switched.startswith("the "):  # a stack
             return f"all of {self.switched} {off}"
         whole = self.switched if "layers" in self.switched else f"all {self.switched}"

@@ -257,7 +257,7 @@ class Ablation(StoredStudy):
         return "\n".join(
             [
                 f"Ablation of {rows.get('task', self.folder)}",
-                both_scores(rows),
+                both_scores(self.summary),
                 rows.get("note") or (advice[1] if len(advice) > 1 else ", ".join(advice)),
             ]
         )
