@@ -82,7 +82,8 @@ def report(call: Report) -> ReportPage:
     _refuse_strangers(given, ablations)
     if call.compare and len(ablations) != 2:
         raise ResultsError(f"--compare needs two ablations, got {len(ablations)}")
-    joined = [study for study in studies if isinstance(study, (Average, Comparison))]
+    joined: list[Ablation | Average | Comparison] = []
+    joined += [study for study in studies if isinstance(study, (Average, Comparison))]
     joined += ablations if call.average or call.compare else []
     if any(study.record.by_module for study in joined):
         raise ResultsError(
