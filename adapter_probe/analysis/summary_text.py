@@ -112,7 +112,7 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     counted = wording.examples_text(summary.n_examples, metric)
     rows = [
         *([] if warning is None else [("note", warning)]),
-        ("task", f"{summary.task}, {summary.evaluated}, {counted}, {metric}"),
+        ("task", f"{summary.task}, {summary.evaluated}, {counted}, {wording.metric_name(metric)}"),
     ]
     if wording.is_distance(metric):
         rows += [("compared with", "the intact model's outputs"), (summary.all_off, f"{removed}{part}")]

@@ -18,7 +18,7 @@ from adapter_probe.argument_checks import checked
 from adapter_probe.errors import ResultsError
 from adapter_probe.progress import activity
 from adapter_probe.settings import Style
-from adapter_probe.wording import examples_text
+from adapter_probe.wording import examples_text, metric_name
 
 from .study_base import StoredStudy, axes_for
 
@@ -61,7 +61,8 @@ class DegreeStudy(StoredStudy):
     def rows(self) -> list[tuple[str, str]]:
         """The answer, what was evaluated, and the score at every value, as pairs of texts."""
         said = self.record.summary
-        about = f"{said.task}, {said.data}, {examples_text(said.n_examples, said.metric)}, {said.metric}"
+        counted = f"{examples_text(said.n_examples, said.metric)}, {metric_name(said.metric)}"
+        about = f"{said.task}, {said.data}, {counted}"
         return [(self._asked(), plain_text(said.verdict)), ("task", about), *self._scores().items()]
 
     def _asked(self) -> str:
