@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # the one list of public names, which `_public_names` reads
     from .errors import ModelError as ModelError
     from .errors import ResultsError as ResultsError
     from .errors import TrainingError as TrainingError
-    from .jobs.slurm_options import SlurmOptions as SlurmOptions
+    from .jobs.resources import SlurmOptions as SlurmOptions
     from .studies.ablate import ablate as ablate
     from .studies.ablation_study import Ablation as Ablation
     from .studies.comparison import Average as Average

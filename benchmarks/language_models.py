@@ -25,7 +25,7 @@ from lm_eval.models.huggingface import HFLM
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import adapter_probe
-from adapter_probe.data.requests import load_requests
+from adapter_probe.data.requests import read_tables, requests_of
 
 TIMED, BATCH = 3, 16
 
@@ -35,7 +35,7 @@ def main(checkpoint: str, base: str, rows: str, n_rows: int = 40, group: int = 3
     tokenizer = AutoTokenizer.from_pretrained(base)
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
     model = peft.PeftModel.from_pretrained(plain, checkpoint, autocast_adapter_dtype=False).eval()
-    requests = load_requests(tokenizer, [rows], "test", n_rows).rows
+    requests = requests_of(tokenizer, read_tables([rows]), "test", n_rows).rows
     pairs = [(r.context, r.delimiter + choice) for r in requests for choice in r.choices]
     asked = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
     harness = HFLM(pretrained=model, tokenizer=tokenizer, device="cpu", batch_size=BATCH)

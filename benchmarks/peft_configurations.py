@@ -221,7 +221,7 @@ def outcome(row: Row, place: Path) -> str:
         return f"not made here: {type(error).__name__} {' '.join(str(error).split())[:100]}"
     try:
         opened = open_any(place / "adapter", str(base))
-        adapter = as_peft(place / "adapter", str(base)).folder
+        adapter = as_peft(place / "adapter", str(base))[0]
         if not isinstance(opened, OpenedPeft):
             opened = open_with_peft(adapter, str(base))
     except AdapterProbeError as error:

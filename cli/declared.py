@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from adapter_probe.jobs.slurm_options import SlurmOptions, choose_options
+from adapter_probe.jobs.resources import SlurmOptions, choose_options
 from adapter_probe.settings import (
     annotations_of,
     choices_of,

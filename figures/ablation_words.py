@@ -161,19 +161,14 @@ def told_apart(labels: Sequence[str], studies: Sequence[StudyRecord]) -> list[st
     found = list(labels)
     for label in {label for label in labels if labels.count(label) > 1}:
         same = [index for index, other in enumerate(labels) if other == label]
-        for index, words in zip(same, _distinguishing_texts([studies[index] for index in same])):
+        alike = [studies[index] for index in same]
+        folders = [study.folder.resolve() for study in alike]
+        names, parents = [folder.name for folder in folders], [folder.parent.name for folder in folders]
+        settings = [_settings_text(study) if isinstance(study, AblationRecord) else "" for study in alike]
+        apart = next((own for own in (settings, names, parents) if len(set(own)) == len(own)), names)
+        for index, words in zip(same, apart):
             found[index] = f"{label}, {words}" if words else label
     return found
-
-
-def _distinguishing_texts(studies: Sequence[StudyRecord]) -> list[str]:
-    """Short texts that distinguish the studies: settings, folder, or parent folder."""
-    folders = [study.folder.resolve() for study in studies]
-    settings = [_settings_text(study) if isinstance(study, AblationRecord) else "" for study in studies]
-    for words in (settings, [folder.name for folder in folders], [folder.parent.name for folder in folders]):
-        if len(set(words)) == len(words):
-            return words
-    return [folder.name for folder in folders]
 
 
 def _settings_text(study: AblationRecord) -> str:

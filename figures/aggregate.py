@@ -230,10 +230,8 @@ def sizes_drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> It
         figure = one_panel(
             partial(draw_sizes, study.sizes, published=published), options, 0.8, 0.5, lowest=3.4
         )
-        caption, numbers = (
-            _sizes_caption(study.sizes, options.paper),
-            curves.with_published(study.sizes, published),
-        )
+        caption = _sizes_caption(study.sizes, options.paper)
+        numbers = curves.with_published(study.sizes, published)
         title, identity = "score against adapter size", identity_of([study])
         yield Drawing(f"size-robustness{suffix}", title, figure, numbers, caption, identity)
 

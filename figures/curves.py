@@ -272,6 +272,12 @@ def line_props(mark: MarkerStyle, *, published: bool = False) -> dict[str, objec
     }  # fmt: skip
 
 
+def hollow(mark: MarkerStyle) -> dict[str, object]:
+    """What `Axes.plot` takes for results of other people, and for values below the axis."""
+    edge = 0.7 * style.scale_factor()
+    return line_props(mark) | {"linestyle": "", "markerfacecolor": style.WHITE, "markeredgewidth": edge}
+
+
 def published_handle() -> Line2D:
     """A legend's handle for published values of any method."""
     return Line2D([], [], **line_props(METHODS["adapters"], published=True) | {"color": style.FAINT})
@@ -304,13 +310,8 @@ def mark_far_below(ax: Axes, methods: Sequence[str], x: np.ndarray, values: np.n
     unit = style.scale_factor()
     for method, place, value in zip(methods, x, values):
         mark = METHODS[method]
-        props = line_props(mark) | {
-            "markerfacecolor": style.WHITE,
-            "markeredgewidth": 0.7 * unit,
-            "linestyle": "",
-        }
         at = ax.get_xaxis_transform()
-        ax.plot([place], [FOOT], transform=at, zorder=4, label="far below", **props)
+        ax.plot([place], [FOOT], transform=at, zorder=4, label="far below", **hollow(mark))
         text = f" ↓ {value:.{digits}f}".replace("-", "−")
         words = {"textcoords": "offset points", "va": "center_baseline", "color": mark.colour}
         ax.annotate(text, (place, FOOT), xycoords=at, xytext=(2 * unit, 0), size=style.tick_size(), **words)

@@ -65,25 +65,18 @@ def write_gallery(
             differs from that of ablations, a name in `only` is unknown, or a file cannot be written.
     """
     made: list[Drawing | Table] = [*figures_of(studies, options), *tables_of(studies, options)]
-    wanted = _chosen_stems([one.stem for one in made], options.only)
+    names = [name.strip() for name in options.only if name.strip()]
+    for name in names:
+        if not any(f"{one.stem}-".startswith(f"{name}-") for one in made):
+            stems = ", ".join(dict.fromkeys(one.stem for one in made))
+            raise ResultsError(f"--only {name!r} is not available; choose from {stems}")
     return [
         GalleryItem("figure", one.stem, one.caption, one.write(folder, options))
         if isinstance(one, Drawing)
         else GalleryItem("table", one.stem, one.caption, one.write(folder))
         for one in made
-        if one.stem in wanted
+        if not names or any(f"{one.stem}-".startswith(f"{name}-") for name in names)
     ]
-
-
-def _chosen_stems(stems: Sequence[str], only: Sequence[str]) -> set[str]:
-    """The requested stems; a name matches the stem itself and stems that begin with it."""
-    names = [name.strip() for name in only if name.strip()]
-    chosen = {name: {stem for stem in stems if f"{stem}-".startswith(f"{name}-")} for name in names}
-    if unknown := [name for name in names if not chosen[name]]:
-        raise ResultsError(
-            f"--only {unknown[0]!r} is not available; choose from {', '.join(dict.fromkeys(stems))}"
-        )
-    return set().union(*chosen.values()) if names else set(stems)
 
 
 def figures_of(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Drawing]:

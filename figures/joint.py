@@ -84,10 +84,8 @@ def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], to
     scores = ", ".join(wording.score_text(score, metric) for score in record.intact_scores)
     about = wording.examples_text(record.n_examples, metric)
     about += "" if wording.is_distance(metric) else f", intact {scores}"
-    done, within = (
-        words.done_to_span() if is_grid else of_lines([frame], words),
-        wording.tolerance_text(tolerance, metric),
-    )
+    done = words.done_to_span() if is_grid else of_lines([frame], words)
+    within = wording.tolerance_text(tolerance, metric)
     if isinstance(record, ComparisonRecord):
         what, test = "difference", f"a two-sided paired bootstrap test over {wording.drawn_units(metric)}"
         drawn = f"Difference of the {drop} when {done}: {names[1]} minus {names[0]} ({about})."

@@ -51,10 +51,8 @@ def tradeoff_series(
         known = known_task(str(task))
         known_there = paper and x == "parameters" and known and metric == known.metric
         own = chosen is not None and (chosen["task"] == task) & (chosen["metric"] == metric)
-        alone, points = (
-            points[points["method"] == wording.BASELINE],
-            points[points["method"] != wording.BASELINE],
-        )
+        alone = points[points["method"] == wording.BASELINE]
+        points = points[points["method"] != wording.BASELINE]
         found.append(
             ScoreSeries(
                 wording.task_label(str(task)),

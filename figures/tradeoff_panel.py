@@ -175,7 +175,7 @@ def _draw_results(ax: Axes, curve: ScoreSeries, factor: float, marks: Mapping[st
         props = curves.line_props(curves.METHODS[str(method)], published=True)
         ax.plot(rows["trained_parameters"], factor * rows["mean"], zorder=2, label="published", **props)
     for method, rows in () if curve.others is None else curve.others.groupby("method"):
-        x, y, props = rows["trained_parameters"], factor * rows["mean"], _hollow(marks[str(method)])
+        x, y, props = rows["trained_parameters"], factor * rows["mean"], curves.hollow(marks[str(method)])
         ax.errorbar(x, y, factor * rows["sem"], elinewidth=0.6 * unit, zorder=2.8, label="others", **props)
     for method, mark in marks.items():
         if trials is not None and len(own := trials[(trials["method"] == method) & trials["score"].notna()]):
@@ -264,7 +264,10 @@ def legend_entries(series: Sequence[ScoreSeries], axes: Sequence[Axes]) -> list[
     marks = curves.marks_of(name for curve in series for name in _methods_of(curve))
     unit, own = style.scale_factor(), set(points["method"])
     entries = [
-        (Line2D([], [], **(curves.line_props(mark) if name in own else _hollow(mark))), method_label(name))
+        (
+            Line2D([], [], **(curves.line_props(mark) if name in own else curves.hollow(mark))),
+            method_label(name),
+        )
         for name, mark in marks.items()
     ]
     entries += curves.level_entries(axes)
@@ -278,19 +281,9 @@ def legend_entries(series: Sequence[ScoreSeries], axes: Sequence[Axes]) -> list[
     if any(curve.published is not None for curve in series):
         entries.append((curves.published_handle(), "Houlsby et al. 2019"))
     if any(curve.others is not None for curve in series):  # the caption names their sources
-        handle = Line2D([], [], **_hollow(MarkerStyle(style.FAINT, "o")))
+        handle = Line2D([], [], **curves.hollow(MarkerStyle(style.FAINT, "o")))
         entries.append((handle, "hollow: results of others"))
     return entries
-
-
-def _hollow(mark: MarkerStyle) -> dict[str, object]:
-    """What `Axes.plot` takes for results of other people."""
-    edge = 0.7 * style.scale_factor()
-    return curves.line_props(mark) | {
-        "linestyle": "",
-        "markerfacecolor": style.WHITE,
-        "markeredgewidth": edge,
-    }
 
 
 def named_points(points: pd.DataFrame) -> dict[int, str]:

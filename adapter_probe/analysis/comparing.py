@@ -249,7 +249,10 @@ def check_comparable(
             raise ResultsError(
                 f"{pair}: spans were {study_kind(one)} in one and {study_kind(other)} in the other"
             )
-        done = [done_text("ablated", strength_of(each.identity)) for each in (one, other)]
+        done = [
+            done_text("ablated", strength_of(each.identity), each.settings.get("rank") or 0)
+            for each in (one, other)
+        ]
         if done[0] != done[1]:
             raise ResultsError(f"{pair}: spans were {done[0]} in one and {done[1]} in the other")
         if sorted(span_keys(one)) != sorted(span_keys(other)):

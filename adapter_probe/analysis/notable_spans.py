@@ -13,7 +13,7 @@ from adapter_probe.analysis.deltas import StudyKind, drop_points, span_units
 from adapter_probe.analysis.removable import TOLERANCES, longest_removable
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.metrics import metric_label
-from adapter_probe.records import RecordError, from_record
+from adapter_probe.records import RecordError, from_record, to_record
 from adapter_probe.spans import ALL_MODULES
 
 Summary = TypeVar("Summary", bound="StoredSummary")
@@ -37,6 +37,10 @@ class StoredSummary:
             return summary
         except (RecordError, DataError, ResultsError) as error:
             raise ResultsError(f"{path} is damaged: {error}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The contents of the file."""
+        return to_record(self)
 
 
 @dataclass(frozen=True)

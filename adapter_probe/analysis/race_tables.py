@@ -187,7 +187,7 @@ def race_rows(summary: RaceSummary) -> list[tuple[str, str]]:
     rows += [
         (asked, said.answer),
         ("certainty", said.certainty),
-        ("task", f"{said.task}, {said.data or said.split}, {said.metric}"),
+        ("task", f"{said.task}, {said.data or said.split}, {wording.metric_name(said.metric)}"),
     ]
     if not wording.is_distance(said.metric):
         score = wording.score_text(said.intact_score, said.metric)

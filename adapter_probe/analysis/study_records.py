@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +19,9 @@ from adapter_probe.analysis.ranks import RankSummary
 from adapter_probe.analysis.strengths import JudgedSummary, StrengthSummary
 from adapter_probe.analysis.summary import AblationSummary, summarise
 from adapter_probe.results import schema
+from adapter_probe.results.ablation_files import write_spans
+from adapter_probe.results.atomic import write_csv, write_json
+from adapter_probe.results.sealing import sealed
 from adapter_probe.wording import switched_parts
 
 
@@ -50,6 +54,11 @@ class StudyRecord:
     def parts(self) -> str:
         """What the study switches, see `parts_of`."""
         return parts_of(section_of(self.identity, "identity") or self.identity)
+
+    @property
+    def table(self) -> Any:
+        """The table by which a folder of such a study is known."""
+        return next(getattr(self, name) for name, own in self.files().items() if own["file"] == self.known_by)
 
     @classmethod
     def files(cls) -> dict[str, Mapping[str, Any]]:
@@ -145,7 +154,7 @@ class DegreeRecord(StudyRecord):
     """Scores at several values of one setting, of all adapters and of those of single spans.
 
     Attributes:
-        degree: the column of the table with the values, which is named after it.
+        degree: the column of the table with the values.
         by: what the values are, in words.
         against: what they are compared with.
         asked: the question that the summary's verdict answers.
@@ -156,12 +165,6 @@ class DegreeRecord(StudyRecord):
     against: ClassVar[str]
     asked: ClassVar[str]
     summary: JudgedSummary
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """One row per value and span."""
-        frame: pd.DataFrame = getattr(self, f"{self.degree}s")
-        return frame
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +215,26 @@ RECORDS: tuple[type[StudyRecord], ...] = (
     RaceRecord, AblationRecord, SweepRecord, TradeoffRecord, StrengthRecord, RankRecord,
 )  # fmt: skip
 """All kinds of studies that have a results folder; a race, which has a table of spans too, before others."""
+
+
+@contextmanager
+def written(record: StudyRecord, *others: str) -> Iterator[None]:
+    """Write a record's files, which `adapter_probe.load` reads, and seal them.
+
+    Args:
+        others: names of further files of the folder, which the block writes.
+    """
+    files = record.files()
+    with sealed(record.folder, [*(about["file"] for about in files.values()), *others]):
+        for name, about in files.items():
+            path, value = record.folder / about["file"], getattr(record, name)
+            if path.name == schema.SPANS_CSV:
+                write_spans(record.folder, value)
+            elif about["columns"] is None:
+                write_json(path, value.to_dict())
+            elif value is not None:
+                write_csv(path, value)
+        yield
 
 
 def ablation_record(

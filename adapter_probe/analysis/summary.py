@@ -41,12 +41,12 @@ from adapter_probe.records import to_record
 from adapter_probe.spans import ALL_MODULES
 from adapter_probe.wording import done_text
 
-_GUESSES = {
-    "classification": "always answering with the most frequent class",
-    "regression": "a constant answer",
-    "causal": "a choice at random",
-    "tokens": "always answering with the most frequent tag",
-    "pairwise": "a choice at random",
+_BASELINES = {  # by kind of task: what a model without any skill is called, and what it does
+    "classification": ("majority class", "always answering with the most frequent class"),
+    "regression": ("constant answer", "a constant answer"),
+    "causal": ("random choice", "a choice at random"),
+    "tokens": ("most frequent tag", "always answering with the most frequent tag"),
+    "pairwise": ("random choice", "a choice at random"),
 }
 NOT_DIFFERENT = "The model's outputs do not differ with all of these adapters"
 _ROUNDING = 1e-6  # nats
@@ -173,9 +173,7 @@ class AblationSummary(StoredSummary):
     @property
     def baseline(self) -> str:
         """The name of the baseline whose score is `majority_score`."""
-        named = {"causal": "random choice", "regression": "constant answer", "tokens": "most frequent tag",
-                 "pairwise": "random choice"}  # fmt: skip
-        return named.get(self.kind, "majority class")
+        return _BASELINES.get(self.kind, _BASELINES["classification"])[0]
 
     @property
     def evaluated(self) -> str:
@@ -183,11 +181,16 @@ class AblationSummary(StoredSummary):
         return self.data or self.split
 
     @property
+    def all_off(self) -> str:
+        """What the score with every adapter off is called: `all switched off`, `all scaled by 0.5`."""
+        return f"all {done_text('ablated', self.strength or 0.0, self.rank or 0)}"
+
+    @property
     def removed(self) -> str:
         """Description of every adapter off, or scaled, that the study switches."""
-        off = done_text("ablated", self.strength or 0.0, self.rank or 0)
+        off = self.all_off.removeprefix("all ")
         if not self.switched:
-            return f"all {off}"
+            return self.all_off
         if self.switched.startswith("the "):  # a stack
             return f"all of {self.switched} {off}"
         whole = self.switched if "layers" in self.switched else f"all {self.switched}"
@@ -272,7 +275,7 @@ def _warning(tables: AblationTables, intact: float, removed: float, results: Abl
         said = f"{NOT_DIFFERENT} {_off(results)}, so the differences between spans are not informative."
         return said if same else None
     if tables.chance_p >= ALPHA or intact < results.chance_score:
-        return f"The intact model is not better than {_GUESSES[results.kind]} {_NOTHING}"
+        return f"The intact model is not better than {_BASELINES[results.kind][1]} {_NOTHING}"
     if tables.removed_p >= ALPHA or metrics.to_points(results.metric, removed - intact) > 0:
         return f"{NOT_WORSE} {_off(results)} {_NOTHING}"
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,14 +112,14 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     counted = wording.examples_text(summary.n_examples, metric)
     rows = [
         *([] if warning is None else [("note", warning)]),
-        ("task", f"{summary.task}, {summary.evaluated}, {counted}, {metric}"),
+        ("task", f"{summary.task}, {summary.evaluated}, {counted}, {wording.metric_name(metric)}"),
     ]
     if wording.is_distance(metric):
-        rows += [("compared with", "the intact model's outputs"), (_all_done(summary), f"{removed}{part}")]
+        rows += [("compared with", "the intact model's outputs"), (summary.all_off, f"{removed}{part}")]
     else:
         rows.append(("intact", score_text(summary.intact_score, metric)))
         score = score_text(summary.removed_score, metric)
-        rows.append((_all_done(summary), f"{score} ({removed}){part}"))
+        rows.append((summary.all_off, f"{score} ({removed}){part}"))
     guesses = summary.majority_score is not None or summary.kind not in ("tokens", "multilabel", "ranking")
     if guesses and not is_ratio(metric) and not is_generated(metric):
         rows.append((summary.baseline, score_text(summary.majority_score, metric)))
@@ -152,7 +152,7 @@ def _stack_rows(summary: AblationSummary, informative: bool, stack: str) -> list
     if stack and summary.warning is not None:
         rows.append(("note", summary.warning))
     if stack:
-        rows.append((_all_done(summary), change_text(summary.removed_delta_points, metric)))
+        rows.append((summary.all_off, change_text(summary.removed_delta_points, metric)))
     if (single := summary.single_layer) is not None:
         unit = "layer" if single.last_layer is None else "group"
         name = f"best single {unit}" if kept else f"largest single-{unit} {wording.drop_name(metric)}"
@@ -160,7 +160,7 @@ def _stack_rows(summary: AblationSummary, informative: bool, stack: str) -> list
         rows.append((name, _layer_text(single, metric) if telling else "none"))
     if not stack:
         rows += _significant(summary)
-    said = "only {} kept on" if kept else f"all of {{}} {_all_done(summary).removeprefix('all ')}"
+    said = "only {} kept on" if kept else f"all of {{}} {summary.all_off.removeprefix('all ')}"
     for name, own in (summary.modules or {}).items():
         rows.append((said.format(name), _module_text(own, kept, metric)))
     if informative:
@@ -193,15 +193,10 @@ def _layer_text(found: LayerDrop, metric: str) -> str:
     return f"{wording.layers_text(found.layer, last)}, {change_text(found.delta_points, metric)}"
 
 
-def both_scores(rows: Mapping[str, str]) -> str:
-    """The intact score, if it says anything, and that with everything off, from `ablation_rows`."""
-    wanted = (name for name in rows if name == "intact" or name.startswith(("all switched", "all scaled")))
-    return ", ".join(f"{name} {rows[name]}" for name in wanted)
-
-
-def _all_done(summary: AblationSummary) -> str:
-    """What the row of the score with everything off, or scaled, is called."""
-    return f"all {wording.done_text('ablated', summary.strength or 0.0)}"
+def both_scores(summary: AblationSummary) -> str:
+    """The intact score, if it says anything, and that with everything off, as in `ablation_rows`."""
+    rows = dict(ablation_rows(summary))
+    return ", ".join(f"{name} {rows[name]}" for name in ("intact", summary.all_off) if name in rows)
 
 
 def _group_rows(summary: AblationSummary) -> list[tuple[str, str]]:
@@ -212,7 +207,7 @@ def _group_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         (
             f"on {name}",
             f"{'' if wording.is_distance(metric) else score_text(own.intact_score, metric) + ' of '}"
-            f"{wording.examples_text(own.n_examples, metric)}, {_all_done(summary)} "
+            f"{wording.examples_text(own.n_examples, metric)}, {summary.all_off} "
             f"{change_text(own.removed_delta_points, metric)}",
         )
         for name, own in list(wholes.items())[:_MOST_GROUPS]

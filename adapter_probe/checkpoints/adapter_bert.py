@@ -21,7 +21,7 @@ from adapter_probe.errors import CheckpointError, install_extra, one_line
 from adapter_probe.models.adapters.imported import BottleneckSpec, ImportedMethod, SiteKind
 
 from .adapter_folder import name_of_checkpoint
-from .files import first_of
+from .files import check_values, first_of
 from .foreign import BaseShape, ForeignCheckpoint, TranslatedCheckpoint, refuse_left
 
 INDEX = ".index"
@@ -65,12 +65,11 @@ def read(folder: Path) -> ForeignCheckpoint:
     variables = read_variables(index)
     if not any("/adapters/" in name for name in variables):
         raise CheckpointError(f"{index} contains no adapters of {LIBRARY}")
-    for name, values in variables.items():
-        if not np.isfinite(values).all():
-            raise CheckpointError(f"{index}: {name} contains NaN or infinite values")
+    tensors = {name: torch.from_numpy(values) for name, values in variables.items()}
+    for name, tensor in tensors.items():
+        check_values(index, name, tensor)
     if lacking := sorted(_HEAD.keys() - variables.keys()):
         raise CheckpointError(f"{index} lacks {lacking[-1]}, the head of {LIBRARY}'s run_classifier.py")
-    tensors = {name: torch.from_numpy(values) for name, values in variables.items()}
     outputs = len(tensors["output_bias"])  # the authors' code only classifies: one column means regression
     return ForeignCheckpoint(
         folder=folder,
@@ -85,12 +84,7 @@ def read(folder: Path) -> ForeignCheckpoint:
 
 
 def read_variables(index: Path) -> dict[str, np.ndarray]:
-    """All variables but the optimiser's in float32, read by TensorFlow.
-
-    Raises:
-        CheckpointError: TensorFlow is not installed or refuses the files, or a variable is not of floating
-            point.
-    """
+    """All variables but the optimiser's in float32, read by TensorFlow."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # only errors on standard error
     try:
         import tensorflow

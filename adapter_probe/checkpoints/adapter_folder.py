@@ -169,9 +169,6 @@ def write_adapter(
 
     Args:
         tokenizer: the checkpoint's own, if it has one.
-
-    Raises:
-        ResultsError: the folder cannot be written.
     """
     import safetensors.torch
 
@@ -183,7 +180,7 @@ def write_adapter(
     write_json(out / CONFIG, document)
 
 
-def hash_files(files: Iterable[Path]) -> str:
+def hash_contents(files: Iterable[Path]) -> str:
     """SHA-256 of the names, sizes and bytes of a checkpoint's files, in their order."""
     digest = hashlib.sha256()
     for path in files:

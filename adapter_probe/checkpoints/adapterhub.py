@@ -23,7 +23,7 @@ from .files import (
     whole_number_field,
 )
 from .foreign import ForeignCheckpoint
-from .kinds import head_of_class
+from .model_class import head_of_class
 
 HEAD_WEIGHTS = ("model_head.safetensors", "pytorch_model_head.bin")
 _FLEXIBLE: dict[str, Kind] = {
@@ -112,11 +112,7 @@ def refuse_composed(folder: Path, name: str | None) -> None:
 
 
 def read_head(folder: Path, document: dict[str, Any]) -> tuple[Kind, int | None, tuple[str, ...]]:
-    """Kind, number of logits and label names of the task that a head is for; see `ForeignCheckpoint`.
-
-    Raises:
-        CheckpointError: the kind of head is not supported, or the labels do not fit it.
-    """
+    """Kind, number of logits and label names of the task that a head is for; see `ForeignCheckpoint`."""
     path, config, cls = folder / HEAD_CONFIG, document.get("config"), str(document.get("model_class"))
     if not isinstance(config, dict | None):
         raise CheckpointError(f"{path}: config is {quote(config)}, expected an object")

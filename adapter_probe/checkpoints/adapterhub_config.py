@@ -6,6 +6,7 @@ adapter-transformers included, are taken to mean the same; logits of adapters 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from .files import (
 )
 
 # Default values of fields that a file does not have.
-_BOTTLENECK: dict[str, Any] = {
+BOTTLENECK: dict[str, Any] = {
     "mh_adapter": False,
     "output_adapter": True,
     "reduction_factor": 16,
@@ -134,11 +135,7 @@ class AdapterHubConfig:
 
 
 def parts_of(document: dict[str, Any], folder: Path) -> AdapterHubConfig:
-    """The parts of an ``adapter_config.json``.
-
-    Raises:
-        CheckpointError: some are not supported.
-    """
+    """The parts of an ``adapter_config.json``."""
     config = document.get("config")
     configs = [config]
     if isinstance(config, dict) and "configs" in config:
@@ -191,7 +188,6 @@ def _resolved(config: object, folder: Path) -> dict[str, Any]:
 
 def _bottleneck(config: dict[str, Any], document: dict[str, Any], folder: Path) -> dict[str, Any]:
     path, legacy = folder / CONFIG, "version" not in document
-    refuse_unknown(path, config, (*_BOTTLENECK, *_NO_EFFECT), _LIBRARY)
     if config.get("phm_layer"):
         raise unsupported(folder, "compacter layers (phm_layer)")
     # Old task adapters list invertible adapters that they never had.
@@ -199,20 +195,16 @@ def _bottleneck(config: dict[str, Any], document: dict[str, Any], folder: Path) 
         raise unsupported(folder, f"invertible adapters (inv_adapter {quote(config['inv_adapter'])})")
     if config.get("cross_adapter"):
         raise unsupported(folder, "adapters after cross-attention (cross_adapter)")
-    filled = {**_BOTTLENECK, **{k: v for k, v in config.items() if k in _BOTTLENECK}}
+    filled = _filled(path, config, BOTTLENECK)
     if filled["scaling"] not in ("learned", "channel"):
         number_field(path, "scaling", filled["scaling"])
     if filled["residual_before_ln"] != "post_add":
         flag_field(path, "residual_before_ln", filled["residual_before_ln"])
-    for name, default in _BOTTLENECK.items():
-        if isinstance(default, bool) and name != "residual_before_ln":
-            filled[name] = flag_field(path, name, filled[name])
     factors = filled["reduction_factor"]
     for name, factor in factors.items() if isinstance(factors, dict) else ((None, factors),):
         number_field(
             path, "reduction_factor" if name is None else f"reduction_factor of {name!r}", factor, 1e-6
         )
-    filled["leave_out"] = _left_out(path, filled["leave_out"])
     if not isinstance(filled["non_linearity"], str):
         raise CheckpointError(f"{path}: non_linearity is {quote(filled['non_linearity'])}, expected a name")
     if legacy:
@@ -220,10 +212,18 @@ def _bottleneck(config: dict[str, Any], document: dict[str, Any], folder: Path) 
     return filled
 
 
-def _left_out(path: Path, value: object) -> list[int]:
-    if not isinstance(value, list):
-        raise CheckpointError(f"{path}: leave_out is {quote(value)}, expected a list of layers")
-    return [whole_number_field(path, "leave_out", layer) for layer in value]
+def _filled(path: Path, config: dict[str, Any], defaults: Mapping[str, Any], *others: str) -> dict[str, Any]:
+    """A configuration with defaults, its truth values and layers checked."""
+    refuse_unknown(path, config, (*defaults, *_NO_EFFECT, *others), _LIBRARY)
+    filled = {**defaults, **{name: value for name, value in config.items() if name in defaults}}
+    for name, default in defaults.items():
+        if isinstance(default, bool) and name != "residual_before_ln":
+            filled[name] = flag_field(path, name, filled[name])
+    if not isinstance(filled["leave_out"], list):
+        raise CheckpointError(f"{path}: leave_out is {quote(filled['leave_out'])}, expected a list of layers")
+    for layer in filled["leave_out"]:
+        whole_number_field(path, "leave_out", layer)
+    return filled
 
 
 def _inner(config: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -231,21 +231,17 @@ def _inner(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     for name, what in REFUSED_FIELDS.items():
         if config.get(name):
             raise unsupported(folder, f"{what} ({name})")
-    refuse_unknown(path, config, (*_INNER, *_NO_EFFECT, *REFUSED_FIELDS), _LIBRARY)
-    filled = {**_INNER, **{k: v for k, v in config.items() if k in _INNER}}
+    filled = _filled(path, config, _INNER, *REFUSED_FIELDS)
     if filled["composition_mode"] not in ("add", "scale"):
         raise CheckpointError(
             f"{path}: composition_mode is {quote(filled['composition_mode'])}, expected add or scale"
         )
     filled["r"] = whole_number_field(path, "r", filled["r"], 1)
     filled["alpha"] = number_field(path, "alpha", filled["alpha"])
-    for name in ("selfattn_lora", "intermediate_lora", "output_lora"):
-        filled[name] = flag_field(path, name, filled[name])
     if unknown := sorted(
         set(text_list_field(path, "attn_matrices", filled["attn_matrices"])) - {"q", "k", "v"}
     ):
         raise CheckpointError(f"{path}: attn_matrices has {quote(unknown[0])}, expected q, k and v")
-    filled["leave_out"] = _left_out(path, filled["leave_out"])
     return filled
 
 

@@ -62,7 +62,12 @@ class _Translation:
         return CheckpointError(f"checkpoint {self.folder}{said}")
 
     def run(self) -> TranslatedCheckpoint:
-        tensors, base = self._current_names(), self.base
+        tensors, base = dict[str, Tensor](), self.base
+        for key, tensor in self.source.tensors.items():
+            for word, what in REFUSED_KEYS.items():
+                if word in key and not key.startswith("heads."):
+                    raise unsupported(self.folder, f"{what} ({key})")
+            tensors[_LEGACY.sub(".adapters", key)] = tensor
         document, wanted = self.source.documents[CONFIG], base.config
         family, hidden = document.get("model_type"), document.get("hidden_size")
         if family not in (None, wanted.model_type) or hidden not in (None, wanted.hidden_size):
@@ -110,16 +115,6 @@ class _Translation:
                 "Gates average over the tokens of an example; the library also averages over padding."
             )
         return tuple(notes)
-
-    def _current_names(self) -> dict[str, Tensor]:
-        """The tensors under their names in current versions of the library."""
-        tensors = {}
-        for key, tensor in self.source.tensors.items():
-            for word, what in REFUSED_KEYS.items():
-                if word in key and not key.startswith("heads."):
-                    raise unsupported(self.folder, f"{what} ({key})")
-            tensors[_LEGACY.sub(".adapters", key)] = tensor
-        return tensors
 
     def _layers_of(self, module: str) -> tuple[list[int], str]:
         """The layers that a module belongs to (several if they share it), and its name inside them."""
@@ -170,7 +165,6 @@ class _Translation:
         return HeadSpec(layers, activation, bool(config.get("use_pooler")), bool(config.get("bias", True)))
 
     def _bottlenecks(self, module: str, parts: Mapping[str, Tensor]) -> list[BottleneckSpec]:
-        """One of the library's bottlenecks at each of its sites."""
         numbers, inside = self._layers_of(module)
         site = "attention" if inside.startswith("attention") else "ffn"
         if self.config.bottleneck is None:
@@ -194,7 +188,6 @@ class _Translation:
         return specs
 
     def _inner(self, module: str, parts: Mapping[str, Tensor]) -> InnerSpec:
-        """One of the library's modules inside a sublayer."""
         name = self.base.full_name(module)
         self._layers_of(name)
         if name not in self.base.modules:
@@ -235,7 +228,6 @@ class _Translation:
         return InnerSpec(name, "low_rank", rank=len(down), scale=scale)
 
     def _check_bottlenecks(self, found: list[BottleneckSpec]) -> None:
-        """Refuse a file whose bottlenecks differ from its configuration."""
         if self.config.bottleneck is None:
             return
         layers, names = self.base.layers_but(self.config.bottleneck["leave_out"]), self.base.layer_names
@@ -269,7 +261,6 @@ class _Translation:
                 )
 
     def _check_inner(self, found: list[InnerSpec]) -> None:
-        """Refuse a file whose LoRA modules differ from its configuration."""
         if self.config.inner is None:
             return
         lora, names, kind = self.config.inner, self.base.places.projections, self.config.kinds[-1]

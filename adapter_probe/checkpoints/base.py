@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,8 +24,8 @@ from .base_config import AnyBase, method_of, naming_base, quiet_quantisers, refu
 from .identity import BaseIdentity, config_settings
 from .model_class import config_for, without_weights
 
-Load = Callable[[AnyBase, type[PreTrainedModel], int | None, torch.dtype], "AnyLoaded"]
-"""Loads a base, see `load_any_base`."""
+Load = Callable[[AnyBase, type[PreTrainedModel], int | None], "AnyLoaded"]
+"""Loads a base in some precision, see `load_any_base`."""
 _MOST_TOKENS = 1 << 20  # where neither model nor tokenizer has a limit
 
 
@@ -53,7 +54,7 @@ def load_any_base(
     found: AnyBase,
     cls: type[PreTrainedModel],
     n_outputs: int | None,
-    dtype: torch.dtype,
+    dtype: torch.dtype = torch.float32,
     dequantise: bool = False,
     seed: int = 0,
     weights: bool = True,
@@ -101,7 +102,13 @@ def load_any_base(
             missing = frozenset(name for name in missing if not name.startswith(inside))
         identity = _identify(found, model, missing, method, hashed=False)
         return AnyLoaded(model.requires_grad_(False).eval(), missing, identity, method, positions_of(model))
-    _refuse_unread(found.name, method, model)
+    # Weights that transformers left aside: it fills HQQ's with random ones.
+    if any(getattr(module, "W_q", "absent") is None for module in model.modules()):
+        raise CheckpointError(
+            f"base {found.name} is quantised with {method}, whose weights transformers "
+            f"{transformers.__version__} does not read; load it with the package {method} and ablate the "
+            "model in memory, or give the unquantised model with --base, which is another model"
+        )
     if dequantise:
         with naming_base("quantised weights", found.name), quiet_quantisers():
             model, method = model.dequantize(), None
@@ -118,16 +125,6 @@ def load_any_base(
     model.config.dtype = dtype
     model.requires_grad_(False)
     return AnyLoaded(model.eval(), missing, identity, method, positions_of(model))
-
-
-def _refuse_unread(name: str, method: str | None, model: nn.Module) -> None:
-    """Refuse a base whose quantised weights transformers left aside: it fills HQQ's with random ones."""
-    if any(getattr(module, "W_q", "absent") is None for module in model.modules()):
-        raise CheckpointError(
-            f"base {name} is quantised with {method}, whose weights transformers {transformers.__version__} "
-            f"does not read; load it with the package {method} and ablate the model in memory, or give the "
-            "unquantised model with --base, which is another model"
-        )
 
 
 def _identify(
@@ -200,11 +197,7 @@ def start_of(model: Any) -> Start:
 
 
 def limit_length(positions: int, tokenizer_limit: float, name: str) -> int:
-    """Maximum number of tokens per example.
-
-    Raises:
-        CheckpointError: there is no room for any.
-    """
+    """Maximum number of tokens per example."""
     limit = int(min(positions, tokenizer_limit, _MOST_TOKENS))
     if limit < 1:
         raise CheckpointError(must_be(f"base {name}: the limit of tokens", "at least 1", limit))
@@ -276,11 +269,8 @@ def _hash_weights(model: PreTrainedModel, missing: Collection[str]) -> str:
     return weights.hexdigest()
 
 
-def load_without_weights(
-    found: AnyBase, cls: type[PreTrainedModel], n_outputs: int | None, dtype: torch.dtype
-) -> AnyLoaded:
-    """A base without its weights, for what can be told from names and shapes; see `load_any_base`."""
-    return load_any_base(found, cls, n_outputs, dtype, weights=False)
+load_without_weights = partial(load_any_base, weights=False)
+"""A base without its weights, for what can be told from names and shapes."""
 
 
 class SharedBase:
@@ -296,7 +286,11 @@ class SharedBase:
         self._loaded: dict[tuple[object, ...], AnyLoaded] = {}
 
     def load(
-        self, found: AnyBase, cls: type[PreTrainedModel], n_outputs: int | None, dtype: torch.dtype
+        self,
+        found: AnyBase,
+        cls: type[PreTrainedModel],
+        n_outputs: int | None,
+        dtype: torch.dtype = torch.float32,
     ) -> AnyLoaded:
         """Like `load_any_base`, but uses the weights in memory if there are any, also for another head.
 

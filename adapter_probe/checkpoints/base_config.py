@@ -198,11 +198,7 @@ def find_any_base(name: str, revision: str | None = None) -> AnyBase:
 
 
 def read_fields(name: str, revision: str | None = None) -> tuple[str, str | None, dict[str, Any]]:
-    """Place and revision of a base, see `resolve_base`, and the fields of its config.json.
-
-    Raises:
-        CheckpointError: no such base, files that git-LFS never downloaded, or a damaged configuration.
-    """
+    """Place and revision of a base, see `resolve_base`, and the fields of its config.json."""
     name, revision = resolve_base(name, revision)
     if (folder := Path(name)).is_dir():
         if not (folder / "config.json").is_file():

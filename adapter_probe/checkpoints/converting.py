@@ -11,10 +11,10 @@ from adapter_probe.models.methods import Adapters
 from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .adapterhub import HEAD_CONFIG, HEAD_WEIGHTS, WEIGHTS
-from .contents import role_of
+from .adapterhub_config import BOTTLENECK
 from .files import CONFIG, DESCRIPTION, refuse_full
 from .native import save_checkpoint
-from .opened_peft import OWN, OpenedPeft, OpenedPlaced
+from .opened_peft import OWN, OpenedPeft, OpenedPlaced, role_of
 from .peft_writing import WRITABLE
 
 _VERSION = "adapters.1.3.0"  # the library's name, and the version of its format
@@ -156,19 +156,12 @@ def _write(opened: OpenedPlaced, method: Adapters, out: Path) -> None:
     )
     hidden = opened.description.base.hidden_size
     config = {
+        **BOTTLENECK,
         "mh_adapter": method.sites in {"both", "attention"},
         "output_adapter": method.sites in {"both", "ffn"},
         "reduction_factor": _reduction_factor(hidden, method.size),
         "non_linearity": _ACTIVATIONS[method.activation],
-        "original_ln_before": False,
-        "original_ln_after": True,
-        "ln_before": False,
-        "ln_after": False,
-        "residual_before_ln": True,
-        "adapter_residual_before_ln": False,
         "is_parallel": method.placement == "parallel",
-        "scaling": 1.0,
-        "use_gating": False,
         "leave_out": list(method.skip_layers),
     }
     write_json(out / CONFIG, {**common, "config": config, "name": "task"})

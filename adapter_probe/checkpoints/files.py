@@ -120,11 +120,7 @@ def refuse_irregular(path: Path) -> None:
 
 
 def read_whole(path: Path) -> bytes:
-    """The bytes of a file.
-
-    Raises:
-        CheckpointError: it cannot be read, or see `refuse_irregular`.
-    """
+    """The bytes of a file."""
     refuse_irregular(path)
     try:
         return path.read_bytes()
@@ -133,11 +129,7 @@ def read_whole(path: Path) -> bytes:
 
 
 def read_json_file(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        CheckpointError: the file cannot be read, or contains something else.
-    """
+    """Read a JSON object."""
     try:
         document = json.loads(read_whole(path).decode("utf-8"))
     except (ValueError, RecursionError) as error:

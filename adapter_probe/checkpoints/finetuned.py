@@ -20,7 +20,7 @@ from .base import hash_stored, limit_length, load_any_base, without_pooler
 from .base_config import find_any_base, method_of, place_of_base
 from .files import CONFIG, DELTA, DESCRIPTION, MODULES, first_of
 from .identity import tokenizer_parts
-from .model_class import choose_class, head_of_base, head_with_labels
+from .model_class import WITHOUT_HEAD, choose_class, head_of_base, head_with_labels
 from .native import Description, library_versions, read_description, task_of, with_record
 from .opened_peft import OpenedFinetuned, OpenedPeft, OpenedPlaced
 from .tokenizer import load_tokenizer, own_tokenizer
@@ -89,7 +89,7 @@ def open_whole_model(folder: Path, base: str | None, dtype: torch.dtype) -> Open
     if tuned.missing:
         raise CheckpointError(f"checkpoint {folder} lacks {first_of(sorted(tuned.missing))}")
     n_labels = int(tuned.model.config.num_labels)
-    outputs = None if head in ("causal", "seq2seq", "features") else n_labels
+    outputs = None if head in WITHOUT_HEAD else n_labels
     loaded = load_any_base(of_base, cls, outputs, dtype)
     if embeds:
         loaded = without_pooler(loaded)
@@ -164,11 +164,7 @@ def note_on_outside(difference: Difference, base_used: bool = False) -> str:
 
 
 def with_outside_of_base(opened: OpenedPeft) -> OpenedPeft:
-    """A fine-tuned model with its base's tensors outside the layers, in place.
-
-    Raises:
-        CheckpointError: the checkpoint is no fine-tuned model.
-    """
+    """A fine-tuned model with its base's tensors outside the layers, in place."""
     if not isinstance(opened, OpenedFinetuned) or opened.difference is None:
         raise CheckpointError(
             f"--outside base applies only to a fine-tuned model, and checkpoint {opened.folder} has adapters"

@@ -32,12 +32,10 @@ from .base import hash_stored, limit_length, load_any_base, positions_of
 from .base_config import find_any_base, method_of, mixes_examples, resolve_base
 from .finetuned import with_base
 from .identity import BaseIdentity, config_settings, tokenizer_parts
-from .kinds import Head, head_of_class
-from .model_class import head_with_labels
-from .native import NO_COLUMNS, Description, task_of
+from .model_class import Head, head_of_class, head_with_labels
+from .native import NO_COLUMNS, Description, task_of, versions_of
 from .opened_peft import OpenedFinetuned, OpenedPeft
 from .peft_loading import refuse_outside, refuse_unready, tuned_modules
-from .peft_opening import versions_of
 
 
 def _fields(base: nn.Module) -> dict[str, Any]:
@@ -76,8 +74,9 @@ def open_in_memory(model: nn.Module, tokenizer: Any = None, base_model: Any = No
     assert head is not None, "its class is known"
     used, name, fields = _copied(model), f"{type(base).__name__} in memory", _fields(base)
     _refuse_unready(used, model, base_model)
+    kinds = {type(m).__module__.split(".")[2] for m in used.modules() if isinstance(m, BaseTunerLayer)}
     about = Description(
-        ImportedMethod(LIBRARY, _kinds(used), inner=tuned_modules(used)),
+        ImportedMethod(LIBRARY, tuple(sorted(kinds)), inner=tuned_modules(used)),
         BaseIdentity(name, None, "", 0, 0, 0, config_settings(fields)),
         TaskSpec("", "classification", "accuracy", (), NO_COLUMNS, {}, {}),
         max_length=1,
@@ -246,11 +245,6 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
                 parameter.requires_grad_(grad)
         if config is not None:
             config.pad_token_id = padding
-
-
-def _kinds(model: nn.Module) -> tuple[str, ...]:
-    found = {type(m).__module__.split(".")[2] for m in model.modules() if isinstance(m, BaseTunerLayer)}
-    return tuple(sorted(found))
 
 
 def _settings_of(model: nn.Module) -> list[Any]:

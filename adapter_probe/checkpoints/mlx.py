@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,19 +38,6 @@ _FOLDERS: list[TemporaryDirectory[str]] = []  # removed at exit
 _VISION = "was written by MLX-VLM for a model of texts and images, whose adapters are not supported"
 
 
-@dataclass(frozen=True)
-class Translated:
-    """A checkpoint of MLX-LM as PEFT's format has it.
-
-    Attributes:
-        folder: a folder in PEFT's format; it exists as long as the program runs.
-        notes: remarks on the translation, one sentence each.
-    """
-
-    folder: Path
-    notes: tuple[str, ...]
-
-
 def is_mlx(document: Mapping[str, Any]) -> bool:
     """Whether an ``adapter_config.json`` is of MLX-LM, or of MLX-VLM, which is refused later."""
     if "peft_type" in document or "config" in document:
@@ -63,8 +49,11 @@ def _of_vision(document: Mapping[str, Any]) -> bool:
     return {"rank", "alpha"} <= set(document)
 
 
-def as_peft(given: Path, base: str | None = None) -> Translated:
+def as_peft(given: Path, base: str | None = None) -> tuple[Path, tuple[str, ...]]:
     """A folder that PEFT loads: the folder itself, or the translation of MLX-LM's files in it.
+
+    Returns:
+        the folder, which exists as long as the program runs; and remarks on the translation, if it is one.
 
     Raises:
         CheckpointError: the files are damaged, of another kind of tuning, or do not fit the base.
@@ -73,14 +62,14 @@ def as_peft(given: Path, base: str | None = None) -> Translated:
     if not (folder / CONFIG).is_file() and len(below := sorted(folder.glob(f"*/{CONFIG}"))) == 1:
         folder = below[0].parent
     if not (folder / CONFIG).is_file() or not is_mlx(read_json_file(folder / CONFIG)):
-        return Translated(given, ())
+        return given, ()
     files = (folder / CONFIG, folder / WEIGHTS)
     stamps = tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file())
     return _translated(folder.resolve(), base, stamps)
 
 
 @cache
-def _translated(folder: Path, base: str | None, stamps: tuple[Any, ...]) -> Translated:
+def _translated(folder: Path, base: str | None, stamps: tuple[Any, ...]) -> tuple[Path, tuple[str, ...]]:
     document = read_json_file(folder / CONFIG)
     _refuse(folder, document)
     tensors = read_tensors(folder / WEIGHTS, as_stored=True)
@@ -105,7 +94,7 @@ def _translated(folder: Path, base: str | None, stamps: tuple[Any, ...]) -> Tran
     layers = sorted({number for module in parts if (number := _layer_of(module)) is not None})
     notes += _count_of_layers(folder / CONFIG, document, layers, n_layers)
     said = f"Translated from MLX-LM's format: rank {rank}, scale {scale:g}, in layers {_ranges(layers)}."
-    return Translated(place, (said, *notes))
+    return place, (said, *notes)
 
 
 @contextmanager
@@ -118,7 +107,6 @@ def naming(translated: Path, given: Path) -> Iterator[None]:
 
 
 def _refuse(folder: Path, document: Mapping[str, Any]) -> None:
-    """Refuse what has no LoRA, or none of a language model."""
     path = folder / CONFIG
     if "lora_parameters" not in document and _of_vision(document):
         raise CheckpointError(f"checkpoint {folder} {_VISION}")

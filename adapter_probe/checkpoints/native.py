@@ -34,7 +34,7 @@ from adapter_probe.version import __version__
 from .base_config import AnyBase, config_changes
 from .files import DELTA, DESCRIPTION, check_values, read_json_file, read_whole, refuse_irregular
 from .identity import BaseIdentity, checkpoint_identity
-from .kinds import Head
+from .model_class import Head
 
 SCHEMA = 2
 NO_COLUMNS = Columns("", None, "")
@@ -45,6 +45,12 @@ _MADE_UP = re.compile(r"LABEL_\d+")  # by transformers, for want of a name
 def library_versions() -> dict[str, str]:
     """Library versions, as recorded in checkpoints and results."""
     return {"adapter_probe": __version__, **{name: version(name) for name in ("torch", "transformers")}}
+
+
+def versions_of(quantised: str | None) -> dict[str, str]:
+    """The libraries whose code computes the outputs of adapters of other libraries."""
+    packages = ("peft", *(("bitsandbytes",) if quantised == "bitsandbytes" else ()))
+    return {**library_versions(), **{name: version(name) for name in packages}}
 
 
 def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], description: Description) -> Path:
@@ -126,11 +132,7 @@ def refuse_changed(folder: Path, remembered: Description, found: Description) ->
 
 
 def read_delta(folder: Path, description: Description) -> dict[str, Tensor]:
-    """The tensors of a checkpoint of this project.
-
-    Raises:
-        CheckpointError: the file is damaged, or not the one that was written.
-    """
+    """The tensors of a checkpoint of this project."""
     path = folder / DELTA
     data = read_whole(path)
     if hashlib.sha256(data).hexdigest() != description.delta_sha256:
@@ -267,9 +269,6 @@ def names_of_outputs(n_outputs: int, own: Path, base: Mapping[str, Any]) -> tupl
 
     Args:
         own: the config.json beside the checkpoint; it may be missing.
-
-    Raises:
-        CheckpointError: the checkpoint's config.json cannot be read.
     """
     for document in (read_json_file(own) if own.is_file() else {}, base):
         named = document.get("id2label")

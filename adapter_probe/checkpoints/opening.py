@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from adapter_probe.errors import CheckpointError, ModelError, one_line
+from adapter_probe.models.adapters.imported import ImportedMethod
+from adapter_probe.models.methods import Method
 from adapter_probe.reads import report
 from adapter_probe.replay.several import split_adapters
+from adapter_probe.replay.sharing import sharing
 from adapter_probe.results.fingerprints import hash_files, hash_json
 
-from . import adapter_bert, adapterhub
-from .adapter_folder import choose_adapter, only_adapter
-from .base import Load, load_any_base
-from .base_config import method_of, place_of_base, quiet_quantisers, read_fields
+from . import adapter_bert, adapterhub, native
+from .adapter_folder import choose_adapter, hash_contents, only_adapter
+from .base import AnyLoaded, Load, limit_length, load_any_base, n_outputs, refuse_lost
+from .base_config import AnyBase, find_any_base, method_of, place_of_base, quiet_quantisers, read_fields
 from .embedding import Embedding, Pooling, of_library
-from .files import CONFIG, DESCRIPTION, MODULES, checkpoint_files, is_own, read_json_file
-from .finetuned import is_whole_model, open_whole_model
+from .files import (
+    CONFIG,
+    DELTA,
+    DESCRIPTION,
+    MODULES,
+    checkpoint_files,
+    first_of,
+    is_own,
+    read_json_file,
+    refuse_random,
+)
+from .finetuned import TUNED_IN_PLACE, is_whole_model, open_whole_model, with_base
+from .foreign import BaseShape, ForeignCheckpoint
+from .identity import tokenizer_parts
 from .mlx import as_peft, naming
-from .native import with_record
-from .opened_peft import OpenedPeft, OpenedPlaced
+from .model_class import Head, choose_class, head_of_base
+from .native import Description, read_description, task_of, versions_of, with_record
+from .opened_peft import OpenedPeft, OpenedPlaced, Shapes, role_of
 from .peft_fields import refuse_unswitched
+from .placed import fill, put_method
+from .places import Places, places_in
+from .tokenizer import load_tokenizer, with_blanks
 
 
 def open_any(
@@ -52,34 +74,31 @@ def open_any(
     folder = Path(folder)
     if folder.is_dir():
         report("checkpoint", lambda: checkpoint_files(folder))
-        if (translated := as_peft(folder, base)).notes:
-            with naming(translated.folder, folder):
-                opened = open_any(
-                    translated.folder, base, dtype=dtype, load=load, dequantise=dequantise,
-                )  # fmt: skip
-            return replace(opened, notes=(*translated.notes, *opened.notes))
+        translated, notes = as_peft(folder, base)
+        if notes:
+            with naming(translated, folder):
+                opened = open_any(translated, base, dtype=dtype, load=load, dequantise=dequantise)
+            return replace(opened, notes=(*notes, *opened.notes))
     if folder.is_dir() and is_whole_model(folder) and not adapter_bert.is_in(folder) and not dequantise:
         return open_whole_model(folder, base, dtype)
+    load = partial(load_any_base, dtype=dtype, dequantise=True) if dequantise else partial(load, dtype=dtype)
     own = is_own(folder) or not folder.is_dir()  # reading its description says what a missing folder lacks
     inside, library = (folder, None) if own else _recognise(folder)
     if not own and library is None and (not dequantise or _base_is_quantised(inside, base)):
-        load = partial(load_any_base, dequantise=True) if dequantise else load
         with quiet_quantisers():
             from .peft_opening import open_with_peft
         above = folder.absolute().parent
         given = above if inside == folder and (above / CONFIG).is_file() else folder
-        opened = open_with_peft(inside, base, dtype=dtype, given=given, load=load)
+        opened = open_with_peft(inside, base, given=given, load=load)
         about = with_record(folder, opened.description, opened.description.delta_sha256)
         return replace(opened, description=about, dequantised=dequantise)
     if dequantise:
         raise CheckpointError(
             f"--dequantise applies only to a quantised base; that of checkpoint {folder} is stored in full"
         )
-    with quiet_quantisers():
-        from .placed_opening import open_foreign, open_own
     if library is None:
-        return open_own(folder, base, dtype, load)
-    return open_foreign(inside, library, base, dtype, load)
+        return open_own(folder, base, load)
+    return open_foreign(inside, library, base, load)
 
 
 def _base_is_quantised(folder: Path, base: str | None) -> bool:
@@ -189,3 +208,142 @@ def with_embedding(opened: OpenedPeft, pooling: str | None) -> OpenedPeft:
         max_length=min(said.max_length, limit or said.max_length),
     )  # fmt: skip
     return replace(opened, embedding=embedding, description=found)
+
+
+_AVERAGES = ("running_mean", "running_var", "num_batches_tracked")  # of batch normalisation: no parameters
+
+
+def open_foreign(folder: Path, library: ModuleType, base: str | None, load: Load) -> OpenedPlaced:
+    """Open a checkpoint of AdapterHub or of adapter-bert.
+
+    Args:
+        library: the module that reads its format.
+    """
+    source = library.read(folder)
+    found = _find(*place_of_base(folder, source.base, None, base))
+    kind = source.kind or ("causal" if head_of_base(found.config) == "causal" else "classification")
+    outputs = source.n_outputs or {"causal": None, "extractive": 2, "regression": 1}.get(
+        kind, int(found.config.num_labels)
+    )
+    loaded, shape = _load(found, kind, outputs, load)
+    translated = library.translate(source, shape)
+    own = dict(loaded.model.named_parameters(remove_duplicate=False))
+    translated = translated.without_copies(own, found.name)
+    task = task_of(source.name, kind, int(outputs or 0), folder / "config.json", found.fields)
+    task = replace(task, label_names=source.label_names or task.label_names)
+    tokenizer = load_tokenizer(found.name, found.revision)
+    about = Description(
+        translated.method,
+        loaded.identity,
+        task,
+        limit_length(loaded.max_length, tokenizer.model_max_length, found.name),
+        hash_contents(source.files),
+        versions=versions_of(None),
+        tokenizer=tokenizer_parts(tokenizer),
+    )
+    opened = _put(folder, loaded, shape, about, translated.tensors, tokenizer, source)
+    return replace(opened, notes=translated.notes)
+
+
+def open_own(folder: Path, base: str | None, load: Load) -> OpenedPlaced:
+    """Open a checkpoint of this project; see `open_foreign`."""
+    said = read_description(folder)
+    delta = native.read_delta(folder, said)
+    found = _find(*((base, None) if base is not None else (said.base.name, said.base.revision)))
+    native.refuse_unfit(found, said.base)
+    loaded, shape = _load(found, said.task.kind, n_outputs(said.task), load)
+    native.refuse_other_base(folder, said.base, loaded.identity)
+    tokenizer = load_tokenizer(found.name, found.revision)
+    if said.task.kind == "tokens":
+        tokenizer = with_blanks((), found.config, tokenizer) or tokenizer
+    about = replace(said, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
+    native.refuse_changed(folder, said, about)
+    before = sharing(loaded.model) if isinstance(about.method, TUNED_IN_PLACE) else None
+    opened = replace(_put(folder / DELTA, loaded, shape, about, delta, tokenizer), folder=folder)
+    return opened if before is None else with_base(opened, before)
+
+
+def _find(name: str, revision: str | None) -> AnyBase:
+    """A base of a family that takes bottlenecks."""
+    name, revision, fields = read_fields(name, revision)
+    _places(name, SimpleNamespace(**{"model_type": None, **fields}))  # before a strange configuration is made
+    found = find_any_base(name, revision)
+    if method_of(found.fields):
+        raise CheckpointError(
+            f"base {found.name} is quantised (quantization_config in its config.json), which is supported "
+            "only with adapters of PEFT; give the unquantised model with --base"
+        )
+    return found
+
+
+def _places(name: str, config: Any) -> Places:
+    try:
+        return places_in(config)
+    except ModelError as error:
+        raise CheckpointError(f"base {name}: {error}") from error
+
+
+def _load(found: AnyBase, kind: Head, outputs: int | None, load: Load) -> tuple[AnyLoaded, BaseShape]:
+    places = _places(found.name, found.config)
+    loaded = load(found, choose_class(found.name, found.config, kind, ()), outputs)
+    refuse_lost(loaded, kind == "causal")
+    return loaded, BaseShape.of(loaded.model, places)
+
+
+def _put(
+    place: Path,
+    loaded: AnyLoaded,
+    shape: BaseShape,
+    about: Description,
+    tensors: Mapping[str, Tensor],
+    tokenizer: PreTrainedTokenizerBase,
+    source: ForeignCheckpoint | None = None,
+) -> OpenedPlaced:
+    """The model with all weights; none of its parameters is left at a random initial value."""
+    said, on_base = f"checkpoint {place}" if source else str(place), f"base {about.base.name}"
+    method: Method | ImportedMethod = about.method
+    try:
+        targets = put_method(loaded, shape, method, loaded.model.dtype)
+    except ModelError as error:
+        raise CheckpointError(f"{said}: {error}") from error
+    head = isinstance(method, ImportedMethod) and method.head is not None
+    random = {n for n in targets if n in loaded.missing or (head and n.startswith(f"{shape.places.head}."))}
+    empty = random | {name for name in targets if ".adapter." in name}
+    lacks_head = source is not None and source.n_outputs is None
+    refuse_random(sorted(empty - tensors.keys()), said, on_base, lacks_head)
+    if unknown := sorted(tensors.keys() - targets.keys()):
+        raise CheckpointError(f"{said} contains {unknown[0]}, which the model on {on_base} does not have")
+    shapes = {name: tuple(t.shape) for name, t in targets.items() if not name.endswith(_AVERAGES)}
+    whole = source is None and not about.training.get("layers_of_base")  # which a pruned fine-tune has not
+    if whole and (lost := _untrained(method, shape, shapes, tensors.keys())):
+        raise CheckpointError(f"{said} lacks {first_of(lost)}")
+    fill(loaded.model, method, tensors, targets, said, f"the model on {on_base}")
+    names = tuple(f"{shape.prefix}{name}" for name in shape.layer_names)
+    return OpenedPlaced(
+        loaded.model,
+        tokenizer,
+        about,
+        about.task.kind,
+        frozenset(tensors),
+        loaded.missing & targets.keys(),
+        place,
+        tensors=dict(tensors),
+        layer_names=names,
+        shapes=shapes,
+    )
+
+
+def _untrained(
+    method: Method | ImportedMethod, shape: BaseShape, shapes: Shapes, stored: Set[str]
+) -> list[str]:
+    """What a method trains in the layers, and every LayerNorm that it trains, without what is stored."""
+    if isinstance(method, ImportedMethod):
+        return []
+    layers = {f"{shape.prefix}{n}.": i for i, n in reversed(list(enumerate(shape.layer_names)))}
+    lost = []
+    for name in shapes.keys() - stored:
+        layer = next((number for start, number in layers.items() if name.startswith(start)), -1)
+        role, bias = role_of(name, shape.prefix, shapes), name.endswith("bias")
+        if (layer >= 0 or role == "layernorms") and method.trains(role, layer, len(shape.layer_names), bias):
+            lost.append(name)
+    return sorted(lost)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import subprocess
+import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,11 @@ from adapter_probe.errors import CheckpointError, one_line
 
 from .adapter_folder import CHANGE_THE_BASE, plain_lora
 from .files import CONFIG, MODULE_NAME, Unsupported, quote, refuse_unknown, unsupported
-from .kinds import HEADS
+from .model_class import HEADS
 
 if typing.TYPE_CHECKING:
     from peft import PeftConfig
+
 
 # Types without a switch in the layers, and why.
 UNSWITCHED = {
@@ -42,6 +46,26 @@ REFUSED_SETTINGS = {
 }
 # Of other tools and versions, and without effect on a number.
 _NO_EFFECT = ("unsloth_fixed", "merge_weights", "runtime_config", "megatron_core", "peft_version")
+# Fields with patterns of module names.
+_PATTERNS = (
+    "target_modules",
+    "exclude_modules",
+    "layers_pattern",
+    "feedforward_modules",
+    "target_parameters",
+)
+_TRIAL_SECONDS = 3
+_MATCHER = """
+import json, re, sys
+pattern, names, seconds = json.load(sys.stdin)
+try:
+    from resource import RLIMIT_CPU, setrlimit
+    setrlimit(RLIMIT_CPU, (seconds, seconds))
+except ImportError:
+    pass
+for name in names:
+    re.match(pattern, name)
+"""
 
 
 def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
@@ -71,11 +95,7 @@ def refuse_unswitched(folder: Path, document: Mapping[str, Any]) -> None:
 
 
 def read_fields(path: Path, document: Mapping[str, Any]) -> PeftConfig:
-    """The configuration as an object of PEFT's class for it.
-
-    Raises:
-        CheckpointError: a type or a field that this PEFT does not know, or a value of the wrong type.
-    """
+    """The configuration as an object of PEFT's class for it."""
     config = read_config(path, document)
     for name in getattr(config, "modules_to_save", None) or ():  # which PEFT puts into patterns unescaped
         if not isinstance(name, str) or not MODULE_NAME.fullmatch(name):
@@ -167,3 +187,41 @@ def _words(hint: Any) -> str:
         names.get(one, "a list" if typing.get_origin(one) in (list, tuple, set) else "") for one in arguments
     ]
     return " or ".join(dict.fromkeys(word for word in said if word)) or "another value"
+
+
+def refuse_slow_patterns(path: Path, document: Mapping[str, Any], modules: Iterable[str]) -> None:
+    """Refuse a configuration of PEFT whose patterns take long on names of modules, where PEFT would hang.
+
+    A pattern may take exponential time, or time that grows with a high power of a name's length. Only what is
+    repeated twice, or a repeated group, can take long. Such a pattern is tried in a process of its own, which
+    can be stopped, as PEFT matches it: a text has to match the whole name, and what stands in a list or
+    chooses ranks the end of it.
+    """
+    given = [document.get(name) or () for name in _PATTERNS]
+    ends = [one for value in given if isinstance(value, list) for one in value if isinstance(one, str)]
+    ends += [key for name in ("rank_pattern", "alpha_pattern") for key in document.get(name) or ()]
+    tried = {text: rf"({text})\Z" for text in given if isinstance(text, str)}
+    names = list(modules)
+    for pattern, whole in {**tried, **{end: rf"(.*\.)?({end})$" for end in ends}}.items():
+        try:
+            re.compile(whole)
+        except (re.error, OverflowError, RecursionError) as error:
+            said = f"{path}: {quote(pattern)} is not a regular expression: {one_line(error)}"
+            raise CheckpointError(said) from error
+        several = len(re.findall(r"[*+{]", pattern)) > 1 or re.search(r"\)[*+{]", pattern)
+        if several and _takes_long(whole, names):
+            raise CheckpointError(f"{path}: matching {quote(pattern)} takes too long; simplify the pattern")
+
+
+def _takes_long(pattern: str, names: list[str]) -> bool:
+    # The system ends it after so many seconds of processor time: also where the processor is busy with other
+    # things, and where this process was killed meanwhile. Windows can only wait.
+    wait = _TRIAL_SECONDS if sys.platform == "win32" else None
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", _MATCHER],
+            input=json.dumps([pattern, names, _TRIAL_SECONDS]), text=True, timeout=wait, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode < 0

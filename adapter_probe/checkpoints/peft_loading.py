@@ -32,7 +32,7 @@ _NEWS = ("no modules were excluded", "no module was matched", "no parameter was 
 
 
 def put_adapter(
-    loaded: AnyLoaded, config: PeftConfig, tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype
+    loaded: AnyLoaded, config: PeftConfig, tensors: Mapping[str, Tensor], path: Path
 ) -> tuple[PeftModel, tuple[str, ...]]:
     """Wrap a base by PEFT and load an adapter's tensors into it.
 
@@ -41,16 +41,13 @@ def put_adapter(
     value unseen.
 
     Args:
-        loaded: the base, which is changed.
-        dtype: precision of the adapter; on a quantised base PEFT's own choice is kept.
+        loaded: the base, which is changed, and in whose precision the adapter will be; on a quantised base
+            PEFT's own choice is kept.
 
     Returns:
         the model in evaluation mode, one adapter active, and PEFT's warnings.
-
-    Raises:
-        CheckpointError: the tensors do not fit the configuration and the base.
     """
-    base = loaded.model
+    base, dtype = loaded.model, loaded.model.dtype
     own = {name for name, _ in (*base.named_parameters(remove_duplicate=False), *base.named_buffers())}
     with warnings.catch_warnings(record=True) as said, torch.random.fork_rng(devices=[]), quiet_quantisers():
         warnings.simplefilter("always")
@@ -89,7 +86,8 @@ def put_adapter(
     refuse_random(random, said_of, on_base, all(name.startswith(HEADS) for name in random))
     allowed = saved.keys() | set(unsaved_biases(model, saved)) | tensors.keys() & _embeddings(model)
     _refuse_foreign(own, placed, allowed, path)
-    _cast(model, own, dtype if loaded.quantised is None else None)
+    if loaded.quantised is None:
+        _cast(model, own, dtype)
     return model.requires_grad_(False).eval(), (*_news(said), *_unmatched(model))
 
 
@@ -223,10 +221,8 @@ def _embeddings(model: PeftModel) -> set[str]:
     return {f"{name}.{parameter}" for name in inside for parameter in _OF_EMBEDDINGS}
 
 
-def _cast(model: PeftModel, own: set[str], dtype: torch.dtype | None) -> None:
+def _cast(model: PeftModel, own: set[str], dtype: torch.dtype) -> None:
     """Give the adapter's numbers the precision of the run; the base's buffers keep theirs."""
-    if dtype is None:
-        return
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from itertools import chain, count
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from adapter_probe.models.adapters.imported import ImportedMethod
 from .adapter_folder import (
     LIBRARY,
     PREFIX,
-    hash_files,
+    hash_contents,
     name_of_checkpoint,
     note_on_others,
     read_adapter,
@@ -31,12 +30,20 @@ from .base import AnyLoaded, Load, limit_length, load_any_base, without_pooler
 from .base_config import AnyBase, find_any_base, method_of, mixes_examples, place_of_base
 from .files import CONFIG, MODULES, Unsupported, folder_of_base, read_json_file
 from .identity import tokenizer_parts
-from .kinds import HEADS, Head, class_of_own_code, head_of_class, note_on_code
-from .model_class import choose_class, head_of_base, is_for
-from .native import Description, library_versions, task_of
+from .model_class import (
+    HEADS,
+    WITHOUT_HEAD,
+    Head,
+    choose_class,
+    class_of_own_code,
+    head_of_base,
+    head_of_class,
+    is_for,
+    note_on_code,
+)
+from .native import Description, task_of, versions_of
 from .opened_peft import OpenedPeft
-from .patterns import refuse_slow_patterns
-from .peft_fields import note_on_fields, read_fields, refuse_unswitched
+from .peft_fields import note_on_fields, read_fields, refuse_slow_patterns, refuse_unswitched
 from .peft_loading import HEADS as HEAD_MODULES
 from .peft_loading import is_outside, put_adapter, refuse_outside, refuse_unready, tuned_modules, type_of
 from .tokenizer import load_tokenizer, own_tokenizer, use_padding, with_blanks
@@ -54,7 +61,6 @@ def open_with_peft(
     folder: Path,
     base: str | None = None,
     *,
-    dtype: torch.dtype = torch.float32,
     given: Path | None = None,
     load: Load = load_any_base,
     in_layers: bool = True,
@@ -62,13 +68,8 @@ def open_with_peft(
     """Open a checkpoint of PEFT on a base of any class, by PEFT's own loader.
 
     Args:
-        dtype: precision of the model in memory; of a quantised base, of what is not quantised.
         given: the folder above, if the user named that or it has another adapter; a tokenizer there is used.
         in_layers: whether to refuse adapters that are all outside the layers.
-
-    Raises:
-        CheckpointError: damaged files, tensors that do not belong to this configuration and base, a base that
-            is missing, or a type of PEFT that has no switch in the layers.
     """
     path = folder / CONFIG
     document = read_json_file(path)
@@ -90,7 +91,7 @@ def open_with_peft(
             f"checkpoint {folder} was trained on the class {own} (auto_mapping), whose code is never run; "
             f"Transformers' {cls.__name__} is another class. From Python, give adapter_probe.ablate the model"
         )
-    loaded = load(found, cls, None if head in ("causal", "seq2seq", "features") else outputs, dtype)
+    loaded = load(found, cls, None if head in WITHOUT_HEAD else outputs)
     if head == "features" and not any(name.startswith("pooler.") for name in modules):
         loaded = without_pooler(loaded)
     there, prefix = {name for name, _ in loaded.model.named_modules()}, loaded.model.base_model_prefix
@@ -103,7 +104,7 @@ def open_with_peft(
     refuse_slow_patterns(path, document, [name for name, _ in loaded.model.named_modules()])
     _save_heads(config, loaded, plain)
     loaded, grown = grow(loaded, config, tensors, file)
-    model, said = put_adapter(loaded, config, tensors, file, dtype)
+    model, said = put_adapter(loaded, config, tensors, file)
     if grown is not None:
         grown.refuse_empty(model, file)
     try:
@@ -124,7 +125,7 @@ def open_with_peft(
     description = Description(
         method=ImportedMethod(LIBRARY, (kind,), inner=tuned),
         base=loaded.identity,
-        delta_sha256=hash_files((path, file)),
+        delta_sha256=hash_contents((path, file)),
         tokenizer=tokenizer_parts(tokenizer),
         task=task_of(name_of_checkpoint(folder), head, n_labels, folder / "config.json", found.fields),
         max_length=limit_length(loaded.max_length, tokenizer.model_max_length, found.name),
@@ -138,7 +139,7 @@ def open_with_peft(
         notes.append(f"Changes to {names}{more} are outside the layers and always stay on.")
     if getattr(config, "bias", "none") != "none":
         notes.append("Trained biases of the base always stay on.")
-    if head not in ("causal", "seq2seq", "features") and not outputs:
+    if head not in WITHOUT_HEAD and not outputs:
         notes.append("The checkpoint contains no head, so the head of the base is used.")
     if changed:
         parts = ", ".join(changed).replace("_", " ")
@@ -210,12 +211,6 @@ def _save_heads(config: PeftConfig, loaded: AnyLoaded, plain: Collection[str]) -
     }
     if there and config.task_type in ("SEQ_CLS", "QUESTION_ANS", "TOKEN_CLS"):
         config.modules_to_save = sorted({*(getattr(config, "modules_to_save", None) or ()), *there})
-
-
-def versions_of(quantised: str | None) -> dict[str, str]:
-    """The libraries whose code computes the outputs."""
-    packages = ("peft", *(("bitsandbytes",) if quantised == "bitsandbytes" else ()))
-    return {**library_versions(), **{name: version(name) for name in packages}}
 
 
 @dataclass(frozen=True)

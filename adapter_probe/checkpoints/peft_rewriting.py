@@ -190,7 +190,6 @@ def write_truncated(opened: OpenedPeft, modules: Collection[nn.Module], rank: in
 
 
 def _truncated(tensors: dict[str, Tensor], prefix: str, rank: int) -> dict[str, Tensor]:
-    """Smaller factors of one module, under their names in the file."""
     first, second = next(names for names in _PAIRS if prefix + names[0] in tensors)
     a, b = tensors[prefix + first], tensors[prefix + second]
     new_b, new_a = of_product(b.flatten(1), a.flatten(1)).factors(rank)

@@ -21,8 +21,7 @@ from adapter_probe.replay.two_states import TwoStates, finished
 
 from .adapter_folder import PREFIX, write_adapter
 from .files import refuse_full
-from .kinds import HEADS, Head
-from .model_class import without_weights
+from .model_class import HEADS, Head, without_weights
 from .opened_peft import OWN, OpenedFinetuned, OpenedPlaced
 
 WRITABLE = {"PEFT": "LoRA or (IA)³, one of them at a time", "MLX-LM": "LoRA and DoRA of language models"}
@@ -66,7 +65,12 @@ def _write(
     if document["peft_type"] == "LORA":
         whole = tuple(f"{name}." for name in document["modules_to_save"] or ())
         others = [key for key in tensors if ".adapter." not in key and not key.startswith(whole)]
-        document |= _lora_settings(specs, biases=bool(others))
+        # PEFT's scale is alpha / r.
+        alphas = {spec.module: whole_number(spec.scale * spec.rank) for spec in specs}
+        document |= ranks_and_alphas({spec.module: spec.rank for spec in specs}, alphas)
+        document |= {"lora_dropout": 0.0, "use_rslora": False, "bias": "all" if others else "none"}
+        document |= {"lora_bias": True} if any(spec.bias for spec in specs) else {}
+        document["init_lora_weights"] = True
     if document["peft_type"] == "IA3":
         reading = [spec.module for spec in specs if spec.kind == "scale_input"]
         if reading:  # PEFT expects it among the others
@@ -130,20 +134,6 @@ def _targets(specs: Sequence[InnerSpec], base: PreTrainedModel, layers: Sequence
     if {name for name, _ in base.named_modules() if check_target_module_exists(chosen, name)} == wanted:
         return short
     return {"target_modules": sorted(wanted), "exclude_modules": None}
-
-
-def _lora_settings(specs: Sequence[InnerSpec], biases: bool) -> dict[str, Any]:
-    """Ranks and scales; PEFT's scale is alpha / r, so that alpha is the scale times the rank."""
-    ranks = {spec.module: spec.rank for spec in specs}
-    alphas = {spec.module: whole_number(spec.scale * spec.rank) for spec in specs}
-    return {
-        **ranks_and_alphas(ranks, alphas),
-        "lora_dropout": 0.0,
-        "use_rslora": False,
-        "bias": "all" if biases else "none",
-        **({"lora_bias": True} if any(spec.bias for spec in specs) else {}),
-        "init_lora_weights": True,
-    }
 
 
 def whole_number(value: float) -> float:

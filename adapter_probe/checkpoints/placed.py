@@ -201,11 +201,7 @@ def put_method(
 def put_bottlenecks(
     model: PreTrainedModel, shape: BaseShape, method: Method | ImportedMethod
 ) -> Iterator[tuple[str, Bottleneck | ConfiguredBottleneck]]:
-    """Put bottlenecks into a model; returns each with its name, in the order of the sites.
-
-    Raises:
-        ModelError: the method does not fit the base.
-    """
+    """Put bottlenecks into a model; returns each with its name, in the order of the sites."""
     hidden, layers = int(model.config.get_text_config().hidden_size), shape.layer_names
     found: list[tuple[int, str, Bottleneck | ConfiguredBottleneck]] = []
     if isinstance(method, Adapters):
@@ -255,7 +251,6 @@ class _Kept(nn.Module):
 
 
 def _put_head(model: PreTrainedModel, shape: BaseShape, head: HeadSpec) -> None:
-    """Replace a classification head by one of AdapterHub."""
     steps, sequence = shape.places.before_head, shape.places.reads_sequence
     if head.pooled and not shape.places.pooler:
         raise ModelError(
@@ -295,7 +290,6 @@ def _put_inner(model: nn.Module, specs: Sequence[InnerSpec]) -> None:
 
 
 def _config(specs: Sequence[InnerSpec]) -> PeftConfig:
-    """PEFT's configuration that puts modules of the specs' kinds where the specs say."""
     from peft import IA3Config, LoraConfig
 
     names, kinds = [spec.module for spec in specs], {spec.kind for spec in specs}
@@ -324,11 +318,7 @@ def fill(
     model: PreTrainedModel, method: Method | ImportedMethod, tensors: Mapping[str, Tensor],
     targets: Mapping[str, Tensor], place: str, on_base: str,
 ) -> None:  # fmt: skip
-    """Copy tensors into what `put_method` returned; weights of the base get memory of their own.
-
-    Raises:
-        CheckpointError: a tensor has another shape than its place.
-    """
+    """Copy tensors into what `put_method` returned; weights of the base get memory of their own."""
     for name, tensor in tensors.items():
         if tensor.shape != targets[name].shape:
             wanted = list(targets[name].shape)

@@ -126,13 +126,13 @@ def own_tokenizer(
     for folder in dict.fromkeys(folders):
         if any((folder / name).is_file() for name in _TOKENIZERS):
             own = load_tokenizer(str(folder), config=config)
-            changed = encoding_changes(tokenizer, own)
-            return (own, changed) if changed else (tokenizer, [])
-        if (folder / _TEMPLATE).is_file():
+        elif (folder / _TEMPLATE).is_file():
             own = copy.deepcopy(tokenizer)
             own.chat_template = read_text(folder / _TEMPLATE)
-            changed = encoding_changes(tokenizer, own)
-            return (own, changed) if changed else (tokenizer, [])
+        else:
+            continue
+        changed = encoding_changes(tokenizer, own)
+        return (own, changed) if changed else (tokenizer, [])
     return tokenizer, []
 
 

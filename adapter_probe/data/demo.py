@@ -24,9 +24,6 @@ def write_demo(folder: Path, n_train: int | None = None, n_validation: int | Non
 
     Args:
         n_train: at most this many sentences for training, the first ones; None for all.
-
-    Raises:
-        DataError: a file cannot be written.
     """
     with gzip.open(SENTENCES, "rt", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))

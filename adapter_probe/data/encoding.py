@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -87,14 +87,24 @@ def encode(tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int) ->
         padding=False,
         return_attention_mask=False,
     )
-    input_ids = _arrays(batch["input_ids"])
+    made = encoded_batch(batch)
+    input_ids = made.input_ids
     if empty := sum(not len(ids) for ids in input_ids):
         raise DataError(
             f"{split.name}: {empty:,} of {len(input_ids):,} texts have no tokens (they are empty, and this "
             "tokenizer adds no special tokens); remove them"
         )
-    token_type_ids = _arrays(batch["token_type_ids"]) if "token_type_ids" in batch else None
-    return encoded_with_fingerprint(input_ids, token_type_ids)
+    return made
+
+
+def encoded_batch(batch: Mapping[str, Any]) -> Encoded:
+    """What a tokenizer returns for some texts."""
+    ids, types = (
+        tuple(np.array(one, dtype=np.int64) for one in batch[name]) if name in batch else None
+        for name in ("input_ids", "token_type_ids")
+    )
+    assert ids is not None, "every tokenizer gives ids"
+    return encoded_with_fingerprint(ids, types)
 
 
 def encoded_with_fingerprint(
@@ -116,7 +126,3 @@ def add_arrays(digest: Any, arrays: Iterable[np.ndarray]) -> None:
     """Let a digest cover arrays of whole numbers, with their lengths."""
     for one in arrays:
         digest.update(len(one).to_bytes(8, "little") + one.astype("<i8", copy=False).tobytes())
-
-
-def _arrays(examples: Sequence[Sequence[int]]) -> tuple[np.ndarray, ...]:
-    return tuple(np.array(ids, dtype=np.int64) for ids in examples)

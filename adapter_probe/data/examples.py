@@ -242,11 +242,7 @@ def encode_preferences(tokenizer: Any, requests: Requests, max_length: int) -> t
 def encoded_pairs(
     ids: Sequence[Sequence[int]], types: Sequence[Sequence[int] | None] = ()
 ) -> tuple[Encoded, np.ndarray]:
-    """Token ids of texts, of which every two make an example, equal texts once; see `encode_preferences`.
-
-    Raises:
-        DataError: a text has no tokens.
-    """
+    """Token ids of texts, of which every two make an example, equal texts once; see `encode_preferences`."""
     places: dict[tuple[int, ...], int] = {}
     items = [places.setdefault(tuple(one), len(places)) for one in ids]
     if empty := [number for number, one in enumerate(ids) if not len(one)]:

@@ -12,9 +12,12 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from adapter_probe.errors import DataError, install_extra, listed, one_line, other_delimiter, shown
 
@@ -26,6 +29,64 @@ TAG_COLUMNS = ("tokens", "tags")
 _NEW_DOCUMENT = "-DOCSTART-"  # in CoNLL 2003, between documents
 
 Located = tuple[int, object]  # a row with its line (or item), counted from 1
+
+
+@dataclass(frozen=True)
+class RowOf:
+    """One row with checked access to its fields."""
+
+    place: str
+    record: Mapping[str, object]
+
+    def error(self, column: str, expected: str) -> DataError:
+        """An error of a column's value."""
+        value = shown(self.record.get(column))
+        return DataError(f"{self.place}: column {column!r} contains {value}, expected {expected}")
+
+    def text(self, column: str) -> str:
+        """A text."""
+        value = self.record[column]
+        if not is_text(value):
+            raise self.error(column, "a string of complete Unicode characters")
+        return value
+
+    def filled(self, column: str) -> str:
+        """A text that must not be empty."""
+        if not self.text(column):
+            raise self.error(column, "some text")
+        return self.text(column)
+
+    def label(self, column: str) -> str:
+        """The name of a part of the data; nothing where it is missing."""
+        value = self.record[column]
+        if value is None:
+            return ""
+        if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).isprintable():
+            raise self.error(column, "a name in printable characters")
+        return str(value)
+
+    def number(self, column: str, expected: str = "a number") -> float:
+        """A finite number, or the text of one."""
+        value: Any = self.record[column]
+        with suppress(TypeError, ValueError):
+            if not isinstance(value, bool) and isfinite(float(value)):
+                return float(value)
+        raise self.error(column, expected)
+
+    def choices(self, column: str) -> tuple[str, ...]:
+        """Two texts or more."""
+        value = self.record[column]
+        good = isinstance(value, list) and len(value) > 1
+        if not good or not all(choice and is_text(choice) for choice in value):
+            raise self.error(column, "a list of two or more texts")
+        return tuple(value)
+
+    def index(self, column: str, n: int) -> int:
+        """The number of one of `n` choices."""
+        value = self.record[column]
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < n:
+            raise self.error(column, f"the number of the right choice, 0 to {n - 1}")
+        return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +119,11 @@ class Rows:
         records, places = map(list, zip(*kept)) if kept else ([], [])
         return replace(self, records=records, places=places)
 
-    def column(self, name: str) -> list[object]:
-        """One column's values.
+    def __iter__(self) -> Iterator[RowOf]:
+        return map(RowOf, self.places, self.records)
 
-        Raises:
-            DataError: a row lacks the column; the message lists the columns that it has.
-        """
+    def column(self, name: str) -> list[object]:
+        """One column's values."""
         try:
             return [record[name] for record in self.records]
         except KeyError:
@@ -103,10 +163,6 @@ def is_text(value: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _read_csv(path: Path, text: str, columns: Sequence[str]) -> Rows:
-    return _with_header(path, _csv_lines(path, text), columns)
 
 
 def _read_tsv(path: Path, text: str, columns: Sequence[str]) -> Rows:
@@ -180,7 +236,6 @@ def _read_json(path: Path, text: str, columns: Sequence[str]) -> Rows:
 
 
 def _is_squad(value: object) -> bool:
-    """Whether a JSON value has the layout of SQuAD's files."""
     articles = value.get("data") if isinstance(value, dict) else None
     return isinstance(articles, list) and any(
         isinstance(article, dict) and "paragraphs" in article for article in articles
@@ -294,7 +349,7 @@ def read_parquet(path: Path) -> Rows:
 
 PARQUET = ".parquet"
 READERS: dict[str, Callable[[Path, str, Sequence[str]], Rows]] = {
-    ".csv": _read_csv,
+    ".csv": lambda path, text, columns: _with_header(path, _csv_lines(path, text), columns),
     ".tsv": _read_tsv,
     ".jsonl": _read_jsonl,
     ".json": _read_json,

@@ -93,21 +93,13 @@ class Prompting(Settings):
 
     @property
     def as_multiturn(self) -> bool:
-        """Whether the worked examples are turns of a conversation.
-
-        Raises:
-            DataError: they are asked for without a chat template.
-        """
+        """Whether the worked examples are turns of a conversation."""
         if self.fewshot_as_multiturn and not self.apply_chat_template:
             raise DataError("--fewshot-as-multiturn needs --apply-chat-template, which writes the turns")
         return self.apply_chat_template if self.fewshot_as_multiturn is None else self.fewshot_as_multiturn
 
     def refuse(self) -> None:
-        """Refuse the settings for rows that are not of lm-evaluation-harness.
-
-        Raises:
-            DataError: one is given.
-        """
+        """Refuse the settings for rows that are not of lm-evaluation-harness."""
         for name, default in vars(Prompting()).items():
             if getattr(self, name) != default:
                 raise DataError(
@@ -117,11 +109,7 @@ class Prompting(Settings):
 
 
 def chat_writer(tokenizer: Any, name: str) -> Callable[..., str]:
-    """A function that writes a conversation by a tokenizer's chat template, as lm-evaluation-harness does.
-
-    Raises:
-        DataError: the tokenizer has no template.
-    """
+    """A function that writes a conversation by a tokenizer's chat template, as lm-evaluation-harness does."""
     if not getattr(tokenizer, "chat_template", None):
         raise DataError(
             f"{name}: --apply-chat-template needs a chat template, and neither the checkpoint nor its base "

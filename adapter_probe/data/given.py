@@ -132,7 +132,6 @@ def records_no_data(checkpoint: str | Path, causal: bool) -> CheckpointError:
 
 
 def _named(task: TaskSpec, names: tuple[str, ...], checkpoint: str | Path) -> TaskSpec:
-    """The task with the given names of the head's outputs."""
     own, given = task.label_names, ", ".join(names)
     if task.kind not in OF_CLASSES:
         raise DataError(

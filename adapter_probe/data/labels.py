@@ -232,9 +232,6 @@ def assemble_split(spec: TaskSpec, split: str, rows: Rows) -> Split:
     """The texts and labels of some rows of a split; the fingerprint has classes by name.
 
     Without a column of labels, every label is 0.
-
-    Raises:
-        DataError: a text or label does not fit the task.
     """
     texts, texts_b = (
         None if column is None else tuple(rows.texts(column))

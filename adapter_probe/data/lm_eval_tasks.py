@@ -79,7 +79,10 @@ def load_tasks(
     """
     report_unknown()  # a task may read anything
     prompting = prompting or Prompting()
-    asked = _asked_of_tasks(prompting, tokenizer, ", ".join(entries))
+    asked: dict[str, Any] = {"fewshot_as_multiturn": prompting.as_multiturn}
+    asked |= {one: getattr(prompting, one) for one in ("apply_chat_template", "system_instruction")}
+    if prompting.apply_chat_template:
+        asked["chat_template"] = chat_writer(tokenizer, ", ".join(entries))
     tasks: dict[str, Any] = {}
     for entry in entries:
         if not is_task(entry):
@@ -115,7 +118,6 @@ def load_tasks(
 
 
 def _generation_of(documents: Sequence[Any]) -> Generation:
-    """How all documents let the model write."""
     found: dict[Generation, str] = {}
     for document in documents:
         found.setdefault(document.generation, document.name)
@@ -127,21 +129,11 @@ def _generation_of(documents: Sequence[Any]) -> Generation:
     return next(iter(found))
 
 
-def _asked_of_tasks(prompting: Prompting, tokenizer: Any, name: str) -> dict[str, Any]:
-    """Arguments of the library's `build_all_requests`."""
-    asked = {"fewshot_as_multiturn": prompting.as_multiturn}
-    asked |= {one: getattr(prompting, one) for one in ("apply_chat_template", "system_instruction")}
-    if prompting.apply_chat_template:
-        asked["chat_template"] = chat_writer(tokenizer, name)
-    return asked
-
-
 def _is_path(name: str) -> bool:
     return "/" in name or os.sep in name or name.endswith((".yaml", ".yml"))
 
 
 def _open(wanted: str, num_fewshot: int | None = None) -> dict[str, Any]:
-    """The library's tasks by their names."""
     for name in ("scipy", "sklearn"):  # our programs hide them from libraries that import them for nothing
         if sys.modules.get(name, name) is None:
             del sys.modules[name]
@@ -207,8 +199,6 @@ def _read(
 
 @dataclass(frozen=True, eq=False)
 class _Document:
-    """One document of a task, with the library's requests for it."""
-
     name: str
     task: Any
     form: Form
@@ -312,7 +302,6 @@ def _scores_agree(rows: Sequence[_Document], theirs: str, requests: Sequence[Req
 
 
 def _prediction_and_label(ours: str, row: _Document, request: Request, draw: int) -> tuple[float, int]:
-    """Prediction and label of a row by this project's metric."""
     if ours == "greedy_accuracy":
         return int(not row.greedy(draw)), request.gold
     measured = request.counts or tuple(map(measure_text, request.choices))

@@ -44,11 +44,7 @@ class WrittenDocument:
 
     @property
     def generation(self) -> Generation:
-        """How the task lets the model write.
-
-        Raises:
-            DataError: in a way that is not possible here.
-        """
+        """How the task lets the model write."""
         asked: Mapping[str, Any] = self.instance.args[1]
         until = asked.get("until") or []
         until = [until] if isinstance(until, str) else list(until)

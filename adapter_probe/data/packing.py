@@ -1,14 +1,9 @@
-"""Batches without padding: examples are concatenated in groups of exactly equal length.
-
-Except for attention, a Transformer layer treats each token independently. Examples of different lengths
-therefore share one long row of tokens, and only attention uses the groups. No padding, no mask.
-"""
+"""Batches to train on: examples laid end to end, shortest first, without padding."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,32 +12,13 @@ from torch import Tensor
 from .encoding import Encoded
 
 
-class Group(NamedTuple):
-    """`n` consecutive examples of `length` tokens each, from token `start` on.
-
-    Attributes:
-        start: the first token of the first example.
-        n: number of examples.
-        length: number of tokens per example.
-    """
-
-    start: int
-    n: int
-    length: int
-
-    @property
-    def stop(self) -> int:
-        """One past the group's last token."""
-        return self.start + self.n * self.length
-
-
 @dataclass(frozen=True)
 class PackedBatch:
     """Some examples of a dataset, packed for the model.
 
     Attributes:
         index: int64 ``[examples]``, index in the dataset of each example, in packed order.
-        groups: exact-length groups, in packed order.
+        lengths: int64 ``[examples]``, tokens of each example, in packed order, which is ascending.
         input_ids: int64 ``[tokens]``.
         token_type_ids: int64 ``[tokens]`` or None.
         first: int64 ``[examples]``, the position of each example's first token.
@@ -52,7 +28,7 @@ class PackedBatch:
     """
 
     index: np.ndarray
-    groups: tuple[Group, ...]
+    lengths: np.ndarray
     input_ids: Tensor
     token_type_ids: Tensor | None
     first: Tensor
@@ -60,43 +36,31 @@ class PackedBatch:
     sources: np.ndarray | None = None
 
     @property
-    def n_tokens(self) -> int:
-        """Total number of tokens."""
-        return self.groups[-1].stop
-
-    @property
     def last(self) -> Tensor:
         """int64 ``[examples]``, the position of each example's last token."""
-        lengths = [group.length for group in self.groups for _ in range(group.n)]
-        return self.first + torch.tensor(lengths, device=self.first.device) - 1
+        return self.first + torch.from_numpy(self.lengths).to(self.first.device) - 1
 
     @property
     def rows(self) -> list[slice]:
         """The range of each example's tokens in `input_ids`, in packed order."""
-        return [
-            slice(start, start + group.length)
-            for group in self.groups
-            for start in range(group.start, group.stop, group.length)
-        ]
+        ends = np.cumsum(self.lengths)
+        return list(map(slice, (ends - self.lengths).tolist(), ends.tolist()))
 
-    def by_example(self, values: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    def by_length(self, values: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Split per-token outputs of a model into examples.
 
         Args:
             values: ``[tokens, ...]``.
 
         Yields:
-            for every group, which examples of the packed order it holds, and their values
+            for every length, which examples of the packed order have it, and their values
             ``[examples, length, ...]``.
         """
-        begin = 0
-        for group in self.groups:
+        begin = start = 0
+        for length, n in zip(*(own.tolist() for own in np.unique(self.lengths, return_counts=True))):
             # [n * length, ...] -> [n, length, ...]
-            yield (
-                slice(begin, begin + group.n),
-                values[group.start : group.stop].unflatten(0, (group.n, group.length)),
-            )
-            begin += group.n
+            yield slice(begin, begin + n), values[start : start + n * length].unflatten(0, (n, length))
+            begin, start = begin + n, start + n * length
 
     def to(self, device: torch.device) -> PackedBatch:
         """The same batch with its tensors on `device`."""
@@ -105,17 +69,15 @@ class PackedBatch:
             return None if values is None else values.to(device)
 
         tensors = (self.input_ids, self.token_type_ids, self.first, self.read)
-        return PackedBatch(self.index, self.groups, *map(moved, tensors), self.sources)  # type: ignore[arg-type]
+        return PackedBatch(self.index, self.lengths, *map(moved, tensors), self.sources)  # type: ignore[arg-type]
 
 
 def pack(encoded: Encoded, index: Sequence[int] | np.ndarray) -> PackedBatch:
     """Concatenate the examples `index`, shortest first (ties in the given order)."""
     chosen = np.asarray(index, dtype=np.int64)
     chosen = chosen[np.argsort(encoded.lengths[chosen], kind="stable")]
-    groups, starts = (
-        packed_groups(encoded.lengths[chosen]),
-        np.cumsum(encoded.lengths[chosen]) - encoded.lengths[chosen],
-    )
+    lengths = encoded.lengths[chosen]
+    starts = np.cumsum(lengths) - lengths
     ids = np.concatenate([encoded.input_ids[i] for i in chosen])
     types = None
     if encoded.token_type_ids is not None:
@@ -126,14 +88,14 @@ def pack(encoded: Encoded, index: Sequence[int] | np.ndarray) -> PackedBatch:
             np.concatenate([start + encoded.scored[i] - 1 for start, i in zip(starts, chosen)])
         )
     sources = None if encoded.sources is None else encoded.sources[chosen]
-    return PackedBatch(chosen, groups, torch.from_numpy(ids), types, torch.from_numpy(starts), read, sources)
+    return PackedBatch(chosen, lengths, torch.from_numpy(ids), types, torch.from_numpy(starts), read, sources)
 
 
-def packed_groups(lengths: np.ndarray) -> tuple[Group, ...]:
-    """The groups of examples with these lengths, int ``[examples]``, in ascending order."""
-    own, counts = np.unique(lengths, return_counts=True)
-    starts = np.cumsum(counts * own) - counts * own
-    return tuple(map(Group, starts.tolist(), counts.tolist(), own.tolist()))
+def in_batches(encoded: Encoded, max_tokens: int, device: torch.device) -> Iterator[PackedBatch]:
+    """All examples in batches on a device, the shortest first; see `cut_by_tokens`."""
+    order = np.argsort(encoded.lengths, kind="stable")
+    for run in cut_by_tokens(encoded.lengths, order, max_tokens):
+        yield pack(encoded, run).to(device)
 
 
 def cut_by_tokens(lengths: np.ndarray, order: np.ndarray, max_tokens: int) -> list[np.ndarray]:

@@ -120,11 +120,7 @@ def preset_files(preset: Preset, folder: str | Path, splits: Sequence[str]) -> d
 
 
 def preset_columns(preset: Preset, rows: Rows) -> Columns:
-    """The layout of a preset that a file has.
-
-    Raises:
-        DataError: none of them.
-    """
+    """The layout of a preset that a file has."""
     for layout in preset.layouts:
         if set(layout.names) <= set(rows.names):
             return layout

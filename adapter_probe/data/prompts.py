@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.data.encoding import add_arrays
-from adapter_probe.data.formats import Rows, is_text
+from adapter_probe.data.formats import RowOf, Rows, is_text
 from adapter_probe.data.generating import Generation
-from adapter_probe.data.request_rows import Request, RowOf, chat_prompt
+from adapter_probe.data.request_rows import Request, chat_prompt
 from adapter_probe.data.requests import Requests, requests_with_fingerprint
 from adapter_probe.data.requests_encoding import Encoder, Start, encoder_of
 from adapter_probe.errors import DataError, listed, shown
@@ -58,11 +58,7 @@ def prompts_of(
     Raises:
         DataError: a row has no prompt or no answer, or the tokenizer has no chat template for messages.
     """
-    rows = [
-        _prompt(RowOf(place, record), tokenizer)
-        for table in tables
-        for place, record in zip(table.places, table.records)
-    ]
+    rows = [_prompt(row, tokenizer) for table in tables for row in table]
     made = requests_with_fingerprint("generation", rows, name, max_examples)
     return replace(made, generation=generation)
 

@@ -157,7 +157,6 @@ def _has_rows(path: Path) -> bool:
 
 
 def _choose_files(folder: Path, split: str, names: list[str], mismatched: bool) -> list[str]:
-    """Choose among the files that claim one split."""
     wanted, other = ("mismatched", "matched") if mismatched else ("matched", "mismatched")
     if any(wanted in split_words(name) for name in names):
         names = [name for name in names if other not in split_words(name)]
@@ -185,11 +184,7 @@ def refuse_unreadable(path: Path) -> None:
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
-    """The text of a regular file, without a byte order mark.
-
-    Raises:
-        DataError: the file cannot be read, or is not in this encoding.
-    """
+    """The text of a regular file, without a byte order mark."""
     refuse_unreadable(path)
     try:
         codecs.lookup(encoding)

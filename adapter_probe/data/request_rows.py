@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Any, Literal
 
-from adapter_probe.data.formats import READERS, is_text
-from adapter_probe.errors import DataError, listed, one_line, shown
+from adapter_probe.data.formats import READERS, RowOf, is_text
+from adapter_probe.errors import DataError, listed, one_line
 
 Form = Literal["choice", "completion", "text", "generation", "preference"]
 REFERENCES = ("ref_chosen_logps", "ref_rejected_logps")
@@ -45,64 +43,6 @@ class Request:
     reference: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
-class RowOf:
-    """One row with checked access to its fields."""
-
-    place: str
-    record: Mapping[str, object]
-
-    def error(self, column: str, expected: str) -> DataError:
-        """An error of a column's value."""
-        value = shown(self.record[column])
-        return DataError(f"{self.place}: column {column!r} contains {value}, expected {expected}")
-
-    def text(self, column: str) -> str:
-        """A text."""
-        value = self.record[column]
-        if not is_text(value):
-            raise self.error(column, "a string of complete Unicode characters")
-        return value
-
-    def filled(self, column: str) -> str:
-        """A text that must not be empty."""
-        if not self.text(column):
-            raise self.error(column, "some text")
-        return self.text(column)
-
-    def label(self, column: str) -> str:
-        """The name of a part of the data; nothing where it is missing."""
-        value = self.record[column]
-        if value is None:
-            return ""
-        if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).isprintable():
-            raise self.error(column, "a name in printable characters")
-        return str(value)
-
-    def number(self, column: str, expected: str = "a number") -> float:
-        """A finite number, or the text of one."""
-        value: Any = self.record[column]
-        with suppress(TypeError, ValueError):
-            if not isinstance(value, bool) and isfinite(float(value)):
-                return float(value)
-        raise self.error(column, expected)
-
-    def choices(self, column: str) -> tuple[str, ...]:
-        """Two texts or more."""
-        value = self.record[column]
-        good = isinstance(value, list) and len(value) > 1
-        if not good or not all(choice and is_text(choice) for choice in value):
-            raise self.error(column, "a list of two or more texts")
-        return tuple(value)
-
-    def index(self, column: str, n: int) -> int:
-        """The number of one of `n` choices."""
-        value = self.record[column]
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < n:
-            raise self.error(column, f"the number of the right choice, 0 to {n - 1}")
-        return value
-
-
 def _asked(row: RowOf, tokenizer: Any) -> Request:
     choices = row.choices("choices")
     return Request(row.text("context"), choices, " ", row.index("gold", len(choices)))
@@ -123,11 +63,7 @@ def _pair(row: RowOf, tokenizer: Any) -> Request:
 
 
 def chat_prompt(row: RowOf, tokenizer: Any) -> str:
-    """What the chat template writes of messages whose last turn is a user's, and of the next turn's head.
-
-    Raises:
-        DataError: they are no such messages, or the tokenizer has no template for them.
-    """
+    """What the chat template writes of messages whose last turn is a user's, and of the next turn's head."""
     messages = row.record["messages"]
     good = isinstance(messages, list) and messages and all(isinstance(m, dict) for m in messages)
     if not good or messages[-1].get("role") != "user":
@@ -276,12 +212,9 @@ def refuse_other_rows(place: object, names: Iterable[str]) -> None:
         )
 
 
-def columns_of(place: str, record: Mapping[str, object]) -> tuple[str, ...]:
-    """The columns that determine the form of a row, a key of `FORMS`.
-
-    Raises:
-        DataError: the row is of no known form, or of several.
-    """
+def columns_of(row: RowOf) -> tuple[str, ...]:
+    """The columns that determine the form of a row, a key of `FORMS`."""
+    place, record = row.place, row.record
     found = [columns for columns in FORMS if set(columns) <= set(record)]
     if not found:
         refuse_other_rows(place, record)
@@ -303,9 +236,7 @@ def columns_of(place: str, record: Mapping[str, object]) -> tuple[str, ...]:
     )
 
 
-def request_of(
-    place: str, record: Mapping[str, object], tokenizer: Any, turns: bool = False
-) -> tuple[tuple[str, ...], Request]:
+def request_of(row: RowOf, tokenizer: Any, turns: bool = False) -> tuple[tuple[str, ...], Request]:
     """The columns that determine a row's form, and its example.
 
     Args:
@@ -315,7 +246,7 @@ def request_of(
         DataError: the row is of no known form, or of several, or damaged; or the template does not write the
             turns of a chat in sequence.
     """
-    row, columns = RowOf(place, record), columns_of(place, record)
+    columns = columns_of(row)
     read = FORMS[columns][1]
     made = read(row, tokenizer)
     return columns, replace(made, turns=_turns(row, tokenizer)) if turns and read is _chat else made

@@ -57,42 +57,21 @@ class Requests:
         return len(self.rows)
 
 
-def load_requests(
-    tokenizer: Any,
-    files: Sequence[str | Path],
-    name: str,
-    max_examples: int | None = None,
-    encoding: str = "utf-8",
-) -> Requests:
-    """Read the rows of some files, all of one form.
-
-    Forms by their columns: `context`, `choices`, `gold` (or `question`, `choices`, `answer`, put to the model
-    as ``Question: ... Answer:``), `sentence_good` and `sentence_bad`, `chosen` and `rejected` (with `prompt`
-    or a common beginning), `prompt` and `completion`, `messages` of a chat, `prompt` alone, `text`. A
-    prompt alone and a ``.txt`` file are one text each.
-
-    Args:
-        files: ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.txt``.
-        max_examples: keep at most this many rows: always the same ones, drawn at random, in the files' order.
-
-    Raises:
-        DataError: a file cannot be read, holds rows of no known form or of several, or a row is damaged.
-    """
-    return requests_of(tokenizer, read_tables(files, encoding), name, max_examples)
-
-
 def read_tables(files: Sequence[str | Path], encoding: str = "utf-8") -> list[Rows]:
-    """The rows of some files as they are, a ``.txt`` file as one text; see `load_requests`."""
-    return [_read(path, encoding) for path in map(Path, files)]
+    """The rows of some files as they are, a ``.txt`` file as one text."""
+    tables = []
+    for path in map(Path, files):
+        if path.suffix.lower() == ".txt":
+            record: dict[str, object] = {"text": read_text(path, encoding)}
+            tables.append(Rows(path, ("text",), [record], [f"{path} text 1"]))
+        else:
+            tables.append(read_rows(path, encoding=encoding))
+    return tables
 
 
 def form_of(table: Rows) -> tuple[str, Form]:
-    """The columns that determine the form of a table's first row, and the form.
-
-    Raises:
-        DataError: the row is of no known form, or of several.
-    """
-    columns = columns_of(table.places[0], table.records[0])
+    """The columns that determine the form of a table's first row, and the form."""
+    columns = columns_of(next(iter(table)))
     return listed(columns), FORMS[columns][0]
 
 
@@ -107,18 +86,25 @@ def requests_of(
 ) -> Requests:
     """The requests in some tables, all of one form.
 
+    Forms by their columns: `context`, `choices`, `gold` (or `question`, `choices`, `answer`, put to the model
+    as ``Question: ... Answer:``), `sentence_good` and `sentence_bad`, `chosen` and `rejected` (with `prompt`
+    or a common beginning), `prompt` and `completion`, `messages` of a chat, `prompt` alone, `text`. A
+    prompt alone is one text.
+
     Args:
+        max_examples: keep at most this many rows: always the same ones, drawn at random, in their order.
         turns: whether chats are to have the turns of the assistant.
 
     Raises:
-        DataError: see `load_requests`; or the template does not write the turns of a chat in sequence.
+        DataError: rows are of no known form or of several, or one is damaged; or the template does not write
+            the turns of a chat in sequence.
     """
     forms: dict[str, str] = {}  # the columns of a form, and where it was met first
     requests: list[Request] = []
     for rows in tables:
-        for place, record in zip(rows.places, rows.records):
-            columns, request = request_of(place, record, tokenizer, turns)
-            forms.setdefault(listed(columns), place)
+        for row in rows:
+            columns, request = request_of(row, tokenizer, turns)
+            forms.setdefault(listed(columns), row.place)
             requests.append(request)
         if len(forms) > 1:
             (one, here), (other, there), *_ = forms.items()
@@ -157,10 +143,3 @@ def choose_metric(asked: str | None, requests: Requests) -> str:
             f"metric {asked!r} does not fit rows of form {form!r}{hint}; allowed: {', '.join(allowed)}"
         )
     return asked or allowed[0]
-
-
-def _read(path: Path, encoding: str) -> Rows:
-    if path.suffix.lower() != ".txt":
-        return read_rows(path, encoding=encoding)
-    text = read_text(path, encoding)
-    return Rows(path, ("text",), [{"text": text}], [f"{path} text 1"])

@@ -148,11 +148,7 @@ def _encoded(
 def encoder_of(
     tokenizer: Any, requests: Requests, max_length: int, start: Start | None = None
 ) -> Encoder | Pairs:
-    """What encodes single requests; arguments as of `encode_requests`.
-
-    Raises:
-        DataError: whole texts are given to an encoder-decoder.
-    """
+    """What encodes single requests; arguments as of `encode_requests`."""
     if start is not None:
         if requests.form == "text":
             raise DataError(

@@ -97,7 +97,6 @@ def is_column(value: Any) -> bool:
 
 
 def _paired(texts: Any, labels: Any, columns: Callable[[bool], tuple[str, str, str]]) -> list[dict[str, Any]]:
-    """Rows from texts, or pairs of texts, and their labels."""
     texts = list(texts)
     if len(texts) != len(labels):
         raise DataError(f"data has {len(texts)} texts and {len(labels)} labels; give one label per text")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from adapter_probe.data.combining import Combine, Ranking, Similarities
-from adapter_probe.data.formats import Rows, fingerprint_of
+from adapter_probe.data.formats import RowOf, Rows, fingerprint_of
 from adapter_probe.data.labels import Split
-from adapter_probe.data.request_rows import RowOf
 from adapter_probe.data.sources import subset
 from adapter_probe.data.spec import Columns
 from adapter_probe.errors import DataError, listed, shown
@@ -102,11 +101,7 @@ def pairs_of(split: Split, dot: bool) -> tuple[Texts, Combine]:
 def triplets_of(
     tables: Sequence[Rows], name: str, max_examples: int | None, dot: bool
 ) -> tuple[Split, Texts, Combine]:
-    """Queries with a similar text, and texts that are not similar.
-
-    Raises:
-        DataError: a value is no text, or a row has no negative text.
-    """
+    """Queries with a similar text, and texts that are not similar."""
     split, rows = contrasts_of(tables, name, max_examples)
     places = _Places()
     found = [[places.of(*text) for text in row] for row in rows]
@@ -122,24 +117,25 @@ def contrasts_of(tables: Sequence[Rows], name: str, max_examples: int | None) ->
         DataError: a value is no text, or a row has no negative text beside others that have.
     """
     found: list[Texts] = []
-    for place, record in _chosen(list(_located(tables)), max_examples):
-        if (query := _named(record, _QUERY)) is None:
-            raise DataError(f"{place}: no column {listed(_QUERY)}; columns found: {listed(record)}")
-        texts = [_text(place, record, query), _text(place, record, "positive")]
-        for one in _negatives(record):
-            value = record[one]
+    for row in _chosen([row for table in tables for row in table], max_examples):
+        if (query := _named(row.record, _QUERY)) is None:
+            raise _lacks(row, listed(_QUERY))
+        texts = [_text(row, query), _text(row, "positive")]
+        for one in _negatives(row.record):
+            value = row.record[one]
             given = value if isinstance(value, list) else [value]
-            texts += [_text(place, {one: text}, one) for text in given if text is not None]
+            texts += [_text(RowOf(row.place, {one: text}), one) for text in given if text is not None]
         if len(texts) < 3 and _negatives(tables[0].names):
-            raise DataError(f"{place}: has no negative text; leave the row out, or the column in all rows")
+            raise DataError(
+                f"{row.place}: has no negative text; leave the row out, or the column in all rows"
+            )
         found.append([(text, "document" if number else "query") for number, text in enumerate(texts)])
     content = [[text for text, _ in row] for row in found]
     return _split(tuple(texts[0] for texts in content), name, content), found
 
 
-def _located(tables: Iterable[Rows]) -> Iterator[tuple[str, dict[str, object]]]:
-    for table in tables:
-        yield from zip(table.places, table.records)
+def _lacks(row: RowOf, columns: str) -> DataError:
+    return DataError(f"{row.place}: no column {columns}; columns found: {listed(row.record)}")
 
 
 def retrieval_of(
@@ -190,31 +186,29 @@ def _collection(tables: Sequence[Rows]) -> tuple[dict[str, str], dict[str, str],
         )
     corpus, queries = (_by_id(table) for table in tables[:2])
     judged: Judged = {}
-    for place, record in zip(tables[2].places, tables[2].records):
-        missing = [name for name in _JUDGED if name not in record]
-        if missing:
-            raise DataError(f"{place}: no column {missing[0]!r}; columns found: {listed(record)}")
-        query, document = (str(record[name]) for name in _JUDGED[:2])
+    for row in tables[2]:
+        if missing := [name for name in _JUDGED if name not in row.record]:
+            raise _lacks(row, repr(missing[0]))
+        query, document = (str(row.record[name]) for name in _JUDGED[:2])
         for one, known, column in ((query, queries, "query-id"), (document, corpus, "corpus-id")):
             if one not in known:
                 what = "query" if known is queries else "document"
-                said = f"{place}: column {column!r} contains {shown(one)}"
+                said = f"{row.place}: column {column!r} contains {shown(one)}"
                 raise DataError(f"{said}, which no {what} has as _id")
-        judged.setdefault(query, {})[document] = RowOf(place, record).number("score")
+        judged.setdefault(query, {})[document] = row.number("score")
     # As in BEIR, the queries of other splits are in the same file.
     return corpus, {query: queries[query] for query in judged}, judged
 
 
 def _by_id(table: Rows) -> dict[str, str]:
     found: dict[str, str] = {}
-    for place, record in zip(table.places, table.records):
-        if "_id" not in record:
-            raise DataError(f"{place}: no column '_id'; columns found: {listed(record)}")
-        title, text = record.get("title"), _text(place, record, "text")
-        whole = f"{title} {text}".strip() if title else text
-        if str(record["_id"]) in found:
-            raise DataError(f"{place}: the _id {shown(record['_id'])} is there twice")
-        found[str(record["_id"])] = whole
+    for row in table:
+        if "_id" not in row.record:
+            raise _lacks(row, "'_id'")
+        title, text, number = row.record.get("title"), _text(row, "text"), row.record["_id"]
+        if str(number) in found:
+            raise DataError(f"{row.place}: the _id {shown(number)} is there twice")
+        found[str(number)] = f"{title} {text}".strip() if title else text
     return found
 
 
@@ -223,9 +217,8 @@ def _of_positives(tables: Sequence[Rows]) -> tuple[dict[str, str], dict[str, str
     corpus: dict[str, str] = {}
     queries: dict[str, str] = {}
     judged: Judged = {}
-    for place, record in _located(tables):
-        query = _text(place, record, str(_named(record, _QUERY)))
-        document = _text(place, record, "positive")
+    for row in (row for table in tables for row in table):
+        query, document = _text(row, str(_named(row.record, _QUERY))), _text(row, "positive")
         corpus[document], queries[query] = document, query
         judged.setdefault(query, {})[document] = 1.0
     return corpus, queries, judged
@@ -234,18 +227,14 @@ def _of_positives(tables: Sequence[Rows]) -> tuple[dict[str, str], dict[str, str
 def reranked_of(
     tables: Sequence[Rows], name: str, max_examples: int | None
 ) -> tuple[Split, list[tuple[str, str]], Combine, int]:
-    """Queries with their documents, of which a reranker reads each with its query; see `retrieval_of`.
-
-    Raises:
-        DataError: a value is no text, or no number.
-    """
+    """Queries with their documents, of which a reranker reads each with its query; see `retrieval_of`."""
     groups: dict[str, dict[str, float]] = {}
-    for place, record in _located(tables):
-        column = _named(record, _GAIN)
+    for row in (row for table in tables for row in table):
+        column = _named(row.record, _GAIN)
         if column is None:
-            raise DataError(f"{place}: no column {listed(_GAIN)}; columns found: {listed(record)}")
-        own = groups.setdefault(_text(place, record, "query"), {})
-        own[_text(place, record, "document")] = RowOf(place, record).number(column)
+            raise _lacks(row, listed(_GAIN))
+        own = groups.setdefault(_text(row, "query"), {})
+        own[_text(row, "document")] = row.number(column)
     kept = [query for query, own in groups.items() if any(gain > 0 for gain in own.values())]
     if not kept:
         raise DataError(f"{tables[0].path}: no query has a relevant document")
@@ -268,8 +257,8 @@ def _split(texts: tuple[str, ...], name: str, content: Any) -> Split:
     return Split(texts, None, np.ones(len(texts), dtype=np.int64), name, fingerprint_of(content))
 
 
-def _text(place: str, record: Mapping[str, object], column: str) -> str:
-    value = record.get(column)
+def _text(row: RowOf, column: str) -> str:
+    value = row.record.get(column)
     if not isinstance(value, str) or not value:
-        raise DataError(f"{place}: column {column!r} contains {shown(value)}, expected some text")
+        raise row.error(column, "some text")
     return value

@@ -16,21 +16,13 @@ from adapter_probe.errors import DataError
 
 
 def read_source(entry: str | Path, columns: Sequence[str] = (), encoding: str = "utf-8") -> Rows:
-    """Read a file, or a split on the hub; see `read_rows` and `read_hub`.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """Read a file, or a split on the hub; see `read_rows` and `read_hub`."""
     on_hub = HubSplit.parse(str(entry))
     return read_rows(entry, columns, encoding) if on_hub is None else read_hub(on_hub)
 
 
 def read_split(spec: TaskSpec, split: str) -> Rows:
-    """The rows of one split, from all of its files.
-
-    Raises:
-        DataError: the task has no such split, or it cannot be read.
-    """
+    """The rows of one split, from all of its files."""
     if split not in spec.files:
         raise no_such_split(spec, split)
     tables = [read_source(entry, spec.columns.names, spec.encoding) for entry in spec.files[split]]
@@ -52,9 +44,6 @@ def share_out(tables: list[Rows], split: str, validation_share: float) -> list[R
 
     Args:
         validation_share: fraction of the rows, drawn at random; 0 if the validation split has separate files.
-
-    Raises:
-        DataError: one of the splits would have no rows.
     """
     if not validation_share or split == "test":
         return tables

@@ -69,11 +69,7 @@ class TaskSpec:
 
     @classmethod
     def from_json(cls, record: object, source: str = "task") -> TaskSpec:
-        """Read the output of `to_json`, including that of versions without presets.
-
-        Raises:
-            DataError: a field is missing, of the wrong type, or inconsistent with others.
-        """
+        """Read the output of `to_json`, including that of versions without presets."""
         try:
             spec = from_record(cls, record)
             check_name(spec.name)

@@ -216,7 +216,9 @@ def encode_windows(
             types += [np.array(window, dtype=np.int64) for window in batch["token_type_ids"]]
         which += [begin + question for question in batch["overflow_to_sample_mapping"]]
         for window, mapping in enumerate(batch["offset_mapping"]):
-            first, last = _context_of(batch.sequence_ids(window))
+            of_text = batch.sequence_ids(window)
+            places = np.flatnonzero([number == 1 for number in of_text])  # nothing but context is in between
+            first, last = (int(places[0]), int(places[-1]) + 1) if len(places) else (len(of_text),) * 2
             spans.append((first, last))
             offsets.append(np.array(mapping[first:last], dtype=np.int32).reshape(-1, 2))
     encoded = encoded_with_fingerprint(tuple(ids), tuple(types) if types else None)
@@ -238,12 +240,6 @@ def _cut_questions(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str],
                 # Repeated until it fits: cutting inside a word may change the tokens of the remaining text.
                 texts[i] = texts[i][: min(offsets[most - 1][1], len(texts[i]) - 1)]
     return texts
-
-
-def _context_of(sequence_ids: Sequence[int | None]) -> tuple[int, int]:
-    """The first token of the context and one past its last; only context is in between."""
-    places = np.flatnonzero([number == 1 for number in sequence_ids])
-    return (int(places[0]), int(places[-1]) + 1) if len(places) else (len(sequence_ids), len(sequence_ids))
 
 
 def _label(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.data.encoding import Encoded, add_arrays, encoded_with_fingerprint
+from adapter_probe.data.encoding import Encoded, add_arrays, encoded_batch
 from adapter_probe.data.formats import TAG_COLUMNS, Rows, fingerprint_of, is_text
 from adapter_probe.data.labels import class_number
 from adapter_probe.data.spec import Columns, TaskSpec
@@ -169,13 +169,8 @@ def encode_words(tokenizer: Any, rows: Tagged, max_length: int) -> tuple[Encoded
         positions.append(np.array([first[word] for word in kept]))
         tags.append(own[kept])
         places.append(np.array(kept))
-    ids, kinds = (
-        tuple(np.array(one, dtype=np.int64) for one in batch[name]) if name in batch else None
-        for name in ("input_ids", "token_type_ids")
-    )
-    assert ids is not None, "every tokenizer gives ids"
     words = Words(tuple(positions), tuple(tags), tuple(places))
-    return words_with_fingerprint(encoded_with_fingerprint(ids, kinds), words), words
+    return words_with_fingerprint(encoded_batch(batch), words), words
 
 
 def words_with_fingerprint(encoded: Any, words: Words) -> Any:

@@ -328,11 +328,7 @@ def task_of_rows(
 
 
 def read_language_split(spec: TaskSpec, split: str, expect_fingerprint: bool = False) -> list[Rows]:
-    """The rows of one split of a language model's task, one table per file.
-
-    Raises:
-        DataError: the task has no such split, its files cannot be read, or they have changed.
-    """
+    """The rows of one split of a language model's task, one table per file."""
     if split not in spec.files:
         raise no_such_split(spec, split)
     tables = share_out(read_tables(spec.files[split], spec.encoding), split, spec.validation_share)

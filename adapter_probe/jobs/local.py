@@ -11,9 +11,29 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 
-from .job import Failure, OnStep
+OnStep = Callable[[Path, int], None]
+"""Callback with a job's folder, which describes the work and gets its results, and its finished steps."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job that did not finish.
+
+    Attributes:
+        job: folder of the job.
+        reason: the reason, in one line.
+        log: file with the worker's stderr, or None if the reason is sufficient.
+    """
+
+    job: Path
+    reason: str
+    log: Path | None = None
+
+    def __str__(self) -> str:
+        return self.reason + (f" (log: {self.log})" if self.log else "")
 
 
 class LocalProcesses:

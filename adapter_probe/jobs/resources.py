@@ -2,15 +2,183 @@
 
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import dataclass
-from typing import ClassVar
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from numbers import Integral
+from pathlib import Path
+from types import NoneType
+from typing import Any, ClassVar, get_origin
 
 from adapter_probe.device import check_threads, choose_device
-from adapter_probe.errors import AdapterProbeError, TrainingError
-from adapter_probe.settings import OnDevice, setting
+from adapter_probe.errors import AdapterProbeError, TrainingError, must_be, reason_of
+from adapter_probe.settings import OnDevice, Settings, annotations_of, flag_of, kinds_of, required, setting
 
-from .slurm_options import SlurmOptions
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+_MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
+# Options that identify tasks, and options with a separate flag.
+_TAKEN = ("job-name", "array", "output", "error", "open-mode", "signal", "dependency", "ntasks", "wrap",
+          "wait", "partition", "gpus-per-task", "time", "mem")  # fmt: skip
+
+_WORDS = {int: "a whole number", str: "text in quotes", tuple: "a line in quotes or a list of lines",
+          Mapping: "a table, [sbatch]"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SlurmOptions(Settings):
+    """SLURM options of each task of an array."""
+
+    panel = "SLURM"
+    error: ClassVar[type[AdapterProbeError]] = TrainingError
+
+    partition: str | None = setting(None, "partition; by default the cluster's.", metavar="NAME")
+    gpus_per_task: int | None = setting(None, "number of GPUs per job.", least=0)
+    time: str = setting(
+        "4:00:00", "time limit per job, as ``sbatch --time`` takes it, such as 90 (minutes) or 4:00:00. Work "
+        "that needs longer saves its state and is submitted again.", metavar="LIMIT",
+    )  # fmt: skip
+    mem: str | None = setting(None, "memory per job, such as 16G; by default the cluster's.", metavar="SIZE")
+    max_parallel: int | None = setting(None, "maximum number of jobs that run at the same time.", least=1)
+    setup: tuple[str, ...] = setting(
+        (), "shell commands to run on the node before the job, such as 'module load cuda'.",
+        metavar="COMMAND", shell=list[str],
+    )  # fmt: skip
+    sbatch: Mapping[str, str | int | bool] = field(
+        default_factory=dict,
+        metadata=required('other long options of sbatch, such as ``{"account": "lab"}``.', shell=NoneType),
+    )
+    detach: bool = setting(
+        False, "return after submitting the jobs; the same call or command collects the results later."
+    )
+
+    @classmethod
+    def read(cls, file: str | Path) -> SlurmOptions:
+        """The options in a TOML file, whose keys have the names of the command's options.
+
+        Raises:
+            TrainingError: the file cannot be read, or an option is unknown or invalid.
+        """
+        given: dict[str, Any] = {}
+        types = annotations_of(SlurmOptions)
+        kinds = {one.name: types[one.name] for one in fields(cls) if one.name != "detach"}
+        for key, value in parse_toml(Path(file)).items():
+            name = key.replace("-", "_")
+            if name not in kinds:
+                allowed = ", ".join(flag_of(name)[2:] for name in sorted(kinds))
+                raise TrainingError(f"{file}: {key!r} is unknown; allowed are {allowed}")
+            kind = next(get_origin(one) or one for one in kinds_of(kinds[name]))
+            taken: dict[Any, Any] = {
+                tuple: (str, list),
+                Mapping: dict,
+                str: (str, int) if name in ("time", "mem") else str,
+            }
+            if not isinstance(value, taken.get(kind, kind)) or isinstance(value, bool):
+                raise TrainingError(f"{file}: {key} is {value!r}; give {_WORDS[kind]}")
+            given[name] = str(value) if kind is str else value
+        setup = given.pop("setup", ())
+        lines = (setup,) if isinstance(setup, str) else tuple(setup)
+        extra = {key.replace("_", "-"): value for key, value in given.pop("sbatch", {}).items()}
+        if wrong := [item for item in (*lines, *extra.values()) if not isinstance(item, (str, int))]:
+            raise TrainingError(f"{file}: {wrong[0]!r} is neither text nor a number")
+        if set_already := [key for key in extra if key in _TAKEN]:
+            own = (
+                "; it is a separate key outside [sbatch]" if set_already[0].replace("-", "_") in kinds else ""
+            )
+            raise TrainingError(
+                f"{file}: [sbatch] {set_already[0]} is not allowed, because the command sets it{own}"
+            )
+        try:
+            return cls(setup=tuple(map(str, lines)), sbatch=extra, **given)
+        except TrainingError as error:
+            raise TrainingError(f"{file}: {error}") from error
+
+    def __post_init__(self) -> None:
+        kinds = annotations_of(SlurmOptions)
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if not _fits(value, kinds[one.name]):
+                words = next(_ALLOWED[get_origin(kind) or kind] for kind in kinds_of(kinds[one.name]))
+                raise TrainingError(must_be(one.name, words, value))
+        super().__post_init__()
+        minutes(self.time)
+        for name, value in {"partition": self.partition, **self.sbatch}.items():
+            if not _NAME.fullmatch(name) or not str(value).isprintable():
+                raise TrainingError(must_be(f"the sbatch option {name!r}", "a value on one line", value))
+        if self.mem is not None and not _MEMORY.fullmatch(self.mem):
+            raise TrainingError(f"mem {self.mem!r} is not a size such as 16G or 500M")
+
+
+_ALLOWED: dict[Any, str] = {
+    str: "a string", int: "a whole number", bool: "True or False", tuple: "a list of strings",
+    Mapping: "a mapping from option to value",
+}  # fmt: skip
+
+
+def _fits(value: object, annotation: Any) -> bool:
+    kinds = [get_origin(kind) or kind for kind in kinds_of(annotation)]
+    if isinstance(value, bool):
+        return bool in kinds
+    wider: dict[Any, Any] = {int: Integral, tuple: (tuple, list)}
+    if not any(isinstance(value, wider.get(kind, kind)) for kind in kinds):
+        return False
+    return not isinstance(value, (tuple, list)) or all(isinstance(line, str) for line in value)
+
+
+def minutes(time: str) -> int:
+    """A limit in SLURM's notation as whole minutes, rounded up.
+
+    The notations are ``minutes``, ``minutes:seconds``, ``hours:minutes:seconds``, ``days-hours``,
+    ``days-hours:minutes`` and ``days-hours:minutes:seconds``.
+    """
+    match = _TIME.fullmatch(time)
+    if match is None:
+        raise TrainingError(
+            f"time {time!r} is not a time limit such as 90, 1:30:00 or 1-12 (a day and 12 hours)"
+        )
+    first, second, third = (int(match[name] or 0) for name in ("first", "second", "third"))
+    if match["days"]:
+        seconds = ((int(match["days"]) * 24 + first) * 60 + second) * 60 + third
+    elif match["third"]:
+        seconds = (first * 60 + second) * 60 + third
+    else:
+        seconds = first * 60 + second
+    if seconds == 0:
+        raise TrainingError(must_be("time", "at least one minute", time))
+    return math.ceil(seconds / 60)
+
+
+def choose_options(file: Path | None, flags: Mapping[str, Any]) -> SlurmOptions:
+    """Options from a TOML file, overridden by flags.
+
+    The keys of the file are the names of the flags; a table ``[sbatch]`` contains other options of sbatch.
+
+    Args:
+        file: path of the file, or None.
+        flags: values of flags by the names of `SlurmOptions`; None or empty if not given.
+    """
+    options = SlurmOptions() if file is None else SlurmOptions.read(file)
+    return replace(options, **{name: value for name, value in flags.items() if value not in (None, (), [])})
+
+
+def parse_toml(file: Path) -> dict[str, Any]:
+    """The contents of a TOML file."""
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib
+    if file.exists() and not file.is_file() and not file.is_dir():
+        raise TrainingError(f"cannot read {file}: it is a pipe, socket or device; a regular file is needed")
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise TrainingError(f"cannot read {file}: {reason_of(error)}") from error
+    except RecursionError:
+        raise TrainingError(f"{file} is nested too deeply; give keys and tables of keys") from None
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise TrainingError(f"{file} is not TOML: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

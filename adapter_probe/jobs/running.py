@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adapter_probe.device import choose_device
-from adapter_probe.errors import JobsDetached
+from adapter_probe.errors import JobsDetached, TrainingError
 from adapter_probe.progress import print_message, progress_bar
 
-from .job import Failure, OnStep
-from .local import LocalProcesses
+from .local import Failure, LocalProcesses, OnStep
 from .resources import Resources as Resources
+from .resources import SlurmOptions
 from .slurm import SlurmArray
-from .slurm_options import SlurmOptions
 
 
 @dataclass(frozen=True)
@@ -45,30 +44,52 @@ class Jobs:
 
 
 def run_jobs(
-    jobs: Jobs, resources: Resources, progress: bool, on_poll: Callable[[], None] = lambda: None
-) -> list[Failure]:
+    jobs: Jobs,
+    resources: Resources,
+    progress: bool,
+    lost: Callable[[], Sequence[Path]],
+    on_poll: Callable[[], None] = lambda: None,
+) -> None:
     """Run jobs, or only submit them with ``--detach``.
 
+    Args:
+        lost: finds the jobs without a result afterwards. Only files count: a worker may have been killed
+            after its last message.
+
     Raises:
-        TrainingError: SLURM refuses the jobs.
+        TrainingError: SLURM refuses the jobs, or some are lost; the message gives their number, the first
+            cause, and its log file.
         JobsDetached: the jobs were submitted and are not waited for.
         KeyboardInterrupt: the user pressed Ctrl-C.
     """
+    failures = _run(jobs, resources, progress, on_poll) if jobs.steps else []
+    on_poll()
+    # A single failure is part of the error.
+    for failure in failures if len(failures) > 1 else ():
+        print_message(f"{jobs.name_of(failure.job)} failed: {failure}", progress)
+    if not (left := lost()):
+        return
+    known = {failure.job.resolve(): failure for failure in failures}
+    # No known reason: a network file system may show files of a node late.
+    unseen = Failure(left[0], "it finished, but its result is not visible yet (network file system?)")
+    first = next((known[job.resolve()] for job in left if job.resolve() in known), unseen)
+    raise TrainingError(
+        f"{len(left)} of {jobs.total} {jobs.kind} failed, {jobs.name_of(first.job)} first: {first}; finished "
+        f"{jobs.kind} are kept, and the same command runs the others again"
+    )
+
+
+def _run(jobs: Jobs, resources: Resources, progress: bool, on_poll: Callable[[], None]) -> list[Failure]:
     left = len(jobs.steps)
     count = resources.at_a_time(left)
     print_message(f"{jobs.kind}: {jobs.total - left} of {jobs.total} done, {count} in parallel", progress)
-    if resources.cluster is None:
-        device = str(choose_device(resources.device))
-        command, environment = _worker(device, resources.threads, min(count, left))
-        executor = LocalProcesses(command, count, environment, jobs.folder / "logs")
-        with _bar(jobs, progress) as (on_step, _):
-            failures = executor.run(list(jobs.steps), on_step, on_poll)
-    else:
-        failures = _run_on_cluster(jobs, resources, resources.cluster, progress)
-    # A single failure is part of the error, see `describe_lost`.
-    for failure in failures if len(failures) > 1 else ():
-        print_message(f"{jobs.name_of(failure.job)} failed: {failure}", progress)
-    return failures
+    if resources.cluster is not None:
+        return _run_on_cluster(jobs, resources, resources.cluster, progress)
+    device = str(choose_device(resources.device))
+    command, environment = _worker(device, resources.threads, min(count, left))
+    executor = LocalProcesses(command, count, environment, jobs.folder / "logs")
+    with _bar(jobs, progress) as (on_step, _):
+        return executor.run(list(jobs.steps), on_step, on_poll)
 
 
 def _run_on_cluster(jobs: Jobs, resources: Resources, options: SlurmOptions, progress: bool) -> list[Failure]:
@@ -122,19 +143,3 @@ def _bar(jobs: Jobs, progress: bool) -> Iterator[tuple[OnStep, Callable[[str], N
             bar.refresh()
 
         yield on_step, watch
-
-
-def describe_lost(jobs: Jobs, failures: Sequence[Failure], lost: Sequence[Path]) -> str:
-    """The error message about jobs without a result.
-
-    Args:
-        jobs: all jobs that were run.
-    """
-    known = {failure.job.resolve(): failure for failure in failures}
-    # No known reason: a network file system may show files of a node late.
-    unseen = Failure(lost[0], "it finished, but its result is not visible yet (network file system?)")
-    first = next((known[job.resolve()] for job in lost if job.resolve() in known), unseen)
-    return (
-        f"{len(lost)} of {jobs.total} {jobs.kind} failed, {jobs.name_of(first.job)} first: {first}; finished "
-        f"{jobs.kind} are kept, and the same command runs the others again"
-    )

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from adapter_probe.errors import AdapterProbeError, ResultsError, TrainingError
+from adapter_probe.errors import AdapterProbeError, ResultsError
 from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
@@ -24,8 +24,8 @@ from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
 from adapter_probe.results.schema import GUARD
 
-from .running import Jobs, Resources, describe_lost, run_jobs
-from .slurm_options import SlurmOptions
+from .resources import SlurmOptions
+from .running import Jobs, Resources, run_jobs
 
 SHARDS, SHARD = "shards", "shard.json"
 _USUAL_SHARDS = 8  # each has start-up costs
@@ -55,11 +55,14 @@ def compute_in_shards(
             shards = write_shards(out, arguments, run, options.max_parallel or _USUAL_SHARDS)
             left = {folder: tokens for folder, tokens in shards.items() if tokens}
             jobs = Jobs(out, left, len(shards), "shards", "tokens")
-            failures = run_jobs(jobs, resources, progress)
-            gather_shards(out, run)
-            if run.missing():
-                lost = [f for f, tokens in write_shards(out, arguments, run, 1).items() if tokens]
-                raise TrainingError(describe_lost(jobs, failures, lost))
+
+            def lost() -> list[Path]:
+                gather_shards(out, run)
+                if not run.missing():
+                    return []
+                return [folder for folder, tokens in write_shards(out, arguments, run, 1).items() if tokens]
+
+            run_jobs(jobs, resources, progress, lost)
         shutil.rmtree(out / SHARDS, ignore_errors=True)
 
 

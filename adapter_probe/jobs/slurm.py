@@ -3,14 +3,20 @@
 The state of the tasks is stored in one folder next to the study: ``submitted.json`` maps tasks to jobs, one
 note per task records its progress, and each task has a log. The command that submitted an array may therefore
 end or be killed, and a later one continues with the same array. Results are in the folders of the jobs.
+
+Only ``sbatch``, ``squeue``, ``scancel`` and ``scontrol`` are required; ``sacct`` is used if available,
+because many clusters have no accounting. A question without an answer is a `TrainingError`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
+import re
 import shlex
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,27 +27,17 @@ from typing import Any
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.results.atomic import make_folder, read_json, write_json
 
-from .job import DONE, FAILED, STOPPED, Failure, OnStep
-from .slurm_options import SlurmOptions, minutes
-from .slurm_queue import cancel, ending_of, longest_array, submit, tasks_called
+from .local import Failure, OnStep
+from .resources import SlurmOptions, minutes
 
 SUBMITTED, NOTES = "submitted.json", "notes"
 
 
-@dataclass(frozen=True)
-class PollingTimes:
-    """Polling intervals, and the time after which a task counts as lost, in seconds.
-
-    Attributes:
-        notes: interval between reads of the files that the tasks write.
-        queue: interval between queries to SLURM.
-        lost_after: time after a task has left the queue until it counts as lost, because a network file
-            system may show files late.
-    """
-
-    notes: float = 2.0
-    queue: float = 15.0
-    lost_after: float = 20.0
+RUNNING, DONE, FAILED, STOPPED = "running", "done", "failed", "stopped"
+"""The states that a worker notes of its task."""
+# Seconds between reads of the notes, between queries to SLURM, and from a task's leaving the queue until it
+# counts as lost, because a network file system may show files late.
+POLL_NOTES, POLL_QUEUE, LOST_AFTER = 2.0, 15.0, 20.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,6 @@ class SlurmArray:
         folder: folder for tasks, notes and logs, visible to every node under the same path.
         options: SLURM options of a task.
         cpus_per_task: number of CPUs per task.
-        polling: polling intervals.
     """
 
     def __init__(
@@ -81,21 +76,14 @@ class SlurmArray:
         options: SlurmOptions,
         *,
         cpus_per_task: int = 1,
-        polling: PollingTimes = PollingTimes(),
     ):
         self._command, self._environment = tuple(command), dict(environment)
         self._folder, self._options, self._cpus = folder.resolve(), options, cpus_per_task
-        self._polling = polling
         # The name is derived from the folder's path, so that later commands find the tasks.
         self.name = f"adapter-probe-{hashlib.sha256(os.fsencode(self._folder)).hexdigest()[:12]}"
 
     def run(self, jobs: Sequence[Path], on_step: OnStep) -> list[Failure]:
-        """Run every job; the failure of one does not affect the others. On interruption they stay queued.
-
-        Raises:
-            TrainingError: SLURM refuses the array.
-            KeyboardInterrupt: the user pressed Ctrl-C.
-        """
+        """Run every job; the failure of one does not affect the others. On interruption they stay queued."""
         self.submit(jobs)
         return self.wait(jobs, on_step)
 
@@ -137,30 +125,30 @@ class SlurmArray:
             jobs: jobs submitted by `submit`.
             watch: called with a line about the tasks' states whenever it changes.
         """
-        known, polling = self._submitted(), self._polling
+        known = self._submitted()
         waiting = {job: known[self._name_of(job)] for job in jobs}
         failures: list[Failure] = []
         gone: dict[Path, float] = {}
-        pause, asked = min(1.0, polling.queue), -math.inf
+        pause, asked = min(1.0, POLL_QUEUE), -math.inf
         alive: dict[str, str] | None = {}
         while waiting:
             for job, task in list(waiting.items()):
                 note = self._read_note(task)
                 if note:
                     on_step(job, note["step"])
-                late = job in gone and time.monotonic() - gone[job] > polling.lost_after
+                late = job in gone and time.monotonic() - gone[job] > LOST_AFTER
                 if note and note["state"] == DONE:
                     del waiting[job]
                 elif late or (note and note["state"] == FAILED):
                     failures += filter(None, [self._failure(job, task)])
                     del waiting[job]
             if waiting and time.monotonic() - asked > pause:
-                alive, pause = self._tasks_in_queue(waiting, alive, watch), min(2 * pause, polling.queue)
+                alive, pause = self._tasks_in_queue(waiting, alive, watch), min(2 * pause, POLL_QUEUE)
                 asked = time.monotonic()
                 if alive is not None:
                     gone = {j: gone.get(j, asked) for j, task in waiting.items() if task not in alive}
             if waiting:
-                time.sleep(min(polling.notes, pause))
+                time.sleep(min(POLL_NOTES, pause))
         return failures
 
     def _tasks_in_queue(
@@ -214,7 +202,7 @@ class SlurmArray:
             return None
 
     def _remove(self, tasks: list[str]) -> None:
-        cancel(tasks)
+        _ask("scancel", *tasks)
         deadline = time.monotonic() + 120
         while set(tasks) & set(tasks_called(self.name)):
             if time.monotonic() > deadline:
@@ -224,7 +212,6 @@ class SlurmArray:
             time.sleep(1)
 
     def _arguments(self, n: int, after: str | None) -> list[str]:
-        """The options of sbatch."""
         options = self._options
         most = options.max_parallel or n
         log = str(self._folder).replace("%", "%%") + "/%A_%a.txt"
@@ -243,7 +230,6 @@ class SlurmArray:
         ]
 
     def _script(self, jobs: Sequence[Path]) -> str:
-        """The batch script of a task."""
         # Since SLURM 22.05, srun does not inherit the number of CPUs from sbatch.
         n_cpus = str(self._options.sbatch.get("cpus-per-task", self._cpus))
         worker = shlex.join(
@@ -259,3 +245,93 @@ class SlurmArray:
                 "",
             ]
         )
+
+
+_SECONDS = 60  # limit for a busy controller
+_QUESTIONS = 3  # for a controller that does not answer
+_USUAL_REASONS = {"None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTime", "Dependency"}
+_OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_")
+
+
+def submit(options: Sequence[str], script: str) -> str:
+    """Submit a batch script; returns the job's id.
+
+    Raises:
+        TrainingError: SLURM refuses it.
+    """
+    answer = _ask("sbatch", "--parsable", *options, stdin=script, complaint="SLURM refused the jobs")
+    return answer.strip().split(";")[0]
+
+
+def tasks_called(name: str) -> dict[str, str]:
+    """The states of all queued or running tasks with a job name, by ``job_index``.
+
+    A state is a word such as ``running``, with a reason that waiting alone may not resolve:
+    ``pending (QOSMaxJobs)``.
+    """
+    answer = _ask("squeue", "--noheader", "--array", f"--name={name}", "--format=%i|%T|%r")
+    states = {}
+    for line in filter(None, map(str.strip, answer.splitlines())):
+        task, state, reason = line.split("|", 2)
+        unusual = state == "PENDING" and reason not in _USUAL_REASONS
+        states[task] = state.lower() + (f" ({reason})" if unusual else "")
+    return states
+
+
+def still_wanted(task: str) -> bool:
+    """Whether SLURM still considers a task as running that has received a signal to end.
+
+    A cancelled or requeued task is already completing. A task that ends voluntarily in the grace period of a
+    preemption would not be requeued by SLURM.
+    """
+    for _ in range(_QUESTIONS):
+        with contextlib.suppress(TrainingError):
+            state = _ask("squeue", "--noheader", f"--jobs={task}", "--format=%T").strip()
+            return state in ("RUNNING", "SIGNALING")  # the latter until the signal's receipt
+        time.sleep(1)
+    return False
+
+
+def requeue(task: str) -> None:
+    """Requeue a running task, which ends it."""
+    _ask("scontrol", "requeue", task)
+
+
+def ending_of(task: str) -> str:
+    """How a task that has left the queue ended, as a short text."""
+    for question, pattern in (
+        (("scontrol", "show", "job", task), r"JobState=(\w+).*?ExitCode=(\d+):(\d+)"),
+        (("sacct", "-n", "-P", "-X", "-j", task, "-o", "State,ExitCode"), r"(\w+)[^|]*\|(\d+):(\d+)"),
+    ):
+        with contextlib.suppress(TrainingError):
+            if found := re.search(pattern, _ask(*question), re.DOTALL):
+                # Killed: by SLURM itself, or, as srun tells it, its process.
+                hint = " (SIGKILL: out of memory?)" if found[2] == "137" or found[3] == "9" else ""
+                return f"SLURM reports {found[1]}, exit code {found[2]}:{found[3]}{hint}"
+    return "SLURM does not report how"
+
+
+def longest_array() -> int:
+    """The maximum number of tasks in an array on this cluster."""
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"), re.MULTILINE)
+    return max(1, int(found[1])) if found else 1000
+
+
+def _ask(*command: str, stdin: str = "", complaint: str = "SLURM does not answer") -> str:
+    # As outside of a job in which this process may run: sbatch would hand on what that was given.
+    hidden = _OF_A_JOB if "SLURM_JOB_ID" in os.environ else ()
+    environment = {n: v for n, v in os.environ.items() if not n.startswith(hidden) or n == "SLURM_CONF"}
+    try:
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, errors="surrogateescape", timeout=_SECONDS,
+            env=environment,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise TrainingError(
+            f"{command[0]} was not found; run --slurm on a machine from which SLURM jobs can be submitted"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise TrainingError(f"SLURM does not answer: {command[0]} took longer than {_SECONDS} s") from None
+    if done.returncode != 0:
+        raise TrainingError(f"{complaint}: {' '.join(done.stderr.split()) or 'no message'}")
+    return done.stdout

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from adapter_probe.analysis.sweeps import chosen_trials, go_on, saved_share, steps_to_cut
-from adapter_probe.errors import TrainingError
 from adapter_probe.progress import print_message
 from adapter_probe.results.atomic import claim_folder, make_folder, read_json, write_csv, write_json
 from adapter_probe.results.schema import CUT, HALVING_CSV, REACHED, TRIAL, plain_rows, read_columns
@@ -114,7 +113,7 @@ def in_reach(
         JobsDetached: the jobs were submitted and are not waited for.
         ResultsError: the folder is in use or contains another study.
     """
-    from adapter_probe.jobs.running import Jobs, describe_lost, run_jobs
+    from adapter_probe.jobs.running import Jobs, run_jobs
     from adapter_probe.jobs.trials import shared_settings, write_requests
 
     groups: dict[tuple[object, ...], list[Trial]] = defaultdict(list)
@@ -133,9 +132,7 @@ def in_reach(
             write_json(make_folder(folder) / CUT, {"step": step})
         write_requests(out, first)
         jobs = Jobs(out, left, len(first), "trials", "steps")
-        failures = run_jobs(jobs, resources, progress) if left else []
-        if lost := [folder for folder in left if not _has_reached(folder)]:
-            raise TrainingError(describe_lost(jobs, failures, lost))
+        run_jobs(jobs, resources, progress, lambda: [one for one in left if not _has_reached(one)])
         rows = [row for own in compared for row in _cuts(own, trials, out)]
         if not rows:
             return list(trials)
@@ -196,10 +193,10 @@ def run_trials(
 
     Raises:
         JobsDetached: the jobs were submitted and are not waited for.
-        TrainingError: trials failed; the message gives their number, the first cause, and its log file.
+        TrainingError: trials failed.
         ResultsError: the folder is in use or contains another study.
     """
-    from adapter_probe.jobs.running import Jobs, describe_lost, run_jobs
+    from adapter_probe.jobs.running import Jobs, run_jobs
     from adapter_probe.jobs.trials import finished_trials, shared_settings, write_requests
 
     with claim_folder(out):
@@ -213,15 +210,11 @@ def run_trials(
         if left and progress:
             say_slow_bfloat16(trials, resources)
         try:
-            on_poll = _reporter(list(left), on_trial)
-            failures = run_jobs(jobs, resources, progress, on_poll) if left else []
-            on_poll()
+            lost = lambda: [t.folder(out) for t in trials if not finished_trials(out, [t])]  # noqa: E731
+            run_jobs(jobs, resources, progress, lost, _reporter(list(left), on_trial))
         finally:
             frame = trial_frame(read_trials(out))
             write_trials(out, frame)
-    # Only the files on disk count: a worker may have been killed after its last message.
-    if lost := [trial.folder(out) for trial in trials if trial.id not in finished_trials(out, [trial])]:
-        raise TrainingError(describe_lost(jobs, failures, lost))
     return frame
 
 

@@ -38,7 +38,7 @@ from adapter_probe.results.trial_files import (
 )
 from adapter_probe.training.baseline import n_fits, seconds_of_baseline
 from adapter_probe.training.checkpoint import refuse_other
-from adapter_probe.training.estimate import seconds_of
+from adapter_probe.training.loop import seconds_of
 from adapter_probe.training.own_methods import refuse_method
 from adapter_probe.training.request import (
     TrainingInputs,
@@ -48,7 +48,7 @@ from adapter_probe.training.request import (
     warn_of_untrained_pooler,
 )
 
-from .running import Jobs, Resources, describe_lost, run_jobs
+from .running import Jobs, Resources, run_jobs
 
 REQUEST, CHECKPOINT_REQUEST = "request.json", "checkpoint-request.json"
 _FLOAT32 = 4  # bytes
@@ -131,11 +131,7 @@ def identify_trials(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
 
 
 def refuse_too_large(request: TrainingRequest) -> None:
-    """Refuse a base whose weights alone do not fit into memory, before they are read.
-
-    Raises:
-        CheckpointError: they do not.
-    """
+    """Refuse a base whose weights alone do not fit into memory, before they are read."""
     found = find_any_base(request.base, request.revision)
     folder = Path(found.name)
     files = (
@@ -245,11 +241,7 @@ def write_requests(out: Path, trials: Iterable[Trial]) -> None:
 
 
 def finished_trials(out: Path, trials: Iterable[Trial]) -> dict[str, TrialRecord]:
-    """The records of the finished trials, by id.
-
-    Raises:
-        ResultsError: a record is damaged or of another schema.
-    """
+    """The records of the finished trials, by id."""
     found = {trial.id: read_trial(trial.folder(out)) for trial in trials}
     return {identity: record for identity, record in found.items() if record is not None}
 
@@ -264,7 +256,7 @@ def train_checkpoints(
 
     Raises:
         JobsDetached: jobs were sent and not waited for.
-        TrainingError: some failed; the line says how many, why the first did, and where its log is.
+        TrainingError: some failed.
         ResultsError: the folder is in use or cannot be written, or one of them holds another checkpoint.
     """
     with claim_folder(out):
@@ -276,6 +268,5 @@ def train_checkpoints(
                 write_json(make_folder(folder) / CHECKPOINT_REQUEST, trial.request.to_json())
                 steps[folder] = trial.n_steps
         jobs = Jobs(out, steps, len(requests), "checkpoints", "steps")
-        failures = run_jobs(jobs, resources, progress) if steps else []
-    if lost := [folder for folder in steps if not (folder / DESCRIPTION).exists()]:
-        raise TrainingError(describe_lost(jobs, failures, lost))
+        lost = lambda: [folder for folder in steps if not (folder / DESCRIPTION).exists()]  # noqa: E731
+        run_jobs(jobs, resources, progress, lost)

@@ -26,8 +26,6 @@ from typing import Any
 from adapter_probe.errors import AdapterProbeError, TrainingError
 from adapter_probe.startup import unneeded_libraries_hidden
 
-from .job import DONE, FAILED, RUNNING, STOPPED
-
 Do = Callable[[Path, Callable[[int], None]], None]
 """Runs the job of a folder; calls back with the number of finished steps."""
 
@@ -130,7 +128,7 @@ def _run_array_task(do: Do, job: Path, note: Path) -> None:
         signal.signal(number, lambda received, _: stopped.append(received))
     from adapter_probe.results.atomic import write_json
 
-    from .slurm_queue import requeue, still_wanted
+    from .slurm import DONE, FAILED, RUNNING, STOPPED, requeue, still_wanted
 
     def tell(step: int, state: str = RUNNING, reason: str | None = None) -> None:
         said = {"state": state, "step": step, "reason": reason, "node": socket.gethostname()}

@@ -29,8 +29,6 @@ STD_RANGE = (1e-12, 100.0)
 
 
 class _Recorded:
-    """Base class of all methods, with a record as JSON."""
-
     name: ClassVar[str]
     trained_roles: ClassVar[tuple[ParameterRole, ...]] = ()
 
@@ -253,8 +251,10 @@ class PeftMethod:
                 name = variant
                 del fields[flag]
         sized = next((field for field in SIZES if fields.get(field)), None)
-        others = {field: value for field, value in fields.items() if field != sized}
-        return name + ":" * bool(others) + ",".join(f"{k}={_as_text(v)}" for k, v in others.items())
+        texts = {
+            k: "+".join(map(str, v)) if isinstance(v, list) else v for k, v in fields.items() if k != sized
+        }
+        return name + ":" * bool(texts) + ",".join(f"{k}={v}" for k, v in texts.items())
 
     @property
     def text(self) -> str:
@@ -279,11 +279,7 @@ class PeftMethod:
 
     @staticmethod
     def from_json(record: Mapping[str, Any], where: str) -> PeftMethod:
-        """The inverse of `to_json`; family and size follow from the configuration.
-
-        Raises:
-            RecordError: the configuration or the standard deviation is of another type.
-        """
+        """The inverse of `to_json`; family and size follow from the configuration."""
         config, std = record.get("config"), record.get("init_std")
         if not isinstance(config, Mapping) or not isinstance(config.get("peft_type"), str):
             raise RecordError(f"{where}.config is {config!r}, expected PEFT's configuration as an object")
@@ -295,10 +291,6 @@ class PeftMethod:
 def _is_short(name: str, value: object) -> bool:
     parts = value if isinstance(value, list) and name in LISTS else [value]
     return not any(isinstance(one, list | dict) or set(str(one)) & set(",+") for one in parts)
-
-
-def _as_text(value: object) -> str:
-    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 Method = Adapters | TopLayers | LayerNormOnly | FullFineTuning | HeadOnly | Biases | PeftMethod | TfidfLinear

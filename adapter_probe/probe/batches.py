@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from adapter_probe.checkpoints.kinds import head_of_class
+from adapter_probe.checkpoints.model_class import head_of_class
 from adapter_probe.data.batches import NO_TAG, EncodedBatches, EncodedWritten, Read, encode_batches
 from adapter_probe.data.examples import Examples
 from adapter_probe.data.labels import Split

@@ -187,17 +187,13 @@ class Engine:
             chosen = least_certain(logits, chosen, max(_FEWEST_AT_ONCE, guard.pairs // 2))
             repeated = margins(logits[chosen])
             band = max(band, float(repeated[np.isfinite(repeated)].max(initial=0.0)))
-            self._decide_side_by_side(arrays, chosen)
-
-    def _decide_side_by_side(self, arrays: Arrays, chosen: tuple[np.ndarray, ...]) -> None:
-        """Repeat the chosen (variants, examples) pairs in float32, on all lanes."""
-        lengths = self._request.encoded.lengths
-        order = np.argsort(lengths[chosen[1]], kind="stable")
-        shares = cut_evenly(lengths[chosen[1]][order], self._tokens["float32"], self._lanes.n)
-        pairs = [tuple(part[order[share]] for part in chosen) for share in shares]
-        exact = self._side_by_side(partial(self._pairs, "float32", np.arange(len(lengths))), pairs)
-        for part, logits in zip(pairs, exact):
-            _take(arrays, part, logits)
+            lengths = self._request.encoded.lengths
+            order = np.argsort(lengths[chosen[1]], kind="stable")
+            shares = cut_evenly(lengths[chosen[1]][order], self._tokens["float32"], self._lanes.n)
+            pairs = [tuple(part[order[share]] for part in chosen) for share in shares]
+            exact = self._side_by_side(partial(self._pairs, "float32", np.arange(len(lengths))), pairs)
+            for part, repeats in zip(pairs, exact):
+                _take(arrays, part, repeats)
 
     def _tree(self, precision: str, items: np.ndarray, masks: np.ndarray | None = None) -> Arrays:
         masks = self._masks if masks is None else masks
@@ -284,17 +280,12 @@ class Engine:
         if most < self._passes(two):  # so slow that nothing more is measured
             masks = two
         else:
-            masks = self._measured_masks(min(most, 2 * MEASURED_LAYERS))
+            most, step = min(most, 2 * MEASURED_LAYERS), 1  # every step-th variant
+            while self._passes(masks := self._masks[::step]) > most and len(masks) > 2:
+                step += (step + 1) // 2
             seconds, outputs = measured(masks)
         share = self._passes(masks) / self._passes(self._masks)
         return seconds / share / float(sum(lengths[batch].sum() for batch in typical)), outputs
-
-    def _measured_masks(self, most: float) -> np.ndarray:
-        """Every k-th variant, few enough for so many passes; at least two variants."""
-        step = 1
-        while self._passes(masks := self._masks[::step]) > most and len(masks) > 2:
-            step += (step + 1) // 2
-        return masks
 
     def _passes(self, masks: np.ndarray) -> int:
         """Number of sublayer passes per batch; see `nodes_by_site`."""

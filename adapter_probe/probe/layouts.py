@@ -57,7 +57,10 @@ def choose_layout(
             single texts give its scores.
     """
     order = np.argsort(encoded.lengths, kind="stable")
-    items = np.unique([order[0], order[-1], *_deepest(encoded)])
+    depths = [_depth(tree.parents) for tree in encoded.trees]
+    several = [item for item, tree in enumerate(encoded.trees) if not tree.is_one_text]
+    deepest = [int(np.argmax(depths)), *([max(several, key=depths.__getitem__)] if several else [])]
+    items = np.unique([order[0], order[-1], *deepest])
     first = 2 if alone or _depends_on_length(model) else 0 if share else 1
     worst, name = float("nan"), str(dtype).removeprefix("torch.")
     with torch.no_grad():
@@ -79,13 +82,6 @@ def choose_layout(
         f"scores of texts in {name} differ from those of the model's own forward by {worst:.1e} of the "
         f"largest{'' if dtype.itemsize > 2 else '; give --precision float32'}"
     )
-
-
-def _deepest(encoded: EncodedRequests) -> list[int]:
-    """The item with the longest text, and that among the items whose row holds several texts, if any."""
-    depths = [_depth(tree.parents) for tree in encoded.trees]
-    several = [item for item, tree in enumerate(encoded.trees) if not tree.is_one_text]
-    return [int(np.argmax(depths)), *([max(several, key=depths.__getitem__)] if several else [])]
 
 
 def _depth(parents: np.ndarray) -> int:
@@ -139,10 +135,8 @@ def _own_scores(
             for logits, (place, number, text) in zip(out, batch):
                 states = torch.from_numpy(text.read[text.after])
                 every = logits[states.to(device)].double().cpu()
-                own, whole = (
-                    every[torch.arange(len(states)), torch.from_numpy(text.targets)],
-                    every.logsumexp(-1),
-                )
+                own = every[torch.arange(len(states)), torch.from_numpy(text.targets)]
+                whole = every.logsumexp(-1)
                 sums[place, number] = (own - whole).sum()
                 if np.isfinite(sums[place, number]):
                     largest = max(largest, float(own.abs().max()), float(whole.abs().max()))

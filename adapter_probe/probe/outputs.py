@@ -19,7 +19,6 @@ from adapter_probe.errors import CheckpointError
 from adapter_probe.formulas import NO_CLASS
 from adapter_probe.metrics import COMPARISONS, COUNTED, MEANS, continuation_sizes, is_ratio
 from adapter_probe.models.adapters.imported import ImportedMethod
-from adapter_probe.models.methods import Method
 from adapter_probe.replay.decoding import NOT_FINITE
 from adapter_probe.spans import SITES, VariantSet
 
@@ -74,13 +73,6 @@ def joined(batches: Sequence[Arrays]) -> Arrays:
     return {name: np.concatenate([batch[name] for batch in batches], axis=1) for name in batches[0]}
 
 
-def _lora_rank(method: Method | ImportedMethod) -> int:
-    """The most frequent rank of a LoRA that PEFT trained; 0 for anything else."""
-    inner = method.inner if isinstance(method, ImportedMethod) and method.library == LIBRARY else ()
-    ranks = Counter(spec.rank for spec in inner if spec.rank)
-    return ranks.most_common(1)[0][0] if ranks else 0
-
-
 def assemble_results(
     request: AblationRequest,
     variants: VariantSet,
@@ -104,9 +96,11 @@ def assemble_results(
     }
     if len(request.model.sites) != len(SITES) or request.settings.names_modules:
         settings["site_names"] = [site.name for site in request.model.sites]
-    rank = _lora_rank(request.checkpoint.description.method)
-    if rank and request.model.numbers_layers_as_peft:
-        settings["lora_rank"] = rank
+    method = request.checkpoint.description.method
+    of_peft = isinstance(method, ImportedMethod) and method.library == LIBRARY
+    ranks = Counter(spec.rank for spec in method.inner if spec.rank) if of_peft else None
+    if ranks and request.model.numbers_layers_as_peft:
+        settings["lora_rank"] = ranks.most_common(1)[0][0]
     opened = request.checkpoint
     if opened.quantised or opened.dequantised:
         stored = "stored quantised, dequantised while it was loaded"

@@ -219,7 +219,13 @@ class RaceRun(RunDirectory):
             part = self.read_part(number)
             if all(np.array_equal(part[name], own) for name, own in asked.items()):
                 return part["scores"]
-        items, variants = _items_of(self._request, examples), self.variants.rows(rows.tolist())
+        encoded, windows, items = self._request.encoded, self._request.examples.windows, examples
+        if isinstance(encoded, EncodedRequests):
+            items = np.flatnonzero(np.isin(encoded.example, examples))
+        elif windows is not None:
+            items = np.flatnonzero(np.isin(windows.question, examples))
+        items = items[np.argsort(encoded.lengths[items], kind="stable")]
+        variants = self.variants.rows(rows.tolist())
         (found,) = self._engine.outputs([items], lambda _: None, variants.masks)
         results = assemble_results(self._request, variants, self._among_all(items, found))
         scores = example_scores(results)[:, examples].astype(np.float32)
@@ -233,16 +239,6 @@ class RaceRun(RunDirectory):
             every[name] = np.full((len(own), n_items, *own.shape[2:]), _NOT_COMPUTED, dtype=own.dtype)
             every[name][:, items] = own
         return every
-
-
-def _items_of(request: AblationRequest, examples: np.ndarray) -> np.ndarray:
-    """What the engine computes for some examples: their texts, or all their windows; by length."""
-    encoded, windows, items = request.encoded, request.examples.windows, examples
-    if isinstance(encoded, EncodedRequests):
-        items = np.flatnonzero(np.isin(encoded.example, examples))
-    elif windows is not None:
-        items = np.flatnonzero(np.isin(windows.question, examples))
-    return items[np.argsort(encoded.lengths[items], kind="stable")]
 
 
 def _refuse_unfit(request: AblationRequest) -> None:

@@ -218,7 +218,9 @@ class Scorer(TokenScores):
             out = run()
         if self.is_last:
             return self._scored(_in_parts(head), found)
-        return self._scored(_whole, list(out["logits"][0].unflatten(0, (copies, -1))))
+        return self._scored(
+            lambda whole, _: iter([(0, whole)]), list(out["logits"][0].unflatten(0, (copies, -1)))
+        )
 
     def _scored(self, parts: LogitsInParts, states: list[Tensor]) -> Tensor:
         """The scores of copies, from the states ``[read, hidden]`` or the logits ``[read, vocabulary]``."""
@@ -249,10 +251,6 @@ def _in_parts(head: nn.Module) -> LogitsInParts:
             yield first, F.linear(states, head.weight[part], None if head.bias is None else head.bias[part])
 
     return parts
-
-
-def _whole(logits: Tensor, _: int) -> Iterator[tuple[int, Tensor]]:
-    yield 0, logits
 
 
 def output_embedding(model: nn.Module) -> nn.Module:

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from adapter_probe.checkpoints.patterns import Extractor
+from adapter_probe.data.answers import Extractor, scores_of
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests import Requests
-from adapter_probe.data.text_scores import scores_of
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.decoding import NO_TOKEN, NOT_FINITE, Decoder, Decoding
 from adapter_probe.replay.recording import Inputs, base_of, device_of

@@ -10,15 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe.analysis.study_records import ablation_record
+from adapter_probe.analysis.study_records import ablation_record, written
 from adapter_probe.argument_checks import planned_by, taking
 from adapter_probe.data.generating import Prompting
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded
 from adapter_probe.results import schema
-from adapter_probe.results.ablation_files import save_predictions, write_generations, write_spans
-from adapter_probe.results.atomic import write_csv, write_json
-from adapter_probe.results.sealing import sealed
+from adapter_probe.results.ablation_files import save_predictions, write_generations
 
 from .ablation_call import (
     USUAL,
@@ -198,19 +196,10 @@ def _run(
             print_message(note, progress)
         with activity(f"{name}: computing intervals and tests of every span", progress):
             record = ablation_record(results, folder, run.created_with)
-            with sealed(folder, schema.ABLATION_FILES):
-                write_spans(folder, record.spans)
-                for file, table in (
-                    (schema.LAYERS_CSV, record.layers),
-                    (schema.REMOVABLE_CSV, record.removable),
-                    (schema.GROUPS_CSV, record.groups),
-                ):
-                    if table is not None:
-                        write_csv(folder / file, table)
+            with written(record, schema.PREDICTIONS, schema.GENERATIONS):
                 save_predictions(folder, results)
                 if run.texts is not None:
                     write_generations(folder, results, run.texts)
-                write_json(folder / schema.SUMMARY, record.summary.to_dict())
     return Ablation(record, results)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
@@ -257,14 +257,10 @@ class Ablation(StoredStudy):
         return "\n".join(
             [
                 f"Ablation of {rows.get('task', self.folder)}",
-                both_scores(rows),
+                both_scores(self.summary),
                 rows.get("note") or (advice[1] if len(advice) > 1 else ", ".join(advice)),
             ]
         )
-
-    def facts(self) -> dict[str, Any]:
-        """See `StoredStudy.facts`."""
-        return self.summary.to_dict()
 
     def rows(self) -> list[tuple[str, str]]:
         """The summary as (name, value) pairs of text."""

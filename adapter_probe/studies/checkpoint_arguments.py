@@ -16,8 +16,7 @@ from adapter_probe.ablation_settings import GOAL, SPANS, AblationSettings, RaceO
 from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.errors import AdapterProbeError, ResultsError
-from adapter_probe.jobs.resources import Machine
-from adapter_probe.jobs.slurm_options import SlurmOptions
+from adapter_probe.jobs.resources import Machine, SlurmOptions
 from adapter_probe.probe.arguments import Evaluation
 from adapter_probe.settings import (
     Basis,

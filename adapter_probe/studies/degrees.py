@@ -13,11 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from adapter_probe.analysis.summary_text import plain_text, score_text
 from adapter_probe.argument_checks import checked
 from adapter_probe.errors import ResultsError
 from adapter_probe.progress import activity
-from adapter_probe.records import to_record
 from adapter_probe.settings import Style
+from adapter_probe.wording import examples_text, metric_name
 
 from .study_base import StoredStudy, axes_for
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from adapter_probe.ablation_results import AblationResults
-    from adapter_probe.analysis.study_records import DegreeRecord
+    from adapter_probe.analysis.study_records import DegreeRecord, RankRecord, StrengthRecord
     from adapter_probe.probe.arguments import AblationArguments
     from adapter_probe.probe.request import AblationRequest
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 class DegreeStudy(StoredStudy):
     """Base class of these studies, which have a table of scores by value and a summary with a verdict."""
 
-    record: DegreeRecord
+    record: StrengthRecord | RankRecord
 
     @checked
     def plot(self, ax: Axes | None = None, *, style: Style | None = None) -> Axes:
@@ -54,8 +55,24 @@ class DegreeStudy(StoredStudy):
         """See `StoredStudy.facts`."""
         from adapter_probe.results.schema import plain_rows
 
+        verdict, points = self.record.summary.verdict, plain_rows(self.record.table)
+        return {**super().facts(), "verdict": verdict, "points": points}
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The answer, what was evaluated, and the score at every value, as pairs of texts."""
         said = self.record.summary
-        return {**to_record(said), "verdict": said.verdict, "points": plain_rows(self.record.table)}
+        counted = f"{examples_text(said.n_examples, said.metric)}, {metric_name(said.metric)}"
+        about = f"{said.task}, {said.data}, {counted}"
+        return [(self._asked(), plain_text(said.verdict)), ("task", about), *self._scores().items()]
+
+    def _asked(self) -> str:
+        """What the row of the answer is called."""
+        return self.record.asked.lower()
+
+    def _scores(self) -> dict[str, str]:
+        whole, name = self.record.table[self.record.table["whole"]], self.record.degree
+        scores = [score_text(score, self.record.summary.metric) for score in whole["score"]]
+        return {f"{name} {value:g}": score for value, score in zip(whole[name], scores)}
 
 
 @dataclass(frozen=True)
@@ -139,20 +156,15 @@ class Degrees:
         previous: Any,
     ) -> DegreeRecord:
         """Write the study into its folder."""
-        from adapter_probe.results.atomic import write_csv, write_json
+        from adapter_probe.analysis.study_records import written
         from adapter_probe.results.fingerprints import to_plain
-        from adapter_probe.results.sealing import begin_study, sealed
+        from adapter_probe.results.sealing import begin_study
 
         identity: dict[str, Any] = {**next(iter(results.values())).identity}
         identity["settings"] = {k: v for k, v in identity["settings"].items() if k != self.setting}
         study: dict[str, Any] = {"schema": 1, "study": self.usual, "identity": to_plain(identity)}
         begin_study(folder, study)
         record = self.record(folder, study, results, request, previous)
-        files = record.files()
-        with sealed(folder, [about["file"] for about in files.values()]):
-            for name, about in files.items():
-                if about["columns"] is None:
-                    write_json(folder / about["file"], to_record(getattr(record, name)))
-                else:
-                    write_csv(folder / about["file"], getattr(record, name))
+        with written(record):
+            pass
         return record

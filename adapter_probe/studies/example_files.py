@@ -57,7 +57,12 @@ def as_files(data: ExampleSource, folder: Path, checkpoint: Path, texts: bool = 
     if isinstance(data, tuple) and not data:
         return ()
     if is_column(data) and len(data) and all(isinstance(one, (str, Path)) for one in data):
-        if not (texts and _are_texts(data)):
+        named = [one for one in data if not texts or _names_file(one)]
+        if named and len(named) < len(data):
+            raise DataError(
+                f"data has the file {shown(str(named[0]))} among texts; give either files or texts"
+            )
+        if named:
             for one in data:
                 refuse_no_path("data", one)
             return tuple(map(str, data))
@@ -87,14 +92,6 @@ def with_collections(files: Sequence[str], split: str) -> tuple[str, ...]:
         own = is_collection(Path(file))
         found += files_of_collection(Path(file), split) if own else (file,)
     return tuple(found)
-
-
-def _are_texts(strings: Sequence[str | Path]) -> bool:
-    """Whether strings are texts and not files."""
-    files = [one for one in strings if _names_file(one)]
-    if files and len(files) < len(strings):
-        raise DataError(f"data has the file {shown(str(files[0]))} among texts; give either files or texts")
-    return not files
 
 
 def _names_file(value: str | Path) -> bool:

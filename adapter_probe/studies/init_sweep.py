@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from adapter_probe.analysis.study_records import SweepRecord
+from adapter_probe.analysis.study_records import SweepRecord, written
 from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.argument_checks import checked, planned_by, taking
 from adapter_probe.errors import ModelError, TrainingError
 from adapter_probe.jobs.resources import Resources
 from adapter_probe.jobs.sweep_search import run_search
 from adapter_probe.results import schema
-from adapter_probe.results.atomic import write_csv
-from adapter_probe.results.sealing import sealed
 from adapter_probe.results.trial_files import study_identity
 from adapter_probe.settings import Style
 
@@ -143,6 +141,7 @@ def init_sweep(call: RunInitSweep) -> InitSweep:
 def write_init_sweep(out: Path, trials: pd.DataFrame) -> InitSweep:
     """Write ``trials.csv`` and ``sweep.csv``."""
     table = init_sweep_table(trials)
-    with sealed(out, (schema.TRIALS_CSV, schema.SWEEP_CSV)):
-        write_csv(out / schema.SWEEP_CSV, table)
-    return InitSweep(SweepRecord(out, table, trials, study_identity(out / schema.SWEEP_CSV)))
+    record = SweepRecord(out, table, trials, {})
+    with written(record):
+        pass
+    return InitSweep(replace(record, identity=study_identity(out / record.known_by)))

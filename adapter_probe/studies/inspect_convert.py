@@ -86,7 +86,7 @@ def inspect(call: Inspect) -> dict[str, Any]:
     """
     from adapter_probe.checkpoints.adapter_folder import choose_adapter
     from adapter_probe.checkpoints.base import load_without_weights
-    from adapter_probe.checkpoints.contents import contents_of
+    from adapter_probe.checkpoints.opened_peft import contents_of
     from adapter_probe.checkpoints.opening import open_any
 
     place = None if call.base is None else str(call.base)

@@ -10,15 +10,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.argument_checks import checked
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.base import SharedBase
+from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.data.encoding import Encoded, encode
+from adapter_probe.data.examples import Examples
 from adapter_probe.data.formats import is_text
+from adapter_probe.data.labels import Split
 from adapter_probe.data.rows import is_column
 from adapter_probe.device import choose_device
 from adapter_probe.errors import DataError, ModelError, must_be, shown
-from adapter_probe.probe.texts import OpenModel
+from adapter_probe.probe.general import GeneralRunner, all_logits, general_runners
+from adapter_probe.probe.general_model import model_of
+from adapter_probe.probe.plan import choose_tokens_per_pass, cut_batches
+from adapter_probe.probe.request import AblationRequest
+from adapter_probe.probe.written import WritingRunner
+from adapter_probe.replay.recording import base_of
 from adapter_probe.spans import Span, as_span, in_model
 
 from .ablation_call import device_of, open_given
@@ -26,6 +36,48 @@ from .checkpoint_arguments import Tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class _Open:
+    """An open checkpoint, ready to run: one of those that a `Model` can show."""
+
+    def __init__(self, opened: OpenedPeft, device: torch.device):
+        self.opened = opened
+        self._prepared: GeneralRunner | WritingRunner | None = None
+        if opened.quantised is None:
+            opened.model.to(device)
+        self.base = base_of(opened.model)
+        self.model = model_of(opened, self._encoded(("a",), None))
+
+    def _encoded(self, first: Sequence[str], second: Sequence[str] | None) -> Encoded:
+        split = Split(
+            tuple(first), tuple(second) if second else None, np.zeros(len(first), np.int64), "texts", ""
+        )
+        return encode(self.opened.tokenizer, split, self.opened.description.max_length)
+
+    def variants(
+        self,
+        first: Sequence[str],
+        second: Sequence[str] | None,
+        masks: np.ndarray,
+        tokens_per_pass: int | None,
+    ) -> np.ndarray:
+        """See `Model.variants`; the texts, or the first and the second ones of pairs."""
+        encoded, model = self._encoded(first, second), self.model
+        rows = Split((), None, np.zeros(len(encoded), np.int64), "texts", "")
+        metric, examples = self.opened.description.task.metric, Examples(rows, encoded)
+        request = AblationRequest(self.opened, examples, metric, AblationSettings(), model.device)
+        if not model.has_adapter.any():
+            return all_logits(request, model.module)[None].repeat(len(masks), axis=0)
+        width = choose_tokens_per_pass(tokens_per_pass, model.device.type, model.inner_size)
+        if self._prepared is None:
+            self._prepared = next(general_runners(request, model.dtype, 1))
+        runner = self._prepared.on(request)
+        order = np.argsort(encoded.lengths, kind="stable")
+        batches = cut_batches(encoded.lengths, order, width)
+        logits = [runner.outputs(items, masks, width, lambda: None)["logits"] for items in batches]
+        return np.concatenate(logits, axis=1)[:, np.argsort(np.concatenate(batches))]
+
 
 Texts = str | Sequence[str] | Sequence[tuple[str, str]]
 Off = int | tuple[int, int] | Span | Sequence[bool] | np.ndarray | None
@@ -47,10 +99,10 @@ class Model:
         notes: remarks on how a checkpoint of another library was read, one sentence each.
     """
 
-    def __init__(self, open_on: Callable[[str | Path], OpenModel], given: str | Path | OpenModel):
+    def __init__(self, open_on: Callable[[str | Path], _Open], given: str | Path | _Open):
         self._open_on = open_on
-        self._kept: dict[Path, tuple[_Written, OpenModel]] = {}
-        if isinstance(given, OpenModel):
+        self._kept: dict[Path, tuple[_Written, _Open]] = {}
+        if isinstance(given, _Open):
             self._show(given)
         else:
             self.use(given)
@@ -91,7 +143,7 @@ class Model:
         self._show(kept[1])
         return self
 
-    def _show(self, model: OpenModel) -> None:
+    def _show(self, model: _Open) -> None:
         self._running, self._opened = model, model.opened
         opened = self._opened
         self.base: PreTrainedModel = model.base
@@ -273,17 +325,17 @@ def open_model(
                 "base and adapter belong to a checkpoint on disk; omit them with a model in memory"
             )
 
-        def refuse(other: str | Path) -> OpenModel:
+        def refuse(other: str | Path) -> _Open:
             raise ModelError(f"a model in memory has no other checkpoints; open {other} by itself")
 
         opened = open_given(checkpoint, device, None, tokenizer)
-        return Model(refuse, OpenModel(opened, device_of(checkpoint)))
+        return Model(refuse, _Open(opened, device_of(checkpoint)))
     where = choose_device(device)
     shared, place = SharedBase(where), None if base is None else str(base)
 
-    def open_on(folder: str | Path) -> OpenModel:
+    def open_on(folder: str | Path) -> _Open:
         opened = open_any(folder, place, dtype=getattr(torch, dtype), load=shared.load)
-        return OpenModel(opened, where)
+        return _Open(opened, where)
 
     return Model(open_on, choose_adapter(Path(checkpoint), adapter) if adapter is not None else checkpoint)
 

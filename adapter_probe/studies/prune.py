@@ -198,7 +198,7 @@ def prune(call: Prune) -> Pruning:
                 choice = _by_race(study, within)
             else:
                 choice = _by_ablation(request, study, checkpoint, within, call.basis)
-    source = as_peft(checkpoint, base).folder
+    source = as_peft(checkpoint, base)[0]
     pruned = prune_checkpoint(request, source, choice.span, out, call.progress)
     with activity("prune: computing intervals and tests", call.progress):
         kept = choice.measured

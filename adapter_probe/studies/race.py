@@ -11,17 +11,12 @@ import pandas as pd
 from adapter_probe.ablation_settings import RaceSettings
 from adapter_probe.analysis.deltas import section_of
 from adapter_probe.analysis.race_tables import RaceSummary, race_rows, race_summary, race_table
-from adapter_probe.analysis.study_records import RaceRecord
+from adapter_probe.analysis.study_records import RaceRecord, written
 from adapter_probe.analysis.summary_text import plain_text
 from adapter_probe.argument_checks import checked, taking
 from adapter_probe.progress import activity, progress_bar
 from adapter_probe.reads import recorded
-from adapter_probe.records import to_record
-from adapter_probe.results import schema
-from adapter_probe.results.ablation_files import write_spans
-from adapter_probe.results.atomic import write_json
 from adapter_probe.results.fingerprints import to_plain
-from adapter_probe.results.sealing import sealed
 from adapter_probe.settings import Style
 
 from .ablate import prepare, say_before
@@ -56,10 +51,6 @@ class Race(StoredStudy):
     def summary(self) -> RaceSummary:
         """The answer, with what is certain about it and what it cost, ``race.json``."""
         return self.record.summary
-
-    def facts(self) -> dict[str, Any]:
-        """See `StoredStudy.facts`."""
-        return to_record(self.summary)
 
     @property
     def identity(self) -> Mapping[str, object]:
@@ -116,12 +107,11 @@ def race(call: RunRace) -> Race:
             with activity("race: computing bounds", call.progress):
                 table = race_table(state, run.intact)
                 summary = race_summary(state, run.intact, run.layer_share, run.about(), run.chance_score())
-                with sealed(folder, (schema.SPANS_CSV, schema.RACE)):
-                    write_spans(folder, table)
-                    write_json(folder / schema.RACE, to_record(summary))
+                record = RaceRecord(folder, table, summary, run.identity, run.created_with)
+                with written(record):
+                    pass
         if opened is None:
             record_reads(arguments, reads, folder)
-    record = RaceRecord(folder, table, summary, run.identity, run.created_with)
     return Race(record, _temporary=temporary)
 
 

@@ -9,12 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe.analysis.summary_text import plain_text, score_text
 from adapter_probe.argument_checks import checked, planned_by, taking
 from adapter_probe.checkpoints.files import CONFIG, read_json_file
 from adapter_probe.errors import AdapterProbeError, ResultsError, must_be
 from adapter_probe.settings import OutsideChoice, Style, as_points, fixed, setting
-from adapter_probe.wording import examples_text
 
 from .checkpoint_arguments import OnOneMachine, spans_of_degrees
 from .degrees import Degrees, DegreeStudy
@@ -111,21 +109,19 @@ class Ranks(DegreeStudy):
         with axes_for(ax, style) as place:
             return spectra(self.record, place)
 
-    def rows(self) -> list[tuple[str, str]]:
-        """The answer, and the score with so many directions in all layers, as pairs of text."""
-        said = self.summary
-        about = f"{said.task}, {said.data}, {examples_text(said.n_examples, said.metric)}, {said.metric}"
-        whole = self.table[self.table["whole"]].sort_values("rank")
-        scores = {
-            f"rank {row.rank}": f"{score_text(row.score, said.metric)}, {100 * row.energy:.0f}% of the energy"
-            for row in whole.itertuples(index=False)
+    def _asked(self) -> str:
+        return "directions needed"
+
+    def _scores(self) -> dict[str, str]:
+        said, scores = self.summary, super()._scores()
+        shares = self.table.loc[self.table["whole"], "energy"]
+        kept = {
+            n: f"{own}, {100 * share:.0f}% of the energy" for (n, own), share in zip(scores.items(), shares)
         }
-        return [
-            ("directions needed", plain_text(said.verdict)),
-            ("task", about),
-            ("effective rank", f"{said.effective:.1f} of {said.largest}, the mean of the tuned maps"),
-            *scores.items(),
-        ]
+        return {
+            "effective rank": f"{said.effective:.1f} of {said.largest}, the mean of the tuned maps",
+            **kept,
+        }
 
     @checked
     def recipe(self, out: str | Path, *, checkpoint: str | Path | None = None) -> Path:

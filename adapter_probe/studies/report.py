@@ -20,7 +20,7 @@ from adapter_probe.data.generating import Generation
 from adapter_probe.data.given import given_task
 from adapter_probe.data.lm_eval_tasks import is_task
 from adapter_probe.data.prompts import prompts_of
-from adapter_probe.data.requests import load_requests, read_tables
+from adapter_probe.data.requests import read_tables, requests_of
 from adapter_probe.data.sources import read_split, subset
 from adapter_probe.data.tagged import Tagged
 from adapter_probe.data.tasks import Columns, Split, TaskSpec, load_split
@@ -82,7 +82,8 @@ def report(call: Report) -> ReportPage:
     _refuse_strangers(given, ablations)
     if call.compare and len(ablations) != 2:
         raise ResultsError(f"--compare needs two ablations, got {len(ablations)}")
-    joined = [study for study in studies if isinstance(study, (Average, Comparison))]
+    joined: list[Ablation | Average | Comparison] = []
+    joined += [study for study in studies if isinstance(study, (Average, Comparison))]
     joined += ablations if call.average or call.compare else []
     if any(study.record.by_module for study in joined):
         raise ResultsError(
@@ -240,7 +241,7 @@ def texts_of(
         texts = ExampleTexts(tuple(row.context for row in prompts.rows), truths=truths)
         candidates = [(prompts.fingerprint, texts)]
     elif choices and paths:
-        rows = load_requests(None, paths, split, n_examples, given)
+        rows = requests_of(None, read_tables(paths, given), split, n_examples)
         contexts = tuple(row.context.strip() or " | ".join(row.choices) for row in rows.rows)
         texts = ExampleTexts(contexts, choices=tuple(row.choices for row in rows.rows))
         candidates = [(rows.fingerprint, texts)]

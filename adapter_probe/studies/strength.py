@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from adapter_probe.ablation_settings import check_strength
-from adapter_probe.analysis.summary_text import plain_text, score_text
 from adapter_probe.argument_checks import planned_by, taking
 from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.settings import Unit, fixed, setting
-from adapter_probe.wording import examples_text, is_distance, metric_name
+from adapter_probe.wording import is_distance, metric_name
 
 from .checkpoint_arguments import OnOneMachine, spans_of_degrees
 from .degrees import Degrees, DegreeStudy
@@ -87,26 +86,16 @@ class Strengths(DegreeStudy):
         """Which strength is best, and by how much, ``summary.json``."""
         return self.record.summary
 
-    def rows(self) -> list[tuple[str, str]]:
-        """The answer, and the score of the whole adapter at every strength, as pairs of text."""
-        said, points = self.summary, self._scores()
-        if self.against is not None:
-            there, others = self.against.summary, self.against._scores()
-            points = {
-                name: f"{score}; {others[name]} {metric_name(there.metric)} on {there.data}"
-                for name, score in points.items()
-            }
-        about = f"{said.task}, {said.data}, {examples_text(said.n_examples, said.metric)}, {said.metric}"
-        asked = "too strong or too weak" if not is_distance(said.metric) else "too strong"
-        return [(f"{asked}?", plain_text(said.verdict)), ("task", about), *points.items()]
+    def _asked(self) -> str:
+        return "too strong?" if is_distance(self.summary.metric) else super()._asked()
 
     def _scores(self) -> dict[str, str]:
-        """The score of the whole adapter at every strength, as text."""
-        whole = self.table[self.table["whole"]]
-        return {
-            f"strength {row.strength:g}": score_text(row.score, self.summary.metric)
-            for row in whole.itertuples(index=False)
-        }
+        points = super()._scores()
+        if self.against is None:
+            return points
+        there, others = self.against.summary, self.against._scores()
+        beside = f"{metric_name(there.metric)} on {there.data}"
+        return {name: f"{score}; {others[name]} {beside}" for name, score in points.items()}
 
 
 def _strengths(call: RunStrength, opened: Any = None) -> list[float]:

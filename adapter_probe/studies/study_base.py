@@ -175,7 +175,8 @@ class StoredStudy(DrawnStudy):
 
     def facts(self) -> dict[str, Any]:
         """The main results as plain JSON, which the commands print with ``--json``."""
-        raise NotImplementedError
+        found: dict[str, Any] = self.record.summary.to_dict()
+        return found
 
     def _keep(self, folder: str | Path) -> None:
         """Copy the results out of a temporary folder."""

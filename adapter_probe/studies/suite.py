@@ -105,8 +105,7 @@ class Suite:
         ]
         for task, seeds in self.ablations.items():
             for seed, study in enumerate(seeds):
-                both = both_scores(dict(study.rows()))
-                rows.append((f"{task}: seed {seed}", both))
+                rows.append((f"{task}: seed {seed}", both_scores(study.summary)))
         if self.parameters is not None:
             last = self.parameters.iloc[-1]
             rows.append((

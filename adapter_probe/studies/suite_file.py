@@ -176,7 +176,7 @@ def read_suite(file: str | Path) -> SuiteFile:
         TrainingError: the file cannot be read or is not TOML.
         RecordError: a key is missing, unknown or of the wrong type; the message names it.
     """
-    from adapter_probe.jobs.slurm_options import parse_toml
+    from adapter_probe.jobs.resources import parse_toml
 
     document = parse_toml(Path(file))
     if isinstance(document.get("init-sweep"), Mapping):

@@ -77,21 +77,16 @@ class Sweep(StoredStudy):
     _title: ClassVar[str]
 
     @property
-    def table(self) -> pd.DataFrame:
-        """One row per point."""
-        raise NotImplementedError
-
-    @property
     def trials(self) -> pd.DataFrame | None:
         """One row per training run, ``trials.csv``: settings, `score`, `diverged`, numbers of parameters."""
         return self.record.trials
 
     def facts(self) -> dict[str, Any]:
         """See `StoredStudy.facts`."""
-        return {"points": plain_rows(self.table)}
+        return {"points": plain_rows(self.record.table)}
 
     def __repr__(self) -> str:
-        tasks = ", ".join(map(str, self.table["task"].unique()))
+        tasks = ", ".join(map(str, self.record.table["task"].unique()))
         return f"{self._title} on {tasks}\n{aligned_columns(self.rows())}"
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from adapter_probe.analysis.study_records import TradeoffRecord
+from adapter_probe.analysis.study_records import TradeoffRecord, written
 from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
 from adapter_probe.argument_checks import as_tuple, checked, planned_by, taking
 from adapter_probe.jobs.resources import Resources
 from adapter_probe.jobs.sweep_search import run_search
 from adapter_probe.results import schema
-from adapter_probe.results.atomic import write_csv
-from adapter_probe.results.sealing import sealed
 from adapter_probe.results.trial_files import cost_frame, read_trials, study_identity
 from adapter_probe.settings import Axis, Style
 from adapter_probe.wording import percent_text
@@ -214,19 +212,11 @@ def methods_of(base: str | Path, chosen: TradeoffSettings) -> list[Method]:
 
 def write_tradeoff(out: Path, trials: pd.DataFrame) -> Tradeoff:
     """Write the tables of a trade-off."""
-    table, sizes, aggregate = tradeoff_table(trials), None, None
-    names = (
-        schema.TRIALS_CSV, schema.TRADEOFF_CSV, schema.SIZES_CSV, schema.AGGREGATE_CSV, schema.COSTS_CSV
-    )  # fmt: skip
-    with sealed(out, names):
-        write_csv(out / schema.TRADEOFF_CSV, table)
-        if (table["method"] == "adapters").any():
-            sizes = size_table(trials)
-            write_csv(out / schema.SIZES_CSV, sizes)
-        if table.loc[table["method"] == "full", "mean"].notna().any():
-            aggregate = aggregate_table(trials)
-            write_csv(out / schema.AGGREGATE_CSV, aggregate)
-        if (costs := cost_frame(read_trials(out))) is not None:
-            write_csv(out / schema.COSTS_CSV, costs)
-    identity = study_identity(out / schema.TRADEOFF_CSV)
-    return Tradeoff(TradeoffRecord(out, table, aggregate, sizes, trials, identity, costs))
+    table = tradeoff_table(trials)
+    sizes = size_table(trials) if (table["method"] == "adapters").any() else None
+    full = table.loc[table["method"] == "full", "mean"].notna().any()
+    aggregate = aggregate_table(trials) if full else None
+    record = TradeoffRecord(out, table, aggregate, sizes, trials, {}, cost_frame(read_trials(out)))
+    with written(record):
+        pass
+    return Tradeoff(replace(record, identity=study_identity(out / record.known_by)))

@@ -162,7 +162,6 @@ def seconds_of_baseline(request: TrainingRequest, inputs: TrainingInputs, device
 
 
 def _splits(inputs: TrainingInputs) -> tuple[Split, Split]:
-    """The training and validation rows."""
     train, validation = (inputs.splits[name].rows for name in ("train", "validation"))
     assert isinstance(train, Split), "other kinds are refused"
     assert isinstance(validation, Split)
@@ -176,11 +175,7 @@ def grid(kind: str, metric: str) -> list[Setting]:
 
 
 def n_fits(kind: str, metric: str) -> int:
-    """Models that `fit_baseline` fits.
-
-    Raises:
-        TrainingError: the task is of another kind than it is for.
-    """
+    """Models that `fit_baseline` fits."""
     _refuse_others(kind)
     return FOLDS * len(grid(kind, metric)) + 1
 
@@ -194,7 +189,6 @@ def _refuse_others(kind: str) -> None:
 
 
 def _rows(split: Split) -> list[tuple[str, ...]]:
-    """The texts of every row, one or two."""
     return list(zip(split.texts) if split.texts_b is None else zip(split.texts, split.texts_b))
 
 
@@ -232,7 +226,6 @@ def _fitted(setting: Setting, kind: str, features: csr_matrix, labels: np.ndarra
 
 
 def _sklearn(module: str) -> Any:
-    """One of scikit-learn's modules."""
     try:
         return import_needed(f"sklearn.{module}")
     except ImportError as error:

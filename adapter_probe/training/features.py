@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from adapter_probe.data.encoding import Encoded, rows_of
-from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
+from adapter_probe.data.packing import PackedBatch, in_batches
 
 from .model import TrainingModel
 
@@ -60,11 +60,8 @@ class FrozenFeatures:
         if self._start[-1] * model.hidden_size * 4 > max_bytes:
             return
         states = torch.empty(int(self._start[-1]), model.hidden_size)
-        order = np.argsort(encoded.lengths, kind="stable")
-        for run in cut_by_tokens(encoded.lengths, order, TOKENS_PER_BATCH):
-            batch = pack(encoded, run).to(model.device)
-            features = model.frozen_features(batch).float().cpu()
-            states[self._rows(batch)] = features
+        for batch in in_batches(encoded, TOKENS_PER_BATCH, model.device):
+            states[self._rows(batch)] = model.frozen_features(batch).float().cpu()
         self._states = states
 
     @property
@@ -98,11 +95,9 @@ def evaluate(
     model.eval()
     each = encoded.lengths if model.reads_all_positions else np.ones_like(encoded.lengths)
     start = np.concatenate([[0], np.cumsum(each)])  # [examples + 1], rows of the logits
-    order = np.argsort(encoded.lengths, kind="stable")
     logits: np.ndarray | None = None
     with torch.inference_mode():
-        for run in cut_by_tokens(encoded.lengths, order, TOKENS_PER_BATCH):
-            batch = pack(encoded, run).to(model.device)
+        for batch in in_batches(encoded, TOKENS_PER_BATCH, model.device):
             out = (forward or model)(batch).float().cpu().numpy()
             if logits is None:
                 logits = np.empty((start[-1], out.shape[1]), np.float32)

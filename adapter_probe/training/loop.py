@@ -1,4 +1,4 @@
-"""The training loop: resumable at any step, bit for bit.
+"""The training loop: resumable at any step, bit for bit; and an estimate of its duration.
 
 No random state is carried from step to step: the data order depends only on (seed, epoch) and dropout on
 (seed, step). Parameters, Adam's two moments and the step number are the complete state.
@@ -10,7 +10,8 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from adapter_probe.results.rundir import RunDirectory
 from .features import FrozenFeatures, feature_bytes
 from .model import TrainingModel
 from .objectives import Objective
+from .request import TrainingInputs, TrainingRequest, build_model
 from .settings import TrainingSettings
 
 STATE_PART = 0
@@ -140,7 +142,10 @@ class Trainer:
             # Dropout draws from torch's global generators, which are restored afterwards.
             own = torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else [])
             with own, precision, packed_frozen_maps(model.layers):
-                self._join_examples()
+                if self._settings.packing:  # once it is seen on the longest examples that they can share rows
+                    longest = np.argsort(self._objective.train.lengths, kind="stable")[-_TRIED:]
+                    batch = pack(self._objective.train, longest).to(model.device)
+                    model.join_examples(batch, _APART[self._settings.dtype])
                 self._features = FrozenFeatures(self._model, self._objective.train, self._feature_bytes)
                 left = self._feature_bytes - self._features.n_bytes
                 self._validation_features = FrozenFeatures(self._model, self._objective.validation, left)
@@ -164,13 +169,6 @@ class Trainer:
                 self._save()
             raise
         return self._state.best, self._state.scores
-
-    def _join_examples(self) -> None:
-        """Let examples share rows, if asked for, once it is seen on the longest ones that they can."""
-        if self._settings.packing:
-            longest = np.argsort(self._objective.train.lengths, kind="stable")[-_TRIED:]
-            batch = pack(self._objective.train, longest).to(self._model.device)
-            self._model.join_examples(batch, _APART[self._settings.dtype])
 
     def _remaining(self) -> Iterator[tuple[np.ndarray, bool]]:
         """The remaining batches, each with whether it ends its epoch."""
@@ -268,3 +266,51 @@ def precision_of(settings: TrainingSettings, device: torch.device) -> Iterator[N
     # The autocast cache would keep the first step's rounding of trained matrices for the whole training.
     with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False), FasterFunctions():
         yield
+
+
+_STEPS = 3  # the first includes set-up costs and is not counted
+_EVALUATED = 64  # examples
+
+
+def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.device) -> float:
+    """Estimated seconds of a whole training, including evaluations and the passes before the first step."""
+    model = build_model(request, replace(inputs.base, model=deepcopy(inputs.base.model)), device)
+    objective, settings = inputs.objective, request.settings
+    lengths = objective.train.lengths
+    middle = objective.train.items(_middle(objective.train.example_lengths, settings.batch_size))
+    features = FrozenFeatures(model, objective.train, max_bytes=0)
+    kept = model.lowest_trained_layer > 0
+    batch = pack(objective.train, middle).to(device)
+    precision = precision_of(settings, device)
+    with torch.random.fork_rng(devices=[]), precision, packed_frozen_maps(model.layers):
+        stored = model.frozen_features(batch) if kept else None
+        model.train()
+        for step in range(_STEPS):
+            if step == 1:
+                start = time.perf_counter()
+            outputs = features.forward(batch) if stored is None else model.forward_from(stored, batch)
+            objective.loss(outputs.float(), batch).backward()
+        per_token = (time.perf_counter() - start) / (_STEPS - 1) / float(lengths[middle].sum())
+        forward = _seconds_forward(model, objective, device)
+    training = settings.epochs * float(lengths.sum()) * per_token
+    before = float(lengths.sum()) * forward * (kept + objective.begins_with_pass)
+    return training + before + settings.epochs * float(objective.validation.lengths.sum()) * forward
+
+
+def _seconds_forward(model: TrainingModel, objective: Objective, device: torch.device) -> float:
+    """Seconds per token of a pass without gradients."""
+    model.eval()
+    lengths = objective.validation.lengths
+    chosen = _middle(lengths, _EVALUATED)
+    batch = pack(objective.validation, chosen).to(device)
+    with torch.inference_mode():
+        model(batch)
+        start = time.perf_counter()
+        model(batch)
+    return (time.perf_counter() - start) / float(lengths[chosen].sum())
+
+
+def _middle(lengths: np.ndarray, n: int) -> np.ndarray:
+    """Indices of `n` examples of about the median length."""
+    order = np.argsort(lengths, kind="stable")
+    return order[max(0, len(order) // 2 - n // 2) :][:n]

@@ -17,9 +17,16 @@ from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.bottleneck import TokenBatchNorm
 from adapter_probe.models.methods import ParameterRole
 
+from .forward import (
+    PaddedRows,
+    computing_first,
+    joined_rows,
+    output_of,
+    pad_rows,
+    pair_rows,
+    passing_over,
+)
 from .own_methods import Prepared
-from .partial_forward import computing_first, output_of, passing_over
-from .rows import LanguageRows, PaddedRows, pad_rows, pair_rows, text_rows
 
 
 class TrainingModel(nn.Module):
@@ -171,17 +178,13 @@ class TrainingModel(nn.Module):
     @contextmanager
     def as_base(self) -> Iterator[None]:
         """Inside, a model that has not been trained yet computes what its base does."""
-        if self.is_tuned and not self._rewrites_base:
-            with self.base.disable_adapter():
-                yield
-        else:
+        if not self.is_tuned:
             yield
-
-    @property
-    def _rewrites_base(self) -> bool:
-        """Whether an initialisation of PEFT moves a part of the base's weights into the adapters."""
+            return
         how = getattr(self.base.active_peft_config, "init_lora_weights", True)
-        return isinstance(how, str) and how.lower().startswith(CHANGE_THE_BASE)
+        moved = isinstance(how, str) and how.lower().startswith(CHANGE_THE_BASE)  # into the adapters
+        with nullcontext() if moved else self.base.disable_adapter():
+            yield
 
     @torch.no_grad()
     def frozen_features(self, batch: PackedBatch) -> Tensor:
@@ -190,9 +193,6 @@ class TrainingModel(nn.Module):
         Returns:
             ``[tokens, hidden]`` in packed order, without gradient; ``[examples, hidden]`` if only what
             follows the layers trains and the head reads one token per example.
-
-        Raises:
-            ValueError: no layer is frozen below all that trains.
         """
         if not self._frozen:
             raise ValueError("no layer is frozen below all that trains")
@@ -236,7 +236,6 @@ class TrainingModel(nn.Module):
         return pad_rows(batch, padding, self._has_types)
 
     def _compute(self, rows: PaddedRows) -> Any:
-        """The base's outputs."""
         for norm in self._batch_norms:
             norm.counted = rows.inside
         self._config.pad_token_id = rows.padding
@@ -248,7 +247,6 @@ class TrainingModel(nn.Module):
             self._config.pad_token_id = self._pad
 
     def _read_out(self, out: Any, rows: PaddedRows) -> Tensor:
-        """The base's outputs in packed order."""
         if (embedding := self._prepared[0].embedding) is not None:
             return embedding.of_states(out.last_hidden_state, rows.inputs["attention_mask"])
         if self._prepared[0].kind == "extractive":
@@ -259,39 +257,37 @@ class TrainingModel(nn.Module):
     def _next_tokens(self, batch: PackedBatch) -> Tensor:
         """Logits ``[read, vocabulary]`` of the tokens after the positions that are read."""
         padding = self._pad or 0
-        if batch.sources is None:
-            rows = text_rows(batch, padding, self._mask_dtype(batch.input_ids) if self.joins else None)
-        else:
+        if batch.sources is not None:
             rows = pair_rows(batch, padding)
+        elif self.joins:
+            device = batch.input_ids.device.type
+            mixed = torch.is_autocast_enabled(device)
+            dtype = torch.get_autocast_dtype(device) if mixed else self._prepared[0].inner.dtype
+            rows = joined_rows(batch, padding, dtype)
+        else:
+            rows = pad_rows(batch, padding, with_types=False)
         inputs: dict[str, Any] = rows.inputs
         if not self._adds_tokens:  # whose tokens PEFT gives the model as a cache
             inputs["use_cache"] = False
-        with self._only(rows):
+        assert batch.read is not None, "a language model's batch says what is scored"
+        with self._only(rows.places[batch.read], rows.length):
             logits: Tensor = self.base(**inputs).logits
         return logits[0]
 
-    def _mask_dtype(self, like: Tensor) -> torch.dtype:
-        """The precision of masks that the base takes."""
-        if torch.is_autocast_enabled(like.device.type):
-            return torch.get_autocast_dtype(like.device.type)
-        dtype: torch.dtype = self._prepared[0].inner.dtype
-        return dtype
-
     @contextmanager
-    def _only(self, rows: LanguageRows) -> Iterator[None]:
-        """Inside, the output embedding is given the states that are read alone, ``[1, read, hidden]``.
+    def _only(self, places: Tensor, length: int) -> Iterator[None]:
+        """Inside, the output embedding is given the states at some places alone, ``[1, read, hidden]``.
 
-        Trained tokens before the text, as of prompt tuning, shift the places.
+        Trained tokens before the text, as of prompt tuning, shift the places in their rows of `length`.
         """
         model = self._prepared[0].inner
 
         def pick(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             states = given[0]
-            if (
-                states.dim() != 3
-            ):  # FSMT embeds the decoder's tokens with it, ProphetNet predicts several each
+            # FSMT embeds the decoder's tokens with it, ProphetNet predicts several each
+            if states.dim() != 3:
                 raise ModelError(f"a {type(model).__name__} is not trained here; train it with PEFT")
-            return (states[rows.row, rows.column + states.shape[1] - rows.width][None], *given[1:])
+            return (states[:, -length:].flatten(0, 1)[places][None], *given[1:])
 
         handle = model.get_output_embeddings().register_forward_pre_hook(pick)
         try:

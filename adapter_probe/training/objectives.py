@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from adapter_probe import metrics
 from adapter_probe.data.answers import choose_windows, decode_windows, score_answers
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples
-from adapter_probe.data.packing import PackedBatch, cut_by_tokens, pack
+from adapter_probe.data.packing import PackedBatch, in_batches
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import EncodedRequests, count_texts
 from adapter_probe.data.spec import TaskSpec
@@ -39,19 +39,23 @@ class Objective(ABC):
     """A task for the training loop.
 
     Args:
-        train, validation: the items to train on and to validate on.
-        metric: metric of the validation score.
+        task: the task, whose metric is that of the validation score.
+        train, validation: the two splits.
 
     Attributes:
+        train, validation: the items to train on and to validate on.
         sign: -1 for a score of which less is better, else 1.
         begins_with_pass: whether `begin` reads the training items once.
     """
 
     begins_with_pass = False
 
-    def __init__(self, train: Encoded, validation: Encoded, metric: str):
-        self.train, self.validation, self._metric = train, validation, metric
-        self.sign = metrics.sign_of(metric)
+    def __init__(self, task: TaskSpec, train: Examples, validation: Examples):
+        assert isinstance(train.encoded, Encoded), "what is trained on are texts"
+        assert isinstance(validation.encoded, Encoded)
+        self.train, self.validation = train.encoded, validation.encoded
+        self._task, self._metric, self._labels = task, task.metric, validation.labels
+        self.sign = metrics.sign_of(task.metric)
 
     def begin(self, model: TrainingModel) -> None:  # noqa: B027  # most need nothing
         """Take from a model that has not been trained yet what the loss compares with."""
@@ -70,51 +74,39 @@ class Objective(ABC):
 
 
 class LabelObjective(Objective):
-    """Classification by cross-entropy, several labels by a binary one each, regression by the squared error.
+    """Classification by cross-entropy, several labels by a binary one each, regression by squared errors."""
 
-    Args:
-        train, validation: the two splits.
-        kind: ``classification``, ``multilabel`` or ``regression``.
-        metric: metric of the validation score.
-    """
-
-    def __init__(self, train: Examples, validation: Examples, kind: str, metric: str):
-        super().__init__(_encoded(train), _encoded(validation), metric)
-        self._kind = kind
+    def __init__(self, task: TaskSpec, train: Examples, validation: Examples):
+        super().__init__(task, train, validation)
         self._targets = torch.from_numpy(train.labels)
-        self._labels = validation.labels
 
     def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
         """See `Objective.loss`."""
         targets = self._targets[batch.index].to(outputs.device)
-        if self._kind == "classification":
+        if self._task.kind == "classification":
             return F.cross_entropy(outputs, targets)
-        if self._kind == "multilabel":
+        if self._task.kind == "multilabel":
             return F.binary_cross_entropy_with_logits(outputs, targets.float())
         return F.mse_loss(outputs[:, 0], targets.float())
 
     def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
         """See `Objective.score`."""
         logits = evaluate(model, self.validation, forward=features.forward)
-        several = self._kind == "multilabel"
-        predictions = labels_from_logits(logits) if several else predictions_from_logits(logits, self._kind)
+        several = self._task.kind == "multilabel"
+        predictions = (
+            labels_from_logits(logits) if several else predictions_from_logits(logits, self._task.kind)
+        )
         return float(metrics.score(self._metric, predictions, self._labels))
 
 
 class TagObjective(Objective):
-    """Tags of words: cross-entropy at each word's first piece, its other pieces left out.
+    """Tags of words: cross-entropy at each word's first piece, its other pieces left out."""
 
-    Args:
-        train, validation: the two splits.
-        metric: metric of the validation score, ``entity_f1`` or ``tag_accuracy``.
-        names: the tags.
-    """
-
-    def __init__(self, train: Examples, validation: Examples, metric: str, names: Sequence[str]):
+    def __init__(self, task: TaskSpec, train: Examples, validation: Examples):
         assert train.words is not None, "sentences have words"
         assert validation.words is not None
-        super().__init__(_encoded(train), _encoded(validation), metric)
-        self._words, self._scored, self._names = train.words, validation.words, names
+        super().__init__(task, train, validation)
+        self._words, self._scored = train.words, validation.words
 
     def weight(self, indices: np.ndarray) -> float:
         """See `Objective.weight`; the number of words."""
@@ -133,7 +125,9 @@ class TagObjective(Objective):
         logits = evaluate(model, self.validation, forward=features.forward)
         examples = np.split(logits, np.cumsum(self.validation.lengths)[:-1])
         tags = [self._scored.predicted(np.array([i]), own[None, None]) for i, own in enumerate(examples)]
-        found, there = count_tags(self._metric, self._scored, self._names, np.concatenate(tags, axis=1))
+        found, there = count_tags(
+            self._metric, self._scored, self._task.label_names, np.concatenate(tags, axis=1)
+        )
         return float(metrics.score(self._metric, found[0].reshape(*there.shape, 2).astype(np.float64), there))
 
 
@@ -141,17 +135,13 @@ class AnswerObjective(Objective):
     """Extractive question answering: cross-entropy of the answer's first and last token in each window.
 
     The target of a window without the answer is its first token.
-
-    Args:
-        train, validation: the two splits.
-        metric: the validation score, ``squad_f1`` or ``exact_match``.
     """
 
-    def __init__(self, train: Examples, validation: Examples, metric: str):
+    def __init__(self, task: TaskSpec, train: Examples, validation: Examples):
         assert train.windows is not None, "questions are cut into windows"
         assert validation.windows is not None
         assert isinstance(validation.rows, Questions)
-        super().__init__(_encoded(train), _encoded(validation), metric)
+        super().__init__(task, train, validation)
         self._targets = torch.from_numpy(train.windows.labels)
         self._questions, self._windows = validation.rows, validation.windows
 
@@ -159,7 +149,7 @@ class AnswerObjective(Objective):
         """See `Objective.loss`; the mean over windows of the mean of start and end."""
         targets = self._targets[batch.index].to(outputs.device)  # [windows, 2]
         total = outputs.new_zeros(())
-        for windows, logits in batch.by_example(outputs):  # [windows, length, 2]
+        for windows, logits in batch.by_length(outputs):  # [windows, length, 2]
             total = total + F.cross_entropy(logits.transpose(1, 2).flatten(0, 1), targets[windows].flatten(),
                                             reduction="sum")  # fmt: skip
         return total / (2 * len(batch.index))
@@ -182,23 +172,16 @@ class EmbeddingObjective(Objective):
 
     The losses are those of sentence-transformers at their defaults: MultipleNegativesRankingLoss and
     CoSENTLoss, which does not depend on the scale of the numbers.
-
-    Args:
-        train: texts, several to an example.
-        validation: texts, and what makes the examples' outputs of their embeddings.
-        kind: ``ranking``, ``pairwise``, or ``regression`` of pairs with a number.
-        metric: metric of the validation score.
     """
 
-    def __init__(self, train: Examples, validation: Examples, kind: str, metric: str):
+    def __init__(self, task: TaskSpec, train: Examples, validation: Examples):
         assert validation.combine is not None, "embeddings are compared"
-        super().__init__(_encoded(train), _encoded(validation), metric)
+        super().__init__(task, train, validation)
         assert self.train.firsts is not None, "an example is several texts"
         sizes = np.diff(self.train.firsts)
         self._place = np.arange(len(self.train)) - np.repeat(self.train.firsts[:-1], sizes)  # [items]
         self._example = np.repeat(np.arange(len(sizes)), sizes)  # [items]
-        self._kind, self._labels, self._scores = kind, validation.labels, torch.from_numpy(train.labels)
-        self._combine = validation.combine
+        self._scores, self._combine = torch.from_numpy(train.labels), validation.combine
 
     def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
         """See `Objective.loss`."""
@@ -209,7 +192,7 @@ class EmbeddingObjective(Objective):
             vectors[torch.from_numpy(own).to(outputs.device)]
             for own in (np.minimum(self._place[items], 2) == number for number in range(3))
         )
-        if self._kind != "regression":
+        if self._task.kind != "regression":
             similar = _SCALE * first @ torch.cat([second, others]).T  # [examples, texts]
             return F.cross_entropy(similar, torch.arange(len(first), device=outputs.device))
         scores = self._scores[self._example[items[::2]]].to(outputs.device)
@@ -220,40 +203,27 @@ class EmbeddingObjective(Objective):
     def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
         """See `Objective.score`."""
         outputs = self._combine(evaluate(model, self.validation)[None])[0].astype(np.float64)
-        if self._kind == "ranking":
+        if self._task.kind == "ranking":
             predictions = outputs[:, metrics.METRICS["ranking"].index(self._metric)]
-        elif self._kind == "pairwise":
+        elif self._task.kind == "pairwise":
             predictions = scores_of_pairs(self._metric, outputs)
         else:
             predictions = outputs[:, 0]
         return float(metrics.score(self._metric, predictions, self._labels))
 
 
-def _encoded(examples: Examples) -> Encoded:
-    assert isinstance(examples.encoded, Encoded), "a language model's requests are not trained on"
-    return examples.encoded
-
-
 _TOKENS = 1024  # of a batch that is scored: the logits of all of them may be needed
 
 
 class LanguageObjective(Objective):
-    """The mean negative log-likelihood of the tokens that are trained on; scores as `ablate` has them.
+    """The mean negative log-likelihood of the tokens that are trained on; scores as `ablate` has them."""
 
-    Args:
-        train: rows and sequences to train on.
-        validation: rows and their continuations, which are scored.
-        metric: metric of the validation score.
-    """
-
-    def __init__(self, train: Examples, validation: Examples, metric: str):
-        assert isinstance(train.encoded, Encoded), "what is trained on are sequences"
+    def __init__(self, task: TaskSpec, train: Examples, validation: Examples):
         assert isinstance(validation.encoded, EncodedRequests), "what is scored are continuations"
         assert isinstance(validation.rows, Requests)
         self._rows, self._requests = validation.rows, validation.encoded
         texts, self._example, self._number = texts_of(validation.encoded)
-        super().__init__(train.encoded, texts, metric)
-        self._labels = validation.labels
+        super().__init__(task, train, replace(validation, encoded=texts))
 
     def weight(self, indices: np.ndarray) -> float:
         """See `Objective.weight`; the number of tokens that are trained on."""
@@ -297,14 +267,11 @@ class PreferenceObjective(LanguageObjective):
     TRL, so that they are comparable.
 
     Args:
-        train: rows, and both answers of each as sequences.
-        validation: rows and their continuations, which are scored.
-        metric: metric of the validation score.
         beta: factor of the implicit rewards.
     """
 
-    def __init__(self, train: Examples, validation: Examples, metric: str, beta: float):
-        super().__init__(train, validation, metric)
+    def __init__(self, task: TaskSpec, train: Examples, validation: Examples, beta: float):
+        super().__init__(task, train, validation)
         assert isinstance(train.rows, Requests)
         given = [row.reference for row in train.rows.rows]
         self.begins_with_pass, self._beta = not all(given), beta
@@ -346,10 +313,8 @@ def token_likelihoods(model: TrainingModel, encoded: Encoded) -> tuple[np.ndarra
     """
     found = []
     model.eval()
-    order = np.argsort(encoded.lengths, kind="stable")
     with torch.inference_mode():
-        for run in cut_by_tokens(encoded.lengths, order, _TOKENS):
-            batch = pack(encoded, run).to(model.device)
+        for batch in in_batches(encoded, _TOKENS, model.device):
             logits, targets = model(batch).float(), _targets(encoded, batch)
             chosen = logits.gather(1, targets[:, None])[:, 0]
             likely = (chosen - logits.logsumexp(dim=-1)).double().cpu().numpy()
@@ -381,14 +346,10 @@ def objective_of(
         computes: ``embedding`` of a model of embeddings, else the kind of the task.
         beta: of DPO.
     """
-    if computes == "embedding":
-        return EmbeddingObjective(train, validation, task.kind, task.metric)
+    kinds = {
+        "extractive": AnswerObjective, "causal": LanguageObjective, "tokens": TagObjective,
+        "embedding": EmbeddingObjective,
+    }  # fmt: skip
     if isinstance(train.rows, Requests) and train.rows.form == "preference":
-        return PreferenceObjective(train, validation, task.metric, beta)
-    if task.kind == "extractive":
-        return AnswerObjective(train, validation, task.metric)
-    if task.kind == "causal":
-        return LanguageObjective(train, validation, task.metric)
-    if task.kind == "tokens":
-        return TagObjective(train, validation, task.metric, task.label_names)
-    return LabelObjective(train, validation, task.kind, task.metric)
+        return PreferenceObjective(task, train, validation, beta)
+    return kinds.get(computes, LabelObjective)(task, train, validation)

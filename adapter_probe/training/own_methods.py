@@ -19,7 +19,7 @@ from adapter_probe.checkpoints.base import (
 from adapter_probe.checkpoints.base_config import AnyBase, method_of
 from adapter_probe.checkpoints.embedding import Embedding
 from adapter_probe.checkpoints.foreign import BaseShape
-from adapter_probe.checkpoints.model_class import choose_class
+from adapter_probe.checkpoints.model_class import choose_class, head_of_kind
 from adapter_probe.checkpoints.opened_peft import OWN
 from adapter_probe.checkpoints.placed import PlacedAdapter, put_bottlenecks
 from adapter_probe.checkpoints.places import FAMILIES, Places, places_in
@@ -107,8 +107,7 @@ def load_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -> AnyL
             places_in(found.config)
         except ModelError as error:
             raise CheckpointError(f"base {found.name}: {error}") from error
-    head: Any = "features" if kind == "embedding" else kind
-    head = "seq2seq" if kind == "causal" and found.config.is_encoder_decoder else head
+    head = head_of_kind(kind, found.config.is_encoder_decoder)
     cls = choose_class(found.name, found.config, head, ())
     loaded = load_any_base(found, cls, n_outputs(task), torch.float32, seed=seed)
     if kind == "embedding":
@@ -172,7 +171,11 @@ def prepare_own(loaded: AnyLoaded, method: Method, kind: str, seed: int) -> Prep
     if places is None:
         return Prepared(model, model, kind, n_layers, known)
     layers = [model.get_submodule(name) for name in names[0]]
-    one = places.reads_first and kind not in ("extractive", "tokens")
+    alone: list[nn.Module] = []
+    if places.reads_first and kind not in ("extractive", "tokens"):
+        ends = (places.attention.end, places.attention.norm or places.ffn.start)
+        alone = [layers[-1].get_submodule(end) for end in ends]
+        alone += [module for module in layers[-1].modules() if isinstance(module, PlacedAdapter)]
     return Prepared(
         model,
         model,
@@ -183,7 +186,7 @@ def prepare_own(loaded: AnyLoaded, method: Method, kind: str, seed: int) -> Prep
         below=list(_before(model, names[0][0])),
         averages={name: own[buffer] for name, buffer in model.named_buffers() if buffer in own},
         reads_first=places.reads_first,
-        first_alone=_after_attention(layers[-1], places) if one else (),
+        first_alone=alone,
     )
 
 
@@ -201,13 +204,6 @@ def _put_bottlenecks(model: Any, places: Places, method: Adapters, seed: int) ->
         tensors = (*adapter.named_parameters(), *adapter.named_buffers())
         names |= {tensor: f"{name}.{part}" for part, tensor in tensors}
     return names
-
-
-def _after_attention(layer: nn.Module, places: Places) -> list[nn.Module]:
-    """The modules of a layer after its attention that are given states of all positions."""
-    names = (places.attention.end, places.attention.norm or places.ffn.start)
-    adapters = [module for module in layer.modules() if isinstance(module, PlacedAdapter)]
-    return [layer.get_submodule(name) for name in names] + adapters
 
 
 def _describe(

@@ -10,24 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import peft
-import safetensors.torch
 import torch
 from peft import PeftConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from torch import Tensor
 
-from adapter_probe.checkpoints.adapter_folder import WEIGHTS
+from adapter_probe.checkpoints.adapter_folder import write_adapter
 from adapter_probe.checkpoints.base import AnyLoaded
-from adapter_probe.checkpoints.files import CONFIG, first_of
+from adapter_probe.checkpoints.files import first_of
 from adapter_probe.checkpoints.identity import BaseIdentity
-from adapter_probe.checkpoints.patterns import refuse_slow_patterns
-from adapter_probe.checkpoints.peft_fields import read_config
+from adapter_probe.checkpoints.model_class import head_of_kind
+from adapter_probe.checkpoints.peft_fields import read_config, refuse_slow_patterns
 from adapter_probe.checkpoints.peft_loading import ADAPTER, own_name, saved_tensors, unsaved_biases
 from adapter_probe.checkpoints.peft_writing import TASK_TYPES
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import ModelError, one_line
 from adapter_probe.models.methods import ParameterRole, PeftMethod
-from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .own_methods import Known, Prepared, is_norm
 
@@ -83,17 +81,10 @@ def load_into_peft(model: PeftModel, tensors: Mapping[str, Tensor]) -> None:
 
 
 def save_tuner(model: PeftModel, folder: Path, base: BaseIdentity) -> None:
-    """Write a folder as PEFT does.
-
-    Raises:
-        ResultsError: it cannot be written.
-    """
-    make_folder(folder)
-    data = safetensors.torch.save(saved_by_peft(model), metadata={"format": "pt"})
-    write_bytes(folder / WEIGHTS[0], data)
+    """Write a folder as PEFT does."""
     fields = {name: _plain(value) for name, value in model.peft_config[ADAPTER].to_dict().items()}
     place = {"base_model_name_or_path": base.name, "revision": base.revision}
-    write_json(folder / CONFIG, {**fields, **place, "inference_mode": True})
+    write_adapter(folder, saved_by_peft(model), {**fields, **place, "inference_mode": True})
 
 
 def refuse_unfit(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec) -> None:
@@ -132,8 +123,10 @@ def _wrapped(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec, seed: int) -
                 f"--method {method.text}: PEFT {peft.__version__} cannot put it on base "
                 f"{loaded.identity.name}: {one_line(error)} (its modules are {_ends(loaded)})"
             ) from error
-        if method.init_std is not None:
-            _redraw(model, method.init_std)
+        for module in model.modules() if method.init_std is not None else ():
+            if isinstance(module, LoraLayer) and ADAPTER in module.lora_A:  # B stays zero
+                with torch.no_grad():
+                    module.lora_A[ADAPTER].get_parameter("weight").normal_(std=method.init_std)
     return model
 
 
@@ -149,25 +142,15 @@ def _config(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec) -> PeftConfig
     if fields["peft_type"] == "LN_TUNING" and not fields.get("target_modules"):
         norms = {n.rpartition(".")[2] for n, module in loaded.model.named_modules() if is_norm(module)}
         fields["target_modules"] = sorted(norms)  # PEFT knows them of few families
-    head: Any = "features" if task.kind == "embedding" else task.kind
-    head = "seq2seq" if task.kind == "causal" and loaded.model.config.is_encoder_decoder else head
+    head = head_of_kind(task.kind, loaded.model.config.is_encoder_decoder)
     return read_config(place, {**fields, "task_type": TASK_TYPES[head]})
 
 
 def _ends(loaded: AnyLoaded) -> str:
-    """The last parts of the names of the base's linear maps."""
     ends = dict.fromkeys(
         name.rpartition(".")[2] for name, one in loaded.model.named_modules() if hasattr(one, "weight")
     )
     return ", ".join([*list(ends)[:_MOST_NAMES], *(["..."] if len(ends) > _MOST_NAMES else [])])
-
-
-@torch.no_grad()
-def _redraw(model: PeftModel, std: float) -> None:
-    """Draw every matrix A of LoRA from a normal distribution; B stays zero."""
-    for module in model.modules():
-        if isinstance(module, LoraLayer) and ADAPTER in module.lora_A:
-            module.lora_A[ADAPTER].get_parameter("weight").normal_(std=std)
 
 
 def _refuse_untrained(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from adapter_probe import metrics
 from adapter_probe.checkpoints.base import AnyLoaded, limit_length, start_of
@@ -92,22 +91,14 @@ class TrainingRequest:
 
     @staticmethod
     def from_json(record: object) -> TrainingRequest:
-        """The inverse of `to_json`.
-
-        Raises:
-            AdapterProbeError: a field is missing, unknown or invalid.
-        """
+        """The inverse of `to_json`."""
         return from_record(
             TrainingRequest, record, readers={"method": method_from_json, "task": TaskSpec.from_json}
         )
 
 
 def read_request(path: Path) -> TrainingRequest:
-    """Read the request of a job.
-
-    Raises:
-        ResultsError: the file is missing or damaged.
-    """
+    """Read the request of a job."""
     document = read_json(path)
     try:
         return TrainingRequest.from_json(document)
@@ -268,38 +259,24 @@ def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> di
 
 
 def build_model(request: TrainingRequest, base: AnyLoaded, device: torch.device) -> TrainingModel:
-    """The base with the request's method on its device, with trainable parameters chosen.
-
-    Raises:
-        ModelError: the method does not fit the base.
-    """
+    """The base with the request's method on its device, with trainable parameters chosen."""
     prepared = replace(_with_method(request, base), embedding=embedding_of(request)[0])
     model = TrainingModel(prepared).to(device)
     dtype = getattr(torch, request.settings.dtype)
-    kept = _partly_trained_norms(model.base)
+    norms = [list(module.parameters()) for module in model.base.modules() if is_norm(module)]
+    kept = {p for own in norms if any(p.requires_grad for p in own) for p in own}  # of one precision each
     for parameter in model.base.parameters():
         if not parameter.requires_grad and parameter not in kept:  # trained parameters stay in float32
             parameter.data = parameter.data.to(dtype)
-    if request.settings.dtype != "float32":
-        _refuse_mixed(model.base, request.method)
+    trained = [name for name, parameter in model.base.named_parameters() if parameter.requires_grad]
+    if request.settings.dtype != "float32" and any(n.endswith("attention.self.q_bias") for n in trained):
+        raise ModelError(
+            f"--dtype bfloat16 is not possible with {request.method.name} on a DeBERTa of the first version, "
+            "whose attention fails in Transformers if its biases train in float32; leave it out"
+        )
     if request.settings.checkpointing:
         model.save_memory()
     return model
-
-
-def _refuse_mixed(base: nn.Module, method: Method) -> None:
-    """Refuse a precision that Transformers' code of a family does not compute in."""
-    if any(name.endswith("attention.self.q_bias") and p.requires_grad for name, p in base.named_parameters()):
-        raise ModelError(
-            f"--dtype bfloat16 is not possible with {method.name} on a DeBERTa of the first version, whose "
-            "attention fails in Transformers if its biases train in float32; leave it out"
-        )
-
-
-def _partly_trained_norms(base: nn.Module) -> set[nn.Parameter]:
-    """The parameters of LayerNorms of which some train: a LayerNorm computes in one precision."""
-    norms = [list(module.parameters()) for module in base.modules() if is_norm(module)]
-    return {p for parameters in norms if any(p.requires_grad for p in parameters) for p in parameters}
 
 
 def _with_method(request: TrainingRequest, base: AnyLoaded) -> Prepared:

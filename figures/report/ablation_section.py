@@ -100,12 +100,17 @@ def ablation_study(
     matrices = confusion(results, frame) if results else None
     examples = examples_content(results, frame, ablation.texts) if results and ablation.texts else None
     whole = replace(record, stack="")
-    prunable = said.study != "kept" and said.is_informative and words.off == "off" and not _switched(whole)
+    chosen = section_of(record.identity, "settings")
+    partly = chosen.get("sites", "both") != "both" or bool(chosen.get("layers"))
+    prunable = said.study != "kept" and said.is_informative and words.off == "off" and not partly
     about = [
         said.evaluated,
         wording.examples_text(said.n_examples, said.metric),
         wording.metric_name(said.metric),
     ]
+    described = ablation.checkpoint or {}
+    run = {"identity": record.identity, "created_with": record.created_with}
+    own = {name: described[name] for name in _DESCRIBED if name in described}
     cards = [matrices and confusion_card(matrices), examples and examples_card(examples)]
     return MapStudy(
         study_label(record),
@@ -116,7 +121,7 @@ def ablation_study(
         _facts(ablation, words, beyond),
         _tiles(record, words),
         _legend(frame, words),
-        _settings(ablation),
+        {"checkpoint": own, "run": run} if own else run,
         layers=said.n_layers or 0,
         topic=study_label(whole),
         warning=said.warning,
@@ -243,26 +248,16 @@ def _facts(ablation: ReportedAblation, words: Words, beyond: Reading | None) -> 
     return facts
 
 
-def _switched(record: AblationRecord) -> str:
-    """The part of the adapters that was switched; empty for all."""
-    chosen, noun = section_of(record.identity, "settings"), Words.of(record).adapters
-    sites = {"attention": "attention ", "ffn": "feed-forward "}.get(str(chosen.get("sites")), "")
-    layers = chosen.get("layers")
-    own = f"{sites}{noun}{f' of layers {layers}' if layers else ''}" if sites or layers else ""
-    return f"{own or noun} of the {record.stack}" if record.stack else own
-
-
 def _tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:
     """The intact score, that with everything off, that of guessing, and the number of parameters."""
-    said, delta = record.summary, record.summary.removed_delta_points
-    all_off, tiles = f"all {_switched(record) or words.adapters} {words.off}", []
+    said, delta, tiles = record.summary, record.summary.removed_delta_points, []
     change = wording.drop_text(None if delta is None else -delta, words.metric)
     if wording.is_distance(words.metric):
-        tiles.append((all_off, change, ""))
+        tiles.append((said.removed, change, ""))
     elif said.intact_score is not None:
         tiles.append(("intact", wording.score_text(said.intact_score, words.metric), ""))
         if delta is not None:
-            tiles.append((all_off, wording.score_text(said.removed_score, words.metric), change))
+            tiles.append((said.removed, wording.score_text(said.removed_score, words.metric), change))
     if said.majority_score is not None and not wording.is_distance(words.metric):
         tiles.append((said.baseline, wording.score_text(said.majority_score, words.metric), ""))
     if parameters := said.layer_parameters:
@@ -309,21 +304,8 @@ def _layers(record: AblationRecord, prefix: str, words: Words) -> Html | None:
     heading, figure = f"Each {one} {alone}", None
     if record.shares is not None:
         heading = f"Which layers carry the {words.drop}"
-        figure = _shares(record, f"{prefix}l", heading)
+        size, options = ("large", WIDE) if len(record.spans["last"].unique()) > MANY else ("middle", NARROW)
+        svg = inline(one_panel(partial(draw_shares, [record]), options, 0.5, 0.5), f"{prefix}l", heading)
+        figure = tag("div", {"class": "scroll figure"}, tag("div", {"class": "view", "data-wide": size}, svg))
     found = text_table(title, shown, heads)
     return tag("section", {"class": "card"}, tag("h3", None, heading), figure, found)
-
-
-def _shares(record: AblationRecord, name: str, title: str) -> Html:
-    """Each layer's share of the drop, next to its drop alone."""
-    size, options = ("large", WIDE) if len(record.spans["last"].unique()) > MANY else ("middle", NARROW)
-    svg = inline(one_panel(partial(draw_shares, [record]), options, 0.5, 0.5), name, title)
-    return tag("div", {"class": "scroll figure"}, tag("div", {"class": "view", "data-wide": size}, svg))
-
-
-def _settings(ablation: ReportedAblation) -> dict[str, object]:
-    """Settings behind the numbers: the checkpoint's description, the run's identity, library versions."""
-    record, described = ablation.record, ablation.checkpoint or {}
-    run = {"identity": record.identity, "created_with": record.created_with}
-    own = {name: described[name] for name in _DESCRIBED if name in described}
-    return {"checkpoint": own, "run": run} if own else run

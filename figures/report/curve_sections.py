@@ -74,7 +74,7 @@ def curves_title(record: Curves) -> str:
         if isinstance(record, RaceRecord):
             return f"{task}: race of spans by {metric}"
         return f"{task}: {metric} by {record.by} of the {record.parts}"
-    tasks = _points_of(record)["task"].drop_duplicates()
+    tasks = record.table["task"].drop_duplicates()
     what = "initialisation scale" if isinstance(record, SweepRecord) else "trained parameters"
     names = ", ".join(map(wording.task_label, tasks)) if len(tasks) <= _MOST_NAMED else f"{len(tasks)} tasks"
     return f"{names}: score by {what}"
@@ -126,10 +126,6 @@ def curves_section(record: Curves, number: int, heading: str) -> Html:
     )
 
 
-def _points_of(record: SweepRecord | TradeoffRecord) -> pd.DataFrame:
-    return record.sweep if isinstance(record, SweepRecord) else record.tradeoff
-
-
 def drawn(
     record: StudyRecord, prefix: str, runs_of: Callable[[Drawing], Callable[[], str] | None] | None = None
 ) -> list[Html]:
@@ -170,7 +166,7 @@ def _runs_over(
         return None
     init = isinstance(record, SweepRecord)
     rows = placed_inits(record.sweep, trials) if isinstance(record, SweepRecord) else trials
-    tasks = list(dict.fromkeys(_points_of(record)["task"]))
+    tasks = list(dict.fromkeys(record.table["task"]))
     column = "init_std" if init else "trained_parameters"
     axes = drawing.figure.axes[:1] * len(tasks) if init else drawing.figure.axes[: len(tasks)]
     for collection in (own for ax in axes for own in ax.collections):
@@ -248,7 +244,7 @@ def _filters(trials: pd.DataFrame) -> Html | None:
 
 
 def _sweep_tables(record: SweepRecord | TradeoffRecord, trials: pd.DataFrame | None) -> list[Html]:
-    points = _points_of(record)
+    points = record.table
     heads = _SWEEP if isinstance(record, SweepRecord) else _TRADEOFF
     found = [text_table(f"{len(points)} points as a table", points, heads)]
     if isinstance(record, TradeoffRecord) and record.aggregate is not None:

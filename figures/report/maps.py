@@ -79,7 +79,8 @@ def inline(
             parent.remove(child)
     over, under = (make() if make else "" for make in (lay_over, below))
     _convert(root, own=False)
-    used = {found for node in root.iter() for value in node.attrib.values() for found in _references(value)}
+    values = (value for node in root.iter() for value in node.attrib.values())
+    used = {one for value in values if value.startswith(("#", "url(")) for one in _REFERENCE.findall(value)}
     short = {own: f"{name}-{number}" for number, own in enumerate(sorted(used))}
     for node in root.iter():
         if "id" in node.attrib and node.attrib["id"] not in used:
@@ -128,10 +129,6 @@ def _convert(node: ElementTree.Element, own: bool) -> None:
         child.tail = None
         _convert(child, own)
     node.text = None
-
-
-def _references(value: str) -> list[str]:
-    return _REFERENCE.findall(value) if value.startswith(("#", "url(")) else []
 
 
 def _without_empty_groups(root: ElementTree.Element) -> bool:

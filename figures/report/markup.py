@@ -101,11 +101,9 @@ def _text(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(_text, value))
-    return f"{value:.6g}" if isinstance(value, float) else _without_folders(str(value))
-
-
-def _without_folders(text: str) -> str:
-    """The last part of an absolute path."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
     for kind in (PurePosixPath, PureWindowsPath):
         if (path := kind(text)).is_absolute():
             return path.name or text

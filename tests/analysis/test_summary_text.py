@@ -16,6 +16,7 @@ from adapter_probe.analysis.summary_text import (
     ablation_rows,
     aligned_columns,
     average_rows,
+    both_scores,
     change_interval_text,
     comparison_rows,
     data_comparison_rows,
@@ -83,6 +84,12 @@ def test_what_was_done_to_the_spans(changes, switched, done, removed):
     assert (summary.done, summary.removed) == (done, removed)
     told = [name for name, _ in ablation_rows(summary) if "longest" in name and "scaled by 0.5" in name]
     assert len(told) == (2 if "strength" in changes else 0)
+
+
+def test_the_score_of_all_adapters_says_to_which_rank_they_were_cut():
+    cut = replace(SUMMARY, rank=2)
+    assert "all cut to rank 2" in dict(ablation_rows(cut))
+    assert "all cut to rank 2" in both_scores(cut)
 
 
 def test_a_distance_is_told_without_scores():

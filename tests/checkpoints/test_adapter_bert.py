@@ -21,8 +21,8 @@ from safetensors.torch import load_file, save_file
 from tiers import slow_unless
 
 from adapter_probe.checkpoints import adapter_bert
-from adapter_probe.checkpoints.contents import role_of
 from adapter_probe.checkpoints.converting import to_native
+from adapter_probe.checkpoints.opened_peft import role_of
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.given import given_task
 from adapter_probe.errors import CheckpointError

@@ -16,7 +16,7 @@ from peft_cases import write_adapter, write_base
 from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, T5ForConditionalGeneration
 
 from adapter_probe.checkpoints.base import load_without_weights
-from adapter_probe.checkpoints.contents import contents_of
+from adapter_probe.checkpoints.opened_peft import contents_of
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.models.methods import Adapters
 from adapter_probe.studies.inspect_convert import inspect

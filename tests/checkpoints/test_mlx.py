@@ -79,7 +79,7 @@ def logits(folder: Path) -> torch.Tensor:
         return opened.model(IDS).logits.detach()
     peft = PeftModel.from_pretrained(
         AutoModelForCausalLM.from_pretrained(opened.description.base.name, dtype=torch.float64),
-        as_peft(folder).folder, autocast_adapter_dtype=False,
+        as_peft(folder)[0], autocast_adapter_dtype=False,
     )  # fmt: skip
     peft.to(torch.float64)
     return peft.eval()(IDS).logits.detach()
@@ -163,7 +163,7 @@ def test_layers_of_the_file_count_and_a_different_number_of_layers_is_remarked_o
     remark = open_any(tmp_path / "adapters").notes[1]
     assert names(remark, "num_layers", "1", "layers 2 of 3", "layers 0-2")
     write(tmp_path / "all", base, layers=(0, 1, 2), num_layers=-1)
-    assert len(as_peft(tmp_path / "all").notes) == 1
+    assert len(as_peft(tmp_path / "all")[1]) == 1
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ def test_the_scale_of_older_versions(document, scale, remarked, base, tmp_path):
     path = tmp_path / "adapters" / "adapter_config.json"
     given = {"rank": RANK, "alpha": 16, "dropout": 0.0, "scale": SCALE}
     path.write_text(json.dumps({"model": str(base), "lora_parameters": given, **document}))
-    found = as_peft(tmp_path / "adapters")
-    assert json.loads((found.folder / "adapter_config.json").read_text())["lora_alpha"] == scale * RANK
-    assert any(names(note, "MLX-LM", "June 2024", "40") for note in found.notes) == remarked
+    folder, notes = as_peft(tmp_path / "adapters")
+    assert json.loads((folder / "adapter_config.json").read_text())["lora_alpha"] == scale * RANK
+    assert any(names(note, "MLX-LM", "June 2024", "40") for note in notes) == remarked
 
 
 @pytest.mark.parametrize(

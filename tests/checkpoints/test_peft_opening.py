@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,8 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from adapter_probe.checkpoints import base_config, patterns, peft_loading
+from adapter_probe.checkpoints import base_config, peft_fields, peft_loading
+from adapter_probe.checkpoints.base import load_any_base
 from adapter_probe.checkpoints.base_config import mixes_examples
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
@@ -106,7 +108,7 @@ def test_without_a_task_type_the_base_says_what_it_is_for(copied):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_precision_of_weights_and_outputs(made: Path, dtype):
-    opened = open_with_peft(made / "lora", dtype=dtype)
+    opened = open_with_peft(made / "lora", load=partial(load_any_base, dtype=dtype))
     assert {p.dtype for p in opened.model.parameters()} == {dtype}
     exact = open_with_peft(made / "lora").model(input_ids=IDS).logits.detach()
     out = opened.model(input_ids=IDS).logits.detach()
@@ -119,7 +121,7 @@ def test_a_pattern_that_takes_long_ends_without_whoever_tries_it():
     """By its own processor time, on a busy machine too, and where the process that waits was killed."""
     for pattern, slow in ((7 * "(.*)" + "x", True), ("(a+)+q", False)):
         given = json.dumps([pattern, [60 * "ab"], 1])
-        done = subprocess.run([sys.executable, "-I", "-c", patterns._MATCHER], input=given, text=True)
+        done = subprocess.run([sys.executable, "-I", "-c", peft_fields._MATCHER], input=given, text=True)
         assert (done.returncode < 0) == slow
 
 

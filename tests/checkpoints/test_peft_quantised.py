@@ -16,8 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 import adapter_probe
 from adapter_probe.checkpoints.base import load_without_weights
-from adapter_probe.checkpoints.contents import contents_of
-from adapter_probe.checkpoints.opened_peft import OpenedPeft
+from adapter_probe.checkpoints.opened_peft import OpenedPeft, contents_of
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.errors import CheckpointError, ModelError
 

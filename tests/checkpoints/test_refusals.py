@@ -25,7 +25,7 @@ from refusals import names
 from safetensors.torch import load_file, save_file
 
 from adapter_probe import inspect
-from adapter_probe.checkpoints import patterns
+from adapter_probe.checkpoints import peft_fields
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.peft_rewriting import in_layers
 from adapter_probe.errors import AdapterProbeError, CheckpointError
@@ -297,7 +297,7 @@ def test_a_damaged_archive_of_tensors(harm, place):
     ],
 )
 def test_a_pattern_that_backtracks_for_ever_is_refused(place, change, monkeypatch):
-    monkeypatch.setattr(patterns, "_TRIAL_SECONDS", 1)
+    monkeypatch.setattr(peft_fields, "_TRIAL_SECONDS", 1)
     folder = place(PEFT)
     edit(folder / CONFIG, change)
     assert names(refusal(folder, BERT), "too long")

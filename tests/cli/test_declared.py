@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from adapter_probe.cli.console import command
 from adapter_probe.cli.help import records
 from adapter_probe.cli.main import app
-from adapter_probe.jobs.slurm_options import SlurmOptions
+from adapter_probe.jobs.resources import SlurmOptions
 from adapter_probe.studies.training_arguments import RunSuite
 
 COMMANDS = typer.main.get_command(app).commands

@@ -16,7 +16,7 @@ from slurm_cluster import SlurmCluster
 # The waiting command looks more often than it would at home.
 HASTY = """
 import adapter_probe.jobs.slurm as slurm
-slurm.SlurmArray.__init__.__kwdefaults__["polling"] = slurm.PollingTimes(0.3, 2, 1)
+slurm.POLL_NOTES, slurm.POLL_QUEUE, slurm.LOST_AFTER = 0.3, 2, 1
 """
 SMALL_PARTS = """
 import adapter_probe.probe.plan

@@ -303,7 +303,7 @@ def test_logits_that_know_the_labels_find_the_real_answers(real):
     questions, windows = real
 
     def logits_of(batch):
-        logits = np.zeros((1, batch.n_tokens, 2), np.float32)
+        logits = np.zeros((1, len(batch.input_ids), 2), np.float32)
         for window, rows in zip(batch.index, batch.rows):
             for i, place in enumerate(windows.labels[window]):
                 logits[0, rows.start + place, i] = 9
@@ -328,8 +328,8 @@ def test_79_variants_of_2261_questions(real):
     draw = np.random.default_rng(0)
 
     def logits_of(batch):
-        shared = draw.normal(size=(1, batch.n_tokens, 2))
-        return (shared + 0.3 * draw.normal(size=(79, batch.n_tokens, 2))).astype(np.float32)
+        shared = draw.normal(size=(1, len(batch.input_ids), 2))
+        return (shared + 0.3 * draw.normal(size=(79, len(batch.input_ids), 2))).astype(np.float32)
 
     exact, f1 = score_answers(questions, decode_all(windows, logits_of))
     assert exact.shape == f1.shape == (79, len(questions))

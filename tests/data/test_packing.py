@@ -29,23 +29,21 @@ def packed(draw: st.DrawFn) -> tuple[Encoded, np.ndarray]:
 
 
 @given(packed())
-def test_every_example_lies_whole_where_its_group_says(case: tuple[Encoded, np.ndarray]):
+def test_every_example_lies_whole_behind_the_shorter_ones(case: tuple[Encoded, np.ndarray]):
     encoded, index = case
     batch = pack(encoded, index)
     assert sorted(batch.index) == sorted(index)
-    place = 0
-    for group in batch.groups:
-        for number in range(group.n):
-            example = batch.index[place]
-            begin = group.start + number * group.length
-            lie = slice(begin, begin + group.length)
-            assert batch.input_ids[lie].tolist() == encoded.input_ids[example].tolist()
-            if encoded.token_type_ids is not None:
-                assert batch.token_type_ids[lie].tolist() == encoded.token_type_ids[example].tolist()
-            assert batch.first[place].item() == begin
-            assert batch.last[place].item() == lie.stop - 1
-            place += 1
-    assert place == len(index)
+    assert batch.lengths.tolist() == sorted(encoded.lengths[index].tolist())
+    end = 0
+    for place, example in enumerate(batch.index):
+        begin, end = end, end + len(encoded.input_ids[example])
+        assert batch.rows[place] == slice(begin, end)
+        assert batch.input_ids[begin:end].tolist() == encoded.input_ids[example].tolist()
+        if encoded.token_type_ids is not None:
+            assert batch.token_type_ids[begin:end].tolist() == encoded.token_type_ids[example].tolist()
+        assert batch.first[place].item() == begin
+        assert batch.last[place].item() == end - 1
+    assert end == len(batch.input_ids)
     assert (batch.token_type_ids is None) == (encoded.token_type_ids is None)
 
 
@@ -57,24 +55,10 @@ def test_rows_and_values_of_every_example(case: tuple[Encoded, np.ndarray]):
     assert [batch.input_ids[rows].tolist() for rows in batch.rows] == ids
     values = torch.stack([batch.input_ids, -batch.input_ids], dim=1)  # [tokens, 2]
     cut = {}
-    for examples, own in batch.by_example(values):
+    for examples, own in batch.by_length(values):
         assert own.shape[2:] == (2,)
         cut |= dict(zip(range(examples.start, examples.stop), own.tolist(), strict=True))
     assert [cut[place] for place in range(len(index))] == [[[i, -i] for i in example] for example in ids]
-
-
-@given(packed())
-def test_groups_follow_each_other_without_gaps_one_a_length(case: tuple[Encoded, np.ndarray]):
-    encoded, index = case
-    batch = pack(encoded, index)
-    end = 0
-    for group in batch.groups:
-        assert group.start == end
-        end = group.stop
-        assert group.stop - group.start == group.n * group.length
-    assert end == batch.n_tokens == len(batch.input_ids) == sum(encoded.lengths[index])
-    lengths = [group.length for group in batch.groups]
-    assert lengths == sorted(set(lengths)) == sorted(set(encoded.lengths[index].tolist()))
 
 
 @given(packed())

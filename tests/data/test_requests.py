@@ -17,7 +17,8 @@ from adapter_probe.data.requests import (
     FORM_METRICS,
     Request,
     choose_metric,
-    load_requests,
+    read_tables,
+    requests_of,
     requests_with_fingerprint,
 )
 from adapter_probe.data.requests_encoding import count_texts, encode_requests
@@ -70,7 +71,7 @@ def test_forms_by_their_columns(write, tokenizer):
         ({"text": "A whole text."}, "text", Request("", ("A whole text.",))),
     ]
     for row, form, request in expected:
-        read = load_requests(tokenizer, [write(row)], "test")
+        read = requests_of(tokenizer, read_tables([write(row)]), "test")
         assert (read.form, read.rows, read.name) == (form, (request,), "test")
         assert (
             choose_metric(None, read)
@@ -81,33 +82,37 @@ def test_forms_by_their_columns(write, tokenizer):
 def test_a_context_that_a_question_would_leave_unread(write, tokenizer):
     row = {"context": "A cat purrs.", "question": "What purrs?", "choices": ["a cat", "a dog"], "answer": 0}
     with pytest.raises(DataError, match=naming("line 1", "'context'", "'A cat purrs.'")):
-        load_requests(tokenizer, [write(row)], "test")
-    (read,) = load_requests(tokenizer, [write({**row, "context": ""})], "test").rows
+        requests_of(tokenizer, read_tables([write(row)]), "test")
+    (read,) = requests_of(tokenizer, read_tables([write({**row, "context": ""})]), "test").rows
     assert read.context == "Question: What purrs?\nAnswer:"
 
 
 def test_a_text_beside_another_kind_is_that_kind_written_out(write, tokenizer):
     both = {"prompt": "Say:", "completion": " hi", "text": "Say: hi"}
-    assert load_requests(tokenizer, [write(both)], "test").form == "completion"
+    assert requests_of(tokenizer, read_tables([write(both)]), "test").form == "completion"
 
 
 def test_a_part_of_the_data_that_is_missing_names_nothing(write, tokenizer):
     pair = {"sentence_good": "a", "sentence_bad": "b"}
     rows = [{**pair, "field": "f", "UID": None}, {**pair, "field": None, "UID": 3}, {**pair, "UID": ""}]
-    assert [row.group for row in load_requests(tokenizer, [write(*rows)], "test").rows] == ["f", "3", ""]
+    assert [row.group for row in requests_of(tokenizer, read_tables([write(*rows)]), "test").rows] == [
+        "f",
+        "3",
+        "",
+    ]
 
 
 def test_a_pointer_of_git_lfs_in_place_of_data(tmp_path, tokenizer):
     path = tmp_path / "rows.jsonl"
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     with pytest.raises(DataError, match=naming("git lfs pull")):
-        load_requests(tokenizer, [path], "test")
+        requests_of(tokenizer, read_tables([path]), "test")
 
 
 def test_a_txt_file_is_one_text(tmp_path, tokenizer):
     (tmp_path / "a.txt").write_text("First line.\n\nSecond.", encoding="utf-8")
     (tmp_path / "b.txt").write_text("Another.", encoding="utf-8")
-    read = load_requests(tokenizer, [tmp_path / "a.txt", tmp_path / "b.txt"], "test")
+    read = requests_of(tokenizer, read_tables([tmp_path / "a.txt", tmp_path / "b.txt"]), "test")
     assert [row.choices[0] for row in read.rows] == ["First line.\n\nSecond.", "Another."]
 
 
@@ -158,7 +163,7 @@ def test_a_txt_file_is_one_text(tmp_path, tokenizer):
 )
 def test_damaged_rows_are_one_line(rows, words, write):
     with pytest.raises(DataError, match=naming(*words)):
-        load_requests(byte_tokenizer(True), [write(*rows)], "test")
+        requests_of(byte_tokenizer(True), read_tables([write(*rows)]), "test")
 
 
 def test_a_metric_of_another_form_is_refused():
@@ -315,7 +320,7 @@ def test_lm_evals_own_code_makes_the_same_tokens(tokenizer, most):
 
 def test_a_subset_is_always_the_same(write, tokenizer):
     path = write(*({"text": f"text {i}"} for i in range(40)))
-    few, more = (load_requests(tokenizer, [path], "test", n).rows for n in (5, 20))
+    few, more = (requests_of(tokenizer, read_tables([path]), "test", n).rows for n in (5, 20))
     assert set(few) < set(more)
     assert len(few) == 5
     assert np.diff([int(row.choices[0].split()[1]) for row in more]).min() > 0

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from adapter_probe.jobs import slurm_queue
+from adapter_probe.jobs import slurm
 from adapter_probe.jobs.local import LocalProcesses
-from adapter_probe.jobs.slurm import PollingTimes, SlurmArray
-from adapter_probe.jobs.slurm_options import SlurmOptions
-from adapter_probe.jobs.slurm_queue import still_wanted
+from adapter_probe.jobs.resources import SlurmOptions
+from adapter_probe.jobs.slurm import SlurmArray, still_wanted
 from adapter_probe.jobs.worker import task_name
 
 # A worker whose job's name says what it does.
@@ -51,7 +50,8 @@ def executor(request: pytest.FixtureRequest) -> Callable[[Path, int], LocalProce
     def make(folder: Path, workers: int) -> SlurmArray:
         options = SlurmOptions(max_parallel=workers, time="10")
         command, environment = [sys.executable, "-c", WORKER], {"WORD": "pid "}
-        return SlurmArray(command, environment, folder / "slurm", options, polling=PollingTimes(0.2, 1, 2))
+        slurm.POLL_NOTES, slurm.POLL_QUEUE, slurm.LOST_AFTER = 0.2, 1, 2
+        return SlurmArray(command, environment, folder / "slurm", options)
 
     return make
 
@@ -151,7 +151,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     for name, value in {"JOB_ID": "12", "ARRAY_JOB_ID": "12", "ARRAY_TASK_ID": "3"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    monkeypatch.setattr(slurm_queue.time, "sleep", lambda _: None)
+    monkeypatch.setattr(slurm.time, "sleep", lambda _: None)
 
 
 @pytest.mark.usefixtures("task")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ from refusals import naming
 
 from adapter_probe.errors import ModelError, TrainingError
 from adapter_probe.jobs import running
-from adapter_probe.jobs.job import Failure
-from adapter_probe.jobs.running import Jobs, Resources, describe_lost, run_jobs
-from adapter_probe.jobs.slurm_options import SlurmOptions
+from adapter_probe.jobs.local import Failure
+from adapter_probe.jobs.resources import SlurmOptions
+from adapter_probe.jobs.running import Jobs, Resources, run_jobs
 
 A = Failure(Path("trials/a"), "the worker was killed by SIGKILL", Path("logs/worker-0.txt"))
 B = Failure(Path("trials/b"), "not today")
@@ -26,33 +27,36 @@ B = Failure(Path("trials/b"), "not today")
     ],
 )
 def test_every_one_of_several_failures_is_named(failures, lines, monkeypatch, capsys):
-    monkeypatch.setattr(running.LocalProcesses, "run", lambda *_: failures)
     jobs = Jobs(Path(), {failure.job: 5 for failure in (A, B)}, 2, "trials", "steps")
-    assert run_jobs(jobs, Resources(workers=1, device="cpu"), progress=True) == failures
+    run(monkeypatch, jobs, failures, [], progress=True)
     assert [line for line in capsys.readouterr().err.splitlines() if " failed: " in line] == lines
     if failures:
-        last = describe_lost(jobs, failures, [A.job])
-        assert last.startswith(f"1 of 2 trials failed, a first: {A.reason} (log: {A.log})")
+        said = re.escape(f"1 of 2 trials failed, a first: {A.reason} (log: {A.log})")
+        with pytest.raises(TrainingError, match=rf"\A{said}"):
+            run(monkeypatch, jobs, failures, [A.job])
+
+
+def run(monkeypatch, jobs: Jobs, failures: list[Failure], lost: list[Path], progress: bool = False) -> None:
+    monkeypatch.setattr(running.LocalProcesses, "run", lambda *_: failures)
+    run_jobs(jobs, Resources(workers=1, device="cpu"), progress, lambda: lost)
 
 
 def test_silence(monkeypatch, capsys):
-    monkeypatch.setattr(running.LocalProcesses, "run", lambda *_: [A, B])
-    jobs = Jobs(Path(), {A.job: 5, B.job: 5}, 2, "trials", "steps")
-    run_jobs(jobs, Resources(workers=1, device="cpu"), progress=False)
+    run(monkeypatch, Jobs(Path(), {A.job: 5, B.job: 5}, 2, "trials", "steps"), [A, B], [])
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_result_that_is_not_to_be_seen_yet():
+def test_a_result_that_is_not_to_be_seen_yet(monkeypatch):
     jobs = Jobs(Path(), {A.job: 5}, 3, "trials", "steps")
-    assert describe_lost(jobs, [], [A.job]).startswith("1 of 3 trials failed, a first: it finished, but")
+    with pytest.raises(TrainingError, match=r"\A1 of 3 trials failed, a first: it finished, but"):
+        run(monkeypatch, jobs, [], [A.job])
 
 
-def test_checkpoints_of_several_tasks_are_told_apart(tmp_path):
+def test_checkpoints_of_several_tasks_are_told_apart(tmp_path, monkeypatch):
     lost = [tmp_path / "out" / task / "seed-0" for task in ("cola", "mrpc")]
     jobs = Jobs(tmp_path / "out", dict.fromkeys(lost, 5), 2, "checkpoints", "steps")
-    assert describe_lost(jobs, [Failure(lost[1], "why")], lost).startswith(
-        "2 of 2 checkpoints failed, mrpc/seed-0 first: why"
-    )
+    with pytest.raises(TrainingError, match=r"\A2 of 2 checkpoints failed, mrpc/seed-0 first: why"):
+        run(monkeypatch, jobs, [Failure(lost[1], "why")], lost)
 
 
 @pytest.mark.parametrize(

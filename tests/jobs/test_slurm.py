@@ -20,8 +20,8 @@ from slurm_cluster import SlurmCluster
 
 from adapter_probe.errors import TrainingError
 from adapter_probe.jobs import slurm
-from adapter_probe.jobs.slurm import PollingTimes, SlurmArray
-from adapter_probe.jobs.slurm_options import SlurmOptions
+from adapter_probe.jobs.resources import SlurmOptions
+from adapter_probe.jobs.slurm import SlurmArray
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -54,7 +54,8 @@ main(do)
 def array(folder: Path, **options) -> SlurmArray:
     chosen = SlurmOptions(**{"time": "10", **options})
     command = [sys.executable, "-c", WORKER]
-    return SlurmArray(command, {}, folder / "slurm", chosen, polling=PollingTimes(0.2, 1, 1))
+    slurm.POLL_NOTES, slurm.POLL_QUEUE, slurm.LOST_AFTER = 0.2, 1, 1
+    return SlurmArray(command, {}, folder / "slurm", chosen)
 
 
 def steps(job: Path) -> list[int]:

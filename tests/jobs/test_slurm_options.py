@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from refusals import naming
 
 from adapter_probe.errors import TrainingError
-from adapter_probe.jobs.slurm_options import SlurmOptions, choose_options, minutes
+from adapter_probe.jobs.resources import SlurmOptions, choose_options, minutes
 
 
 @pytest.mark.parametrize(

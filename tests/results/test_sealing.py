@@ -12,13 +12,14 @@ import pandas as pd
 import pytest
 from refusals import naming
 
+from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.ablation_files import read_spans, write_spans
 from adapter_probe.results.rundir import RunDirectory
 from adapter_probe.results.schema import (
-    ABLATION_FILES,
     LAYERS_COLUMNS,
     LAYERS_CSV,
+    PREDICTIONS,
     SPANS_CSV,
     SUMMARY,
     SWEEP_CSV,
@@ -38,6 +39,7 @@ from adapter_probe.results.sealing import (
 )
 from adapter_probe.studies.load import find_results
 
+FILES = [*(about["file"] for about in AblationRecord.files().values()), PREDICTIONS]
 LAYERS = {"layer": "count", "delta_points": "number"}
 
 NOT_OF_THE_RUN = "was not written by the last run, which may have been interrupted"
@@ -45,7 +47,7 @@ NOT_OF_THE_RUN = "was not written by the last run, which may have been interrupt
 
 def make(folder: Path, score: float) -> Path:
     """An ablation's folder with two sealed tables."""
-    with RunDirectory(folder, {"score": score}, {}), sealed(folder, ABLATION_FILES):
+    with RunDirectory(folder, {"score": score}, {}), sealed(folder, FILES):
         row = {"first": 0, "last": 0, "n_layers": 1, "score": score, "delta_points": -1.0, "n_examples": 9}
         write_spans(folder, pd.DataFrame([row]))
         (folder / LAYERS_CSV).write_text("layer,delta_points\n0,-1.0\n")
@@ -88,7 +90,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, refused: Callable, harm: C
 
 def test_a_summary_that_was_edited_is_refused(tmp_path: Path, refused: Callable):
     folder = tmp_path / "one"
-    with RunDirectory(folder, {}, {}), sealed(folder, ABLATION_FILES):
+    with RunDirectory(folder, {}, {}), sealed(folder, FILES):
         (folder / SUMMARY).write_text('{"warning": "no better than guessing"}')
     assert read_summary(folder) == {"warning": "no better than guessing"}
     (folder / SUMMARY).write_text("{}")
@@ -136,7 +138,7 @@ def test_notes_stay_while_the_folder_is_written_again(tmp_path: Path):
 
 def test_a_failed_writing_leaves_no_seal(tmp_path: Path):
     folder = make(tmp_path / "one", 0.5)
-    with pytest.raises(KeyError), sealed(folder, ABLATION_FILES):
+    with pytest.raises(KeyError), sealed(folder, FILES):
         raise KeyError
     assert not (folder / CHECKSUMS).exists()
 
@@ -167,7 +169,7 @@ def test_a_manifest_of_a_newer_version_is_refused_where_tables_are_read(tmp_path
 
 def test_tables_that_their_run_never_sealed_are_refused(tmp_path: Path, refused: Callable):
     folder = make(tmp_path / "one", 0.5)
-    with pytest.raises(KeyboardInterrupt), sealed(folder, ABLATION_FILES):  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), sealed(folder, FILES):  # noqa: PT012
         edit(folder, folder)  # of a run with another metric, say
         raise KeyboardInterrupt
     with refused(folder / SPANS_CSV, "unfinished", "again"):

@@ -342,8 +342,8 @@ def test_a_tradeoff_of_no_method_names_the_options(tiny_base, two_tasks, tmp_pat
 
 def test_jobs_that_nobody_waits_for(tiny_base, two_tasks, tmp_path, monkeypatch):
     from adapter_probe.jobs import running
+    from adapter_probe.jobs.resources import SlurmOptions
     from adapter_probe.jobs.slurm import Submission
-    from adapter_probe.jobs.slurm_options import SlurmOptions
 
     monkeypatch.setattr(running.SlurmArray, "submit", lambda self, jobs: Submission((), tuple(jobs), ()))
     arguments = {"stds": (0.1,), "size": 2, "seeds": 2, "epochs": (1,), "progress": False}

@@ -7,7 +7,7 @@ import torch
 
 from adapter_probe.data.tasks import find_task
 from adapter_probe.models.methods import Adapters, Biases, FullFineTuning, HeadOnly, LayerNormOnly, TopLayers
-from adapter_probe.training.estimate import seconds_of
+from adapter_probe.training.loop import seconds_of
 from adapter_probe.training.request import TrainingRequest, load_inputs
 from adapter_probe.training.settings import TrainingSettings
 

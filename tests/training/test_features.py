@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 import adapter_probe.training.features as features
 import adapter_probe.training.loop as loop
+from adapter_probe.data.packing import pack
 from adapter_probe.models.methods import Adapters, HeadOnly, TopLayers
 from adapter_probe.training.features import FrozenFeatures
 from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
@@ -39,7 +40,7 @@ def test_outputs_are_those_of_the_model(method, family, prepared):
     assert not anew.n_bytes
     model.eval()
     for index in (np.arange(9), np.array([60, 3, 41, 5])):
-        batch = features.pack(encoded, index)
+        batch = pack(encoded, index)
         assert_close_in_float32(kept.forward(batch), model(batch), layers=3)
         assert torch.equal(anew.forward(batch), model(batch))
 

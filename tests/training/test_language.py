@@ -26,7 +26,7 @@ from transformers import (
 import adapter_probe as ap
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import AdapterProbeError
-from adapter_probe.training import rows
+from adapter_probe.training import forward
 from adapter_probe.training.loop import epoch_batches
 from adapter_probe.training.request import build_model, load_inputs
 
@@ -267,8 +267,8 @@ def test_a_model_that_does_not_keep_examples_apart_is_refused(bases, tasks, monk
     request = request_of(bases(), tasks("sft"), "lora:r=4")
     inputs = load_inputs(request)
     model = build_model(request, inputs.base, CPU)
-    apart = rows._apart
-    monkeypatch.setattr(rows, "_apart", lambda *given: torch.zeros_like(apart(*given)))
+    apart = forward._apart
+    monkeypatch.setattr(forward, "_apart", lambda *given: torch.zeros_like(apart(*given)))
     with pytest.raises(AdapterProbeError, match=naming("--packing", "apart")):
         model.join_examples(pack(inputs.objective.train, np.arange(12)), 1e-3)
 

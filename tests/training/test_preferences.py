@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 import adapter_probe as ap
 from adapter_probe.data.packing import pack
 from adapter_probe.errors import AdapterProbeError
-from adapter_probe.training.estimate import seconds_of
+from adapter_probe.training.loop import seconds_of
 from adapter_probe.training.request import build_model, load_inputs
 
 CPU = torch.device("cpu")
@@ -228,7 +228,7 @@ def test_a_trade_off_takes_the_best_rate_by_the_margin(base, tmp_path):
 def test_the_pass_of_the_reference_is_foreseen(base, tmp_path, monkeypatch):
     """With a clock that ticks once a call, what is added is the time of one forward pass of all items."""
     given = [{**row, "ref_chosen_logps": -1.0, "ref_rejected_logps": -2.0} for row in ROWS]
-    monkeypatch.setattr("adapter_probe.training.estimate.time.perf_counter", count().__next__)
+    monkeypatch.setattr("adapter_probe.training.loop.time.perf_counter", count().__next__)
     found = []
     for name, rows in (("given", given), ("computed", ROWS)):
         request = request_of(base, task_of(tmp_path / name, rows), "lora:r=2", epochs=1, batch_size=4)

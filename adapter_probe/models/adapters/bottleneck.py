@@ -141,11 +141,7 @@ Norm = Callable[[Tensor], Tensor]
 
 
 def activation_named(name: str) -> Callable[[Tensor], Tensor]:
-    """An activation by its name in transformers, ``leakyrelu``, or ``linear`` for none.
-
-    Raises:
-        ModelError: the name is unknown.
-    """
+    """An activation by its name in transformers, ``leakyrelu``, or ``linear`` for none."""
     if name.lower() == "leakyrelu":
         return F.leaky_relu
     if name.lower() not in ACT2FN:
