@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -346,7 +347,7 @@ def objective_of(
         computes: ``embedding`` of a model of embeddings, else the kind of the task.
         beta: of DPO.
     """
-    kinds = {
+    kinds: dict[str, Callable[[TaskSpec, Examples, Examples], Objective]] = {
         "extractive": AnswerObjective, "causal": LanguageObjective, "tokens": TagObjective,
         "embedding": EmbeddingObjective,
     }  # fmt: skip

@@ -123,10 +123,11 @@ def _wrapped(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec, seed: int) -
                 f"--method {method.text}: PEFT {peft.__version__} cannot put it on base "
                 f"{loaded.identity.name}: {one_line(error)} (its modules are {_ends(loaded)})"
             ) from error
-        for module in model.modules() if method.init_std is not None else ():
-            if isinstance(module, LoraLayer) and ADAPTER in module.lora_A:  # B stays zero
-                with torch.no_grad():
-                    module.lora_A[ADAPTER].get_parameter("weight").normal_(std=method.init_std)
+        if (std := method.init_std) is not None:
+            for module in model.modules():
+                if isinstance(module, LoraLayer) and ADAPTER in module.lora_A:  # B stays zero
+                    with torch.no_grad():
+                        module.lora_A[ADAPTER].get_parameter("weight").normal_(std=std)
     return model
 
 
