@@ -102,13 +102,7 @@ def load_any_base(
             missing = frozenset(name for name in missing if not name.startswith(inside))
         identity = _identify(found, model, missing, method, hashed=False)
         return AnyLoaded(model.requires_grad_(False).eval(), missing, identity, method, positions_of(model))
-    # Weights that transformers left aside: it fills HQQ's with random ones.
-    if any(getattr(module, "W_q", "absent") is None for module in model.modules()):
-        raise CheckpointError(
-            f"base {found.name} is quantised with {method}, whose weights transformers "
-            f"{transformers.__version__} does not read; load it with the package {method} and ablate the "
-            "model in memory, or give the unquantised model with --base, which is another model"
-        )
+    _refuse_unread(found.name, method, model)
     if dequantise:
         with naming_base("quantised weights", found.name), quiet_quantisers():
             model, method = model.dequantize(), None
@@ -125,6 +119,16 @@ def load_any_base(
     model.config.dtype = dtype
     model.requires_grad_(False)
     return AnyLoaded(model.eval(), missing, identity, method, positions_of(model))
+
+
+def _refuse_unread(name: str, method: str | None, model: nn.Module) -> None:
+    """Refuse a base whose quantised weights transformers left aside: it fills HQQ's with random ones."""
+    if any(getattr(module, "W_q", "absent") is None for module in model.modules()):
+        raise CheckpointError(
+            f"base {name} is quantised with {method}, whose weights transformers {transformers.__version__} "
+            f"does not read; load it with the package {method} and ablate the model in memory, or give the "
+            "unquantised model with --base, which is another model"
+        )
 
 
 def _identify(
