@@ -113,14 +113,13 @@ def agreement(maps: dict[tuple[str, str], np.ndarray], n_layers: int) -> list[di
 
 
 def hero(studies: dict[tuple[str, str], list[ap.Ablation]], out: Path) -> None:
-    """A row of mean maps for each task with the paper's grid, of MNLI in the first row that has none."""
+    """A row of mean maps for each task with the paper's grid; where no task has one, that of MNLI."""
     tasks, methods = ([*dict.fromkeys(names)] for names in zip(*studies))
+    tasks.sort(key=lambda task: published_grid(task) is None)
     size = (2.05 * (len(methods) + 1), 2.3 * len(tasks) + 1.1)
     figure, frames = Figure(figsize=size, layout="constrained"), []
     axes = figure.subplots(len(tasks), len(methods) + 1, squeeze=False)
-    published = {t: own for t in tasks if (own := published_grid(t))}
-    if others := [t for t in tasks if t not in published]:
-        published[others[0]] = published_grid("mnli")
+    published = {t: own for t in tasks if (own := published_grid(t))} or {tasks[0]: published_grid("mnli")}
     grids = {(tasks.index(task), len(methods)): grid for task, grid in published.items()}
     for (task, method), seeds in studies.items():
         record = ap.average(seeds).record if len(seeds) > 1 else seeds[0].record
@@ -131,14 +130,16 @@ def hero(studies: dict[tuple[str, str], list[ap.Ablation]], out: Path) -> None:
         said = f"{count_text(len(seeds), 'seed')}, n = {seeds[0].summary.n_examples}"
         notes = [task_label(task), said, off]
         grids[tasks.index(task), methods.index(method)] = replace(grid, frame=frame, notes=notes)
-    for task in others[1:]:
-        axes[tasks.index(task), -1].set_axis_off()
+    for place in np.ndindex(axes.shape):
+        if place not in grids:
+            axes[place].set_axis_off()
     scale = scale_of([*grids.values()])
     for place, grid in grids.items():
         draw(grid, axes[place], tolerance=1.0, notes=True, scale=scale)
         axes[place].set_ylabel("" if place[1] else axes[place].get_ylabel())
-    for ax, name in zip(axes[0], [*(METHODS[method] for method in methods), "the paper, adapters 64"]):
-        ax.set_title(name, fontsize=10)
+    for column, name in enumerate([*(METHODS[method] for method in methods), "the paper, adapters 64"]):
+        top = min(row for row, own in grids if own == column)
+        axes[top, column].set_title(name, fontsize=10)
     label = "drop in accuracy (points); black line = 1 point"
     draw_colorbar(scale, [*axes.flat], label, 1.0, location="bottom", length=400)
     figure.savefig(out / "maps.png", dpi=150)
