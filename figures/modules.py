@@ -44,7 +44,6 @@ from .venues import FigureOptions
 
 _GAP = 2.4  # units: between the single cells and those of several together
 _WIDEST_CELL = 24.0  # points
-_SHARE_OF_CELLS = 0.7  # of a figure's width, beside the modules' names
 _FEWEST_WORDS = 18  # of a tick's size: the width that the notes above a map need
 _LAYOUT = "The last row has all modules of a layer, the last column a module in all layers."
 
@@ -102,16 +101,18 @@ def _draw(grid: Grid, ax: Axes, scale: Scale, notes: bool, numbers: bool = True)
     rows, columns = len(cells.firsts), len(cells.lasts)
     ax.set_yticks(np.arange(rows) + 0.5, [style.escape_mathtext(name) for name in cells.firsts])
     if grouped := any("–" in name for name in cells.lasts):
-        widest = max(style.text_width(name, style.tick_size()) for name in cells.lasts)
-        crowded = 1.15 * columns * widest > _SHARE_OF_CELLS * 72 * ax.figure.get_figwidth()
-        ax.set_xticks(np.arange(columns) + 0.5, cells.lasts, rotation=90 if crowded else 0)
+        ax.set_xticks(np.arange(columns) + 0.5, cells.lasts, rotation=90)
     else:
         number_layers(ax.xaxis, cells.lasts)
     ax.set_xlabel(f"layer{'s' if grouped else ''} {grid.words.done}")
     ax.set_ylabel("module")
     lines = [ax.axhline(rows - 1), ax.axvline(columns - 1)] if rows > 1 and columns > 1 else []
 
+    widest = max(style.text_width(name, style.tick_size()) for name in cells.lasts)
+
     def fit(ax: Axes) -> None:
+        if grouped and 1.15 * widest < cell_size(ax):
+            ax.tick_params(axis="x", labelrotation=0)
         for line in lines:
             width = min(_GAP * style.scale_factor(), 0.3 * cell_size(ax))
             line.set(color=ax.get_facecolor(), linewidth=width, zorder=3)
