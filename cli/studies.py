@@ -14,6 +14,7 @@ from adapter_probe.figure_settings import Paper, Tolerance
 from adapter_probe.settings import as_points, fields_of, flag_of
 from adapter_probe.studies.checkpoint_arguments import Ablate, RunRace
 from adapter_probe.studies.training_arguments import RunSuite, Train
+from adapter_probe.wording import metric_name
 
 from . import options
 from .console import command, show, show_json, show_plan, show_study
@@ -162,7 +163,7 @@ def _training_text(outcome: dict[str, Any]) -> str:
     return aligned_columns(
         [
             ("task", outcome["task"]),
-            (f"best {metric}", f"{score_text(score, metric)} (epochs: {epochs})"),
+            (f"best {metric_name(metric)}", f"{score_text(score, metric)} (epochs: {epochs})"),
             *([] if no_class else [("majority class", f"{score_text(majority, metric)}{warning}")]),
             ("checkpoint", str(outcome["checkpoint"])),
         ]

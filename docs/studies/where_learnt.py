@@ -34,7 +34,7 @@ from adapter_probe.wording import count_text, task_label
 DRAWS, SPLITS, SHARES = 1000, 5, ("alone", "all")
 METHODS = {
     "full": "full fine-tuning", "lora": "LoRA 8, all maps", "adapters": "adapters 64",
-    "both": "adapters and LayerNorms", "layernorm_only": "LayerNorms", "bitfit": "BitFit",
+    "layernorm_only": "LayerNorms", "bitfit": "BitFit",
 }  # fmt: skip
 
 
