@@ -81,7 +81,7 @@ class AblationSettings(Settings):
     strength: float = setting(
         0.0, "what the change by the chosen adapters is multiplied by: 0 switches them off, 0.5 halves it, "
         "1.5 and -1 go beyond. The factors of (IA)³ and tuned LayerNorms are interpolated between the base's "
-        "values and the trained ones, and for methods that are not linear, the outputs of the modules are.",
+        "values and the trained ones; for methods that are not linear, the modules' outputs are.",
         metavar="S", slug="strength{:g}", note="scaled by {:g}",
     )  # fmt: skip
     strengths_by_layer: str | Path | Sequence[float] | Mapping[str, float] = setting(

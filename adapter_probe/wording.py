@@ -166,9 +166,12 @@ def drop_name(metric: str | None) -> str:
 
 def unit_name(metric: str | None) -> str:
     """The unit of drops on axes: a hundredth of the score or of the loss's unit."""
-    if unit := _written(metric).unit:
-        return f"0.01 {unit}"
-    return "percentage points" if _written(metric).in_percent else "× 100" if unit == "" else "score × 100"
+    written = _written(metric)
+    if written.in_percent:
+        return "percentage points"
+    if written.unit is None:
+        return "score × 100"
+    return f"0.01 {written.unit}" if written.unit else "× 100"
 
 
 def score_text(score: float | None, metric: str | None) -> str:

@@ -344,4 +344,4 @@ def gains_sentence(frame: pd.DataFrame, metric: str | None, what: str) -> str:
     """What blue cells mean; empty where there are none."""
     if wording.is_distance(metric) or not (drop_points(frame["delta_points"]) < 0).any():
         return ""
-    return f"Blue cells, with a minus sign if they do not round to zero: the {what} improves."
+    return f"Blue cells, with a minus sign unless the number rounds to zero: the {what} improves."

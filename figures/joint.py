@@ -47,9 +47,8 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
                 figure = curve_figure([line_of_spans(part) for part in record.in_stacks], options)
             else:
                 mixed = _has_published(record, grids) and record.metric != "accuracy"
-                label = (
-                    f"mean {wording.drop_label(None)}" if mixed else grids[0].label
-                )  # drops in two metrics
+                # drops in two metrics share no unit
+                label = f"mean {wording.drop_label(None)}" if mixed else grids[0].label
                 figure = heatmap_figure(grids, options, label, None if mixed else record.metric)
             caption = _caption(record, grids, options.tolerance)
             yield Drawing(stem, title, figure, record.spans, caption, {"studies": dict(record.identity)})

@@ -107,12 +107,11 @@ def _draw(grid: Grid, ax: Axes, scale: Scale, notes: bool, numbers: bool = True)
     ax.set_xlabel(f"layer{'s' if grouped else ''} {grid.words.done}")
     ax.set_ylabel("module")
     lines = [ax.axhline(rows - 1), ax.axvline(columns - 1)] if rows > 1 and columns > 1 else []
-
     widest = max(style.text_width(name, style.tick_size()) for name in cells.lasts)
 
     def fit(ax: Axes) -> None:
-        if grouped and 1.15 * widest < cell_size(ax):
-            ax.tick_params(axis="x", labelrotation=0)
+        if grouped:
+            ax.tick_params(axis="x", labelrotation=0 if 1.15 * widest < cell_size(ax) else 90)
         for line in lines:
             width = min(_GAP * style.scale_factor(), 0.3 * cell_size(ax))
             line.set(color=ax.get_facecolor(), linewidth=width, zorder=3)

@@ -162,7 +162,8 @@ def _caption(record: RaceRecord) -> str:
     of_all = f"the {drop} on all {said.n_examples:,} examples"
     what = f"the verdict on {of_all} and, where there is room, the number of examples that it took"
     if line:
-        what = f"the {drop} on the examples read, with bounds of {of_all}; above, how many were read"
+        what = f"the {drop} on the examples read, with bounds of {of_all}; above, where there is room, "
+        what += "how many were read"
     asked = {"longest": f"The longest span within {said.tolerance}: {said.answer}."}
     least = f"{wording.sentence(said.answer)} cost least, up to {said.tolerance}." if said.least else ""
     assumed = ", if no span costs less than its parts" if said.assume_monotone else ""

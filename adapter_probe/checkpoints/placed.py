@@ -23,6 +23,7 @@ from adapter_probe.models.methods import Adapters, Method
 from adapter_probe.replay.switches import Application, Switchable
 
 from .base import AnyLoaded
+from .base_config import quiet_quantisers
 from .foreign import BaseShape
 from .opened_peft import OWN
 from .places import Place
@@ -275,7 +276,8 @@ def _put_inner(model: nn.Module, specs: Sequence[InnerSpec]) -> None:
     """Put PEFT's modules of the specs' kinds in the place of modules of the base."""
     if not specs:
         return
-    from peft import inject_adapter_in_model  # whose import takes seconds
+    with quiet_quantisers():
+        from peft import inject_adapter_in_model  # whose import takes seconds
 
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")  # advice on training

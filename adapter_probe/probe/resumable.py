@@ -136,7 +136,7 @@ class RaceRun(RunDirectory):
     """A race in its folder, which ``with`` enters; a part holds the scores of one round.
 
     Args:
-        asked: what of them and of the metric determines the numbers, as plain JSON.
+        asked: what of the race's settings and of the metric determines the numbers, as plain JSON.
 
     Attributes:
         intact: float32 ``[examples]``, scores of the intact model in the random order; NaN where not read.

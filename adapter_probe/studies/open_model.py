@@ -27,7 +27,6 @@ from adapter_probe.probe.general import GeneralRunner, all_logits, general_runne
 from adapter_probe.probe.general_model import model_of
 from adapter_probe.probe.plan import choose_tokens_per_pass, cut_batches
 from adapter_probe.probe.request import AblationRequest
-from adapter_probe.probe.written import WritingRunner
 from adapter_probe.replay.recording import base_of
 from adapter_probe.spans import Span, as_span, in_model
 
@@ -36,6 +35,8 @@ from .checkpoint_arguments import Tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from adapter_probe.probe.written import WritingRunner
 
 
 class _Open:

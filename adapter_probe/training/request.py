@@ -176,6 +176,7 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         "tokens": {name: examples.encoded.fingerprint for name, examples in splits.items()},
         "data": {**task.fingerprints, "train": splits["train"].rows.fingerprint},
         **({"modules": hash_files(files)} if files else {}),
+        **({"similarity": "dot"} if embedding is not None and embedding.dot else {}),
     }
     objective = objective_of(
         task, splits["train"], splits["validation"], request.modelled_task.kind, request.settings.beta

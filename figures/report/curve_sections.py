@@ -303,7 +303,8 @@ def cell_text(name: str, value: object, metric: str | None) -> str:
 
 def _spans_table(frame: pd.DataFrame, metric: str, rows: str, heads: Mapping[str, str]) -> Html:
     """A table of spans: where, what was tried or decided, and changes as drops with their unit."""
-    layers = [wording.layers_text(*ends) for ends in zip(frame["first"], frame["last"])]
+    named = wording.span_text if "module" in frame else wording.layers_text  # under the heading "layers"
+    layers = [named(*ends) for ends in zip(frame["first"], frame["last"])]
     if "stack" in frame:
         layers = [f"{own} of the {stack}" for own, stack in zip(layers, frame["stack"])]
     shown: dict[str, object] = {"metric": metric, "where": layers}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,9 +24,10 @@ from adapter_probe.checkpoints.foreign import BaseShape
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.placed import put_method
+from adapter_probe.checkpoints.placed import _put_inner, put_method
 from adapter_probe.checkpoints.places import DECODERS
 from adapter_probe.models.adapters.bottleneck import Bottleneck
+from adapter_probe.models.adapters.imported import InnerSpec
 from adapter_probe.models.methods import Adapters
 from adapter_probe.replay.replay import Replay
 
@@ -143,3 +146,18 @@ def test_a_study_and_a_pruned_checkpoint_agree(case: str, tmp_path: Path):
     spans = [None, *zip(study.spans["first"].tolist(), study.spans["last"].tolist())]
     own = [whole.logits(texts, off=span).argmax(axis=1) for span in spans]
     assert study.predictions.tolist() == np.stack(own).tolist()
+
+
+def test_peft_is_imported_without_asking_a_network(monkeypatch: pytest.MonkeyPatch):
+    """Bitsandbytes, which PEFT imports, would ask the package `kernels` for a product on the Hub."""
+    hidden, real = [], builtins.__import__
+
+    def recorded(name: str, *given: object, **named: object) -> object:
+        if name == "peft":
+            hidden.append("kernels" in sys.modules and sys.modules["kernels"] is None)
+        return real(name, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.delitem(sys.modules, "kernels", raising=False)
+    monkeypatch.setattr(builtins, "__import__", recorded)
+    _put_inner(nn.Sequential(nn.Linear(4, 4)), [InnerSpec("0", "low_rank", 2)])
+    assert hidden[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import adapter_probe as ap
 from adapter_probe.data.packing import pack
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import AdapterProbeError
-from adapter_probe.training.request import build_model, load_inputs
+from adapter_probe.training.request import build_model, identity_of, load_inputs
 
 CPU = torch.device("cpu")
 WORDS = ["cat", "dog", "bird", "house", "tree", "red", "fast", "cold"]
@@ -184,6 +185,30 @@ def test_a_folder_of_sentence_transformers_trains_with_its_own_modules(method, l
         assert study.summary.intact_score == pytest.approx(ndcg.item(), abs=1e-5)
     with pytest.raises(AdapterProbeError, match=naming("--pooling cls", "mean", "omit")):
         load_inputs(request_of(library, tmp_path / "task", method, pooling="cls"))
+
+
+def test_validation_is_by_the_folders_similarity_and_its_identity_says_so(library, tmp_path):
+    dotted = shutil.copytree(library, tmp_path / "dotted")
+    modules = json.loads((dotted / "modules.json").read_text())
+    modules = [one for one in modules if "Normalize" not in one["type"]]
+    (dotted / "modules.json").write_text(json.dumps(modules))
+    plain = shutil.copytree(dotted, tmp_path / "plain")
+    config = json.loads((dotted / "config_sentence_transformers.json").read_text())
+    for folder, similarity in ((dotted, "dot"), (plain, "cosine")):
+        written = json.dumps({**config, "similarity_fn_name": similarity})
+        (folder / "config_sentence_transformers.json").write_text(written)
+    task, found = task_of(tmp_path / "task", ROWS["contrasts"]), {}
+    for folder in (dotted, plain):
+        request = request_of(folder, task)
+        losses_of(request, tmp_path / "c" / folder.name)
+        said = json.loads((tmp_path / "c" / folder.name / "adapter_probe.json").read_text())
+        score = said["scores"]["ndcg@10"]
+        study = ap.ablate(tmp_path / "c" / folder.name, spans="single", progress=False)
+        assert study.summary.intact_score == pytest.approx(score, abs=1e-5)
+        found[folder.name] = score, identity_of(request, load_inputs(request).fingerprints)
+    assert abs(found["dotted"][0] - found["plain"][0]) > 1e-3
+    assert found["dotted"][1]["similarity"] == "dot"
+    assert "similarity" not in found["plain"][1]
 
 
 def test_an_interrupted_training_ends_in_the_same_bytes(base, tmp_path):
