@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from .errors import AdapterProbeError, ResultsError, must_be, one_line
-from .settings import SUBLAYERS, NormChoice, OutsideChoice, Precision, Settings, Unit, flag_of, setting
+from .settings import NormChoice, OutsideChoice, Precision, Settings, flag_of, setting
+from .units import SUBLAYERS, Unit
 
 if TYPE_CHECKING:
     from .spans import Site, Stack, VariantSet
@@ -44,8 +45,9 @@ class AblationSettings(Settings):
         metavar="NAMES", slug="{}", note="{} only",
     )  # fmt: skip
     by: Unit = setting(
-        "span", "what to switch off: spans of layers, or single modules of single layers (module), each of "
-        "these modules in all layers, and all of them in each layer: a map of layers and modules.",
+        "span", "what to switch off: spans of layers, or single tuned modules of single layers (module), "
+        "each of them in all layers, and all of them in each layer: a map of layers and modules. By "
+        "sublayer, those of a layer's attention and of its feed-forward network are one module each.",
         slug="by-{}", note="by {}",
     )  # fmt: skip
     complement: bool = setting(
@@ -137,15 +139,16 @@ class AblationSettings(Settings):
             object.__setattr__(self, "strengths_by_layer", strengths_text(self.strengths_by_layer))
             if self.strength or self.rank:
                 raise ResultsError("give one of --strength, --strengths-by-layer and --rank")
-        if self.by == "module" and self.spans not in ("all", "single"):
+        if self.by != "span" and self.spans not in ("all", "single"):
             raise ResultsError(
-                f"--by module switches modules of single layers and of all; omit --spans {self.spans}"
+                f"--by {self.by} switches {self.by}s of single layers and of all; omit --spans {self.spans}"
             )
 
     @property
-    def names_modules(self) -> bool:
-        """Whether tuned modules are switched one by one, and not the adapters of a sublayer together."""
-        return self.by == "module" or self.sites not in ("both", *SUBLAYERS)
+    def unit(self) -> Unit:
+        """What is a site of its own: that of `by`, or where `sites` names tuned modules, each of these."""
+        named = self.by == "span" and self.sites not in ("both", *SUBLAYERS)
+        return "module" if named else self.by
 
     def variants(self, stacks: Sequence[Stack], of_layer: Sequence[Site]) -> VariantSet:
         """The variants of the study on a model with these stacks of layers, the intact model first.

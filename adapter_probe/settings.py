@@ -26,9 +26,6 @@ from .records import to_record
 
 SettingsT = TypeVar("SettingsT", bound="Settings")
 SiteChoice = Literal["both", "attention", "ffn"]
-SUBLAYERS = ("attention", "ffn")
-Unit = Literal["span", "module"]
-"""What the variants of an ablation switch: spans of layers, or single modules of single layers."""
 NormChoice = Literal["trained", "pretrained"]
 """LayerNorm weights after a switched-off site: trained or pretrained."""
 OutsideChoice = Literal["finetuned", "base"]

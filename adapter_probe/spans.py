@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adapter_probe.errors import ResultsError, shown
-from adapter_probe.settings import SUBLAYERS, Unit
+from adapter_probe.units import SUBLAYERS, Unit
 
 SPAN_SETS = ("all", "single", "prefix", "suffix", "whole")
 _LENGTHS = re.compile(r"([0-9]{1,6})\.\.([0-9]{1,6})")
@@ -376,19 +376,19 @@ def span_variants(
         spans: choice of spans, see `choose_spans`.
         group: see there.
         layers: see there.
-        by: ``module`` switches every chosen site of every layer, that site in all layers, the chosen sites
-            of every layer, and all of them; `spans` is not used then.
+        by: any unit but ``span`` switches every chosen site of every layer, that site in all layers, the
+            chosen sites of every layer, and all of them; `spans` is not used then.
         of_layer: the sites of a layer.
         adapter: switch the sites of this adapter alone; empty for all.
 
     Raises:
         ResultsError: see `choose_spans` and `choose_sites`.
     """
-    part, switched = choose_spans(n_layers, "single" if by == "module" else spans, group, layers)
+    part, switched = choose_spans(n_layers, "single" if by != "span" else spans, group, layers)
     kinds, n = choose_sites(sites, of_layer), len(of_layer)
     kinds = [kind for kind in kinds if adapter in ("", of_layer[kind].adapter)]
     pairs: list[tuple[int | None, Span]] = [(None, span) for span in switched]
-    if by == "module":
+    if by != "span":
         pairs = [(kind, span) for kind in (*kinds, None) for span in dict.fromkeys([*switched, part])]
     layer_of_site, kind_of_site = np.repeat(np.arange(n_layers), n), np.arange(n_layers * n) % n
     chosen = (part.first <= layer_of_site) & (layer_of_site <= part.last) & np.isin(kind_of_site, kinds)
@@ -401,7 +401,7 @@ def span_variants(
     off = chosen & (~inside if complement else inside)
     rows = [np.zeros_like(chosen)[None], off]
     modules = [ALL_MODULES if kind is None else of_layer[kind].name for kind, _ in pairs]
-    said = [f"{module} " if by == "module" else "" for module in modules]
+    said = [f"{module} " if by != "span" else "" for module in modules]
     spoken = [f"{module}{span}" for module, (_, span) in zip(said, pairs)]
     names, row_spans, modules = ["intact", *spoken], [None, *(span for _, span in pairs)], ["", *modules]
     if complement or not (off == chosen).all(axis=1).any():
@@ -409,5 +409,5 @@ def span_variants(
         names, row_spans, modules = [*names, "none"], [*row_spans, None], [*modules, ""]
     return VariantSet(
         tuple(names), tuple(row_spans), ~np.concatenate(rows),
-        modules=tuple(modules) if by == "module" else None, sites=tuple(of_layer),
+        modules=tuple(modules) if by != "span" else None, sites=tuple(of_layer),
     )  # fmt: skip

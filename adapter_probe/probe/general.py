@@ -179,7 +179,7 @@ def general_runners(
         ModelError: the model cannot be run, or not exactly; see `Replay`.
     """
     model = request.model
-    fixed, settings = model.fixed or not can_share(model.module), request.settings
+    settings, shares = request.settings, can_share(model.module)
     strength, rank = settings.strength, settings.rank
     third = bool(strength or rank or settings.strengths_by_layer)
 
@@ -188,7 +188,7 @@ def general_runners(
         return added < _SHARE_OF_FREE * available_memory(request.device)
 
     module = model.module
-    if not fixed:
+    if shares and not model.fixed:
         module.to(request.device)
         ready = all(p.dtype == dtype for p in module.parameters() if p.is_floating_point())
         finished = finished_maps(module, strength, rank) if ready and fits(module) else {}
@@ -203,7 +203,7 @@ def general_runners(
         pack(replay)
         first = GeneralRunner(request, replay, layout)
     yield first
-    if can_share(module):  # else the lanes use one in turn
+    if shares:  # else the lanes use one in turn
         for _ in range(lanes - 1):
             yield first.twin()
 
@@ -227,7 +227,7 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
             alone=alone,
             one_position=one,
             instead=None if module is request.model.module else activated_in_place,
-            by_module=request.settings.names_modules,
+            by=request.settings.unit,
         ), None
     share = dtype.itemsize > 2 or _may_share(request, module)
     layout = choose_layout(module, encoded, dtype, device, alone, share)
@@ -243,7 +243,7 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
             switches=switches,
             alone=alone,
             instead=None if module is request.model.module else activated_in_place,
-            by_module=request.settings.names_modules,
+            by=request.settings.unit,
         )
     return replay, layout
 

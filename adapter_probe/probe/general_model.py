@@ -25,6 +25,7 @@ from adapter_probe.replay.two_states import TwoStates
 from adapter_probe.replay.two_weights import STRENGTH, strength_of
 from adapter_probe.settings import NormChoice
 from adapter_probe.spans import Site, Stack
+from adapter_probe.units import Unit
 
 from .rows import arguments_of
 
@@ -42,7 +43,7 @@ class GeneralModel:
         example: arguments of its forward, to see which layers it calls.
         fixed: whether its weights must stay in their precision and on their devices.
         layers: names of the layers of a model without adapters.
-        by_module: whether every kind of tuned module is a site of its own.
+        by: the unit that is a site of its own, see `adapter_probe.replay.stacks.find_layers`.
 
     Attributes:
         module: the model.
@@ -56,12 +57,12 @@ class GeneralModel:
         example: Inputs,
         fixed: bool = False,
         layers: Sequence[str] = (),
-        by_module: bool = False,
+        by: Unit = "span",
     ):
         self.module, self.fixed = module.eval(), fixed
         self.layers = [Layer(name, module.get_submodule(name), ((), ())) for name in layers]
         if not layers:
-            self.layers = layers_in_order(module, example, by_module)
+            self.layers = layers_in_order(module, example, by)
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -220,7 +221,7 @@ class GeneralModel:
 def model_of(
     opened: OpenedPeft,
     encoded: Encoded | EncodedRequests | EncodedBatches | EncodedPrompts,
-    by_module: bool = False,
+    by: Unit = "span",
 ) -> GeneralModel:
     """The model of a checkpoint; `encoded` are the examples that it will read.
 
@@ -250,7 +251,7 @@ def model_of(
     else:
         example = inputs_of(module, encoded, example_of(encoded)[:1], device)
     names = () if Switches().inside(module) else getattr(opened, "layer_names", ())
-    return GeneralModel(module, example, getattr(opened, "quantised", None) is not None, names, by_module)
+    return GeneralModel(module, example, getattr(opened, "quantised", None) is not None, names, by)
 
 
 def ignore_padding(module: nn.Module) -> None:

@@ -94,7 +94,7 @@ def assemble_results(
         "task": request.checkpoint.description.task.name,
         "site_parameters": request.model.site_parameters,
     }
-    if len(request.model.sites) != len(SITES) or request.settings.names_modules:
+    if len(request.model.sites) != len(SITES) or request.settings.unit != "span":
         settings["site_names"] = [site.name for site in request.model.sites]
     method = request.checkpoint.description.method
     of_peft = isinstance(method, ImportedMethod) and method.library == LIBRARY

@@ -74,7 +74,7 @@ class AblationRequest:
         Raises:
             ModelError: it has no adapter that can be switched off.
         """
-        model = model_of(self.checkpoint, self.encoded, self.settings.names_modules)
+        model = model_of(self.checkpoint, self.encoded, self.settings.unit)
         if self.settings.strengths_by_layer:
             model.set_strengths(read_strengths(str(self.settings.strengths_by_layer)))
         return model

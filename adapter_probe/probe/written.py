@@ -144,7 +144,7 @@ def prepared_runner(request: AblationRequest, module: nn.Module, lanes: int) -> 
     one = padded([max(prompts, key=len)], module, encoded.reads, started=True)
     replay, reason = None, ""
     try:
-        replay = Replay(module, one, switches=switches, by_module=request.settings.names_modules)
+        replay = Replay(module, one, switches=switches, by=request.settings.unit)
     except ModelError as error:
         reason = str(error)
     layers = in_copy(request.model.layers, request.model.module, module)

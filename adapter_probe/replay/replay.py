@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from adapter_probe.errors import ModelError
+from adapter_probe.units import Unit
 
 from .checking import coarsest, compare, refused, tried_masks
 from .describing import Described, describe, refuse_coupled
@@ -61,7 +62,7 @@ class Replay:
             is true in its ``reads_intact_first``.
         instead: a faster forward of a module inside a layer, or None; it is kept, in this model, where the
             layer returns the same with it.
-        by_module: whether every kind of tuned module is a site of its own, see `find_layers`.
+        by: the unit that is a site of its own, see `find_layers`.
 
     Attributes:
         layers: the layer of every call.
@@ -81,13 +82,13 @@ class Replay:
         alone: bool = False,
         one_position: bool = False,
         instead: Callable[[nn.Module], Callable[..., Any] | None] | None = None,
-        by_module: bool = False,
+        by: Unit = "span",
     ):
-        self._switches, self._alone, self._by_module = switches or Switches(), alone, by_module
+        self._switches, self._alone, self._by = switches or Switches(), alone, by
         if model.training:
             raise ModelError("the model is in training mode; call eval() first")
         self.model = model
-        self._found = find_layers(model, self._switches, by_module)
+        self._found = find_layers(model, self._switches, by)
         self._runner = Runner(model, [layer.module for layer in self._found])
         self._axes: dict[Any, list[list[int | None]]] = {}
         self._seen: set[tuple[int, ...]] = set()
@@ -156,8 +157,8 @@ class Replay:
         """The same for a copy of the model that shares its tensors and has switches of its own."""
         other = object.__new__(Replay)
         other.model, other._switches, other._structure = sharing(self.model), self._switches, self._structure
-        other._by_module = self._by_module
-        other._found = find_layers(other.model, other._switches, self._by_module)
+        other._by = self._by
+        other._found = find_layers(other.model, other._switches, self._by)
         other._runner = Runner(other.model, [layer.module for layer in other._found])
         other._alone, other._last, other.plans = self._alone, self._last, self.plans
         other._axes, other._seen, other._batches = self._axes, self._seen, 0
@@ -371,13 +372,13 @@ class Replay:
                 self._switches.set(module, bool(state))
 
 
-def layers_in_order(model: nn.Module, inputs: Inputs, by_module: bool = False) -> list[Layer]:
+def layers_in_order(model: nn.Module, inputs: Inputs, by: Unit = "span") -> list[Layer]:
     """The layer of every call in a forward of an example.
 
     Raises:
         ModelError: no layer holds an adapter that can be switched off, or the forward fails.
     """
-    found = find_layers(model, Switches(), by_module)
+    found = find_layers(model, Switches(), by)
     called: list[int] = []
 
     def handle(layer: int, forward: Callable[..., Any], args: tuple, kwargs: dict) -> Any:

@@ -12,15 +12,13 @@ from torch import nn
 
 from adapter_probe.errors import ModelError, shown
 from adapter_probe.spans import SITES, Site
+from adapter_probe.units import UNITS, Unit, part_of
 
 from .several import OneAdapter
 from .switches import Application, Switches
 
 ATTENTION, FFN = 0, 1
-_ATTENTION = ("attn", "attention")
-_FFN = ("mlp", "ffn", "feed_forward", "feedforward", "densereludense", "moe", "expert", "intermediate")
 _MOST_LISTED = 3  # modules in a message
-_FFN_NAMES = ("output", "ff", "fc1", "fc2", "ffn_output")  # names that mean this only as a whole
 
 
 @dataclass(frozen=True)
@@ -84,13 +82,13 @@ def in_copy(layers: Sequence[Layer], model: nn.Module, copy: nn.Module) -> list[
     return found
 
 
-def find_layers(model: nn.Module, switches: Switches, by_module: bool = False) -> list[Layer]:
+def find_layers(model: nn.Module, switches: Switches, by: Unit = "span") -> list[Layer]:
     """The layers of all outermost lists of modules that hold an adapter, in the order of the modules.
 
     Args:
         model: the model.
         switches: what can be switched.
-        by_module: whether every kind of tuned module is a site of its own.
+        by: the unit that is a site of its own; by span, those are the adapters of a sublayer together.
 
     Raises:
         ModelError: there is none, or an adapter in them cannot be switched.
@@ -100,7 +98,7 @@ def find_layers(model: nn.Module, switches: Switches, by_module: bool = False) -
         layers += [_layer(f"{name}.{number}", module, switches) for number, module in enumerate(modules)]
     if not layers:
         raise ModelError("no layer of the model holds an adapter that can be switched off")
-    return _in_modules(layers) if by_module else _by_adapter(layers)
+    return _by_adapter(layers) if by == "span" else _in_units(layers, by)
 
 
 def _by_adapter(layers: Sequence[Layer]) -> list[Layer]:
@@ -118,32 +116,17 @@ def _by_adapter(layers: Sequence[Layer]) -> list[Layer]:
     return divided
 
 
-def _in_modules(layers: Sequence[Layer]) -> list[Layer]:
-    """The same layers with a site for each kind of tuned module that any of them holds.
-
-    A kind is a name inside the layer. The numbers of experts are left out of it, and those of sublayers where
-    a layer's modules have different names without them.
-    """
+def _in_units(layers: Sequence[Layer], unit: Unit) -> list[Layer]:
+    """The same layers with a site for each unit that any of them holds."""
     found = [{m: _path(layer.module, m) for part in layer.parts for m in part} for layer in layers]
-    without = [{m: ".".join(n for n in path.split(".") if not n.isdecimal()) for m, path in own.items()}
-               for own in found]  # fmt: skip
-    merged = {
-        short
-        for own, shorter in zip(found, without)
-        for short in shorter.values()
-        if len({own[m] for m in own if shorter[m] == short}) > 1
-    }
-    kinds = [
-        {m: path if shorter[m] in merged else shorter[m] for m, path in own.items()}
-        for own, shorter in zip(found, without)
-    ]
-    paths = list(dict.fromkeys(path for own in kinds for path in own.values()))
+    units = UNITS[unit](found)
+    paths = list(dict.fromkeys(path for own in units for path in own.values()))
     sublayers = [None if part is None else SITES[part].name for part in map(part_of, paths)]
     sites = tuple(map(Site, _shortest(paths), paths, (name or "" for name in sublayers)))
     return [
         replace(layer, parts=tuple(tuple(m for m in own if own[m] == path) for path in paths), unclear="",
                 sites=sites)
-        for layer, own in zip(layers, kinds)
+        for layer, own in zip(layers, units)
     ]  # fmt: skip
 
 
@@ -221,21 +204,6 @@ def _layer(name: str, module: nn.Module, switches: Switches) -> Layer:
         tuple(found[own] for own, part in parts.items() if part == at) for at in (ATTENTION, FFN)
     )
     return Layer(name, module, (attention, ffn))
-
-
-def part_of(path: str) -> int | None:
-    """The sublayer of a module, by the outermost name of its path inside a layer that says it; else None.
-
-    Experts belong to the feed-forward network.
-    """
-    for name in path.lower().split("."):
-        if name.startswith(("post_attention_", "post_attn_")):  # in some families a norm of the next sublayer
-            return None
-        if any(word in name for word in _ATTENTION):
-            return ATTENTION
-        if name in _FFN_NAMES or any(word in name for word in _FFN):
-            return FFN
-    return None
 
 
 def layer_strengths(

@@ -257,7 +257,7 @@ def _chosen_by(call: Prune, checkpoint: Path, data: Sequence[str]) -> Ablation |
     else:
         found = load(given)
         study = found if isinstance(found, Ablation | Race) else ablations_of([given])[0]
-    if isinstance(study, Ablation) and section_of(study.identity, "settings").get("by") == "module":
+    if isinstance(study, Ablation) and study.record.by_module:
         raise ResultsError(
             f"{study.folder} is a map of layers and modules, which does not say which modules can go "
             "together; give --span FIRST-LAST with --sites NAMES"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from adapter_probe.ablation_settings import check_strength
 from adapter_probe.argument_checks import planned_by, taking
 from adapter_probe.errors import ResultsError, must_be
-from adapter_probe.settings import Unit, fixed, setting
+from adapter_probe.settings import fixed, setting
+from adapter_probe.units import Unit
 from adapter_probe.wording import is_distance, metric_name
 
 from .checkpoint_arguments import OnOneMachine, spans_of_degrees

@@ -17,8 +17,8 @@ from adapter_probe.jobs.sweep_search import run_search
 from adapter_probe.records import by_field
 from adapter_probe.results.atomic import make_folder, write_csv
 from adapter_probe.results.schema import PARAMETERS_CSV, plain_rows
-from adapter_probe.settings import SUBLAYERS
 from adapter_probe.spans import SITES, Stack
+from adapter_probe.units import SUBLAYERS
 
 from .ablate import ablate
 from .ablation_study import Ablation

@@ -41,7 +41,7 @@ def test_every_span_and_random_masks_equal_the_loop(name):
 )
 def test_every_module_of_every_layer_equals_the_loop(name):
     base, x = family(name)
-    replay = Replay(lora(base, target_modules=TARGETS.get(name, "all-linear")), x, read=read, by_module=True)
+    replay = Replay(lora(base, target_modules=TARGETS.get(name, "all-linear")), x, read=read, by="module")
     modules = [layer.module for layer in replay.layers]
     n, k = len(modules), len(replay.layers[0].sites)
     cells = ~np.eye(n * k, dtype=bool)

@@ -16,8 +16,8 @@ from transformers import (
 )
 
 from adapter_probe.replay.replay import Replay
-from adapter_probe.replay.stacks import part_of
 from adapter_probe.replay.tensors import split
+from adapter_probe.units import part_of
 
 SIZES = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 

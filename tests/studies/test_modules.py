@@ -16,6 +16,7 @@ from tiers import slow_unless
 from tiny_families import family, lora
 
 import adapter_probe as ap
+from adapter_probe import units
 from adapter_probe.errors import AdapterProbeError, ResultsError
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
@@ -106,6 +107,54 @@ def test_every_cell_equals_the_loop(name: str):
     for part in frame[(frame["module"] != "all") & (frame["n_layers"] > 1)].itertuples():
         key = (part.stack, part.module) if "stack" in frame else part.module
         assert part.interaction_points == pytest.approx(-part.delta_points - drops[key])
+
+
+@pytest.mark.parametrize("name", slow_unless("llama".__eq__, ["llama", "mixtral", "t5 (labels)"]))
+def test_by_sublayer_every_cell_is_the_loop_over_the_modules_of_a_sublayer(name: str):
+    model, given = made(name)
+    study = ap.ablate(model, by="sublayer", **given)
+    results, whole = study.results, copy.deepcopy(model).eval()
+    of = stacks(study, whole)
+    words = {
+        "attention": ("attention", "self_attn", "Attention"),
+        "ffn": ("mlp", "DenseReluDense", "experts"),
+    }
+    for row, (module, (first, last)) in enumerate(zip(results.modules.tolist(), results.spans.tolist())):
+        stack = "" if results.stacks is None else str(results.stacks[row])
+        off = [
+            one
+            for layer in of.get(stack, [])[first : last + 1] if first >= 0
+            for path, ones in layer.items() if module == "all" or any(word in path for word in words[module])
+            for one in ones
+        ]  # fmt: skip
+        if results.row_names[row] == "none":
+            off = [m for layers in of.values() for own in layers for ms in own.values() for m in ms]
+        switched(off, False)
+        np.testing.assert_allclose(results.outputs[row], outputs(whole, given), atol=1e-6)
+        switched(off, True)
+        assert bool(off) == (row > 0)
+    assert sorted(set(study.spans["module"])) == ["all", "attention", "ffn"]
+
+
+def test_a_unit_is_one_function(monkeypatch, tmp_path: Path):
+    """Another way of joining modules needs nothing else: the map, its figure, texts and files follow."""
+    monkeypatch.setitem(units.UNITS, "sublayer", lambda layers: [
+        {module: "reads" if path.endswith(("query", "key")) else "writes" for module, path in own.items()}
+        for own in layers
+    ])  # fmt: skip
+    model, given = made("bert")
+    study = ap.ablate(model, by="sublayer", **given)
+    by_hand = ap.ablate(model, sites="query,key", spans="whole", **given)
+    row = study.spans[(study.spans["module"] == "reads")].iloc[-1]
+    assert row["n_layers"] == len(stacks(study, model)[""])
+    assert row["score"] == by_hand.spans.iloc[-1]["score"]
+    np.testing.assert_array_equal(
+        study.results.outputs[study.results.row_names.index(f"reads 0-{row['last']}")],
+        by_hand.results.outputs[1],
+    )
+    study.save(tmp_path / "map", formats="png")
+    assert ap.load(tmp_path / "map").spans.equals(study.spans)
+    assert list(study.summary.modules) == ["reads", "writes"]
 
 
 def test_a_map_is_saved_loaded_compared_and_told(tmp_path: Path):
