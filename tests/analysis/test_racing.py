@@ -194,6 +194,7 @@ def test_recorded_studies_are_found_again_from_their_tables(name, simulation):
             assert binomtest(lost, lost + won).pvalue == pytest.approx(row)
 
 
+@pytest.mark.slow
 def test_a_small_simulation_has_fewer_wrong_races_than_stated(cola, simulation):
     row = simulation.raced(cola, 20, goal="spans", risk=0.2)
     assert row["any_wrong"] <= 0.2

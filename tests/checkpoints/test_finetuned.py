@@ -84,6 +84,7 @@ def test_a_span_off_gives_the_predictions_of_the_bases_layers(bert):
     assert says(note, "bert.embeddings.word_embeddings.weight", "--outside base", "classifier.bias")
 
 
+@pytest.mark.slow
 def test_the_study_is_the_same_in_memory_and_with_the_bases_tensors_outside(bert, tmp_path):
     tuned, base = bert
     data, options = tuned.parent / "rows.jsonl", {"metric": "kl", "progress": False}

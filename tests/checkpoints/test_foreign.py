@@ -44,8 +44,7 @@ def test_there_are_cases_of_both_libraries():
 # Each way of adapting and of joining once; the heads are compared below.
 QUICK = {
     "adapterhub": (
-        "adapter-plus", "gated-channel", "houlsby", "ia3", "left-out", "lora-everywhere", "norms-per-layer",
-        "parallel-learned", "pfeiffer", "qa-flex", "union",
+        "gated-channel", "left-out", "lora-everywhere", "norms-per-layer", "qa-flex", "union",
     ),
     "peft": ("gpt2-ia3", "lora-everywhere", "qa"),
 }  # fmt: skip

@@ -172,6 +172,7 @@ def test_every_example_under_every_variant(
     assert ablated.summary["majority_score"] == 0.5
 
 
+@pytest.mark.slow
 def test_the_summary_says_what_the_table_says(ablate, program):
     ablated = ablate(run=program)
     drops = {span: -float(row["delta_points"]) for span, row in zip(SPANS, ablated.spans)}

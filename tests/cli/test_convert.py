@@ -80,6 +80,7 @@ def test_a_checkpoint_that_nothing_opens_is_not_written(
 
 
 @pytest.mark.parametrize("to", ["native", "adapterhub", "peft", "mlx", "prune"])
+@pytest.mark.slow
 def test_what_is_written_in_any_format_is_opened_first(
     to: str, trained: Path, language_lora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -272,6 +272,7 @@ def test_the_papers_values_stand_beside_on_request(tmp_path, ablations):
     assert set(pd.read_csv(tmp_path / "heatmap.csv")["grid"]) == {"CoLA", "CoLA (Houlsby et al. 2019)"}
 
 
+@pytest.mark.slow
 def test_nothing_published_is_said(tmp_path):
     done = run(write_ablation(tmp_path / "a", "my task"), "--paper", "--format", "svg")
     assert done.exit_code == 0

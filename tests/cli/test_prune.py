@@ -89,7 +89,9 @@ def test_the_span_is_chosen_on_one_half_and_measured_on_the_other(within, progra
     assert report["delta_points"] == pytest.approx(100 * (after - before))
 
 
-@pytest.mark.parametrize("options", [("--max-examples", 20), ("--split", "train")])
+@pytest.mark.parametrize(
+    "options", [("--max-examples", 20), pytest.param(("--split", "train"), marks=pytest.mark.slow)]
+)
 def test_the_span_is_measured_on_the_examples_of_the_ablation(options, program, ablated, tmp_path):
     assert program.undrawn("ablate", ablated, *options, "--out", tmp_path / "study").code == 0
     study = load_ablation(tmp_path / "study")
@@ -133,6 +135,7 @@ def test_what_costs_nothing_is_checked_before_anything_is_loaded(ablated, traine
         assert facts in line
 
 
+@pytest.mark.slow
 def test_a_study_is_as_good_as_its_folder(ablated, tmp_path):
     study = ap.load(ablated / "ablation")
     pruned = [

@@ -55,6 +55,7 @@ def test_one_folder_of_each_kind(tmp_path, ablation_folder, sweep_folder, tradeo
         assert all(path.stat().st_size > 20 for path in one.files)
 
 
+@pytest.mark.slow
 def test_ablations_stand_side_by_side(tmp_path, ablation_folder):
     folders = [ablation_folder(tmp_path / t, t, 4, seed=i) for i, t in enumerate(["cola", "mnli", "cola2"])]
     heatmap, attribution = drawn(folders)
@@ -192,7 +193,6 @@ def cases_in_tiers() -> list:
     """
     quick = {
         ("ablation", "paper"),
-        ("two-tasks", "talk"),
         ("init-sweep-one-seed", "paper"),
     }
     found = []
@@ -277,6 +277,7 @@ def test_a_race_speaks_of_numbers_only_where_they_are_shown(gallery_results, sty
 
 
 @pytest.mark.parametrize("style_name", ["paper", "talk"])
+@pytest.mark.slow
 def test_numbers_above_a_line_of_races_do_not_touch(gallery_results, style_name):
     ax = case_drawn("race-least", style_name, gallery_results).figure.axes[0]
     boxes = [text.get_window_extent() for text in ax.texts if text.get_visible()]

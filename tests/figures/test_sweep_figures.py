@@ -141,6 +141,7 @@ def test_sizes_are_the_means_over_tasks(drawn, tradeoff_trials):
     assert list(container[0].get_ydata()) == pytest.approx((100 * expected).tolist())
 
 
+@pytest.mark.slow
 def test_the_papers_curves_stand_beside_on_request(draw_all):
     theirs = draw_all(FigureOptions(PAPER, paper=True))
     ax = theirs["init"].figure.axes[0]

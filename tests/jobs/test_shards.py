@@ -65,6 +65,7 @@ def compute_all(shards: dict[Path, int]) -> None:
         assert seen[-1] == tokens
 
 
+SLOW_ALONE = pytest.param(1, "float32", marks=pytest.mark.slow)
 SLOW_MIXED = pytest.param(3, "mixed", marks=pytest.mark.slow)
 
 
@@ -72,7 +73,7 @@ def arrays(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((out / "parts").glob("*.npz"))}
 
 
-@pytest.mark.parametrize(("most", "precision"), [(1, "float32"), (4, "float32"), SLOW_MIXED])
+@pytest.mark.parametrize(("most", "precision"), [SLOW_ALONE, (4, "float32"), SLOW_MIXED])
 def test_shards_give_the_same_parts(most, precision, arguments, tmp_path):
     arguments = replace(arguments, settings=AblationSettings(precision=precision))
     request = prepare_ablation(arguments, CPU)
@@ -136,6 +137,7 @@ def test_an_interrupted_shard_goes_on(arguments, tmp_path):
     in_shards(arguments, tmp_path, 2, work)
 
 
+@pytest.mark.slow
 def test_a_damaged_part_is_left_to_its_shard(arguments, tmp_path):
     def work(shards):
         compute_all(shards)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from exact import assert_close_in_float32
 from refusals import naming
+from tiers import slow_unless
 from transformers import AutoModelForSequenceClassification
 
 from adapter_probe.ablation_results import AblationResults
@@ -128,7 +129,7 @@ def test_parts_cover_every_example_once(prepared: Callable, small_parts: None, t
     assert sorted(indices) == list(range(64))
 
 
-@pytest.mark.parametrize("tokens_per_pass", [9, pytest.param(37, marks=pytest.mark.slow), None])
+@pytest.mark.parametrize("tokens_per_pass", slow_unless(lambda n: n is None, [9, 37, None]))
 def test_tokens_per_pass_changes_no_prediction(
     tokens_per_pass: int | None, prepared: Callable, small_parts: None, tmp_path: Path
 ):
@@ -161,7 +162,7 @@ def same(one: AblationResults, other: AblationResults) -> bool:
     return all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in arrays)
 
 
-@pytest.mark.parametrize("after", [2, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 14))])
+@pytest.mark.parametrize("after", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 7, 14))])
 def test_a_resumed_run_equals_one_that_was_never_interrupted(
     after: int, prepared: Callable, small_parts: None, tmp_path: Path
 ):
@@ -193,6 +194,7 @@ def test_a_damaged_part_is_computed_again(prepared: Callable, small_parts: None,
     assert path.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_the_parts_it_began_with(
     prepared: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):

@@ -190,6 +190,7 @@ def test_the_baseline_is_a_choice_at_random(ablated):
     assert ablated(TEXTS).summary.majority_score is None
 
 
+@pytest.mark.slow
 def test_groups_of_the_data_are_kept(ablated):
     study = ablated(PAIRS)
     assert study.results.groups.tolist() == ["a/0", "a/1", "a/0"]

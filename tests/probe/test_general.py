@@ -13,6 +13,7 @@ from exact import assert_close_in_float32
 from mask_loop import randomise, switched
 from peft_folders import KV, reference, saved, written
 from refusals import naming
+from tiers import slow_unless
 from transformers import AutoModelForCausalLM
 
 from adapter_probe.ablation_settings import AblationSettings
@@ -128,7 +129,7 @@ def test_scores_of_a_language_model_are_those_of_a_loop(rows, threads, causal, t
     assert np.ptp(wanted["logits"][:, :, 0], axis=0).min() > 0.01
 
 
-@pytest.mark.parametrize("sites", ["both", "attention"])
+@pytest.mark.parametrize("sites", slow_unless("attention".__eq__, ["both", "attention"]))
 def test_logits_of_texts_are_those_of_a_loop(sites, classifier, tmp_path):
     request = request_of(classifier, LABELLED, tmp_path, sites=sites)
     assert request.model.has_adapter.tolist() == [True, False] * 3
@@ -136,7 +137,7 @@ def test_logits_of_texts_are_those_of_a_loop(sites, classifier, tmp_path):
     assert_close_in_float32(outputs(request)["logits"], by_loop(request, classifier)["logits"], layers=3)
 
 
-@pytest.mark.parametrize("precision", ["float64", "bfloat16"])
+@pytest.mark.parametrize("precision", slow_unless("float64".__eq__, ["float64", "bfloat16"]))
 def test_other_precisions(precision, classifier, causal, tmp_path):
     for checkpoint, rows in ((classifier, LABELLED), (causal, ROWS["choices"])):
         request = request_of(checkpoint, rows, tmp_path, precision=precision)

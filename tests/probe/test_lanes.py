@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from exact import assert_close_in_float32
+from tiers import slow_unless
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.ablation_settings import AblationSettings
@@ -66,7 +67,7 @@ def ablate(request: AblationRequest, out: Path) -> tuple[AblationResults, list[i
         for case in ("peft/lora", "adapterhub/flex-pooled", "peft/norms")
     ],
 )
-@pytest.mark.parametrize("precision", ["float32", "mixed"])
+@pytest.mark.parametrize("precision", slow_unless("float32".__eq__, ["float32", "mixed"]))
 def test_lanes_change_no_result(case, precision, texts, threads, tmp_path, monkeypatch):
     monkeypatch.setattr("adapter_probe.probe.resumable.TOKENS_PER_PART", {"cpu": 150})
 

@@ -130,7 +130,10 @@ def encoded_of(items, most: int) -> EncodedRequests:
     return EncodedRequests(tuple(grow_tree(t, most) for t in items), np.arange(len(items)), n, counts, "")
 
 
-@pytest.mark.parametrize(("most", "chunk", "tokens_per_pass"), [(24, 8 << 20, 4096), (9, 3 * WORDS, 40)])
+@pytest.mark.parametrize(
+    ("most", "chunk", "tokens_per_pass"),
+    [pytest.param(24, 8 << 20, 4096, marks=pytest.mark.slow), (9, 3 * WORDS, 40)],
+)
 def test_each_continuation_scores_as_if_run_whole(family, most, chunk, tokens_per_pass, monkeypatch):
     monkeypatch.setitem(likelihoods.LOGITS_PER_CHUNK, "cpu", chunk)
     plain, model, names = plain_and_tuned(family)

@@ -76,6 +76,7 @@ def test_predictions_are_those_of_float32(prepared: Callable, few_sampled: None,
     assert decided[~outside].all()
 
 
+@pytest.mark.slow
 def test_a_fast_pass_that_errs_more_than_its_sample_widens_the_band(
     prepared: Callable, few_sampled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -100,6 +101,7 @@ def test_a_fast_pass_that_errs_more_than_its_sample_widens_the_band(
     assert np.array_equal(mixed.predictions, exact.predictions)
 
 
+@pytest.mark.slow
 def test_an_estimate_includes_what_is_repeated(
     prepared: Callable, few_sampled: None, tokens_passed: list[int], monkeypatch: pytest.MonkeyPatch
 ):
@@ -115,6 +117,7 @@ def test_an_estimate_includes_what_is_repeated(
         assert least * (1 - 1e-9) <= one.seconds_per_token() <= most * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_guard(prepared: Callable, few_sampled: None, tmp_path: Path):
     request = prepared("mixed")
     whole = run(request, tmp_path / "whole")
@@ -140,6 +143,7 @@ def test_what_has_no_classes_is_refused(random_checkpoint: Callable[..., Path], 
 
 @pytest.mark.timeout(120)  # without an end it would go on for ever
 @pytest.mark.parametrize("in_both", [True, False])
+@pytest.mark.slow
 def test_a_variant_that_is_not_finite_ends_and_widens_nothing(
     prepared: Callable, few_sampled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_both: bool
 ):

@@ -12,6 +12,7 @@ import torch
 from exact import assert_close_in_float32
 from refusals import naming
 from safetensors.numpy import load_file
+from tiers import slow_unless
 
 import adapter_probe as ap
 from adapter_probe.ablation_settings import AblationSettings
@@ -38,7 +39,7 @@ METHODS = [
 
 @pytest.fixture(
     scope="module",
-    params=[METHODS[0], pytest.param(METHODS[1], marks=pytest.mark.slow), METHODS[2]],
+    params=slow_unless(METHODS[0].__eq__, METHODS),
     ids=["plain", "variant", "one site"],
 )
 def checkpoint(request, tiny_base, tiny_task, tmp_path_factory) -> Path:
@@ -124,6 +125,7 @@ def test_what_is_left_and_what_is_gone(checkpoint, tmp_path):
     assert pruned.seconds_after > 0
 
 
+@pytest.mark.slow
 def test_pruning_twice_and_ablating_the_rest(checkpoint, tmp_path):
     prune(checkpoint, Span(2, 2), tmp_path / "one")
     prune(tmp_path / "one", Span(0, 0), tmp_path / "two")

@@ -203,6 +203,7 @@ def test_modules_are_removed_by_name(made: Made, base: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("how", ["prune", "convert"])
+@pytest.mark.slow
 def test_every_layer_or_module_is_scaled_by_its_own_strength(
     how: str, made: Made, base: Path, tmp_path: Path
 ):
@@ -232,6 +233,7 @@ def test_every_layer_or_module_is_scaled_by_its_own_strength(
 @pytest.mark.parametrize(
     "name", ["lora", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ia3", "norms", "dora"))]
 )
+@pytest.mark.slow
 def test_without_any_adapter_the_model_itself_is_left(name: str, made: Made, base: Path, tmp_path: Path):
     checkpoint = made(TUNERS[name]())
     pruned = prune(checkpoint, Span(0, 2), tmp_path / "out")

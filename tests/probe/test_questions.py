@@ -142,6 +142,7 @@ def test_another_metric_and_the_way_to_disk_and_back(checkpoint, tmp_path):
     assert again.scored_with.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
+@pytest.mark.slow
 def test_parts_of_any_size_give_the_same(checkpoint, tmp_path):
     _, whole = run(checkpoint, tmp_path / "one")
     for tokens in (1, 200, 100_000):

@@ -85,6 +85,7 @@ def brute(placed: Callable, tiny_examples: Callable, separate_runs: Callable) ->
 @example(masks=np.repeat(ON, 3, axis=0), tokens_per_pass=18, norms="trained")
 @example(masks=np.concatenate([ON, ~ON, ON, ~ON]), tokens_per_pass=18, norms="pretrained")
 @example(masks=EVERY_MASK[::-1], tokens_per_pass=60, norms="pretrained")
+@pytest.mark.slow
 def test_any_masks_equal_runs_of_their_own(brute: Callable, masks, tokens_per_pass: int, norms: str):
     variants, every = brute(norms)
     logits, expected = variants(masks, tokens_per_pass), every[masks @ (1 << np.arange(6))]
@@ -97,6 +98,7 @@ def test_any_masks_equal_runs_of_their_own(brute: Callable, masks, tokens_per_pa
     tokens_per_pass=st.integers(1, 60),
     norms=st.sampled_from(["trained", "pretrained"]),
 )
+@pytest.mark.slow
 def test_any_pairs_equal_runs_of_their_own(brute: Callable, pairs, tokens_per_pass: int, norms: str):
     """Of an example and a mask, as mixed precision repeats them."""
     variants, every = brute(norms)

@@ -85,7 +85,7 @@ def narrow(tiny_base: Callable, tiny_examples: Callable) -> Callable[..., tuple[
     return make
 
 
-@pytest.mark.parametrize("tokens_per_pass", [140, 10**9])
+@pytest.mark.parametrize("tokens_per_pass", slow_unless((140).__eq__, [140, 10**9]))
 def test_78_spans_of_twelve_layers_cost_298_attention_and_376_ffn_passes(
     tokens_per_pass: int, narrow: Callable
 ):
@@ -182,6 +182,7 @@ WAITING = [name for name in MASKS if name != "only a span on"]
 
 
 @pytest.mark.parametrize("name", slow_unless("random".__eq__, WAITING))
+@pytest.mark.slow
 def test_what_waits_is_bounded_by_the_logarithm_of_the_variants(
     name: str, waiting: list[int], narrow: Callable
 ):

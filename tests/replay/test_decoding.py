@@ -29,7 +29,7 @@ NOT_HERE = {
 }
 KINDS = ("CausalLM", "LMHeadModel", "ConditionalGeneration")
 FAMILIES = [name for name, row in ROWS.items() if row["model"].endswith(KINDS) and name not in NOT_HERE]
-QUICK = ["llama", "t5 (labels)"]
+QUICK = ["llama"]
 NAMES = [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in FAMILIES]
 
 

@@ -159,6 +159,7 @@ def test_singular_values_are_those_of_the_delta_weights(name):
             assert rank_of(module) == min(len(found.values), np.linalg.matrix_rank(delta.numpy()))
 
 
+@pytest.mark.slow
 def test_all_directions_are_the_intact_model_and_it_is_left_as_it_was():
     for name in ("lora", "vera", "adalora"):
         model, x = tuned(TUNERS[name])

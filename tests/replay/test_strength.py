@@ -47,7 +47,7 @@ def assert_close(
     assert not changes or (own - own[0]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("finished", slow_unless(bool, [False, True]))
 @pytest.mark.parametrize("name", slow_unless(lambda name: name == "lora", SCALED_BY_PEFT))
 def test_a_lora_is_scaled_as_by_pefts_own_factors(name, finished):
     model, x = tuned(TUNERS[name])

@@ -167,6 +167,7 @@ def test_save_writes_figures_tables_and_captions(study, tmp_path):
             study.save(tmp_path / "x", **wrong)
 
 
+@pytest.mark.slow
 def test_one_of_several_needs_no_list(study, tmp_path):
     one = study.save(tmp_path, formats="png", only="heatmap", labels="own")
     assert [path.name for path in one] == ["heatmap.png", "heatmap.csv", "heatmap.txt"]

@@ -173,6 +173,7 @@ def packed(texts: list[torch.Tensor], labels: list[torch.Tensor]) -> dict[str, A
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_texts_of_packed_rows_are_scored_as_alone():
     model = lora(family("llama")[0])
     generator = torch.Generator().manual_seed(0)

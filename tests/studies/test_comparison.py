@@ -68,6 +68,7 @@ def test_summaries_name_the_largest_difference_in_its_unit(study, other):
     assert names(spread, "standard deviation", f"{whole['sd_points'] / 100:.3f} nats")
 
 
+@pytest.mark.slow
 def test_no_sentence_recommends_by_a_study_that_is_not_informative(study, other):
     """The declaration is the summary's; what joins several studies takes it over from each."""
     reason = "The intact model is not better than always answering with the same class."
@@ -239,6 +240,7 @@ def test_reports_and_cards_take_studies(study, other, tmp_path):
         ap.report(3)
 
 
+@pytest.mark.slow
 def test_the_commands(study, other, tmp_path):
     run = CliRunner().invoke
     folders = [str(study.folder), str(other.folder)]

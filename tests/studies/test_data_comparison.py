@@ -23,6 +23,7 @@ def both(checkpoint, tiny_task, tmp_path_factory) -> ap.Ablation:
     return ap.ablate(checkpoint, out=out, against=tiny_task / "train.jsonl", progress=False)
 
 
+@pytest.mark.slow
 def test_both_sides_are_the_ablations_own(both, checkpoint, tiny_task, tmp_path):
     alone = ap.ablate(checkpoint, data=tiny_task / "train.jsonl", out=tmp_path, progress=False)
     spans = ap.compare_data(both, both.against).spans

@@ -17,6 +17,7 @@ from peft_folders import KV, reference, saved, span_off, written
 from refusals import naming
 from safetensors.torch import load_file
 from sklearn.metrics import ndcg_score
+from tiers import slow_unless
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
 
 import adapter_probe as ap
@@ -137,7 +138,9 @@ def evaluated(library: Path, name: str, off: bool) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("name", "metrics"),
     [
-        ("pairs", {"spearman": "spearman_cosine", "pearson": "pearson_cosine"}),
+        pytest.param(
+            "pairs", {"spearman": "spearman_cosine", "pearson": "pearson_cosine"}, marks=pytest.mark.slow
+        ),
         pytest.param("triplets", {"pairwise_accuracy": "cosine_accuracy"}, marks=pytest.mark.slow),
         (
             "retrieval",
@@ -155,7 +158,7 @@ def test_scores_are_those_of_the_evaluators_intact_and_with_all_off(name, metric
     assert np.ptp(study.results.outputs, axis=0).max() > 0.05
 
 
-@pytest.mark.parametrize("pooling", ["mean", pytest.param("cls", marks=pytest.mark.slow), "last"])
+@pytest.mark.parametrize("pooling", slow_unless("last".__eq__, ["mean", "cls", "last"]))
 def test_similarities_of_every_span_equal_the_loop(pooling, adapter, tmp_path):
     study = ap.ablate(adapter, data=PAIRS, pooling=pooling, out=tmp_path / "out", progress=False)
     model, layers = reference(adapter, "FEATURE_EXTRACTION")
@@ -208,6 +211,7 @@ def test_without_labels_embeddings_are_compared_with_the_intact_ones(adapter, tm
     assert "cosine distance" in str(report)
 
 
+@pytest.mark.slow
 def test_a_reranker_is_scored_by_query(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(base_of(tmp_path / "base"))
     torch.manual_seed(1)

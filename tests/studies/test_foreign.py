@@ -53,6 +53,7 @@ def test_the_report_has_the_texts_of_the_frame(study, frame, tmp_path):
     assert found["texts"] == frame["text"].iloc[right].tolist()
 
 
+@pytest.mark.slow
 def test_files_that_are_gone_can_be_given_and_others_are_refused(study, frame, tmp_path):
     noted = read_json(study.folder / "checksums.json")["made_from"]["asked"]["data"]
     kept = shutil.move(noted[0], tmp_path / "kept.jsonl")
@@ -67,6 +68,7 @@ def test_files_that_are_gone_can_be_given_and_others_are_refused(study, frame, t
         ap.report(study.folder, page, checkpoints=study.folder.parent)
 
 
+@pytest.mark.slow
 def test_string_labels_with_names_are_the_numbers(study, frame, tmp_path):
     """By the argument, and by the categories of a categorical."""
     words, checkpoint = ["zero", "one", "two"], study.folder.parent

@@ -16,6 +16,7 @@ from peft import LoraConfig, PeftModel, VeraConfig, get_peft_model, inject_adapt
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_cases import WORDS, small_config, write_base
 from refusals import naming
+from tiers import slow_unless
 from transformers import (
     AutoTokenizer,
     BitsAndBytesConfig,
@@ -189,7 +190,7 @@ def inferred(model: PeftModel) -> PeftModel:
     return made.train()
 
 
-@pytest.mark.parametrize("change", [locked, pytest.param(uncopied, marks=pytest.mark.slow), inferred])
+@pytest.mark.parametrize("change", slow_unless(inferred.__eq__, [locked, uncopied, inferred]))
 def test_models_that_are_not_copied_or_have_no_gradients_run(change, model, tokenizer):
     expected = ap.ablate(model, tokenizer=tokenizer, spans="single", **QUIET).results.outputs
     given = change(model)
@@ -203,6 +204,7 @@ def test_models_that_are_not_copied_or_have_no_gradients_run(change, model, toke
     )
 
 
+@pytest.mark.slow
 def test_a_forward_that_encloses_the_model_is_copied_with_it(model, tokenizer):
     """As TRL 1.16.0 puts its loss into a model's forward: a function around the model's own bound method."""
     plain = ap.ablate(model, tokenizer=tokenizer, spans="single", **QUIET).results.outputs

@@ -79,6 +79,7 @@ def test_a_score_on_other_data_is_not_the_tasks(checkpoint, tiny_task: Path, tmp
     assert (result.dataset_type, result.dataset_config) == ("unknown", None)
 
 
+@pytest.mark.slow
 def test_a_subset_of_the_own_split_is_the_tasks(checkpoint, tmp_path: Path):
     """`--max-examples` draws from the recorded split, whose rows tell; without them, nothing is claimed."""
     study = ap.ablate(checkpoint, max_examples=20, out=tmp_path / "subset", progress=False)

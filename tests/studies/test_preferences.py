@@ -186,6 +186,7 @@ def test_dpos_accuracy_and_margin_have_the_model_without_adapters_as_their_refer
 
 
 @pytest.mark.parametrize("rows", [pytest.param(TEXTS, marks=pytest.mark.slow), CHATS])
+@pytest.mark.slow
 def test_rewards_of_every_span_are_those_of_the_whole_texts(rows, reward, tmp_path):
     study = ap.ablate(reward, data=written(tmp_path, rows), out=tmp_path / "out", progress=False)
     own = over_spans(study, reward, "SEQ_CLS", lambda model: rewards(model, rows))

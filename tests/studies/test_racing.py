@@ -69,6 +69,7 @@ def test_the_longest_span_is_that_of_the_ablation(checkpoint, whole, tmp_path):
     assert said.longest.n_layers == fits.max()
 
 
+@pytest.mark.slow
 def test_an_interrupted_race_ends_as_if_it_had_not_been(race, checkpoint, tmp_path, monkeypatch):
     write, written = RunDirectory.write_part, []
 
@@ -101,6 +102,7 @@ def test_a_finished_race_is_read_back_without_opening_the_checkpoint(race, check
     assert loaded.identity["race"]["within"] == WITHIN
 
 
+@pytest.mark.slow
 def test_what_reads_a_study_knows_that_it_is_a_race(race, study, tmp_path):
     made = ap.draw([race], tmp_path / "figures", formats=["png"])
     assert [one.stem for one in made] == ["race"]

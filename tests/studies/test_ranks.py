@@ -154,6 +154,7 @@ def test_it_is_read_back_resumed_drawn_and_reported(study, lora, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in parts} == parts
 
 
+@pytest.mark.slow
 def test_pruning_writes_the_lora_that_was_scored(study, lora, tmp_path):
     options = {"data": lora.parent / "rows.jsonl", "label_names": ("0", "1"), "progress": False}
     for name, given, rank, layers in (

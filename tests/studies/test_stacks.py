@@ -204,6 +204,7 @@ def rows_counted(model: PeftModel):
         block.forward = original
 
 
+@pytest.mark.slow
 def test_an_encoder_runs_once_for_all_variants_of_the_decoder(tokenizer):
     model, counts = made("t5"), []
     for stack, spans in (("decoder", "single"), ("decoder", "all"), ("both", "all")):
@@ -284,9 +285,9 @@ def test_each_stack_is_summed_up_by_itself(study: ap.Ablation):
 @pytest.mark.parametrize(
     ("choice", "names"),
     [
-        (
+        pytest.param(
             {"stack": "decoder", "spans": "single"},
-            ["decoder 0-0", "decoder 1-1", "decoder 2-2", "decoder none"],
+            ["decoder 0-0", "decoder 1-1", "decoder 2-2", "decoder none"], marks=pytest.mark.slow,
         ),
         pytest.param(
             {"stack": "encoder", "spans": "suffix"}, ["encoder 0-1", "encoder 1-1"], marks=pytest.mark.slow

@@ -72,6 +72,7 @@ def test_an_init_sweep(sweep, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_a_sweep_of_a_lora_has_initialisations_by_name(tiny_base, two_tasks, tmp_path):
     study = init_sweep(
         tiny_base("bert"), two_tasks[0], tmp_path / "sweep", stds=(0.1,), method="lora:r=2",
@@ -98,6 +99,7 @@ def test_a_sweep_of_a_lora_has_initialisations_by_name(tiny_base, two_tasks, tmp
     plt.close("all")
 
 
+@pytest.mark.slow
 def test_seeds_beyond_those_to_tune_on_are_trained_at_the_best_settings(tiny_base, two_tasks, tmp_path):
     place = tiny_base("bert"), two_tasks[1], tmp_path / "sweep"
     asked = {
@@ -371,6 +373,7 @@ def test_a_sweep_without_validation_files_in_another_encoding(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_every_new_trial_is_reported_once(tiny_base, two_tasks, tmp_path):
     arguments = {
         "size": 2, "seeds": 1, "learning_rates": (0.01,), "epochs": (1,), "threads": 1, "progress": False,

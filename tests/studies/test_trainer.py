@@ -97,6 +97,7 @@ def test_an_evaluation_set_that_gives_no_batches_is_one_line(rows, words, tmp_pa
         ap.ablate(trainer, progress=False)
 
 
+@pytest.mark.slow
 def test_tokenised_rows_with_labels_are_batches(tmp_path):
     trainer = trainer_of(tmp_path, None)
     rows, tokenizer = trainer.eval_dataset, trainer.processing_class

@@ -79,6 +79,7 @@ FAMILIES = ("bert", "roberta", "electra")
     [("bert", METHODS[:3:2]), *(pytest.param(f, METHODS, marks=pytest.mark.slow) for f in FAMILIES)],
     ids=lambda given: given if isinstance(given, str) else str(len(given)),
 )
+@pytest.mark.slow
 def test_every_order_of_methods_and_heads(
     family, methods, write, tiny_base, tiny_task, three_labels, regression_task
 ):

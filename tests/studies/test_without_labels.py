@@ -130,6 +130,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(tmp_path_factory.mktemp("bert"), "bert", KV, "SEQ_CLS", ["query", "value"])
 
 
+@pytest.mark.slow
 def test_a_classifier_is_compared_on_texts_alone(classifier, tmp_path):
     texts = ["ab", "cd ab", "a longer one", "x"]
     found = {

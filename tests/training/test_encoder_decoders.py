@@ -186,6 +186,7 @@ def test_the_loss_is_the_models_own(family, form, bases, tasks):
         ),
     ],
 )
+@pytest.mark.slow
 def test_the_score_is_that_of_ablate_and_peft_loads_the_checkpoint(
     family, form, method, metric, bases, tasks, tmp_path
 ):

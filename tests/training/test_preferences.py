@@ -87,6 +87,7 @@ def dpo(policy: torch.Tensor, reference: torch.Tensor, beta: float) -> torch.Ten
     return -torch.nn.functional.logsigmoid(beta * ratios).mean()
 
 
+@pytest.mark.slow
 def test_the_formula_gives_the_loss_of_trls_trainer(base, tmp_path):
     trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
     rows = datasets.Dataset.from_list(ROWS)

@@ -223,6 +223,7 @@ def test_the_losses_are_those_of_a_plain_loop(family: str, decoder, short_task, 
 
 
 @one
+@pytest.mark.slow
 def test_a_trained_checkpoint_is_opened_and_ablated(family: str, decoder, short_task, train, tmp_path):
     base, out = decoder(family), tmp_path / "c"
     said = train(base, short_task, out, method=Adapters(4, 0.5), epochs=1)

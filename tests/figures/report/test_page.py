@@ -71,6 +71,7 @@ def test_the_policy_lets_this_script_and_style_run_and_nothing_else(full: str):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_studies_of_one_task_have_headings_of_their_own_and_what_they_share_is_said_once(
     make_ablation, reported, sweep_folder, tmp_path: Path
 ):

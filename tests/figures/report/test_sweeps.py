@@ -40,6 +40,7 @@ def tradeoff(tradeoff_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return read(folder), load(folder).record
 
 
+@pytest.mark.slow
 def test_every_run_has_its_point_and_its_values(tradeoff):
     """Points in the panel of their task lie to scale: equal counts above each other, scores on a line."""
     found, record = tradeoff
@@ -114,6 +115,7 @@ def test_every_run_is_listed_and_says_whether_it_counts(tradeoff_folder, sweep_f
     assert lost[lost["diverged"] == "yes"]["score"].tolist() == ["—"] * 2
 
 
+@pytest.mark.slow
 def test_no_run_lies_outside_the_axes_of_its_panel(tradeoff):
     """The baseline without pretraining is a line: its point would lie left of its panel, in the next one."""
     _, record = tradeoff
