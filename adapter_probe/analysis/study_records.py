@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -57,7 +56,7 @@ class StudyRecord:
 
     @property
     def table(self) -> Any:
-        """The table by which a folder of such a study is known."""
+        """What the file holds by which such a folder is known: its table, of a race its summary."""
         return next(getattr(self, name) for name, own in self.files().items() if own["file"] == self.known_by)
 
     @classmethod
@@ -217,14 +216,14 @@ RECORDS: tuple[type[StudyRecord], ...] = (
 """All kinds of studies that have a results folder; a race, which has a table of spans too, before others."""
 
 
-@contextmanager
-def written(record: StudyRecord, *others: str) -> Iterator[None]:
+def write_record(record: StudyRecord, others: Mapping[str, Callable[[], object]] | None = None) -> None:
     """Write a record's files, which `adapter_probe.load` reads, and seal them.
 
     Args:
-        others: names of further files of the folder, which the block writes.
+        others: further files of the folder, with what writes each.
     """
     files = record.files()
+    others = others or {}
     with sealed(record.folder, [*(about["file"] for about in files.values()), *others]):
         for name, about in files.items():
             path, value = record.folder / about["file"], getattr(record, name)
@@ -234,7 +233,8 @@ def written(record: StudyRecord, *others: str) -> Iterator[None]:
                 write_json(path, value.to_dict())
             elif value is not None:
                 write_csv(path, value)
-        yield
+        for write in others.values():
+            write()
 
 
 def ablation_record(

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe.analysis.study_records import ablation_record, written
+from adapter_probe.analysis.study_records import ablation_record, write_record
 from adapter_probe.argument_checks import planned_by, taking
 from adapter_probe.data.generating import Prompting
 from adapter_probe.progress import activity, print_message, progress_bar
@@ -196,10 +197,10 @@ def _run(
             print_message(note, progress)
         with activity(f"{name}: computing intervals and tests of every span", progress):
             record = ablation_record(results, folder, run.created_with)
-            with written(record, schema.PREDICTIONS, schema.GENERATIONS):
-                save_predictions(folder, results)
-                if run.texts is not None:
-                    write_generations(folder, results, run.texts)
+            others: dict[str, Any] = {schema.PREDICTIONS: partial(save_predictions, folder, results)}
+            if run.texts is not None:
+                others[schema.GENERATIONS] = partial(write_generations, folder, results, run.texts)
+            write_record(record, others)
     return Ablation(record, results)
 
 

@@ -156,7 +156,7 @@ class Degrees:
         previous: Any,
     ) -> DegreeRecord:
         """Write the study into its folder."""
-        from adapter_probe.analysis.study_records import written
+        from adapter_probe.analysis.study_records import write_record
         from adapter_probe.results.fingerprints import to_plain
         from adapter_probe.results.sealing import begin_study
 
@@ -165,6 +165,5 @@ class Degrees:
         study: dict[str, Any] = {"schema": 1, "study": self.usual, "identity": to_plain(identity)}
         begin_study(folder, study)
         record = self.record(folder, study, results, request, previous)
-        with written(record):
-            pass
+        write_record(record)
         return record

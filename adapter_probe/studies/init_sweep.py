@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from adapter_probe.analysis.study_records import SweepRecord, written
+from adapter_probe.analysis.study_records import SweepRecord, write_record
 from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.argument_checks import checked, planned_by, taking
 from adapter_probe.errors import ModelError, TrainingError
@@ -142,6 +142,5 @@ def write_init_sweep(out: Path, trials: pd.DataFrame) -> InitSweep:
     """Write ``trials.csv`` and ``sweep.csv``."""
     table = init_sweep_table(trials)
     record = SweepRecord(out, table, trials, {})
-    with written(record):
-        pass
+    write_record(record)
     return InitSweep(replace(record, identity=study_identity(out / record.known_by)))

@@ -11,7 +11,7 @@ import pandas as pd
 from adapter_probe.ablation_settings import RaceSettings
 from adapter_probe.analysis.deltas import section_of
 from adapter_probe.analysis.race_tables import RaceSummary, race_rows, race_summary, race_table
-from adapter_probe.analysis.study_records import RaceRecord, written
+from adapter_probe.analysis.study_records import RaceRecord, write_record
 from adapter_probe.analysis.summary_text import plain_text
 from adapter_probe.argument_checks import checked, taking
 from adapter_probe.progress import activity, progress_bar
@@ -108,8 +108,7 @@ def race(call: RunRace) -> Race:
                 table = race_table(state, run.intact)
                 summary = race_summary(state, run.intact, run.layer_share, run.about(), run.chance_score())
                 record = RaceRecord(folder, table, summary, run.identity, run.created_with)
-                with written(record):
-                    pass
+                write_record(record)
         if opened is None:
             record_reads(arguments, reads, folder)
     return Race(record, _temporary=temporary)

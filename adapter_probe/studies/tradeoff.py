@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from adapter_probe.analysis.study_records import TradeoffRecord, written
+from adapter_probe.analysis.study_records import TradeoffRecord, write_record
 from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
 from adapter_probe.argument_checks import as_tuple, checked, planned_by, taking
 from adapter_probe.jobs.resources import Resources
@@ -217,6 +217,5 @@ def write_tradeoff(out: Path, trials: pd.DataFrame) -> Tradeoff:
     full = table.loc[table["method"] == "full", "mean"].notna().any()
     aggregate = aggregate_table(trials) if full else None
     record = TradeoffRecord(out, table, aggregate, sizes, trials, {}, cost_frame(read_trials(out)))
-    with written(record):
-        pass
+    write_record(record)
     return Tradeoff(replace(record, identity=study_identity(out / record.known_by)))
