@@ -24,6 +24,7 @@ from .tensors import split
 
 Run = Callable[[], Tensor]
 """The model's output on the example, by the last layer's own forward."""
+_UNFIT = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
 Where = Callable[[int, int], Tensor]
 """Given numbers of rows and of positions in each: int64 ``[read]``, positions in the rows end to end."""
 
@@ -74,54 +75,83 @@ def find_positionwise(layer: nn.Module, run: Run, wheres: Sequence[Where]) -> tu
     `wheres` are tried one after the other; None if the head reads other positions.
     """
     own = run()
+    where = next((one for one in wheres if _same(own, run, [layer], _only(one, whole=True))), None)
+    if where is None:  # or every position is read
+        return None
     names = {module: name for name, module in layer.named_modules()}
-    for where in wheres:
-        if not _same(own, run, [layer], _only(where, whole=True)):
-            continue  # or every position is read
-        found: list[nn.Module] = []
-        pending = list(layer.children())
-        while pending:
-            module = pending.pop(0)
-            if _same(own, run, [*found, module], _only(where)) and _is_positionwise(module, run):
-                found.append(module)
-            elif not isinstance(module, nn.Linear):
-                pending += list(module.children())
-        return (where, [names[module] for module in found]) if found else None
-    return None
+    able = _positionwise([module for module in names if module is not layer], run)
+    found = _outermost(layer, lambda _, module: module in able)
+    if not _same(own, run, found, _only(where)):
+
+        def allowed(others: list[nn.Module], module: nn.Module) -> bool:
+            return _same(own, run, [*others, module], _only(where)) and module in _positionwise([module], run)
+
+        found = _outermost(layer, allowed)
+    return (where, [names[module] for module in found]) if found else None
+
+
+def _outermost(layer: nn.Module, allowed: Callable[[list[nn.Module], nn.Module], bool]) -> list[nn.Module]:
+    """The outermost modules in a layer that are allowed beside those that were found before."""
+    found: list[nn.Module] = []
+    pending = list(layer.children())
+    while pending:
+        module = pending.pop(0)
+        if allowed(found, module):
+            found.append(module)
+        elif not isinstance(module, nn.Linear):
+            pending += list(module.children())
+    return found
 
 
 def _same(own: Tensor, run: Run, modules: Sequence[nn.Module], change: Callable[..., Any]) -> bool:
     try:
         with changed({module: change(module.forward) for module in modules}):
             return alike(own, run())
-    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError):
+    except _UNFIT:
         return False
 
 
-def _is_positionwise(module: nn.Module, run: Run) -> bool:
-    """Whether the first and the last position of its result stay finite with NaN at all other positions.
+def _positionwise(modules: Sequence[nn.Module], run: Run) -> set[nn.Module]:
+    """The outermost whose result stays finite at the first and the last position with NaN at all others.
 
     In half precision, the result of an attention that sees some of its keys is not told from its own.
     """
-    finite: list[bool] = []
+    finite: dict[nn.Module, bool] = {}
+    probing = False
 
-    def probe(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def stays(forward: Callable[..., Any], where: Where, *args: Any, **kwargs: Any) -> bool:
+        try:
+            out = _only(where, poison=True)(forward)(*args, **kwargs)
+            out = out[0] if isinstance(out, tuple) else out
+            at = where(*out.shape[:2]).to(out.device)
+            return bool(out.flatten(0, 1)[at].isfinite().all())
+        except _UNFIT:
+            return False
+
+    def probe(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
-            for where in (first_position, last_position):
-                out = _only(where, poison=True)(forward)(*args, **kwargs)
-                out = out[0] if isinstance(out, tuple) else out
-                at = where(*out.shape[:2]).to(out.device)
-                finite.append(bool(out.flatten(0, 1)[at].isfinite().all()))
-            return forward(*args, **kwargs)
+            nonlocal probing
+            if probing:
+                return forward(*args, **kwargs)
+            probing = True
+            try:
+                both = [stays(forward, where, *args, **kwargs) for where in (first_position, last_position)]
+                finite[module] = finite.get(module, True) and all(both)
+                probing = finite[module]  # else what is inside is probed too
+                return forward(*args, **kwargs)
+            finally:
+                probing = False
 
         return called
 
     try:
-        with changed({module: probe(module.forward)}):
+        with changed({module: probe(module, module.forward) for module in modules}):
             run()
-    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError):
-        return False
-    return bool(finite) and all(finite)
+    except _UNFIT:  # one of them does not stand to be called again
+        if len(modules) == 1:
+            return set()
+        return {module for module in modules if _positionwise([module], run)}
+    return {module for module, all_finite in finite.items() if all_finite}
 
 
 @contextmanager

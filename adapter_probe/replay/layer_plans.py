@@ -165,9 +165,10 @@ def find_plan(layer: Layer, one: Call, two: Call, out_axes: Sequence[int | None]
     """
     seen = Observed(layer, one, two)
     whole, plan = whole_of(layer), _planned(seen)
+    owns: dict[bytes, list[Any]] = {}
 
     def exact(tried: Plan) -> bool:
-        return _is_exact(layer, tried, whole, one, two, out_axes, switch)
+        return _is_exact(layer, tried, whole, one, two, out_axes, switch, owns)
 
     if not plan.parts or not exact(plan):
         return whole
@@ -227,9 +228,13 @@ def _before(
 
 
 def _is_exact(
-    layer: Layer, plan: Plan, whole: Plan, one: Call, two: Call, out_axes: Sequence[int | None], switch: Set
-) -> bool:
-    """Whether two variants in one call give what each gives alone, for every site that tells them apart."""
+    layer: Layer, plan: Plan, whole: Plan, one: Call, two: Call, out_axes: Sequence[int | None], switch: Set,
+    owns: dict[bytes, list[Any]],
+) -> bool:  # fmt: skip
+    """Whether two variants in one call give what each gives alone, for every site that tells them apart.
+
+    `owns` keeps what they give alone.
+    """
     n = len(layer.parts)
     modules = [(site, layer.module.get_submodule(name)) for site, name in whole.whole]
     off = [[site] for site in sorted({site for site, _ in whole.whole} - set(plan.apart))]
@@ -241,9 +246,10 @@ def _is_exact(
             with together(layer.module, plan, Rows(np.zeros(2, dtype=int), on, {}), switch):
                 ours = call_again(layer, two)
             for number in range(2):
-                switch_all(modules, on[number], switch)
-                own = call_again(layer, one)
-                for x, axis, y in zip(own, out_axes, ours):
+                if (variant := on[number].tobytes()) not in owns:
+                    switch_all(modules, on[number], switch)
+                    owns[variant] = call_again(layer, one)
+                for x, axis, y in zip(owns[variant], out_axes, ours):
                     if not alike(x, split(y, axis, 2)[number] if isinstance(y, Tensor) else y):
                         return False
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError, ModelError):
