@@ -224,6 +224,7 @@ def test_other_data(ablate, brute_force, tiny_task, tmp_path):
     assert_close_in_float32(ablated.arrays["logits"][0], wanted, layers=3)
 
 
+@pytest.mark.slow
 def test_a_fixed_subset(ablate, program, trained, brute_force, tiny_task, tmp_path):
     texts, labels = rows_of(tiny_task / "validation.jsonl")
     wanted = brute_force.logits(texts, set(), False)
@@ -239,6 +240,7 @@ def test_a_fixed_subset(ablate, program, trained, brute_force, tiny_task, tmp_pa
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_float64_agrees_and_is_kept_apart(ablate, trained, brute_force, tiny_task):
     texts, _ = rows_of(tiny_task / "validation.jsonl")
     ablated = ablate("--precision", "float64")
@@ -289,6 +291,7 @@ def test_streams(own, program):
     assert machine.stderr == ""  # everything was there
 
 
+@pytest.mark.slow
 def test_a_second_run_computes_nothing(own, program):
     assert program.undrawn("ablate", own).code == 0
     first = files_in(own / "ablation")
@@ -350,6 +353,7 @@ def test_dry_run_counts_tokens(own, program, brute_force, tiny_task):
 # --- what has changed is noticed and named
 
 
+@pytest.mark.slow
 def test_a_changed_checkpoint(own, program):
     assert program.undrawn("ablate", own).code == 0
     delta = load_file(own / "delta.safetensors")
@@ -364,6 +368,7 @@ def test_a_changed_checkpoint(own, program):
         assert str(part) in refusal
 
 
+@pytest.mark.slow
 def test_changed_data(program, train_arguments, tiny_task, tmp_path):
     task = shutil.copytree(tiny_task, tmp_path / "task")
     arguments = list(train_arguments)
@@ -396,6 +401,7 @@ def test_a_changed_base(own, program, tiny_base, tmp_path):
     assert "tokenizer, model" in refusal
 
 
+@pytest.mark.slow
 def test_files_in_another_encoding(trained, program, tmp_path):
     rows = "text,label\nthe café was warm,positive\na dim thé,negative\n"
     found = []

@@ -240,6 +240,7 @@ def test_json(tmp_path, ablations):
     assert {Path(path).suffix for path in named} == {".png", ".csv", ".txt", ".tex", ".md"}
 
 
+@pytest.mark.slow
 def test_by_default_one_result_is_drawn_in_its_own_folder(tmp_path):
     folder = write_ablation(tmp_path / "a", "cola")
     assert run(folder, "--format", "svg").exit_code == 0

@@ -46,6 +46,7 @@ def test_a_span(program, ablated, tmp_path):
     assert program.undrawn("ablate", tmp_path / "p", "--json").code == 0
 
 
+@pytest.mark.slow
 def test_within_a_tolerance(program, ablated, tmp_path):
     summary = json.loads((ablated / "ablation" / "summary.json").read_text())
     outcome = program("prune", ablated, "--within", 100, "--out", tmp_path / "p")
@@ -65,6 +66,7 @@ def test_within_a_tolerance(program, ablated, tmp_path):
 
 
 @pytest.mark.parametrize("within", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 8))])
+@pytest.mark.slow
 def test_the_span_is_chosen_on_one_half_and_measured_on_the_other(within, program, ablated, tmp_path):
     outcome = program("prune", ablated, "--within", within, "--out", tmp_path / "p", "--json")
     results = load_ablation(ablated / "ablation")
@@ -92,6 +94,7 @@ def test_the_span_is_chosen_on_one_half_and_measured_on_the_other(within, progra
 @pytest.mark.parametrize(
     "options", [("--max-examples", 20), pytest.param(("--split", "train"), marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_the_span_is_measured_on_the_examples_of_the_ablation(options, program, ablated, tmp_path):
     assert program.undrawn("ablate", ablated, *options, "--out", tmp_path / "study").code == 0
     study = load_ablation(tmp_path / "study")
@@ -103,6 +106,7 @@ def test_the_span_is_measured_on_the_examples_of_the_ablation(options, program, 
     assert report["score_before"] == pytest.approx(right.mean())
 
 
+@pytest.mark.slow
 def test_what_costs_nothing_is_checked_before_anything_is_loaded(ablated, trained, tmp_path):
     """In a process of its own, which has not loaded torch when the error is raised."""
     (tmp_path / "suite.toml").write_text('base = "b"\nbogus = 1\n[[tasks]]\ntask = "t"\n')
@@ -174,6 +178,7 @@ def test_the_metric_is_that_of_the_ablation(program, ablated, tmp_path):
     assert names(refusal, "'custom:agreement'", "function")
 
 
+@pytest.mark.slow
 def test_a_warning_of_the_ablation_is_said_first(program, ablated, tmp_path):
     folder = shutil.copytree(ablated, tmp_path / "c")
     summary = json.loads((folder / "ablation" / "summary.json").read_text())
@@ -188,6 +193,7 @@ def test_a_warning_of_the_ablation_is_said_first(program, ablated, tmp_path):
     assert outcome.stdout.startswith(f"{warning}\n\npruned")
 
 
+@pytest.mark.slow
 def test_without_predictions_the_cost_is_said_to_be_optimistic(program, ablated, tmp_path):
     folder = shutil.copytree(ablated, tmp_path / "c")
     (folder / "ablation" / "predictions.npz").unlink()

@@ -140,6 +140,7 @@ def test_a_folder_is_a_static_space_of_the_hub_as_it_stands(run, checkpoint: Pat
     assert (folder / "README.md").read_text() == "My own."
 
 
+@pytest.mark.slow
 def test_texts_are_left_out_unless_asked_for(run, checkpoint: Path, tmp_path: Path, tiny_task: Path):
     page = tmp_path / "report.html"
     texts = [json.loads(line)["text"] for line in (tiny_task / "validation.jsonl").read_text().splitlines()]
@@ -238,6 +239,7 @@ def test_metadata_of_the_rows_can_be_chosen_by(run, checkpoint: Path, tmp_path: 
     assert kinds == ["ab"[(number - 1) % 2] for number in examples["numbers"]]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_library_needs_only_the_data(run, checkpoint: Path, tmp_path: Path):
     """Its folder has no description of ours: the files are those that were evaluated, or those given."""
     (checkpoint / "adapter_probe.json").unlink()
@@ -308,6 +310,7 @@ def test_questions_bring_contexts_and_true_answers(run, tmp_path: Path):
     assert (examples["intact"]["right"], examples["rows"][0]["right"]) == ("11", "00")
 
 
+@pytest.mark.slow
 def test_several_folders_come_in_order(run, checkpoint: Path, tmp_path: Path):
     sweep = tmp_path / "sweep"
     sweep.mkdir()

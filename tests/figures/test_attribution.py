@@ -75,12 +75,14 @@ def test_tidy_with_several(record, assert_tidy, n, column):
     assert len(shares_axes(figure).patches) == 12 * n
 
 
+@pytest.mark.slow
 def test_the_caption_counts_the_intervals_that_are_not_corrected(record):
     caption = next(drawings([record(12)], FigureOptions(PAPER))).caption
     for words in ("1,043", "McNemar", "78 intervals", "about 4 "):
         assert words in caption
 
 
+@pytest.mark.slow
 def test_bars_of_groups_are_called_groups_and_end_at_their_last_layer(record):
     panel = record(3)
     spans = panel.spans
@@ -101,6 +103,7 @@ def test_bars_of_groups_are_called_groups_and_end_at_their_last_layer(record):
     assert any("group" in ax.get_xlabel() for ax in drawing.figure.axes)
 
 
+@pytest.mark.slow
 def test_without_intervals_nothing_is_said_of_them(record):
     panel = record()
     bare = replace(

@@ -146,6 +146,7 @@ def test_one_task_has_no_aggregate(tmp_path, tradeoff_folder):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_tolerance_moves_the_line_and_is_said(tmp_path, ablation_folder):
     folder = ablation_folder(tmp_path / "a", n_layers=3)
     heatmap, _ = drawn([folder], FigureOptions(PAPER, formats=("png",), tolerance=2.5))

@@ -101,6 +101,7 @@ def test_every_part_is_in_one_shard(arguments, tmp_path):
     assert len(missing) == ablation.parts_done()[1]
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_shared_out_again(arguments, tmp_path):
     def the_first(shards):
         run_shard(next(iter(shards)), CPU, lambda _: None)
@@ -152,6 +153,7 @@ def compute_all_that_is_left(shards: dict[Path, int]) -> None:
     compute_all({folder: tokens for folder, tokens in shards.items() if tokens})
 
 
+@pytest.mark.slow
 def test_a_shard_of_other_data_is_refused(arguments, tmp_path):
     in_shards(arguments, tmp_path / "a", 1, compute_all)
     other = AblationArguments(arguments.checkpoint, arguments.settings, max_examples=20)

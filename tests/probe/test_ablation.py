@@ -130,6 +130,7 @@ def test_parts_cover_every_example_once(prepared: Callable, small_parts: None, t
 
 
 @pytest.mark.parametrize("tokens_per_pass", slow_unless(lambda n: n is None, [9, 37, None]))
+@pytest.mark.slow
 def test_tokens_per_pass_changes_no_prediction(
     tokens_per_pass: int | None, prepared: Callable, small_parts: None, tmp_path: Path
 ):
@@ -176,6 +177,7 @@ def test_a_resumed_run_equals_one_that_was_never_interrupted(
         assert before + sum(tokens) == resumed.tokens_total  # nothing was computed twice
 
 
+@pytest.mark.slow
 def test_a_finished_run_computes_nothing_again(prepared: Callable, small_parts: None, tmp_path: Path):
     first = run(prepared(), tmp_path)
     tokens = []
@@ -223,6 +225,7 @@ def test_another_study_is_not_mixed_in(
     assert words in str(caught.value)
 
 
+@pytest.mark.slow
 def test_other_data_or_weights_are_not_mixed_in(
     checkpoint: Path, prepared: Callable, small_parts: None, tmp_path: Path
 ):
@@ -237,6 +240,7 @@ def test_other_data_or_weights_are_not_mixed_in(
         run(other, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_subset_has_the_predictions_of_the_whole(
     checkpoint: Path, prepared: Callable, small_parts: None, tmp_path: Path
 ):
@@ -300,6 +304,7 @@ def test_the_speed_of_many_variants_is_measured_on_some_of_them(
     assert measured[2] < measured[3] <= 450 < measured[0]  # otherwise as many as there is time for
 
 
+@pytest.mark.slow
 def test_a_plan_knows_what_is_done(prepared: Callable, small_parts: None, tmp_path: Path):
     interrupt(prepared(), tmp_path, after=6)
     files = sorted(tmp_path.rglob("*"))

@@ -222,6 +222,7 @@ def test_other_metrics_on_the_same_folder_need_no_new_pass(checkpoint, tmp_path)
     assert again.summary.metric == "acc_norm"
 
 
+@pytest.mark.slow
 def test_suffixes_in_bfloat16(checkpoint, ablated):
     study = ablated(CHOICES, spans="suffix", precision="bfloat16")
     assert study.spans[["first", "last"]].to_numpy().tolist() == [[0, 2], [1, 2], [2, 2]]
@@ -296,6 +297,7 @@ def test_a_pruned_checkpoint_is_the_one_with_the_span_off(rows, checkpoint, abla
     assert again.summary.intact_score == pytest.approx(row["score"], rel=ROUNDING)
 
 
+@pytest.mark.slow
 def test_the_summary_says_the_next_lora_in_pefts_words(ablated: Callable[..., adapter_probe.Ablation]):
     """Both lines are arguments of `LoraConfig`, and the ranks are as many in all as those of the LoRA."""
     words = [f"{a}{b}" for a in "abcdo" for b in "nrtew"]

@@ -138,6 +138,7 @@ def test_logits_of_texts_are_those_of_a_loop(sites, classifier, tmp_path):
 
 
 @pytest.mark.parametrize("precision", slow_unless("float64".__eq__, ["float64", "bfloat16"]))
+@pytest.mark.slow
 def test_other_precisions(precision, classifier, causal, tmp_path):
     for checkpoint, rows in ((classifier, LABELLED), (causal, ROWS["choices"])):
         request = request_of(checkpoint, rows, tmp_path, precision=precision)
@@ -163,6 +164,7 @@ def test_projections_that_are_drawn_and_not_stored_take_the_precision_of_the_run
     assert np.ptp(found[0][:, :, 0], axis=0).min() > 1e-4
 
 
+@pytest.mark.slow
 def test_mixed_precision_gives_the_predictions_of_float32(classifier, tmp_path):
     mixed = request_of(classifier, LABELLED, tmp_path, precision="mixed")
     engine = Engine(mixed)

@@ -183,6 +183,7 @@ def test_an_intact_model_that_is_not_finite_is_refused(prepared: Callable, tmp_p
         run(request, tmp_path)
 
 
+@pytest.mark.slow
 def test_weights_that_bfloat16_does_not_hold_are_refused(prepared: Callable, tmp_path: Path):
     """Finite in float32, infinite in bfloat16: float32 scores them, `mixed` says what to give."""
     words = naming("bfloat16", "--precision float32")

@@ -101,6 +101,7 @@ def plain_outputs(model: torch.nn.Module, encoded, off: Span | None = None) -> n
 @pytest.mark.parametrize(
     "span", [Span(1, 2), *(pytest.param(s, marks=pytest.mark.slow) for s in (Span(0, 0), Span(0, 2)))]
 )
+@pytest.mark.slow
 def test_the_outputs_are_those_with_the_span_off(span, checkpoint, tmp_path):
     pruned = prune(checkpoint, span, tmp_path / "p")
     prepared = prepare_ablation(AblationArguments(str(checkpoint)), CPU)
@@ -113,6 +114,7 @@ def test_the_outputs_are_those_with_the_span_off(span, checkpoint, tmp_path):
     assert opened.description.scores == {"accuracy": hits.mean()}
 
 
+@pytest.mark.slow
 def test_what_is_left_and_what_is_gone(checkpoint, tmp_path):
     pruned = prune(checkpoint, Span(1, 1), tmp_path / "p")
     before, after = (load_file(folder / "delta.safetensors") for folder in (checkpoint, tmp_path / "p"))
@@ -155,6 +157,7 @@ def test_what_cannot_be_pruned(checkpoint, tiny_base, tiny_task, tmp_path):
 @pytest.mark.parametrize(
     "layers", [[0, 3], *(pytest.param(x, marks=pytest.mark.slow) for x in ([1, 1], [-1], [2, 0], ["0"], 1))]
 )
+@pytest.mark.slow
 def test_edited_skipped_layers_are_refused(layers, checkpoint, tmp_path):
     prune(checkpoint, Span(0, 0), tmp_path / "p")
     path = tmp_path / "p" / "adapter_probe.json"

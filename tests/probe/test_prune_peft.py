@@ -111,6 +111,7 @@ def test_peft_loads_what_is_left_and_computes_the_same(name: str, made: Made, ba
 
 
 @pytest.mark.parametrize("bias", [pytest.param("all", marks=pytest.mark.slow), "lora_only"])
+@pytest.mark.slow
 def test_trained_biases_stay(bias: str, tmp_path: Path):
     """PEFT's own model with the layer's switches off is the reference, on a base with biases."""
     tokenizer = byte_tokenizer(True)
@@ -184,6 +185,7 @@ def test_a_converted_adapter_is_scaled_as_a_whole(made: Made, base: Path, tmp_pa
         ap.convert(checkpoint, tmp_path / "no", to="peft", strength=float("inf"))
 
 
+@pytest.mark.slow
 def test_modules_are_removed_by_name(made: Made, base: Path, tmp_path: Path):
     checkpoint, out = made(TUNERS["lora"]()), tmp_path / "pruned"
     given = {"data": checkpoint.parent / "rows.jsonl", "progress": False}

@@ -115,6 +115,7 @@ def test_any_pairs_equal_runs_of_their_own(brute: Callable, pairs, tokens_per_pa
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=12, deadline=None)
+@pytest.mark.slow
 def test_any_examples_of_any_family_equal_runs_of_their_own(
     placed, tiny_examples, separate_runs, family, lengths, masks, tokens_per_pass, seed
 ):
@@ -127,6 +128,7 @@ def test_any_examples_of_any_family_equal_runs_of_their_own(
 @pytest.mark.parametrize(
     "family", ["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "electra"))]
 )
+@pytest.mark.slow
 def test_bfloat16_is_near(family: str, placed: Callable, tiny_examples: Callable, separate_runs: Callable):
     model, encoded, masks = placed(family), tiny_examples(family, LENGTHS), span_variants(3).masks
     for norms in ("trained", "pretrained"):

@@ -131,6 +131,7 @@ MASKS = {
 
 
 @pytest.mark.parametrize("name", slow_unless("random".__eq__, MASKS))
+@pytest.mark.slow
 def test_no_sublayer_takes_more_rows_than_allowed(name: str, narrow: Callable):
     masks = MASKS[name]
     variants, rows = narrow(24)

@@ -81,6 +81,7 @@ def test_tokens_are_those_of_generate_for_every_span_and_random_masks(name):
     assert (as_generate(ours) == expected).all()
 
 
+@pytest.mark.slow
 def test_few_rows_of_finished_weights_differ_from_the_others_by_the_change(monkeypatch):
     model, alone, x = prepared("llama")
     finished = cast_copy(model, torch.float64, finished_maps(model))
@@ -98,6 +99,7 @@ def test_few_rows_of_finished_weights_differ_from_the_others_by_the_change(monke
         assert (ours == alone.texts(x, masks.repeat(2, axis=1), Decoding(NEW))).all()
 
 
+@pytest.mark.slow
 def test_layers_below_a_span_compute_a_prompt_once_and_texts_that_agree_share_their_steps():
     """Counts of rows: one per prompt before the switched layer, and finished texts are left out."""
     _, decoder, x = prepared("llama")

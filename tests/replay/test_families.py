@@ -89,6 +89,7 @@ def test_pairs_of_an_example_and_a_mask_equal_the_loop(name):
 
 
 @pytest.mark.parametrize("rows", [60, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 10**6))])
+@pytest.mark.slow
 def test_bounded_rows_do_not_change_the_result(rows):
     base, x = family("t5 (labels)")
     replay = Replay(lora(base), x)

@@ -194,6 +194,7 @@ def test_layers_spread_over_devices_are_moved_by_nobody(tmp_path):
     assert {name: p.device for name, p in model.named_parameters()} == before
 
 
+@pytest.mark.slow
 def test_a_list_of_single_maps_is_no_stack_of_layers():
     base, x = family("gemma3n_text")
     replay = Replay(lora(base), x)

@@ -94,6 +94,7 @@ def test_every_tuner_lies_between_its_weights_without_and_with_it(name):
         assert_close(ours, wanted, tolerance=1e-5 if name in INSIDE else exact)
 
 
+@pytest.mark.slow
 def test_a_model_is_left_as_it_was():
     for name in ("lora", "dora", "ia3"):
         model, x = tuned(TUNERS[name])

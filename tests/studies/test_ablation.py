@@ -29,6 +29,7 @@ def test_loading_gives_what_was_computed(study):
     assert loaded.record.identity == study.record.identity
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_the_model_itself(study, checkpoint):
     """Scores of every span by the transformers model's own forward, one example at a time."""
     import torch
@@ -62,6 +63,7 @@ def test_a_finished_study_is_read_back(study, checkpoint, monkeypatch):
     pd.testing.assert_frame_equal(again.spans, study.spans)
 
 
+@pytest.mark.slow
 def test_progress_can_be_silenced(checkpoint, tmp_path, capfd):
     ap.ablate(checkpoint, out=tmp_path / "quiet", max_examples=4, progress=False)
     assert capfd.readouterr() == ("", "")
@@ -152,6 +154,7 @@ def test_a_heatmap_is_drawn_on_the_axes_given(study):
     assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_save_writes_figures_tables_and_captions(study, tmp_path):
     paths = study.save(tmp_path / "figures", style="icml", formats=("png",))
     names = {path.name for path in paths}

@@ -141,6 +141,7 @@ def test_tokens_in_the_batches_of_language_models_are_scored_as_by_their_loss(na
 
 
 @pytest.mark.parametrize("name", ["llama", pytest.param("t5 (labels)", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_tokens_in_batches_are_compared_with_the_intact_models(name: str):
     model, batches = written(name)
     given = {"batches": batches, "spans": "single", "precision": "float64", "progress": False}

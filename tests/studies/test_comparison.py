@@ -98,6 +98,7 @@ def test_no_sentence_recommends_by_a_study_that_is_not_informative(study, other)
     [{"spans": "single"}, pytest.param({"complement": True}, marks=pytest.mark.slow)],
     ids=["single", "kept"],
 )
+@pytest.mark.slow
 def test_a_mean_says_what_everything_off_costs(study, other, checkpoint, tmp_path, settings):
     """Also where it is no span of the studies, whose longest span is another variant."""
     made = [
@@ -175,6 +176,7 @@ def test_more_spread_over_seeds_makes_a_wider_interval(study, other):
     assert width(both) > alone
 
 
+@pytest.mark.slow
 def test_other_examples_are_refused(study, other, checkpoint, tmp_path):
     fewer = ap.ablate(checkpoint, out=tmp_path / "fewer", max_examples=6, progress=False)
     partial = ap.ablate(checkpoint, out=tmp_path / "kept", complement=True, progress=False)
@@ -185,6 +187,7 @@ def test_other_examples_are_refused(study, other, checkpoint, tmp_path):
                 action(study, one)
 
 
+@pytest.mark.slow
 def test_a_mean_is_over_seeds_alone(study, other, tmp_path, monkeypatch):
     checkpoint = other.folder.parent
     attention = ap.ablate(checkpoint, out=tmp_path / "attention", sites="attention", progress=False)

@@ -40,6 +40,7 @@ def test_the_frontier_is_what_nothing_beats(both):
         assert on == (not beaten)
 
 
+@pytest.mark.slow
 def test_what_is_no_second_measure_of_the_model_is_refused(both, other, checkpoint, tiny_task, tmp_path):
     with pytest.raises(ap.ResultsError, match="checkpoint"):
         ap.compare_data(both, other)

@@ -178,6 +178,7 @@ def test_similarities_of_every_span_equal_the_loop(pooling, adapter, tmp_path):
         np.testing.assert_allclose(study.results.outputs[variant, :, 0], np.array(own), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_without_labels_embeddings_are_compared_with_the_intact_ones(adapter, tmp_path):
     file = written(tmp_path, [{"text": text} for text in [*CORPUS.values(), TEXTS[0]]])
     studies = {

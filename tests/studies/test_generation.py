@@ -88,6 +88,7 @@ def test_texts_are_those_of_peft_and_scores_those_of_the_texts(checkpoint, tmp_p
     assert adapter_probe.load(tmp_path / "out").texts["text"].tolist() == again.texts["text"].tolist()
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_writes_what_its_own_generate_writes(tmp_path):
     torch.manual_seed(0)
     base = T5ForConditionalGeneration(T5Config(**(T5 | IDS)))

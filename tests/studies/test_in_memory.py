@@ -258,6 +258,7 @@ def test_a_quantised_model_runs_as_it_is(tmp_path):
             )
 
 
+@pytest.mark.slow
 def test_a_study_is_resumed_with_the_same_model_only(model, tokenizer, tmp_path):
     study = ap.ablate(model, tokenizer=tokenizer, out=tmp_path / "out", **QUIET)
     parts = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("part*")}

@@ -71,6 +71,7 @@ def test_scores_on_several_data_sets_stay_apart(ablated: Path):
     assert card.data.datasets == ["nyu-mll/glue"]
 
 
+@pytest.mark.slow
 def test_a_score_on_other_data_is_not_the_tasks(checkpoint, tiny_task: Path, tmp_path: Path):
     """A task that is known by its name, but scored on a file given with `--data`."""
     other = ap.ablate(checkpoint, data=tiny_task / "train.jsonl", out=tmp_path, progress=False)
@@ -99,6 +100,7 @@ def test_a_subset_of_the_own_split_is_the_tasks(checkpoint, tmp_path: Path):
     assert dataset() == "unknown"
 
 
+@pytest.mark.slow
 def test_the_command_writes_card_and_pictures(ablated: Path, tmp_path: Path):
     done = CliRunner().invoke(
         app, ["report", str(ablated), "--model-card", "--out", str(tmp_path / "hub" / "README.md")]

@@ -110,6 +110,7 @@ def test_every_cell_equals_the_loop(name: str):
 
 
 @pytest.mark.parametrize("name", slow_unless("llama".__eq__, ["llama", "mixtral", "t5 (labels)"]))
+@pytest.mark.slow
 def test_by_sublayer_every_cell_is_the_loop_over_the_modules_of_a_sublayer(name: str):
     model, given = made(name)
     study = ap.ablate(model, by="sublayer", **given)
@@ -157,6 +158,7 @@ def test_a_unit_is_one_function(monkeypatch, tmp_path: Path):
     assert list(study.summary.modules) == ["reads", "writes"]
 
 
+@pytest.mark.slow
 def test_a_map_is_saved_loaded_compared_and_told(tmp_path: Path):
     model, given = made("bert")
     study = ap.ablate(model, by="module", **given)
@@ -178,6 +180,7 @@ def test_a_map_is_saved_loaded_compared_and_told(tmp_path: Path):
         assert f"all of {name}" in " ".join(row for row, _ in study.rows())
 
 
+@pytest.mark.slow
 def test_chosen_modules_are_switched_over_spans_and_kept():
     model, given = made("bert")
     study = ap.ablate(model, sites="attention.self.query,*output.dense", spans="single", **given)

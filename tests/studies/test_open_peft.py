@@ -78,6 +78,7 @@ def test_a_checkpoint_used_after_others_is_as_if_opened_alone(made: Path):
         assert shared < {p.data_ptr() for p in model.base.parameters()}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_given_is_one_line(made: Path):
     model = ap.open(made / "lora")
     with pytest.raises(ap.AdapterProbeError, match="0 to 2"):

@@ -200,6 +200,7 @@ def test_rewards_of_every_span_are_those_of_the_whole_texts(rows, reward, tmp_pa
     assert margin.summary.intact_score == pytest.approx((own[0, :, 0] - own[0, :, 1]).mean(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_equal_texts_are_counted_and_said(lora, reward, tmp_path, capsys):
     for number, checkpoint in enumerate((lora, reward)):
         ap.ablate(checkpoint, data=written(tmp_path, TEXTS), spans="whole", out=tmp_path / str(number))

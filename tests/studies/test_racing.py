@@ -62,6 +62,7 @@ def test_verdicts_are_those_of_the_ablation(race, whole):
     assert all(fact in repr(race) for fact in ("95%", f"{within.sum()} spans within 30 points"))
 
 
+@pytest.mark.slow
 def test_the_longest_span_is_that_of_the_ablation(checkpoint, whole, tmp_path):
     said = raced(checkpoint, tmp_path / "r", "longest").summary
     fits = whole.spans["n_layers"][drops(whole) <= WITHIN]
@@ -115,6 +116,7 @@ def test_what_reads_a_study_knows_that_it_is_a_race(race, study, tmp_path):
         assert names(str(error.value), str(race.folder), "race", "ablation")
 
 
+@pytest.mark.slow
 def test_a_race_chooses_the_span_to_prune(race, checkpoint, whole, tmp_path):
     pruned = ap.prune(checkpoint, tmp_path / "p", within=WITHIN, ablation=race.folder, progress=False)
     assert pruned.span.n_layers == whole.spans["n_layers"][drops(whole) <= WITHIN].max()

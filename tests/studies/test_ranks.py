@@ -126,6 +126,7 @@ def test_energy_and_effective_ranks_are_those_of_the_delta_weights(study, lora):
     assert study.summary.effective == pytest.approx(study.effective_ranks["effective_rank"].mean())
 
 
+@pytest.mark.slow
 def test_the_fewest_directions_are_chosen_on_one_half_and_judged_on_the_other(study, lora):
     labels, first = np.array(LABELS), np.zeros(len(ROWS), dtype=bool)
     first[np.random.default_rng(0).permutation(len(ROWS))[: len(ROWS) // 2]] = True
@@ -139,6 +140,7 @@ def test_the_fewest_directions_are_chosen_on_one_half_and_judged_on_the_other(st
     assert names(value_of(study.rows(), "directions needed"), f"{needed} of {R}", "30 points")
 
 
+@pytest.mark.slow
 def test_it_is_read_back_resumed_drawn_and_reported(study, lora, tmp_path):
     again = ap.load(study.folder)
     assert again.summary == study.summary

@@ -238,6 +238,7 @@ def study(tokenizer) -> ap.Ablation:
     return ap.ablate(made("t5"), data=ROWS, tokenizer=tokenizer, progress=False)
 
 
+@pytest.mark.slow
 def test_a_stored_study_is_read_back_with_its_stacks(study: ap.Ablation):
     again = ap.load(study.folder)
     assert again.rows() == study.rows()
@@ -307,6 +308,7 @@ def test_each_stack_is_summed_up_by_itself(study: ap.Ablation):
         ),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_stacks_are_chosen(choice: dict, names: list[str], tokenizer):
     study = ap.ablate(made("t5"), data=ROWS, tokenizer=tokenizer, progress=False, **choice)
     assert list(study.results.row_names) == ["intact", *names]
@@ -385,6 +387,7 @@ def test_studies_of_stacks_are_compared_averaged_and_reported(tmp_path: Path, to
     assert re.search(r"all [^<]*encoder[^<]* off", text)
 
 
+@pytest.mark.slow
 def test_a_model_with_one_stack_has_none_to_choose(tokenizer):
     only = get_peft_model(
         T5ForConditionalGeneration(FAMILIES["t5"][1]),

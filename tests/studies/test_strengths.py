@@ -87,6 +87,7 @@ def test_scores_and_the_best_strength_are_those_of_a_loop(study, checkpoint):
     assert value_of(study.rows(), "too strong") == said.verdict.replace("−", "-")
 
 
+@pytest.mark.slow
 def test_it_is_read_back_resumed_and_drawn(study, checkpoint, tmp_path):
     again = ap.load(study.folder)
     assert again.summary == study.summary
@@ -103,6 +104,7 @@ def test_it_is_read_back_resumed_and_drawn(study, checkpoint, tmp_path):
         ap.strength(checkpoint, data=TEXTS, metric="kl", out=study.folder, progress=False)
 
 
+@pytest.mark.slow
 def test_the_plan_counts_every_strength(classifier, tmp_path):
     plan = ap.strength.plan(
         classifier, data=ROWS, strengths=(0.5, 2.0), out=tmp_path / "study", progress=False
@@ -126,6 +128,7 @@ def test_another_ability_at_the_same_strengths(classifier, tmp_path):
     assert done.parts_done == done.parts == 2
 
 
+@pytest.mark.slow
 def test_an_ablation_by_degrees_says_so(classifier, tmp_path):
     found = ap.ablate(
         classifier, data=ROWS, strength=0.5, spans="prefix", out=tmp_path / "half", progress=False

@@ -173,6 +173,7 @@ def test_an_edited_table_is_refused(sweep, tmp_path):
         load(folder)
 
 
+@pytest.mark.slow
 def test_a_figure_on_given_axes(sweep, tmp_path):
     figure, axes = plt.subplots(1, 2)
     assert sweep.plot(axes[1]) is axes[1]

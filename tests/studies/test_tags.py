@@ -168,6 +168,7 @@ def conll_of(rows: list[dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_peft_on_columns_or_rows_is_one_study(tmp_path):
     checkpoint, rows = folder_of(tmp_path)
     (tmp_path / "rows.conll").write_text(conll_of(rows))
@@ -312,6 +313,7 @@ def sets_of(rows: list[dict]) -> np.ndarray:
     return np.array([[name in row["labels"] for name in LABELS] for row in rows]).astype(int)
 
 
+@pytest.mark.slow
 def test_micro_and_macro_f1_are_those_of_scikit_learn_with_pefts_switches():
     model, tokenizer, rows = several()
     micro = ap.ablate(model, data=rows, tokenizer=tokenizer, **QUIET)

@@ -123,6 +123,7 @@ def test_what_was_written_anew_is_read_anew(write, tiny_base, tiny_task, tmp_pat
     assert model.base is not first
 
 
+@pytest.mark.slow
 def test_forgotten_checkpoints_are_read_again(write, tiny_base, tiny_task):
     one, other = (write(tiny_base("bert"), tiny_task, Adapters(4, 0.3), seed) for seed in (0, 1))
     model = ap.open(one)
@@ -134,6 +135,7 @@ def test_forgotten_checkpoints_are_read_again(write, tiny_base, tiny_task):
         model.forget("elsewhere")
 
 
+@pytest.mark.slow
 def test_another_base_or_none_leaves_the_model_as_it_was(write, tiny_base, tiny_task, tmp_path):
     one = write(tiny_base("bert"), tiny_task, Adapters(4, 0.3), 0)
     model = ap.open(one)

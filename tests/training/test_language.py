@@ -338,6 +338,7 @@ def test_a_baseline_is_a_model_of_transformers(bases, tasks, tmp_path):
     assert again == done
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_ends_in_the_same_bytes(bases, tasks, tmp_path):
     request = request_of(
         bases(), tasks("choices"), "lora:r=4,lora_dropout=0.1", accumulate=2, checkpointing=True

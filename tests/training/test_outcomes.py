@@ -135,6 +135,7 @@ def test_bfloat16_keeps_what_trains_in_float32(tiny_base, short_task, train, tmp
             assert np.array_equal(state[f"bert.{name}"].numpy(), tensor), name
 
 
+@pytest.mark.slow
 def test_bfloat16_trains_nearly_the_same(tiny_base, tiny_task, train, tmp_path):
     described = train(tiny_base("bert"), tiny_task, tmp_path / "c", dtype="bfloat16", learning_rate=2e-2)
     assert described.scores["accuracy"] > 0.8

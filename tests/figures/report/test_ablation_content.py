@@ -106,6 +106,7 @@ def test_the_csv_is_the_table(study: MapStudy, folder: Path):
 
 
 @pytest.mark.parametrize("n_layers", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 6, 16))])
+@pytest.mark.slow
 def test_every_cell_has_its_shape_over_it(study_of, make_ablation: Callable[..., Path], n_layers: int):
     """Row by row and column by column, all of one size, and none outside the drawing."""
     study = study_of(make_ablation(n_layers=n_layers))
@@ -236,12 +237,14 @@ def test_an_undefined_delta_is_said_to_be_undefined(content_of, make_ablation: C
         *(pytest.param(*own, marks=pytest.mark.slow) for own in (("attention", 200), ("ffn", 300))),
     ],
 )
+@pytest.mark.slow
 def test_parameters_are_those_of_the_switched_sites(study_of, make_ablation, sites: str, expected: int):
     study = study_of(make_ablation(n_layers=2, sites=sites))
     assert ("adapter parameters", f"{expected:,}", "in 2 layers") in study.tiles
     assert any(step["prune"] for step in study.steps) == (sites == "both")
 
 
+@pytest.mark.slow
 def test_settings_say_what_made_the_numbers_but_not_where_it_lay(study_of, make_ablation):
     record = {
         "method": {"name": "adapters", "size": 64},
@@ -349,6 +352,7 @@ def test_spans_in_a_line_are_strips_of_a_curve(study_of, make_ablation, order: s
     assert strips[0, 1] <= heights[0.0] <= strips[0, 1] + strips[0, 3]
 
 
+@pytest.mark.slow
 def test_a_label_distinguishes_equal_names(reported, make_ablation):
     one = reported(make_ablation(n_layers=2))
     labelled = replace(one.record, label="by hand")

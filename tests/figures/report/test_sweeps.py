@@ -148,6 +148,7 @@ def test_numbers_are_told_by_their_kind(tradeoff):
     ]
 
 
+@pytest.mark.slow
 def test_settings_are_those_of_the_study(sweep_folder, tmp_path: Path):
     folder = sweep_folder(tmp_path / "s")
     write_study(
