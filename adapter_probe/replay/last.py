@@ -80,27 +80,16 @@ def find_positionwise(layer: nn.Module, run: Run, wheres: Sequence[Where]) -> tu
         return None
     names = {module: name for name, module in layer.named_modules()}
     able = _positionwise([module for module in names if module is not layer], run)
-    found = _outermost(layer, lambda _, module: module in able)
-    if not _same(own, run, found, _only(where)):
-
-        def allowed(others: list[nn.Module], module: nn.Module) -> bool:
-            return _same(own, run, [*others, module], _only(where)) and module in _positionwise([module], run)
-
-        found = _outermost(layer, allowed)
-    return (where, [names[module] for module in found]) if found else None
-
-
-def _outermost(layer: nn.Module, allowed: Callable[[list[nn.Module], nn.Module], bool]) -> list[nn.Module]:
-    """The outermost modules in a layer that are allowed beside those that were found before."""
     found: list[nn.Module] = []
     pending = list(layer.children())
     while pending:
         module = pending.pop(0)
-        if allowed(found, module):
-            found.append(module)
+        if module in able:
+            if _same(own, run, [*found, module], _only(where)):  # else all of what is inside is read too
+                found.append(module)
         elif not isinstance(module, nn.Linear):
             pending += list(module.children())
-    return found
+    return (where, [names[module] for module in found]) if found else None
 
 
 def _same(own: Tensor, run: Run, modules: Sequence[nn.Module], change: Callable[..., Any]) -> bool:
