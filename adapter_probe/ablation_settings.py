@@ -47,7 +47,8 @@ class AblationSettings(Settings):
     by: Unit = setting(
         "span", "what to switch off: spans of layers, or single tuned modules of single layers (module), "
         "each of them in all layers, and all of them in each layer: a map of layers and modules. By "
-        "sublayer, those of a layer's attention and of its feed-forward network are one module each.",
+        "sublayer, the tuned modules of a layer's attention are switched together, and so are those of its "
+        "feed-forward network.",
         slug="by-{}", note="by {}",
     )  # fmt: skip
     complement: bool = setting(
@@ -146,7 +147,7 @@ class AblationSettings(Settings):
 
     @property
     def unit(self) -> Unit:
-        """What is a site of its own: that of `by`, or where `sites` names tuned modules, each of these."""
+        """The unit that is a site: that of `by`, or where `sites` names tuned modules of spans, `module`."""
         named = self.by == "span" and self.sites not in ("both", *SUBLAYERS)
         return "module" if named else self.by
 

@@ -64,8 +64,8 @@ def choose_sites(sites: str, of_layer: Sequence[Site] = SITES) -> list[int]:
         if not found:
             listed = ", ".join(own.name for own in of_layer)
             raise ResultsError(
-                f"--sites {shown(pattern)} matches no tuned module of the model, which has {listed}; give "
-                "some of these, patterns with *, or both, attention or ffn"
+                f"--sites {shown(pattern)} matches none of what is tuned: {listed}; give some of these, "
+                "patterns with *, or both, attention or ffn"
             )
         chosen.update(found)
     return sorted(chosen)

@@ -1,8 +1,8 @@
 """The rows of the map that `--by` draws: how the tuned modules of a layer are joined into units.
 
-A unit is a function here, with a row in `UNITS` and its name in `Unit`. It takes the tuned modules of every
-layer with their names inside the layer, and gives the name of each one's unit: modules of one name are
-switched together.
+A unit is a function here, with a row in `UNITS` and its name in `Unit` and in the help of `--by`. It takes
+the tuned modules of every layer with their names inside the layer, and gives the name of each one's unit:
+modules of one name are switched together.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 Unit = Literal["span", "module", "sublayer"]
-"""What the variants of an ablation switch: spans of layers, or single units of single layers."""
+"""What the variants of an ablation switch: spans of layers, whose sites are the two sublayers; or the units
+of a map, each in single layers and in all."""
 SUBLAYERS = ("attention", "ffn")
 _ATTENTION = ("attn", "attention")
 _FFN = ("mlp", "ffn", "feed_forward", "feedforward", "densereludense", "moe", "expert", "intermediate")
@@ -48,6 +49,7 @@ def by_sublayer(layers: Sequence[Names]) -> list[Names]:
 
 
 UNITS: dict[str, Callable[[Sequence[Names]], list[Names]]] = {"module": by_module, "sublayer": by_sublayer}
+"""How the tuned modules of a layer are joined, by unit; spans of layers need none."""
 
 
 def part_of(path: str) -> int | None:

@@ -45,7 +45,7 @@ from .venues import FigureOptions
 _GAP = 2.4  # units: between the single cells and those of several together
 _WIDEST_CELL = 24.0  # points
 _FEWEST_WORDS = 18  # of a tick's size: the width that the notes above a map need
-_LAYOUT = "The last row has all modules of a layer, the last column a module in all layers."
+_LAYOUT = "The last row has all {0}s of a layer, the last column a {0} in all layers."
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ def _draw(grid: Grid, ax: Axes, scale: Scale, notes: bool, numbers: bool = True)
     else:
         number_layers(ax.xaxis, cells.lasts)
     ax.set_xlabel(f"layer{'s' if grouped else ''} {grid.words.done}")
-    ax.set_ylabel("module")
+    ax.set_ylabel(grid.record.unit if grid.record else "module")
     lines = [ax.axhline(rows - 1), ax.axvline(columns - 1)] if rows > 1 and columns > 1 else []
     widest = max(style.text_width(name, style.tick_size()) for name in cells.lasts)
 
@@ -132,9 +132,10 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
             caption = caption_of(
                 [
                     *warnings_of([record]),
-                    f"{sentence(drop_label([record], metric))} when the {words.adapters} of one kind of"
-                    f" module in one layer {how} without retraining.",
-                    _LAYOUT,
+                    f"{sentence(drop_label([record], metric))} when the {words.adapters} of one"
+                    f" {'kind of ' if record.unit == 'module' else ''}{record.unit} in one layer {how}"
+                    " without retraining.",
+                    _LAYOUT.format(record.unit),
                     *checkpoint_sentences([record]),
                     gains_sentence(frame, metric, "model"),
                     ring_sentence([record], [frame], "cell"),
@@ -142,7 +143,7 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
                 ]
             )
             stem = f"modules{suffix}{suffix_of(record, records)}"
-            title = f"{study_label(record)}: {words.drop} by layer and module {words.done}"
+            title = f"{study_label(record)}: {words.drop} by layer and {record.unit} {words.done}"
             figure = map_figure([grid_of(record)], options)
             yield Drawing(stem, title, figure, frame, caption, identity_of([record]))
 
@@ -178,12 +179,12 @@ def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptio
     caption = caption_of(
         [
             record.warning,
-            f"{sentence(label)} by layer and module {Words.of(record).done}: {names}.",
-            _LAYOUT,
+            f"{sentence(label)} by layer and {record.unit} {Words.of(record).done}: {names}.",
+            _LAYOUT.format(record.unit),
             "significant" in record.spans
             and "A ring marks a cell that is not significant "
             f"{at_level('a two-sided bootstrap test', [record.spans], 'cells')}.",
         ]
     )
-    title, identity = f"{label} by layer and module: {names}", {"studies": dict(record.identity)}
+    title, identity = f"{label} by layer and {record.unit}: {names}", {"studies": dict(record.identity)}
     return Drawing(stem, title, map_figure(grids, options), record.spans, caption, identity)

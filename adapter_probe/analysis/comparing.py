@@ -27,6 +27,7 @@ from adapter_probe.analysis.deltas import (
     span_scores,
     strength_of,
     study_kind,
+    unit_of,
     without_noise,
 )
 from adapter_probe.analysis.resampling import resampled_changes
@@ -101,6 +102,11 @@ class JointRecord(_SeveralStudies):
     def by_module(self) -> bool:
         """Whether they are maps of layers and modules, and not studies of spans."""
         return "module" in self.spans
+
+    @property
+    def unit(self) -> str:
+        """The unit of such maps, see `adapter_probe.units`."""
+        return next((unit_of(one) for one in self.identity.values() if isinstance(one, Mapping)), "module")
 
     def _of(self: JointT, stack: str) -> JointT:
         return replace(self, spans=of_stack(self.spans, stack), stack=stack)

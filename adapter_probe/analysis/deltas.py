@@ -94,6 +94,11 @@ def section_of(identity: Mapping[str, object], name: str) -> Mapping[str, Any]:
     return section if isinstance(section, Mapping) else {}
 
 
+def unit_of(identity: Mapping[str, Any]) -> str:
+    """The unit of a map of layers and modules, from an ablation's identity."""
+    return str(section_of(identity, "settings").get("by") or "module")
+
+
 def strength_of(identity: Mapping[str, Any]) -> float | str:
     """What the adapters were multiplied by where a variant has them off, from an ablation's identity."""
     settings = section_of(identity, "settings")

@@ -11,7 +11,7 @@ import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
-from adapter_probe.analysis.deltas import of_stack, section_of
+from adapter_probe.analysis.deltas import of_stack, section_of, unit_of
 from adapter_probe.analysis.groups import group_scores
 from adapter_probe.analysis.race_tables import RaceSummary
 from adapter_probe.analysis.ranks import RankSummary
@@ -56,7 +56,7 @@ class StudyRecord:
 
     @property
     def table(self) -> Any:
-        """What the file holds by which such a folder is known: its table, of a race its summary."""
+        """The content of the file `known_by`: a table, or of a race its summary."""
         return next(getattr(self, name) for name, own in self.files().items() if own["file"] == self.known_by)
 
     @classmethod
@@ -111,6 +111,11 @@ class AblationRecord(StudyRecord):
     def by_module(self) -> bool:
         """Whether it is a map of layers and modules, and not a study of spans."""
         return "module" in self.spans
+
+    @property
+    def unit(self) -> str:
+        """The unit of such a map, see `adapter_probe.units`."""
+        return unit_of(self.identity)
 
     @property
     def shares(self) -> pd.DataFrame | None:

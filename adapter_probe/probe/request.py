@@ -36,6 +36,7 @@ from adapter_probe.metrics import COMPARISONS, PER_TEXT, check_metric, generated
 from adapter_probe.replay.recording import base_of
 from adapter_probe.replay.switches import Switches
 from adapter_probe.spans import VariantSet, effective_variants
+from adapter_probe.units import SUBLAYERS
 
 from .arguments import PREDICTIONS_VERSION, AblationArguments
 from .general_model import GeneralModel, model_of
@@ -195,7 +196,7 @@ def prepare_ablation(
     if settings.outside == "base":
         opened = with_outside_of_base(opened)
     if isinstance(opened, OpenedPlaced) and not Switches().inside(opened.model):
-        raise _without_adapters(arguments.checkpoint, np.zeros((1, 2), dtype=bool), opened, settings)
+        raise _without_adapters(arguments.checkpoint, (), opened, settings)
     named = data_name(arguments.data) if examples is None else GIVEN_BATCHES
     if examples is None:
         task, examples, metric = _scored_examples(opened, arguments)
@@ -236,9 +237,9 @@ def _refuse_unfit(model: GeneralModel, opened: OpenedPeft, arguments: AblationAr
     has_adapter = model.has_adapter  # [sites]
     never_off = settings.variants(model.stacks, model.sites).masks.all(axis=0)  # [sites]
     if not (has_adapter & ~never_off).any():
-        raise _without_adapters(
-            arguments.checkpoint, has_adapter.reshape(-1, len(model.sites)), opened, settings
-        )
+        held = has_adapter.reshape(-1, len(model.sites)).any(axis=0)
+        names = [site.name for site, there in zip(model.sites, held) if there]
+        raise _without_adapters(arguments.checkpoint, names, opened, settings)
 
 
 def on_other_data(request: AblationRequest, arguments: AblationArguments) -> AblationRequest:
@@ -342,13 +343,12 @@ def _start_of(opened: OpenedPeft) -> Start | None:
 
 def _without_adapters(
     folder: str,
-    has_adapter: np.ndarray,  # [layers, sites of a layer]
+    sites: Sequence[str],  # that hold some in any layer
     opened: OpenedPeft,
     settings: AblationSettings,
 ) -> CheckpointError:
     """The error for a checkpoint without adapters at the chosen sites."""
-    attention, ffn = has_adapter.any(axis=0)
-    held = "both" if attention and ffn else "attention" if attention else "ffn" if ffn else "none"
+    held = "both" if tuple(sites) == SUBLAYERS else ", ".join(sites) or "none"
     where = f" of layers {settings.layers}" if settings.layers else ""
     return CheckpointError(
         f"checkpoint {folder} has no adapters to switch off for --sites {settings.sites}{where}: it "

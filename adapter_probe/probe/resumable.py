@@ -256,7 +256,10 @@ def _refuse_unfit(request: AblationRequest) -> None:
     if request.settings.complement:
         raise ResultsError("--race is about spans that are switched off; omit --complement")
     if request.variants.modules is not None:
-        raise ResultsError("--race is about spans of layers, and not about single modules; omit --by module")
+        raise ResultsError(
+            f"--race is about spans of layers, and not about single {request.settings.by}s; omit --by "
+            f"{request.settings.by}"
+        )
     if len(names := _studied(request.variants)) > 1:
         raise ResultsError(f"--race studies one stack of layers; give --stack {' or --stack '.join(names)}")
 

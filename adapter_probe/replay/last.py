@@ -24,7 +24,7 @@ from .tensors import split
 
 Run = Callable[[], Tensor]
 """The model's output on the example, by the last layer's own forward."""
-_UNFIT = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
+_UNFIT = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
 Where = Callable[[int, int], Tensor]
 """Given numbers of rows and of positions in each: int64 ``[read]``, positions in the rows end to end."""
 
@@ -85,7 +85,7 @@ def find_positionwise(layer: nn.Module, run: Run, wheres: Sequence[Where]) -> tu
     while pending:
         module = pending.pop(0)
         if module in able:
-            if _same(own, run, [*found, module], _only(where)):  # else all of what is inside is read too
+            if _same(own, run, [*found, module], _only(where)):  # else others read its other positions
                 found.append(module)
         elif not isinstance(module, nn.Linear):
             pending += list(module.children())
@@ -101,7 +101,9 @@ def _same(own: Tensor, run: Run, modules: Sequence[nn.Module], change: Callable[
 
 
 def _positionwise(modules: Sequence[nn.Module], run: Run) -> set[nn.Module]:
-    """The outermost whose result stays finite at the first and the last position with NaN at all others.
+    """Those whose result stays finite at the first and the last position with NaN at all others.
+
+    What is inside one of them is seldom among them, since only the outermost are of use.
 
     In half precision, the result of an attention that sees some of its keys is not told from its own.
     """
@@ -137,9 +139,8 @@ def _positionwise(modules: Sequence[nn.Module], run: Run) -> set[nn.Module]:
         with changed({module: probe(module, module.forward) for module in modules}):
             run()
     except _UNFIT:  # one of them does not stand to be called again
-        if len(modules) == 1:
-            return set()
-        return {module for module in modules if _positionwise([module], run)}
+        alone = modules if len(modules) > 1 else ()
+        return {module for module in alone if _positionwise([module], run)}
     return {module for module, all_finite in finite.items() if all_finite}
 
 

@@ -34,7 +34,7 @@ class Layer:
         number: of its calls in a forward, the one that this is; the parts are those that act in it.
         applications: what says to adapters of single calls which call is running.
         sites: the sites, the same in all layers of a model: its attention and its feed-forward network, or
-            one for each kind of tuned module.
+            one for each unit of a map.
     """
 
     name: str

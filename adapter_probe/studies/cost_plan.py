@@ -284,7 +284,8 @@ def _other_choices(request: AblationRequest, seconds_per_pass: float) -> list[di
     model, settings = request.model, request.settings
     found = []
     for spans, group in _CHOICES:
-        if (spans, group) == (settings.spans, settings.group):
+        same = settings.by != "span" or spans == settings.spans  # a map of units has no other spans
+        if same and group == settings.group:
             continue
         try:
             variants = replace(settings, spans=spans, group=group).variants(model.stacks, model.sites)

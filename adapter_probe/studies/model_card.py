@@ -101,8 +101,8 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
     part, how = "cell", ": the row is the first layer, the column the last"
     unit = "contiguous span of layers"
     if record.by_module:
-        how = ": the row is the module, the column the layer"
-        unit = "module of one layer, or several together,"
+        how = f": the row is the {record.unit}, the column the layer"
+        unit = f"{record.unit} of one layer, or several together,"
     elif span_order(record.in_stacks[0].spans) is not None:
         part, how = "point", ""
     done = "are the only ones kept on" if said.study == "kept" else f"are {said.done}"

@@ -67,6 +67,35 @@ def test_attention_over_windows_that_are_longer_than_what_is_read():
     assert torch.allclose(found, own, atol=1e-10)
 
 
+class Boxed(torch.nn.Module):
+    """A module's result under a name."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args, **kwargs):
+        return {"out": self.inner(*args, **kwargs)}
+
+
+class Unboxed(Boxed):
+    def forward(self, *args, **kwargs):
+        return self.inner(*args, **kwargs)["out"]
+
+
+def test_a_module_that_returns_no_tensor_is_left_as_it_is():
+    torch.manual_seed(0)
+    base = BertForSequenceClassification(BertConfig(**SIZES, intermediate_size=64))
+    model = tuned(base, ["query", "value"], torch.float64)
+    layer = base.bert.encoder.layer[-1]
+    layer.attention.self = Unboxed(Boxed(layer.attention.self))
+    inputs = {"input_ids": torch.randint(5, 100, (3, 5), generator=torch.Generator().manual_seed(0))}
+    masks = np.random.default_rng(0).random((6, 4)) < 0.5
+    one, all_ = (Replay(model, inputs, one_position=spare) for spare in (True, False))
+    assert torch.allclose(one.outputs(inputs, masks), all_.outputs(inputs, masks), atol=1e-12)
+    assert "intermediate" in one._last[1]
+
+
 class Read:
     """The logits of some positions of every text."""
 

@@ -156,6 +156,20 @@ def test_a_unit_is_one_function(monkeypatch, tmp_path: Path):
     study.save(tmp_path / "map", formats="png")
     assert ap.load(tmp_path / "map").spans.equals(study.spans)
     assert list(study.summary.modules) == ["reads", "writes"]
+    assert study.heatmap().get_ylabel() == "sublayer"
+    caption = (tmp_path / "map" / "modules.txt").read_text()
+    assert "the adapters of one sublayer in one layer" in caption
+    assert "all sublayers of a layer, the last column a sublayer in all layers" in caption
+
+
+@pytest.mark.parametrize("by", ["span", "module", "sublayer"])
+def test_layers_without_adapters_are_refused_in_one_line_by_any_unit(by):
+    base, x = family("llama")
+    model, batches = lora(base, target_modules=["q_proj", "v_proj"], layers_to_transform=[1]), batches_of(x)
+    labels, named = np.arange(3 * len(batches)) % 3, ("no adapters to switch off", "of layers 0-0")
+    with pytest.raises(AdapterProbeError, match=naming(*named)) as caught:
+        ap.ablate(model, batches=batches, labels=labels, by=by, layers="0-0", progress=False, **LAST)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
