@@ -5,11 +5,12 @@ same examples of a task. A span costs points of accuracy, and nats of divergence
 predictions (KL). Of either, a layer has two shares: its cost `alone` divided by the sum over layers, and its
 part of the cost of `all` layers (`share_points` of an ablation) divided by that. `centre` is the mean layer.
 
-`OUT/trials.csv` has the scores; `shares.csv` the shares of the mean map over seeds, `centres.csv` differences
-of two methods' centres, with 95% intervals over seeds and examples; `agreement.csv` rank correlations within
-one length of span between two checkpoints of a task, on all examples and on disjoint halves, and of each with
-itself on these; `maps.png` and `maps.csv` the mean maps, with the paper's grid on one scale; `shares.png` the
-shares alone by divergence.
+`OUT/trials.csv` has the scores. What stayed at the majority class learnt nothing that could be kept, and is
+in no other table: `shares.csv`, the shares of the mean map over seeds; `centres.csv`, differences of two
+methods' centres, with 95% intervals over seeds and examples; `agreement.csv`, rank correlations within one
+length of span between two checkpoints of a task, on all examples and on disjoint halves, and of each with
+itself on these; `maps.png` and `maps.csv`, the mean maps, with the paper's grid on one scale; `shares.png`,
+the shares alone by divergence.
 """
 
 import json
@@ -142,14 +143,17 @@ def hero(studies: dict[tuple[str, str], list[ap.Ablation]], out: Path) -> None:
         axes[top, column].set_title(name, fontsize=10)
     label = "drop in accuracy (points); black line = 1 point"
     draw_colorbar(scale, [*axes.flat], label, 1.0, location="bottom", length=400)
-    figure.savefig(out / "maps.png", dpi=150)
+    figure.savefig(out / "maps.png", dpi=150, bbox_inches="tight")
     pd.concat(frames).round(4).to_csv(out / "maps.csv", index=False, lineterminator="\n")
 
 
 def curves(shares: pd.DataFrame, out: Path) -> None:
     """The share of every layer alone, by divergence: a panel for each task, a line for each method."""
-    figure = Figure(figsize=(4.6 * shares["task"].nunique() + 1.6, 3.2), layout="constrained")
-    axes = figure.subplots(1, shares["task"].nunique(), squeeze=False, sharey=True)[0]
+    n = shares["task"].nunique()
+    columns = n if n < 4 else 2
+    rows = -(-n // columns)
+    figure = Figure(figsize=(4.6 * columns + 1.6, 3.0 * rows + 0.2), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
     for ax, (task, own) in zip(axes, shares.query("layer != 'centre'").groupby("task", sort=False)):
         for i, (method, line) in enumerate(own.groupby("method", sort=False)):
             x, y = line["layer"].astype(float) + 0.1 * i - 0.2, 100 * line["share"]
@@ -157,8 +161,12 @@ def curves(shares: pd.DataFrame, out: Path) -> None:
             ax.errorbar(x, y, spread, marker="osD^vP"[i], markersize=3, linewidth=1, label=METHODS[method])
         ax.set(title=task_label(task), xticks=range(0, int(x.max()) + 1, 2))
         ax.set_xlabel("layer switched off alone")
-    axes[0].set_ylabel("share of the divergence (%)")
-    axes[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    for ax in axes[::columns]:
+        ax.set_ylabel("share of the divergence (%)")
+    for ax in axes[n:]:
+        ax.set_axis_off()
+    named = max((ax.get_legend_handles_labels() for ax in axes), key=lambda one: len(one[1]))
+    figure.legend(*named, loc="outside right center", frameon=False)
     figure.savefig(out / "shares.png", dpi=150)
 
 
@@ -173,8 +181,6 @@ def main(out: Path, *folders: str) -> None:
             print(f"{path}: no finished ablation, left out")
             continue
         study = ap.load(found[0].parent)
-        studies[task, method].append(study)
-        own[task][method, seed] = costs(study)
         said, training = study.summary, json.loads((path / "adapter_probe.json").read_text())["training"]
         tables["trials"].append(
             {"task": task, "method": method, "seed": seed, "learning_rate": training["learning_rate"],
@@ -182,6 +188,11 @@ def main(out: Path, *folders: str) -> None:
              "majority_score": training["majority_score"], "n_examples": said.n_examples,
              "intact_score": said.intact_score, "all_off_points": said.removed_delta_points}
         )  # fmt: skip
+        if said.intact_score == said.majority_score:
+            print(f"{path}: stayed at the majority class, in trials.csv only")
+            continue
+        studies[task, method].append(study)
+        own[task][method, seed] = costs(study)
     out.mkdir(parents=True, exist_ok=True)
     for (task, maps), measure in product(own.items(), ("accuracy", "kl")):
         chosen = {key: cost[measure] for key, cost in maps.items()}
