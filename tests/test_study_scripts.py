@@ -221,20 +221,27 @@ def test_shares_of_methods_are_those_of_their_ablations(
 ):
     monkeypatch.syspath_prepend(STUDIES)
     studies, divergences, files = {}, {}, airline / "crowdflower_airline"
-    for method, seed in [(method, seed) for method in ("full", "adapters") for seed in (0, 1)]:
+    rates = {"full": 1e-2, "adapters": 1e-2}
+    for method, seed, rate in [*((m, s, rates[m]) for m in rates for s in (0, 1)), ("adapters", 2, 3e-2)]:
         checkpoint = tmp_path / f"airline-{method}-{seed}"
         ap.train(
             tiny_base("bert", layers=4), checkpoint, method=method, train_file=files / "train.jsonl",
             validation_file=files / "validation.jsonl", epochs=4, seed=seed, progress=False,
-            learning_rate={"full": 1e-2, "adapters": 3e-2}[method],
+            learning_rate=rate,
         )  # fmt: skip
-        studies[method, seed] = ap.ablate(checkpoint, progress=False)
+        study = ap.ablate(checkpoint, progress=False)
+        intact = study.predictions[study.results.row_names.index("intact")]
+        assert (len(np.unique(intact)) == 1) == (rate == 3e-2)  # which learns nothing
+        if rate == 3e-2:
+            continue
+        studies[method, seed] = study
         divergences[method, seed] = ap.ablate(checkpoint, metric="kl", out=tmp_path / "kl" / checkpoint.name)
     script("where_learnt").main(
         tmp_path / "out", *map(str, tmp_path.glob("airline-*")), str(tmp_path / "x-full-9")
     )
 
     found = pd.read_csv(tmp_path / "out" / "shares.csv")
+    assert (found["n_seeds"] == 2).all()
     found = found.set_index(["measure", "of", "method", "layer"]).sort_index()
     assert (found["ci_low"] <= found["ci_high"])[found["share"].notna()].all()
     for method in ("full", "adapters"):
@@ -263,7 +270,7 @@ def test_shares_of_methods_are_those_of_their_ablations(
         pair = maps[row.method_a, row.seed_a].round(9), maps[row.method_b, row.seed_b].round(9)
         expected = np.nanmean([spearmanr(pair[0][n], pair[1][n]).statistic for n in (1, 2)])
         assert row.all_examples == pytest.approx(expected, abs=1e-3, nan_ok=True)
-    assert [*pd.read_csv(tmp_path / "out" / "trials.csv")["seed"]] == [0, 1, 0, 1]
+    assert [*pd.read_csv(tmp_path / "out" / "trials.csv")["seed"]] == [0, 1, 0, 1, 2]
     assert (tmp_path / "out" / "maps.png").stat().st_size > 10_000
 
 

@@ -5,8 +5,8 @@ same examples of a task. A span costs points of accuracy, and nats of divergence
 predictions (KL). Of either, a layer has two shares: its cost `alone` divided by the sum over layers, and its
 part of the cost of `all` layers (`share_points` of an ablation) divided by that. `centre` is the mean layer.
 
-`OUT/trials.csv` has the scores. What stayed at the majority class learnt nothing that could be kept, and is
-in no other table: `shares.csv`, the shares of the mean map over seeds; `centres.csv`, differences of two
+`OUT/trials.csv` has the scores. What predicts one class for everything learnt nothing that could be kept, and
+is in no other table: `shares.csv`, the shares of the mean map over seeds; `centres.csv`, differences of two
 methods' centres, with 95% intervals over seeds and examples; `agreement.csv`, rank correlations within one
 length of span between two checkpoints of a task, on all examples and on disjoint halves, and of each with
 itself on these; `maps.png` and `maps.csv`, the mean maps, with the paper's grid on one scale; `shares.png`,
@@ -188,8 +188,8 @@ def main(out: Path, *folders: str) -> None:
              "majority_score": training["majority_score"], "n_examples": said.n_examples,
              "intact_score": said.intact_score, "all_off_points": said.removed_delta_points}
         )  # fmt: skip
-        if said.intact_score == said.majority_score:
-            print(f"{path}: stayed at the majority class, in trials.csv only")
+        if len(set(study.predictions[study.results.row_names.index("intact")].tolist())) == 1:
+            print(f"{path}: predicts one class for everything, in trials.csv only")
             continue
         studies[task, method].append(study)
         own[task][method, seed] = costs(study)
