@@ -14,6 +14,7 @@ Unit = Literal["span", "module", "sublayer"]
 """What the variants of an ablation switch: spans of layers, whose sites are the two sublayers; or the units
 of a map, each in single layers and in all."""
 SUBLAYERS = ("attention", "ffn")
+ATTENTION, FFN = range(2)
 _ATTENTION = ("attn", "attention")
 _FFN = ("mlp", "ffn", "feed_forward", "feedforward", "densereludense", "moe", "expert", "intermediate")
 _FFN_NAMES = ("output", "ff", "fc1", "fc2", "ffn_output")  # names that mean this only as a whole
@@ -64,7 +65,7 @@ def part_of(path: str) -> int | None:
         if name.startswith(("post_attention_", "post_attn_")):  # in some families a norm of the next sublayer
             return None
         if any(word in name for word in _ATTENTION):
-            return 0
+            return ATTENTION
         if name in _FFN_NAMES or any(word in name for word in _FFN):
-            return 1
+            return FFN
     return None

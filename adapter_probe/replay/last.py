@@ -103,7 +103,7 @@ def _same(own: Tensor, run: Run, modules: Sequence[nn.Module], change: Callable[
 def _positionwise(modules: Sequence[nn.Module], run: Run) -> set[nn.Module]:
     """Those whose result stays finite at the first and the last position with NaN at all others.
 
-    What is inside one of them is seldom among them, since only the outermost are of use.
+    Modules inside one of them are left out where all can be tried in one run: only the outermost are of use.
 
     In half precision, the result of an attention that sees some of its keys is not told from its own.
     """

@@ -12,12 +12,11 @@ from torch import nn
 
 from adapter_probe.errors import ModelError, shown
 from adapter_probe.spans import SITES, Site
-from adapter_probe.units import UNITS, Unit, part_of
+from adapter_probe.units import ATTENTION, FFN, UNITS, Unit, part_of
 
 from .several import OneAdapter
 from .switches import Application, Switches
 
-ATTENTION, FFN = 0, 1
 _MOST_LISTED = 3  # modules in a message
 
 

@@ -14,9 +14,8 @@ from tiny_families import family, lora
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.checking import compare
 from adapter_probe.replay.replay import Replay, logits
-from adapter_probe.replay.stacks import ATTENTION, FFN
 from adapter_probe.replay.walk import Branch
-from adapter_probe.units import part_of
+from adapter_probe.units import ATTENTION, FFN, part_of
 
 
 @pytest.mark.parametrize("name", ["llama", "bert", pytest.param("t5 (labels)", marks=pytest.mark.slow)])
