@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Small files are read sooner by one thread, and no test outlives the machine: nothing waits for the disk.
+os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
+os.fsync = lambda _descriptor: None
 # What a model's code hands to TorchScript (DeBERTa's, in older versions of Transformers) runs as Python:
 # `exact.Float64` does not reach into a script.
 os.environ["PYTORCH_JIT"] = "0"

@@ -63,19 +63,27 @@ def naming_base(what: str, name: str) -> Iterator[None]:
 @contextlib.contextmanager
 def silent_transformers() -> Iterator[None]:
     """Suppress bars, warnings and messages, such as a whole configuration that does not suit."""
-    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    if verbosity != logging.CRITICAL:  # setting it makes all loggers forget their levels, which takes long
-        transformers_logging.set_verbosity(logging.CRITICAL)
+    bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with warnings.catch_warnings(), _unheard("transformers"), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        if verbosity != logging.CRITICAL:
-            transformers_logging.set_verbosity(verbosity)
         if bars:
             transformers_logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _unheard(library: str) -> Iterator[None]:
+    """Let nobody hear what a library logs; its level stays, since setting one clears every logger's cache."""
+    logger = logging.getLogger(library)
+    handlers, propagates = logger.handlers, logger.propagate
+    logger.handlers, logger.propagate = [logging.NullHandler()], False
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = handlers, propagates
 
 
 def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | None]:
@@ -334,15 +342,13 @@ def quiet_quantisers() -> Iterator[None]:
 
     bitsandbytes 0.50 asks the package `kernels` at import for a product on the Hugging Face Hub.
     """
-    logger, absent = logging.getLogger("bitsandbytes"), "kernels" not in sys.modules
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    absent = "kernels" not in sys.modules
     if absent:
         sys.modules["kernels"] = None  # type: ignore[assignment]  # an import of it fails
     try:
-        yield
+        with _unheard("bitsandbytes"):
+            yield
     finally:
-        logger.setLevel(level)
         if absent:
             sys.modules.pop("kernels", None)
 

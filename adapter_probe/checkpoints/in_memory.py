@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import json
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import FullFineTuning
 from adapter_probe.replay.recording import base_of
 from adapter_probe.replay.several import split_adapters
-from adapter_probe.replay.sharing import can_share
+from adapter_probe.replay.sharing import can_share, copy_with
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_weights import STRENGTH
 from adapter_probe.results.fingerprints import hash_json
@@ -170,7 +169,7 @@ def _copied(model: nn.Module) -> nn.Module:
             id(p): nn.Parameter(p.detach(), False) for p in model.parameters() if type(p) is nn.Parameter
         }
         memo: dict[int, Any] = {id(t): t for t in chain(model.parameters(), model.buffers())} | plain
-        found = copy.deepcopy(model, memo)
+        found = copy_with(model, memo)
         for module in found.modules():
             if "_original_forward" in vars(module):  # accelerate's mixed precision
                 del module._original_forward, module.forward

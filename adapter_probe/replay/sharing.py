@@ -3,16 +3,46 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Mapping
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+_HELD = (dict, OrderedDict, set)  # what modules have many of, mostly empty
+
 
 def sharing(model: nn.Module) -> nn.Module:
     """A copy with the same tensors and switches of its own."""
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())})
+    return copy_with(model, {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())})
+
+
+def copy_with(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    """`copy.deepcopy`, in about a third of its time: it copies the many empty dictionaries of modules slowly.
+
+    Args:
+        model: the model.
+        memo: what stands in the copy for objects of the model, by their identity; copied modules are added.
+    """
+    plain = [m for m in model.modules() if id(m) not in memo and _is_copied_by_state(type(m))]
+    memo |= {id(module): type(module).__new__(type(module)) for module in plain}
+    for module in plain:
+        state = {
+            name: copy.deepcopy(value, memo)
+            if type(value) not in _HELD or value
+            else memo.setdefault(id(value), type(value)())
+            for name, value in module.__getstate__().items()
+        }
+        memo[id(module)].__setstate__(state)
+    return copy.deepcopy(model, memo)
+
+
+def _is_copied_by_state(cls: type[nn.Module]) -> bool:
+    """Whether `copy.deepcopy` makes an empty module and gives it a copy of the state of the other."""
+    own = {"__deepcopy__", "__reduce__", "__reduce_ex__", "__getnewargs_ex__", "__getnewargs__", "__slots__"}
+    return all(kind is object or own.isdisjoint(vars(kind)) for kind in cls.__mro__)
 
 
 def cast_copy(
@@ -40,9 +70,9 @@ def cast_copy(
         return nn.Parameter(other, requires_grad=False) if isinstance(tensor, nn.Parameter) else other
 
     tensors = chain(model.parameters(), model.buffers())
-    memo: dict[int, object] = {id(tensor): cast(tensor) for tensor in tensors}
+    memo: dict[int, Any] = {id(tensor): cast(tensor) for tensor in tensors}
     memo |= {id(module): other for module, other in (instead or {}).items()}
-    return copy.deepcopy(model, memo)
+    return copy_with(model, memo)
 
 
 def can_share(model: nn.Module) -> bool:
