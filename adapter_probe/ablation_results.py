@@ -79,7 +79,7 @@ class AblationResults:
             one; None for other metrics than ``greedy_accuracy``.
         differences: float64 ``[variants, examples, 2]``, of a language model compared with the intact model:
             divergences in nats summed over the scored tokens, and the number of tokens with the same
-            likeliest next token; None for other metrics and kinds.
+            likeliest next token; None for other metrics and kinds, and of choices.
         right: int64 ``[variants, examples]``, how many tokens of the continuation are the most likely one;
             None for other metrics than ``token_accuracy``.
         stacks: str ``[variants]``, the stack of layers in which alone the variant switches, empty for the
@@ -119,11 +119,12 @@ class AblationResults:
     def __post_init__(self) -> None:
         if self.kind not in metrics.METRICS:
             raise ValueError(f"kind should be one of {', '.join(metrics.METRICS)}, got {self.kind!r}")
+        of_choices = self.outputs.shape[-1] > 1  # which are compared as a whole, and not by their tokens
         needed = {
             "counts": self.kind == "causal",
             "greedy": self.metric == "greedy_accuracy",
             "right": self.metric == "token_accuracy",
-            "differences": self.kind == "causal" and self.metric in metrics.COMPARISONS,
+            "differences": self.metric in metrics.COMPARISONS and self.kind == "causal" and not of_choices,
         }
         for name, there in needed.items():
             if there != (getattr(self, name) is not None):
@@ -251,7 +252,8 @@ class AblationResults:
             return np.where(np.isfinite(scored), scored, np.nan)
         if self.metric in metrics.COMPARISONS:
             intact = self.outputs[np.argmax(self.masks.all(axis=1))]
-            return differences_from_logits(self.metric, self.outputs, intact)
+            there = None if self.counts is None else self.counts[..., 0] > 0
+            return differences_from_logits(self.metric, self.outputs, intact, there)
         if self.greedy is not None:
             finite = np.isfinite(self.outputs).all(axis=-1)
             return np.where(finite, 1 - self.greedy, NO_CLASS).astype(np.int64)

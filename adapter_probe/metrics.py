@@ -84,6 +84,7 @@ def _loss(words: str, forms: tuple[str, ...], divided_by: str, unit: str) -> Met
 
 _CLASSES, _RANKED = ("classification",), ("ranking",)
 _FREE, _WRITTEN = ("completion", "text"), ("generation",)
+_COMPARED = ("choice", *_FREE)
 BY_NAME = {
     "accuracy": Metric("accuracy", _CLASSES, ("choice",), accuracy, short="acc."),
     "mcc": Metric(
@@ -119,8 +120,8 @@ BY_NAME = {
     "byte_perplexity": _loss("byte perplexity", _FREE, "bytes", ""),
     "word_perplexity": _loss("word perplexity", _FREE, "words", ""),
     "continuation_perplexity": _loss("continuation perplexity", ("completion",), "", ""),
-    "kl": _loss("KL divergence from the intact model", _FREE, "tokens", "nats"),
-    "agreement": Metric("agreement with the intact model", forms=_FREE, divided_by="tokens"),
+    "kl": _loss("KL divergence from the intact model", _COMPARED, "tokens", "nats"),
+    "agreement": Metric("agreement with the intact model", forms=_COMPARED, divided_by="tokens"),
     "cosine": Metric("cosine similarity to the intact embedding", divided_by="tokens", in_percent=False),
     "text_match": Metric("exact match", forms=_WRITTEN),
     "contains": Metric("answers contained", forms=_WRITTEN),
@@ -148,7 +149,7 @@ LOSSES = tuple(name for name, one in BY_NAME.items() if one.less_is_better)
 RATIOS = tuple(
     name
     for name, one in BY_NAME.items()
-    if one.less_is_better or (one.divided_by and "choice" not in one.forms)
+    if one.less_is_better or (one.divided_by and one.forms != ("choice",))
 )
 """Metrics that are a ratio of two sums over examples: of `predictions` and of `labels`, see `score`."""
 OF_PAIRS = METRICS["pairwise"]
@@ -310,7 +311,7 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
             ``[examples, labels]`` of several labels or targets; int64 ``[sentences, classes]``, numbers of
             entities or words; for squad_f1 and exact_match the numbers of the questions' paragraphs, since
             the questions' scores already account for the true answers; for losses and comparisons the number
-            of tokens, bytes or words in each example, or of predictions compared, of a classifier 1.
+            of tokens, bytes or words in each example, or of predictions compared, of classes and choices 1.
 
     Returns:
         float64 ``[...]``, fractions in [-1, 1] or nan; losses in nats a token (``nll``, the mean over

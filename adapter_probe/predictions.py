@@ -59,13 +59,16 @@ def entity_types(tags: Sequence[str]) -> tuple[str, ...]:
     return () if None in found else tuple(sorted({one["type"] or "_" for one in found if one}))
 
 
-def differences_from_logits(metric: str, logits: np.ndarray, intact: np.ndarray) -> np.ndarray:
-    """How far a classifier's outputs are from the intact model's, by example.
+def differences_from_logits(
+    metric: str, logits: np.ndarray, intact: np.ndarray, there: np.ndarray | None = None
+) -> np.ndarray:
+    """How far a classifier's outputs are from the intact model's, or log-likelihoods of choices, by example.
 
     Args:
         metric: ``kl`` or ``agreement``.
         logits: ``[..., examples, labels]``.
         intact: ``[examples, labels]``, the intact model's.
+        there: bool ``[examples, labels]``, which choices an example has; None for all.
 
     Returns:
         float64 ``[..., examples]``: the Kullback-Leibler divergence of the variant's distribution over the
@@ -73,11 +76,13 @@ def differences_from_logits(metric: str, logits: np.ndarray, intact: np.ndarray)
         same and 0 elsewhere; NaN where a logit is NaN or infinite.
     """
     finite = np.isfinite(logits).all(axis=-1) & np.isfinite(intact).all(axis=-1)
+    if there is not None:
+        logits, intact = np.where(there, logits, -np.inf), np.where(there, intact, -np.inf)
     if metric == "agreement":
         return np.where(finite, logits.argmax(axis=-1) == intact.argmax(axis=-1), np.nan)
     with np.errstate(invalid="ignore"):
         own, other = (_log_softmax(values.astype(np.float64)) for values in (intact, logits))
-        divergence = (np.exp(own) * (own - other)).sum(axis=-1)
+        divergence = np.sum(np.exp(own) * (own - other), axis=-1, where=True if there is None else there)
     return np.where(finite, np.maximum(divergence, 0.0), np.nan)  # rounding may leave less than 0
 
 

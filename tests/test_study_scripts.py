@@ -476,16 +476,25 @@ def test_maps_of_written_texts_and_their_likelihood(tmp_path: Path, monkeypatch:
     assert texts.groupby(["task", "prompt"])["text"].nunique().gt(2).all()
 
     ap.ablate(lora, data=rows / "words" / "choices.jsonl", base=base, by="module", out=tmp_path / "modules")
-    script("module_halves").main(tmp_path / "halves.csv", f"words={tmp_path / 'modules'}")
-    halves = pd.read_csv(tmp_path / "halves.csv").set_index(["kind", "which"])
-    study = ap.load(tmp_path / "modules").spans
-    everything = study[(study["module"] == "all") & (study["n_layers"] == 3)]["delta_points"].item()
-    own = halves.loc[("everything", np.nan)].squeeze()
-    assert -(own["drop_a"] + own["drop_b"]) / 2 == pytest.approx(everything, abs=1e-2)
-    assert own["low_b"] <= own["drop_b"] <= own["high_b"]
-    for kind in ("module in all layers", "layers, all modules", "cell"):
-        assert halves.loc[(kind, "cheapest"), "drop_a"] <= halves.loc[(kind, "costliest"), "drop_a"]
-    assert halves["of"].dropna().tolist() == [7, 7, 3, 3, 21, 21]
+    twice = [f"words={tmp_path / 'modules'}"] * 2  # as if the second were of another training
+    script("module_halves").main(tmp_path / "halves.csv", *twice)
+    table = pd.read_csv(tmp_path / "halves.csv").set_index(["kind", "which"])
+    study = ap.load(tmp_path / "modules")
+    corner = study.spans[(study.spans["module"] == "all") & (study.spans["n_layers"] == 3)][
+        "delta_points"
+    ].item()
+    log_p = torch.tensor(study.results.outputs.astype(float)).log_softmax(-1)
+    moved = torch.nn.functional.kl_div(log_p[-1], log_p[0], log_target=True, reduction="none").sum(-1)
+    for measure, everything in (("points", -corner), ("divergence", moved.mean().item())):
+        halves = table[(table["measure"] == measure) & (table["training"] == "0")]
+        own = halves.loc[("everything", np.nan)].squeeze()
+        assert (own["drop_a"] + own["drop_b"]) / 2 == pytest.approx(everything, abs=1e-4)
+        assert own["low_b"] <= own["drop_b"] <= own["high_b"]
+        for kind in ("module in all layers", "layers, all modules", "cell"):
+            assert halves.loc[(kind, "cheapest"), "drop_a"] <= halves.loc[(kind, "costliest"), "drop_a"]
+        assert halves["of"].dropna().tolist() == [7, 7, 3, 3, 21, 21]
+    both = table[(table["measure"] == "divergence") & (table["training"] == "0 and 1")]
+    assert both["drop_b"].tolist() == pytest.approx([1, 1, 1])
 
 
 def test_the_script_writes_its_tables(random_checkpoint, tiny_task, tmp_path):  # noqa: F811

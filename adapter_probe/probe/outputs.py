@@ -126,7 +126,7 @@ def assemble_results(
         counts = more["counts"] = count_texts(rows, request.encoded)
         if request.compares_tokens:
             more["differences"] = _differences(request, arrays["differences"], variants)
-        if is_ratio(request.metric):
+        if is_ratio(request.metric) and rows.form != "choice":
             labels = continuation_sizes(request.metric, counts)[:, 0]
         if request.metric == "greedy_accuracy":  # of completions, which are one item each
             more["greedy"] = arrays["greedy"][..., 0]

@@ -112,8 +112,9 @@ class AblationRequest:
 
     @property
     def compares_tokens(self) -> bool:
-        """Whether every predicted token is compared with the intact model's prediction."""
-        return self.metric in COMPARISONS and isinstance(self.examples.rows, Requests)
+        """Whether every predicted token is compared with the intact model's, and no choice as a whole."""
+        rows = self.examples.rows
+        return self.metric in COMPARISONS and isinstance(rows, Requests) and rows.form != "choice"
 
     @cached_property
     def variants(self) -> VariantSet:

@@ -2,14 +2,18 @@
 
     python module_halves.py OUT.csv NAME=FOLDER ...
 
-The folders hold ablations by module (`ablate --by module`). A random half A of the examples chooses the
-costliest and the cheapest module in all layers, layers with all modules, and single cells of the map; half B
-says what they cost, with 95% intervals over its examples. Beside them stands everything off, and how far the
-two halves agree on the order of modules, layers and cells: the mean rank correlation of 200 other pairs of
-random halves.
+The folders hold ablations by module (`ablate --by module`); folders of one name hold those of other
+trainings, on the same examples. A cost is in points, and of choices also the divergence of their
+distribution from the intact model's, in nats. A random half A of the examples chooses the costliest and the
+cheapest module in all layers, layers with all modules, and single cells of the map; half B says what they
+cost, with 95% intervals over its examples. Beside them stands everything off, how far the two halves agree
+on the order of modules, layers and cells (the mean rank correlation of 200 other pairs of random halves),
+and how far two trainings agree on it, with all examples.
 """
 
 import sys
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -22,19 +26,22 @@ DRAWS, SPLITS = 2000, 200
 KINDS = ("module in all layers", "layers, all modules", "cell")
 
 
-def costs_of(folder: str) -> tuple[pd.DataFrame, np.ndarray]:
-    """The cells of a map with their kind, and their costs in points, ``[cells, examples]``."""
+def costs_of(folder: str) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
+    """The cells of a map with their kind, and their costs by measure, ``[cells, examples]``."""
     results = ap.load(folder).results
-    if results.outputs.shape[-1] == 1:
-        scores = 100.0 * results.outputs[..., 0]
-    else:
-        scores = 100.0 * (results.predictions == results.scored_with)
     cells = pd.DataFrame(results.spans, columns=["first", "last"]).assign(module=results.modules)
     everywhere = (cells["last"] - cells["first"] + 1) == results.n_layers
     whole = cells["module"] == "all"
     cells["kind"] = np.select([everywhere & whole, everywhere, whole], ["everything", *KINDS[:2]], KINDS[2])
     kept = ((cells["first"] >= 0) & (cells["module"] != "")).to_numpy()
-    return cells[kept].reset_index(drop=True), (scores[:1] - scores)[kept]
+    if results.outputs.shape[-1] == 1:
+        scores = 100.0 * results.outputs[..., 0]
+    else:
+        scores = 100.0 * (results.predictions == results.scored_with)
+    costs = {"points": (scores[:1] - scores)[kept]}
+    if results.outputs.shape[-1] > 1:
+        costs["divergence"] = replace(results, metric="kl").predictions[kept]
+    return cells[kept].reset_index(drop=True), costs
 
 
 def judged(costs: np.ndarray) -> dict[str, float]:
@@ -68,17 +75,41 @@ def halves(cells: pd.DataFrame, costs: np.ndarray) -> list[dict[str, object]]:
         for _ in range(SPLITS):
             half = np.isin(np.arange(n), chance.permutation(n)[: n // 2])
             pair = costs[places][:, half].sum(axis=1), costs[places][:, ~half].sum(axis=1)
-            found.append(0.0 if min(map(np.ptp, pair)) == 0 else spearmanr(*pair).statistic)
+            found.append(correlation(*pair))
         rows.append({"kind": kind, "which": "rank correlation of two halves", "drop_b": np.mean(found)})
     return [{**row, "examples_a": len(a), "examples_b": len(b)} for row in rows]
 
 
+def agreements(cells: pd.DataFrame, one: np.ndarray, other: np.ndarray) -> list[dict[str, object]]:
+    """A row for each kind: the rank correlation of the costs with two trainings."""
+    places, which = {kind: cells["kind"] == kind for kind in KINDS}, "rank correlation of two trainings"
+    found = {
+        kind: correlation(one[own].mean(axis=1), other[own].mean(axis=1)) for kind, own in places.items()
+    }
+    return [{"kind": kind, "which": which, "drop_b": r} for kind, r in found.items()]
+
+
+def correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Spearman's, 0 where one of them is constant."""
+    return 0.0 if min(np.ptp(one), np.ptp(other)) == 0 else float(spearmanr(one, other).statistic)
+
+
 def main(out: Path, *given: str) -> None:
     """Write the table."""
-    found = []
+    read: dict[str, list[tuple[pd.DataFrame, dict[str, np.ndarray]]]] = {}
     for name, folder in (one.split("=", 1) for one in given):
-        found += [{"task": name, **row} for row in halves(*costs_of(folder))]
-    table = pd.DataFrame(found).round(3)
+        read.setdefault(name, []).append(costs_of(folder))
+    found = []
+    for name, trainings in read.items():
+        for number, (cells, costs) in enumerate(trainings):
+            for measure, own in costs.items():
+                about = {"task": name, "training": number, "measure": measure}
+                found += [{**about, **row} for row in halves(cells, own)]
+        for (one, (cells, costs)), (other, (_, others)) in combinations(enumerate(trainings), 2):
+            for measure in costs:
+                about = {"task": name, "training": f"{one} and {other}", "measure": measure}
+                found += [{**about, **row} for row in agreements(cells, costs[measure], others[measure])]
+    table = pd.DataFrame(found).round(5)
     table[["first", "last", "of"]] = table[["first", "last", "of"]].astype("Int64")
     table.to_csv(out, index=False, lineterminator="\n")
     print(table.to_string(index=False))

@@ -14,6 +14,7 @@ import torch
 from exact import Float64, assert_close_in_float64, to_float64
 from peft_folders import KV, TOKENIZER, reference, saved, span_off, written
 from refusals import naming
+from scipy.special import rel_entr, softmax
 from torch.nn import functional as F
 
 import adapter_probe as ap
@@ -84,6 +85,11 @@ ROWS = {
     "texts": [{"text": text} for text in TEXTS],
     "completions": [{"prompt": "ab", "completion": " cd ab"}, {"prompt": "a b a", "completion": " cd"}],
 }
+CHOICES = [
+    {"question": "ab", "choices": [" cd", " ab a", " b"], "answer": 2},
+    {"question": "cd a", "choices": [" x", " yes no"], "answer": 0},
+    {"question": "b", "choices": [" b", " bb", " ab cd", " x"], "answer": 1},
+]
 slow = pytest.mark.slow
 
 
@@ -153,10 +159,27 @@ def test_a_classifier_is_compared_on_texts_alone(classifier, tmp_path):
     assert np.array_equal(again.results.outputs, found["kl"].results.outputs)
 
 
+def test_choices_are_compared_as_distributions(checkpoint, tmp_path):
+    data, found = written(tmp_path, CHOICES), {}
+    for metric in ("accuracy", "kl", "agreement"):
+        study = ap.ablate(checkpoint, data=data, metric=metric, precision="float64", progress=False)
+        found[metric] = study.results
+    sums = found["accuracy"].outputs.astype(float)
+    for number, row in enumerate(CHOICES):
+        p = softmax(sums[:, number, : len(row["choices"])], axis=-1)
+        np.testing.assert_allclose(found["kl"].predictions[:, number], rel_entr(p[0], p).sum(-1), atol=1e-9)
+        same = p.argmax(-1) == p[0].argmax(-1)
+        assert np.array_equal(found["agreement"].predictions[:, number], same)
+    assert found["kl"].predictions[1:].mean(axis=1).min() > 1e-6
+    scores = row_scores(found["kl"])
+    np.testing.assert_allclose(scores, found["kl"].predictions.mean(axis=1), rtol=1e-12)
+
+
 @slow  # every figure, the report and the card
 @pytest.mark.parametrize("metric", ["kl", "agreement"])
-def test_nothing_that_is_said_calls_a_difference_better_or_worse(checkpoint, metric, tmp_path):
-    study = ap.ablate(checkpoint, data=TEXTS, metric=metric, out=tmp_path / "study", progress=False)
+@pytest.mark.parametrize("data", [TEXTS, CHOICES], ids=["texts", "choices"])
+def test_nothing_that_is_said_calls_a_difference_better_or_worse(checkpoint, metric, data, tmp_path):
+    study = ap.ablate(checkpoint, data=data, metric=metric, out=tmp_path / "study", progress=False)
     told = [repr(study), str(study.rows()), json.dumps(study.summary.to_dict())]
     assert "significant" not in study.spans
     paths = [Path(path) for path in study.save(tmp_path / "figures", formats=("svg",))]
