@@ -119,7 +119,7 @@ class AblationResults:
     def __post_init__(self) -> None:
         if self.kind not in metrics.METRICS:
             raise ValueError(f"kind should be one of {', '.join(metrics.METRICS)}, got {self.kind!r}")
-        of_choices = self.outputs.shape[-1] > 1  # which are compared as a whole, and not by their tokens
+        of_choices = self.outputs.shape[2:] > (1,)  # which are compared as a whole, and not by their tokens
         needed = {
             "counts": self.kind == "causal",
             "greedy": self.metric == "greedy_accuracy",

@@ -34,9 +34,9 @@ def described(model: nn.Module) -> list:
             return seen.setdefault(id(value), f"{type(value).__name__} {len(seen)}")
         if isinstance(value, dict):
             return type(value), [(key, told(item)) for key, item in value.items()]
-        return (
-            [told(item) for item in value] if isinstance(value, list | tuple) else (type(value), str(value))
-        )
+        if isinstance(value, list | tuple):
+            return [told(item) for item in value]
+        return value if isinstance(value, bool | int | float | str | set) else type(value)
 
     return [(name, type(module), told(vars(module))) for name, module in model.named_modules()]
 

@@ -138,10 +138,10 @@ def alone(model: nn.Module, ids: list[np.ndarray]) -> Tensor:
 def test_rows_with_padding_give_what_every_text_gives(family: str, prepared, decoder):
     model, encoded = prepared(family, Adapters(4, 0.5))
     tensors = {name: tensor.detach().double() for name, tensor in model.named_delta().items()}
+    reference = to_float64(written(decoder(family), family, tensors))
     with Float64(), torch.no_grad():
         batch = pack(encoded, range(9))
         assert len(set(batch.lengths)) > 2
-        reference = to_float64(written(decoder(family), family, tensors))
         own = alone(reference, [encoded.input_ids[i] for i in batch.index])
         assert_close_in_float64(to_float64(model).eval()(batch), own)
 
