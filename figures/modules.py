@@ -45,12 +45,17 @@ from .venues import FigureOptions
 _GAP = 2.4  # units: between the single cells and those of several together
 _WIDEST_CELL = 24.0  # points
 _FEWEST_WORDS = 18  # of a tick's size: the width that the notes above a map need
-_LAYOUT = "The last row has all {0}s of a layer, the last column a {0} in all layers."
+_LAYOUT = "The last row has all {0}s of a {1}, the last column a {0} in all layers."
 
 
 @dataclass(frozen=True, eq=False)
 class _ModuleCells(Cells):
     """Positions in a map: `firsts` are the rows' modules, `lasts` the columns' layers as text."""
+
+    @property
+    def column(self) -> str:
+        """What a column is."""
+        return "group of layers" if any("–" in name for name in self.lasts) else "layer"
 
     @property
     def shortest(self) -> np.ndarray:
@@ -100,7 +105,7 @@ def _draw(grid: Grid, ax: Axes, scale: Scale, notes: bool, numbers: bool = True)
         draw_rings(ax, cells.positions[unsure])
     rows, columns = len(cells.firsts), len(cells.lasts)
     ax.set_yticks(np.arange(rows) + 0.5, [style.escape_mathtext(name) for name in cells.firsts])
-    if grouped := any("–" in name for name in cells.lasts):
+    if grouped := cells.column != "layer":
         ax.set_xticks(np.arange(columns) + 0.5, cells.lasts, rotation=90)
     else:
         number_layers(ax.xaxis, cells.lasts)
@@ -128,14 +133,15 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
     for suffix, records in alike_ablations(studies, by_module=True):
         for record in records:
             metric, words, frame = record.summary.metric, Words.of(record), record.spans
+            column = _ModuleCells.of(frame).column
             how = "are kept on, all others being off," if words.study == "kept" else f"are {words.done}"
             caption = caption_of(
                 [
                     *warnings_of([record]),
                     f"{sentence(drop_label([record], metric))} when the {words.adapters} of one"
-                    f" {'kind of ' if record.unit == 'module' else ''}{record.unit} in one layer {how}"
+                    f" {'kind of ' if record.unit == 'module' else ''}{record.unit} in one {column} {how}"
                     " without retraining.",
-                    _LAYOUT.format(record.unit),
+                    _LAYOUT.format(record.unit, column),
                     *checkpoint_sentences([record]),
                     gains_sentence(frame, metric, "model"),
                     ring_sentence([record], [frame], "cell"),
@@ -180,7 +186,7 @@ def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptio
         [
             record.warning,
             f"{sentence(label)} by layer and {record.unit} {Words.of(record).done}: {names}.",
-            _LAYOUT.format(record.unit),
+            _LAYOUT.format(record.unit, _ModuleCells.of(grids[0].frame).column),
             "significant" in record.spans
             and "A ring marks a cell that is not significant "
             f"{at_level('a two-sided bootstrap test', [record.spans], 'cells')}.",

@@ -109,6 +109,15 @@ def test_every_cell_equals_the_loop(name: str):
         assert part.interaction_points == pytest.approx(-part.delta_points - drops[key])
 
 
+@pytest.mark.slow
+def test_a_column_of_several_layers_is_called_a_group(tmp_path):
+    model, given = made("llama")
+    ap.ablate(model, by="module", group=2, **given).save(tmp_path, formats="png")
+    caption = (tmp_path / "modules.txt").read_text()
+    assert "one kind of module in one group of layers" in caption
+    assert "all modules of a group of layers" in caption
+
+
 @pytest.mark.parametrize("name", slow_unless("llama".__eq__, ["llama", "mixtral", "t5 (labels)"]))
 @pytest.mark.slow
 def test_by_sublayer_every_cell_is_the_loop_over_the_modules_of_a_sublayer(name: str):
