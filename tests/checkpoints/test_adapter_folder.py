@@ -177,12 +177,16 @@ def test_kinds_of_starts(beside: str, refused: bool, made: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("wrap", "wrapper"),
     [
-        (lambda name: f"_orig_mod.{name}", "_orig_mod"),
+        pytest.param(lambda name: f"_orig_mod.{name}", "_orig_mod", marks=pytest.mark.slow),
         (lambda name: name.replace("base_model.model.", "base_model.model._orig_mod."), "_orig_mod"),
         (lambda name: name.replace(".self_attn", "._fsdp_wrapped_module.self_attn"), "_fsdp_wrapped_module"),
-        (lambda name: f"module.{name}", "module"),
+        pytest.param(lambda name: f"module.{name}", "module", marks=pytest.mark.slow),
         (lambda name: f"module._forward_module.{name}", "_forward_module, module"),
-        (lambda name: name.replace("base_model.model.", "base_model.model.module."), "module"),
+        pytest.param(
+            lambda name: name.replace("base_model.model.", "base_model.model.module."),
+            "module",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_names_with_wrappers(wrap: Callable[[str], str], wrapper: str, made: Path, tmp_path: Path):

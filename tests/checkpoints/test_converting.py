@@ -11,6 +11,7 @@ import pytest
 import torch
 from exact import Float64, assert_close_in_float64, to_float64
 from refusals import names, naming
+from tiers import slow_unless
 from training_models import load_plain
 
 from adapter_probe.checkpoints.converting import to_adapterhub, to_native
@@ -55,19 +56,25 @@ def opened_with_data(case: str, data: Path) -> OpenedPeft:
     return opened.with_task(given_task(opened.description.task, [data], "validation", FIXTURES / case))
 
 
+QUICK = ("union", "gpt2-pfeiffer", "distilbert-flex", "ia3")
+
+
 @pytest.mark.parametrize(
     "case",
-    [
-        "adapterhub/gated-channel",
-        "adapterhub/norms-per-layer",
-        "adapterhub/flex-first",
-        "adapterhub/roberta-flex",
-        "adapterhub/union",
-        "adapterhub/gpt2-pfeiffer",
-        "adapterhub/distilbert-flex",
-        "adapterhub/lora-everywhere",
-        "adapterhub/ia3",
-    ],
+    slow_unless(
+        lambda case: Path(case).name in QUICK,
+        [
+            "adapterhub/gated-channel",
+            "adapterhub/norms-per-layer",
+            "adapterhub/flex-first",
+            "adapterhub/roberta-flex",
+            "adapterhub/union",
+            "adapterhub/gpt2-pfeiffer",
+            "adapterhub/distilbert-flex",
+            "adapterhub/lora-everywhere",
+            "adapterhub/ia3",
+        ],
+    ),
 )
 def test_this_projects_format_holds_all_that_can_be_opened(case: str, data: Path, tmp_path: Path):
     opened = opened_with_data(case, data)

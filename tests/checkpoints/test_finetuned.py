@@ -13,6 +13,7 @@ import torch
 from peft_folders import HEADS, IDS, KV, T5, TOKENIZER, written
 from refusals import names, naming, says
 from safetensors.torch import load_file, save_file
+from tiers import slow_unless
 from torch import nn
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
@@ -162,7 +163,10 @@ def test_a_lora_holds_the_largest_singular_values_of_the_difference(name, reques
     assert f"{(errors[worst] / sizes[worst]) ** 0.5:.3g}" in said
 
 
-@pytest.mark.parametrize("method", ["full", "top_layers", "bitfit", "layernorm_only"])
+@pytest.mark.parametrize(
+    "method",
+    slow_unless(("full", "top_layers").__contains__, ["full", "top_layers", "bitfit", "layernorm_only"]),
+)
 def test_what_this_project_trains_in_place_is_ablated_on_its_recorded_base(
     method,
     tiny_base,

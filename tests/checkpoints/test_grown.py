@@ -13,6 +13,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_cases import write_base
 from refusals import names
 from safetensors.torch import load_file, save_file
+from tiers import slow_unless
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -75,7 +76,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_unless(("tuners", "tokens").__contains__, CASES))
 def test_a_base_grows_to_the_rows_of_the_file(case: str, tied: bool, bases: Path, tmp_path: Path):
     right = logits(trained(tmp_path, bases / f"llama-{tied}", **CASES[case]))
     opened = open_any(tmp_path)
@@ -99,10 +100,22 @@ def test_models_of_other_kinds_grow(bases: Path, tmp_path: Path):
     ("tied", "config", "said"),
     [
         (False, {"modules_to_save": BOTH[:1]}, ("rows 64 to 66", "lm_head")),
-        (True, {"modules_to_save": BOTH[:1]}, ("rows 64 to 66", "lm_head")),
-        (False, {"trainable_token_indices": [64, 65, 66]}, ("rows 64 to 66", "lm_head")),
+        pytest.param(
+            True, {"modules_to_save": BOTH[:1]}, ("rows 64 to 66", "lm_head"), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            False,
+            {"trainable_token_indices": [64, 65, 66]},
+            ("rows 64 to 66", "lm_head"),
+            marks=pytest.mark.slow,
+        ),
         (True, {"trainable_token_indices": [3, 64, 66]}, ("row 65", "embeddings")),
-        (True, {"target_modules": ["q_proj", "embed_tokens"]}, ("rows 64 to 66", "model.embed_tokens")),
+        pytest.param(
+            True,
+            {"target_modules": ["q_proj", "embed_tokens"]},
+            ("rows 64 to 66", "model.embed_tokens"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_rows_in_no_file(tied: bool, config: dict, said: tuple[str, ...], bases: Path, tmp_path: Path):

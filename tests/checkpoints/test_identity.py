@@ -100,8 +100,18 @@ def test_a_tokenizer_written_again_is_the_same(base, tmp_path):
     ("where", "changes", "named"),
     [
         ("config.json", {"hidden_act": "relu"}, "base.config.hidden_act: gelu -> relu"),
-        ("config.json", {"layer_norm_eps": 1e-3}, "base.config.layer_norm_eps: 1e-12 -> 0.001"),
-        ("config.json", {"num_attention_heads": 2}, "base.config.num_attention_heads: 4 -> 2"),
+        pytest.param(
+            "config.json",
+            {"layer_norm_eps": 1e-3},
+            "base.config.layer_norm_eps: 1e-12 -> 0.001",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "config.json",
+            {"num_attention_heads": 2},
+            "base.config.num_attention_heads: 4 -> 2",
+            marks=pytest.mark.slow,
+        ),
         ("adapter_probe.json", {"activation": "relu"}, "checkpoint.method.activation: tanh -> relu"),
     ],
 )

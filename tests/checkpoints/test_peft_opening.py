@@ -19,6 +19,7 @@ from peft_cases import IDS, edit, write_adapter, write_base
 from peft_folders import KV, T5, saved
 from refusals import names
 from safetensors.torch import load_file, save_file
+from tiers import slow_unless
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -202,12 +203,12 @@ def test_a_class_of_other_code_that_does_not_run(mapping, refused, copied, made:
     ("base", "cls", "task"),
     [
         ("llama", "LlamaForCausalLM", "SEQ_2_SEQ_LM"),
-        ("llama", "LlamaForSequenceClassification", "CAUSAL_LM"),
-        ("bert", "BertForSequenceClassification", "SEQ_2_SEQ_LM"),
-        ("bert", "BertForTokenClassification", "CAUSAL_LM"),
+        pytest.param("llama", "LlamaForSequenceClassification", "CAUSAL_LM", marks=pytest.mark.slow),
+        pytest.param("bert", "BertForSequenceClassification", "SEQ_2_SEQ_LM", marks=pytest.mark.slow),
+        pytest.param("bert", "BertForTokenClassification", "CAUSAL_LM", marks=pytest.mark.slow),
         ("bert", "BertForSequenceClassification", "CAUSAL_LM"),
         ("t5", "T5ForConditionalGeneration", "CAUSAL_LM"),
-        ("bart", "BartForConditionalGeneration", "CAUSAL_LM"),
+        pytest.param("bart", "BartForConditionalGeneration", "CAUSAL_LM", marks=pytest.mark.slow),
     ],
 )
 def test_a_task_type_that_does_not_fit_the_base(base: str, cls: str, task: str, tmp_path: Path):
@@ -237,7 +238,7 @@ def write_plain(folder: Path, place: Path) -> Path:
 
 
 @pytest.mark.parametrize(("base", "headless"), [("llama", "LlamaModel"), ("bert", "BertModel")])
-@pytest.mark.parametrize("stored", ["with a head", "without"])
+@pytest.mark.parametrize("stored", slow_unless("with a head".__eq__, ["with a head", "without"]))
 def test_adapters_of_a_model_without_a_head(base: str, headless: str, stored: str, tmp_path: Path):
     whole = {"llama": "LlamaForCausalLM", "bert": "BertForSequenceClassification"}[base]
     cls = getattr(transformers, headless)

@@ -11,6 +11,7 @@ import torch
 from exact import Float64, assert_close_in_float64, to_float64
 from peft_cases import base_of
 from refusals import naming
+from tiers import slow_unless
 from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
@@ -45,7 +46,11 @@ def by_peft(folder: Path, base: str, n_outputs: int = 3) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "case", ["lora", "lora-everywhere", "1.0-gpt2-lora", "gpt2-ia3", "ia3", "deberta-lora"]
+    "case",
+    slow_unless(
+        ("lora-everywhere", "1.0-gpt2-lora", "ia3").__contains__,
+        ["lora", "lora-everywhere", "1.0-gpt2-lora", "gpt2-ia3", "ia3", "deberta-lora"],
+    ),
 )
 def test_lora_of_adapterhub_becomes_pefts(case: str, tmp_path: Path):
     folder = FIXTURES / "adapterhub" / case
@@ -69,7 +74,7 @@ def rows(tmp_path: Path) -> Path:
     [
         pytest.param("lora", Span(1, 1), marks=pytest.mark.slow),
         ("lora-patterns", Span(2, 2)),
-        ("ia3", Span(0, 1)),
+        pytest.param("ia3", Span(0, 1), marks=pytest.mark.slow),
     ],
 )
 def test_a_pruned_checkpoint_of_peft_is_pefts(case: str, span: Span, rows: Path, tmp_path: Path):

@@ -72,8 +72,8 @@ def few_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("bert", "bert", True),
         ("bert", "bert", False),
-        ("roberta", "roberta", True),
-        ("electra", "electra", True),
+        pytest.param("roberta", "roberta", True, marks=pytest.mark.slow),
+        pytest.param("electra", "electra", True, marks=pytest.mark.slow),
     ],
 )
 def test_the_delta_is_what_differs_from_the_base(

@@ -79,11 +79,16 @@ def test_weights_in_several_files_under_old_names(
 @pytest.mark.parametrize(
     "config",
     [
-        LoraConfig(r=4, target_modules=TARGETS, task_type="SEQ_2_SEQ_LM"),
+        pytest.param(
+            LoraConfig(r=4, target_modules=TARGETS, task_type="SEQ_2_SEQ_LM"), marks=pytest.mark.slow
+        ),
         LoraConfig(
             r=4, target_modules=TARGETS, use_dora=True, layers_to_transform=[1], layers_pattern="block"
         ),
-        IA3Config(target_modules=TARGETS, feedforward_modules=["wo"], modules_to_save=["lm_head"]),
+        pytest.param(
+            IA3Config(target_modules=TARGETS, feedforward_modules=["wo"], modules_to_save=["lm_head"]),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_checkpoint_of_peft(config, tmp_path: Path):

@@ -131,7 +131,7 @@ def check_spans(ablated: Ablated, logits: dict[tuple[int, int], np.ndarray], int
 @pytest.mark.parametrize(
     ("options", "places", "complement", "pretrained"),
     [
-        ((), ("attention", "ffn"), False, False),
+        pytest.param((), ("attention", "ffn"), False, False, marks=pytest.mark.slow),
         pytest.param(
             ("--sites", "attention", "--tokens-per-pass", 1),
             ("attention",),
@@ -198,7 +198,11 @@ def test_the_summary_says_what_the_table_says(ablate, program):
 
 
 @pytest.mark.parametrize(
-    ("metric", "score", "split"), [("mcc", matthews_corrcoef, "train"), ("f1", f1_score, "validation")]
+    ("metric", "score", "split"),
+    [
+        ("mcc", matthews_corrcoef, "train"),
+        pytest.param("f1", f1_score, "validation", marks=pytest.mark.slow),
+    ],
 )
 def test_another_metric_and_another_split(metric, score, split, ablate, brute_force, tiny_task):
     texts, labels = rows_of(tiny_task / f"{split}.jsonl")

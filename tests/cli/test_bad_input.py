@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from refusals import names
+from tiers import slow_unless
 
 ROWS = [("a kind cat", "positive"), ("a cold dog", "negative")]
 
@@ -303,7 +304,12 @@ def test_two_runs_on_one_folder(command, check, program, train_arguments, traine
 # --- what is not the user's fault
 
 
-@pytest.mark.parametrize("error", ["ZeroDivisionError('boom')", "OSError(9, 'boom')", "KeyError('boom')"])
+@pytest.mark.parametrize(
+    "error",
+    slow_unless(
+        "OSError(9, 'boom')".__eq__, ["ZeroDivisionError('boom')", "OSError(9, 'boom')", "KeyError('boom')"]
+    ),
+)
 def test_a_bug_keeps_its_traceback(error, program, trained, tmp_path):
     before = f"""
 import adapter_probe.probe.general as general

@@ -202,7 +202,7 @@ def test_without_predictions_the_cost_is_said_to_be_optimistic(program, ablated,
     assert "64 examples" in outcome.stdout
 
 
-@pytest.mark.parametrize("with_predictions", [True, False])
+@pytest.mark.parametrize("with_predictions", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_ablation_of_another_checkpoint_is_refused(
     with_predictions, program, train_arguments, ablated, tmp_path
 ):

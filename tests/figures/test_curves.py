@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from tiers import slow_unless
 
 from adapter_probe.figures import style
 from adapter_probe.figures.curves import (
@@ -129,7 +130,7 @@ def test_methods_without_a_style_of_their_own_get_different_ones():
 
 
 @pytest.mark.parametrize("name", list(VENUES))
-@pytest.mark.parametrize("n_labels", [1, 3, 9])
+@pytest.mark.parametrize("n_labels", slow_unless((9).__eq__, [1, 3, 9]))
 def test_a_legend_stands_below_and_fits_the_figure(name, n_labels):
     with style.paper_style(VENUES[name]):
         figure = new_figure(VENUES[name].half, 4)

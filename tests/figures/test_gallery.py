@@ -190,18 +190,14 @@ def gallery_results(tmp_path_factory) -> Path:
 def cases_in_tiers() -> list:
     """Every case of the documentation's gallery in the styles that it shows, and in both columns.
 
-    All but a few are marked slow.
+    All but one are marked slow.
     """
-    quick = {
-        ("ablation", "paper"),
-        ("init-sweep-one-seed", "paper"),
-    }
     found = []
     for case in CASES.CASES:
         for name in VENUES if case.every_style else ("paper", "talk"):
             for column in (None, "half", "full") if name == "paper" and case.every_style else (None,):
-                marks = () if (case.name, name) in quick and column is None else pytest.mark.slow
                 words = f"{case.name}-{name}" + (f"-{column}" if column else "")
+                marks = () if words == "init-sweep-one-seed-paper" else pytest.mark.slow
                 found.append(pytest.param(case, name, column, marks=marks, id=words))
     return found
 
@@ -238,7 +234,9 @@ def test_every_case_of_the_gallery_is_tidy_and_as_wide_as_its_venue(
 
 
 @pytest.mark.parametrize("name", in_tiers("icml"))
-@pytest.mark.parametrize(("n_layers", "column"), [(12, "half"), (24, "full")])
+@pytest.mark.parametrize(
+    ("n_layers", "column"), [(12, "half"), pytest.param(24, "full", marks=pytest.mark.slow)]
+)
 def test_every_cell_has_its_number_unless_none_could_be_read(make_frame, name, n_layers, column):
     """All are shown, at six points or more, where a cell has room for six points, and none elsewhere."""
     figure = heatmap_figure(
@@ -287,7 +285,11 @@ def test_numbers_above_a_line_of_races_do_not_touch(gallery_results, style_name)
 
 
 @pytest.mark.parametrize(
-    ("name", "by", "some"), [("strength-layers", "strength", True), ("ranks-layers", "rank", False)]
+    ("name", "by", "some"),
+    [
+        ("strength-layers", "strength", True),
+        pytest.param("ranks-layers", "rank", False, marks=pytest.mark.slow),
+    ],
 )
 def test_only_a_line_that_none_lies_beyond_is_named(gallery_results, name, by, some):
     one = case_drawn(name, "paper", gallery_results)

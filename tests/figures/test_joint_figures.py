@@ -88,7 +88,10 @@ def test_the_average_figure_shows_means_and_spread(n_layers, n_panels):
     assert drawing.frame is record.spans
 
 
-@pytest.mark.parametrize(("task", "paper", "n"), [("mnli", True, 2), ("mnli", False, 1), ("x", True, 1)])
+@pytest.mark.parametrize(
+    ("task", "paper", "n"),
+    [("mnli", True, 2), pytest.param("mnli", False, 1, marks=pytest.mark.slow), ("x", True, 1)],
+)
 def test_the_published_grid_stands_beside_the_mean(task, paper, n):
     record = replace(mean_of(12), task=task)
     drawing = next(drawings([record], FigureOptions(PAPER, paper=paper)))

@@ -112,7 +112,7 @@ def test_the_axis_names_the_layers_and_what_they_are():
 
 
 @pytest.mark.parametrize(("spans", "n_layers", "group"), SHAPES)
-@pytest.mark.parametrize("inches", [2.6, 6.0])
+@pytest.mark.parametrize("inches", [2.6, pytest.param(6.0, marks=pytest.mark.slow)])
 def test_words_are_clear_of_the_curve(spans, n_layers, group, inches):
     figure, ax = plt.subplots(figsize=(inches, 0.8 * inches), layout="constrained")
     with plt.rc_context({"axes.labelsize": 8, "xtick.labelsize": 7}):
@@ -217,7 +217,7 @@ def test_the_papers_drops_name_their_task_and_stand_once():
     ("spans", "alike", "differing"),
     [
         ("suffix", "layer 5", "last layer"),
-        ("prefix", "layer 0", "layer 0"),
+        pytest.param("prefix", "layer 0", "layer 0", marks=pytest.mark.slow),
     ],
 )
 def test_a_caption_names_a_layer_only_if_all_studies_share_it(spans, alike, differing):

@@ -144,8 +144,9 @@ def test_divergence_is_an_outcome(request_for, tmp_path):
 @pytest.mark.parametrize(
     "method",
     [
-        Adapters(size=2), TopLayers(2), FullFineTuning(),
-        *(pytest.param(m, marks=pytest.mark.slow) for m in (TopLayers(0), LayerNormOnly(), HeadOnly())),
+        Adapters(size=2),
+        *(pytest.param(m, marks=pytest.mark.slow) for m in
+          (TopLayers(2), FullFineTuning(), TopLayers(0), LayerNormOnly(), HeadOnly())),
     ],
 )  # fmt: skip
 def test_counts_are_those_of_the_formulas(method, pooler, request_for, tiny_base, tmp_path):
@@ -242,7 +243,7 @@ def test_trials_that_the_table_cannot_tell_apart_do_not_share_a_study(request_fo
         claim_study(tmp_path, "tradeoff", *shared_settings(plan_trials([other])))
 
 
-@pytest.mark.parametrize("text", ["lora:r=2", "adapters"])
+@pytest.mark.parametrize("text", ["lora:r=2", pytest.param("adapters", marks=pytest.mark.slow)])
 def test_costs_and_counts_are_those_of_the_files(text, request_for, tmp_path):
     from safetensors.torch import load_file
 

@@ -66,8 +66,11 @@ def run(request: AblationRequest, out: Path, report: Callable[[int], None] = lam
     "settings",
     [
         {"precision": "float64"},
-        {"precision": "float32"},
-        {"precision": "float64", "sites": "ffn", "complement": True, "layernorm": "pretrained"},
+        pytest.param({"precision": "float32"}, marks=pytest.mark.slow),
+        pytest.param(
+            {"precision": "float64", "sites": "ffn", "complement": True, "layernorm": "pretrained"},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )
@@ -211,8 +214,10 @@ def test_a_resumed_run_keeps_the_parts_it_began_with(
     ("changed", "words"),
     [
         ({"sites": "attention"}, "settings.sites: both -> attention"),
-        ({"complement": True}, "settings.complement"),
-        ({"layernorm": "pretrained"}, "settings.layernorm: trained -> pretrained"),
+        pytest.param({"complement": True}, "settings.complement", marks=pytest.mark.slow),
+        pytest.param(
+            {"layernorm": "pretrained"}, "settings.layernorm: trained -> pretrained", marks=pytest.mark.slow
+        ),
         ({"precision": "float64"}, "settings.precision: float32 -> float64"),
     ],
 )

@@ -14,6 +14,7 @@ from byte_tokenizer import byte_tokenizer
 from exact import assert_close_in_float32, float32_bound
 from peft_folders import KV, saved, written
 from refusals import names, naming
+from tiers import slow_unless
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import adapter_probe
@@ -128,10 +129,9 @@ def ablated(
 
 @pytest.mark.parametrize(
     "rows",
-    [CHOICES, pytest.param(PAIRS, marks=pytest.mark.slow), pytest.param(COMPLETIONS, marks=pytest.mark.slow),
-     CHATS, TEXTS],
+    slow_unless(CHATS.__eq__, [CHOICES, PAIRS, COMPLETIONS, CHATS, TEXTS]),
     ids=["choices", "pairs", "completions", "chats", "texts"],
-)  # fmt: skip
+)
 def test_log_likelihoods_are_pefts(rows, checkpoint, ablated):
     results, reference = ablated(rows).results, Reference(checkpoint)
     for (first, last), found in zip(results.spans.tolist(), results.outputs):

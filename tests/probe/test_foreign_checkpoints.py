@@ -155,7 +155,9 @@ def test_an_ablation_counts_what_the_library_would_count(tmp_path: Path):
     assert_close_in_float32(results.outputs[0], np.stack(own), layers=3)
 
 
-@pytest.mark.parametrize("case", ["adapterhub/union", "adapterhub/lora-everywhere"])
+@pytest.mark.parametrize(
+    "case", ["adapterhub/union", pytest.param("adapterhub/lora-everywhere", marks=pytest.mark.slow)]
+)
 def test_pruning_leaves_what_the_ablation_says(case: str, tmp_path: Path):
     data = rows(tmp_path / "d.jsonl", [n % 3 for n in range(12)])
     opened = open_any(FIXTURES / case, BERT)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from tiers import slow_unless
 
 from adapter_probe.probe.guard import CHANCE, Guard, doubts, least_certain, margin_errors, margins, sampled
 
@@ -46,7 +47,9 @@ def test_the_tail_of_exponential_errors_is_found():
     assert known.first_band(100_000, estimate=True) == pytest.approx(0.5 * math.log(10_000), rel=0.1)
 
 
-@pytest.mark.parametrize("draw", ["exponential", "normal", "of several scales"])
+@pytest.mark.parametrize(
+    "draw", slow_unless("of several scales".__eq__, ["exponential", "normal", "of several scales"])
+)
 def test_the_chance_that_any_prediction_differs_by_drawing_studies(draw: str):
     """Fast margins of whole studies with known errors: beyond the band next to none is on the other side."""
     generator, n, n_studies, differ = np.random.default_rng(1), 4_000, 400, 0

@@ -10,6 +10,7 @@ import peft
 import pytest
 import torch
 from exact import assert_close_in_float32
+from tiers import slow_unless
 from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
@@ -134,6 +135,7 @@ def encoded_of(items, most: int) -> EncodedRequests:
     ("most", "chunk", "tokens_per_pass"),
     [pytest.param(24, 8 << 20, 4096, marks=pytest.mark.slow), (9, 3 * WORDS, 40)],
 )
+@pytest.mark.parametrize("family", slow_unless("llama".__eq__, CONFIGS))
 def test_each_continuation_scores_as_if_run_whole(family, most, chunk, tokens_per_pass, monkeypatch):
     monkeypatch.setitem(likelihoods.LOGITS_PER_CHUNK, "cpu", chunk)
     plain, model, names = plain_and_tuned(family)

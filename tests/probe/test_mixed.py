@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from refusals import naming
+from tiers import slow_unless
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.ablation_settings import AblationSettings
@@ -173,7 +174,7 @@ def test_a_variant_that_is_not_finite_ends_and_widens_nothing(
     assert 0 < mixed.settings["guard"]["largest_error"] < 1
 
 
-@pytest.mark.parametrize("precision", ["float32", "mixed"])
+@pytest.mark.parametrize("precision", slow_unless("mixed".__eq__, ["float32", "mixed"]))
 def test_an_intact_model_that_is_not_finite_is_refused(prepared: Callable, tmp_path: Path, precision: str):
     words = r"\d+ of \d+"
     with (

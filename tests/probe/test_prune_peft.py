@@ -152,7 +152,7 @@ BY_PEFT = ("lora", "some layers", "modules to save", "replicated layers", "exper
 UNSCALABLE = {"dora": "DoRA", "randlora": "RANDLORA", "vblora": "VBLORA"}
 
 
-@pytest.mark.parametrize("name", slow_unless(lambda name: name in ("lora", "dora"), TUNERS))
+@pytest.mark.parametrize("name", slow_unless(("lora", "dora").__contains__, TUNERS))
 def test_peft_loads_scaled_adapters_and_computes_the_same(name: str, made: Made, base: Path, tmp_path: Path):
     checkpoint, out = made(TUNERS[name]()), tmp_path / "scaled"
     if name in UNSCALABLE:

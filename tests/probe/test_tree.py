@@ -46,7 +46,7 @@ def differ_everywhere(logits: torch.Tensor) -> bool:
     return bool((distances + torch.eye(len(logits)) > 1e-3).all())
 
 
-@pytest.mark.parametrize("norms", ["trained", "pretrained"])
+@pytest.mark.parametrize("norms", slow_unless("pretrained".__eq__, ["trained", "pretrained"]))
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", slow_unless("bert".__eq__, FAMILIES))
 def test_every_span_equals_a_run_of_its_own(

@@ -99,11 +99,15 @@ def test_78_spans_of_twelve_layers_cost_298_attention_and_376_ffn_passes(
     assert count_work(masks, np.array(LENGTHS)).layer_evaluations == (298, 376)
 
 
-@pytest.fixture(scope="module", params=["both", "attention", "ffn"])
+SITES = ("both", "attention", "ffn")
+
+
+@pytest.fixture(scope="module", params=SITES)
 def three_layers(narrow: Callable, request: pytest.FixtureRequest) -> tuple[Variants, Rows]:
     return narrow(3, request.param)
 
 
+@pytest.mark.parametrize("three_layers", slow_unless("both".__eq__, SITES), indirect=True)
 @given(arrays(bool, st.tuples(st.integers(1, 12), st.just(6))), st.integers(1, 200))
 def test_work_is_counted_as_it_is_done(three_layers, masks, tokens_per_pass: int):
     """Sublayers run once for every state that differs, adapters once for every variant of a layer."""

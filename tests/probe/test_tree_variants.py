@@ -7,6 +7,7 @@ module is computed anew by a hook, from the tensors and a mask, and nothing of t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from placed_models import Placed, Variants, placed_on
-from tiers import slow_unless
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification
@@ -141,7 +141,7 @@ def bits_of(number: int) -> np.ndarray:
         pytest.param(
             n,
             spans,
-            marks=() if (n, spans) in ((0, False), (3, True), (5, False)) else pytest.mark.slow,
+            marks=() if (n, spans) == (3, True) else pytest.mark.slow,
             id=f"{chosen}-{spans}",
         )
         for n, chosen in enumerate(SETTINGS)
@@ -178,9 +178,16 @@ def test_any_masks_equal_runs_of_their_own(known: Callable, number, masks, token
     torch.testing.assert_close(logits, expected[masks @ (1 << np.arange(4))], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("norms", ["trained", "pretrained"])
-@pytest.mark.parametrize("strength", [0.5, -1.5])
-@pytest.mark.parametrize("number", slow_unless((3, 5).__contains__, range(len(SETTINGS))))
+SCALED = ((3, 0.5, "pretrained"), (5, 0.5, "trained"), (5, -1.5, "pretrained"))
+
+
+@pytest.mark.parametrize(
+    ("number", "strength", "norms"),
+    [
+        pytest.param(*case, marks=() if case in SCALED else pytest.mark.slow)
+        for case in product(range(len(SETTINGS)), [0.5, -1.5], ["trained", "pretrained"])
+    ],
+)
 def test_scaled_adapters_equal_runs_of_their_own(number: int, strength: float, norms: str, known: Callable):
     variants, expected = known(number, False, norms, strength)
     torch.testing.assert_close(variants(EVERY_MASK, 100), expected, rtol=0, atol=1e-10)

@@ -120,7 +120,7 @@ def test_f1_names_its_positive_class(checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "part", "removed"),
     [
-        ({"layers": "0-1"}, "layers 0-1", ("layers 0-1", "off")),
+        pytest.param({"layers": "0-1"}, "layers 0-1", ("layers 0-1", "off"), marks=pytest.mark.slow),
         ({"sites": "ffn"}, "feed-forward", ("all feed-forward", "off")),
         (
             {"sites": "attention", "layers": "1-2"},

@@ -134,8 +134,8 @@ def over_spans(study: ap.Ablation, checkpoint: Path, task: str, scored: Any) -> 
     ("rows", "asked"),
     [
         (TEXTS, TEXTS),
-        (CHATS, CHATS),
-        (IMPLICIT, [split(row) for row in IMPLICIT]),
+        pytest.param(CHATS, CHATS, marks=pytest.mark.slow),
+        pytest.param(IMPLICIT, [split(row) for row in IMPLICIT], marks=pytest.mark.slow),
         (IMPLICIT_CHATS, [split(row) for row in IMPLICIT_CHATS]),
     ],
 )

@@ -186,7 +186,7 @@ def test_a_checkpoint_of_peft_on_columns_or_rows_is_one_study(tmp_path):
     np.testing.assert_array_equal(read.results.predictions, studies[0].results.predictions)
 
 
-@pytest.mark.parametrize("kind", ["tags", "labels"])
+@pytest.mark.parametrize("kind", slow_unless("tags".__eq__, ["tags", "labels"]))
 def test_predicted_tags_and_labels_are_stored_and_listed(kind, tmp_path):
     """What a report lists of a sentence is what whole forwards predict."""
     if kind == "tags":

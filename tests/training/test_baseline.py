@@ -145,7 +145,7 @@ def test_what_it_cannot_do_is_one_line():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("rows", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_class_with_fewer_rows_than_folds(rows):
     train = a_split(40, 0)
     labels = np.array([2] * rows + [0, 1] * ((40 - rows) // 2 + 1))[:40]

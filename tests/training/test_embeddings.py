@@ -112,7 +112,7 @@ def library_loss(name: str, vectors: list[list[torch.Tensor]], rows: list[dict])
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", slow_unless(("ragged", "scores").__contains__, ROWS))
 def test_the_loss_and_its_gradient_are_those_of_sentence_transformers(name, pooling, base, tmp_path):
     request = request_of(base, task_of(tmp_path / "task", ROWS[name]), pooling=pooling)
     inputs = load_inputs(request)
@@ -141,7 +141,7 @@ def test_the_loss_and_its_gradient_are_those_of_sentence_transformers(name, pool
 @pytest.mark.parametrize(
     ("name", "method", "metric"),
     [
-        ("contrasts", "lora:r=4", "ndcg@10"),
+        pytest.param("contrasts", "lora:r=4", "ndcg@10", marks=pytest.mark.slow),
         pytest.param("triplets", "full", "pairwise_accuracy", marks=pytest.mark.slow),
         ("scores", "lora:r=4", "spearman"),
         pytest.param("scores", "full", "spearman", marks=pytest.mark.slow),

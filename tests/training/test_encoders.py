@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from refusals import naming
+from tiers import slow_unless
 from torch.nn import functional as F
 from training_models import in_memory, trained
 from transformers import AutoConfig, AutoModelForSequenceClassification
@@ -38,6 +39,7 @@ METHODS: tuple[Method, ...] = (
     FullFineTuning(),
     HeadOnly(),
 )
+QUICK = (METHODS[2], TopLayers(1), LayerNormOnly(), FullFineTuning(), HeadOnly())
 KEPT_BELOW = ((TopLayers(0), 3), (TopLayers(1), 2), (TopLayers(2), 1), (HeadOnly(), 3))
 FROZEN_BELOW = (*KEPT_BELOW, (TopLayers(3), 0))  # the embeddings alone
 every_method = pytest.mark.parametrize("method", METHODS, ids=str)
@@ -110,7 +112,7 @@ def test_what_changes_in_a_step_is_what_trains(
     assert all((p.grad is not None) == p.requires_grad for p in model.parameters())
 
 
-@every_method
+@pytest.mark.parametrize("method", slow_unless(QUICK.__contains__, METHODS), ids=str)
 def test_the_delta_on_the_base_is_the_model(method: Method, make_model: Callable, tiny_examples: Callable):
     encoded = tiny_examples("bert", [7, 4, 7, 12])
     model = make_model("bert", method)

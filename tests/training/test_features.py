@@ -7,6 +7,7 @@ import pytest
 import torch
 from exact import assert_close_in_float32
 from safetensors.numpy import load_file
+from tiers import slow_unless
 
 import adapter_probe.training.features as features
 import adapter_probe.training.loop as loop
@@ -50,7 +51,7 @@ def test_a_model_that_trains_from_the_bottom_keeps_nothing(prepared):
     assert not FrozenFeatures(model, encoded).n_bytes
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", slow_unless((TopLayers(1), HeadOnly()).__contains__, METHODS))
 def test_training_with_and_without(method, tiny_base, short_task, train, tmp_path, monkeypatch):
     kept = train(tiny_base("bert"), short_task, tmp_path / "kept", method=method)
     monkeypatch.setattr(loop, "FrozenFeatures", lambda model, encoded, _: FrozenFeatures(model, encoded, 0))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
 from refusals import naming
+from tiers import slow_unless
 from trainings import assert_resumes, losses_of, request_of
 from transformers import (
     AutoModelForCausalLM,
@@ -239,7 +240,11 @@ def test_what_baselines_train(bases, tasks):
     assert names["layernorm_only"] == {n for n in every if "norm" in n}
 
 
-@pytest.mark.parametrize("settings", [{"packing": True}, {"accumulate": 3}, {"checkpointing": True}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    slow_unless({"packing": True}.__eq__, [{"packing": True}, {"accumulate": 3}, {"checkpointing": True}]),
+    ids=str,
+)
 def test_memory_is_saved_without_another_result(settings, bases, tasks, tmp_path):
     task = tasks("chat")
     plain = losses_of(request_of(bases(), task, "lora:r=4"), tmp_path / "plain")
@@ -285,9 +290,9 @@ def test_the_loss_is_of_completions_alone(form, bases, tasks):
 
 @pytest.mark.parametrize(
     ("form", "metric"),
-    [("choices", "accuracy"), ("chat", "nll"),
+    [("chat", "nll"),
      *(pytest.param(form, metric, marks=pytest.mark.slow) for form, metric in
-       (("choices", "acc_norm"), ("pairs", "accuracy"), ("sft", "bits_per_byte"),
+       (("choices", "accuracy"), ("choices", "acc_norm"), ("pairs", "accuracy"), ("sft", "bits_per_byte"),
         ("sft", "greedy_accuracy"), ("sft", "token_accuracy")))],
 )  # fmt: skip
 def test_the_score_is_that_of_ablate_and_peft_loads_the_checkpoint(form, metric, bases, tasks, tmp_path):

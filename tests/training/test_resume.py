@@ -69,8 +69,8 @@ def interrupt_once(monkeypatch: pytest.MonkeyPatch, place: object, name: str, ca
     ("place", "name", "call"),
     [
         (torch.optim.Adam, "step", 5),
-        (objectives, "evaluate", 2),
-        (loop.Trainer, "_save", 1),
+        pytest.param(objectives, "evaluate", 2, marks=pytest.mark.slow),
+        pytest.param(loop.Trainer, "_save", 1, marks=pytest.mark.slow),
         pytest.param(loop, "pack", 4, marks=pytest.mark.slow),
         pytest.param(torch.optim.Adam, "zero_grad", 2, marks=pytest.mark.slow),
         pytest.param(torch.optim.Adam, "step", 1, marks=pytest.mark.slow),

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tiers import slow_unless
 from training_models import in_memory, load_plain, with_method
 from transformers import BertConfig, BertForSequenceClassification
 
@@ -33,6 +34,8 @@ VARIANTS = (
     Adapters(hidden_layers=2, norm="layernorm", interaction="multiply", activation="swish", sites="ffn"),
 )
 SMALL = tuple(replace(method, size=5, init_std=0.3) for method in VARIANTS)
+QUICK = (SMALL[0], SMALL[5], *SMALL[-2:])
+"""For the quick tests: every site, placement, interaction, norm and depth."""
 
 FAMILIES = ("bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("roberta", "electra")))
 
@@ -44,6 +47,7 @@ def label(method: Adapters) -> str:
 
 
 every_variant = pytest.mark.parametrize("method", SMALL, ids=label)
+few_variants_quick = pytest.mark.parametrize("method", slow_unless(QUICK.__contains__, SMALL), ids=label)
 
 
 def outputs(model: TrainingModel, encoded: Encoded) -> torch.Tensor:
@@ -64,7 +68,7 @@ def adapters_of(model: TrainingModel) -> list[Bottleneck]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@every_variant
+@few_variants_quick
 def test_padding_and_the_last_layer_change_nothing(
     family: str, method: Adapters, make_model: Callable, tiny_examples: Callable
 ):
@@ -78,7 +82,7 @@ def test_padding_and_the_last_layer_change_nothing(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@every_variant
+@few_variants_quick
 def test_with_its_output_weights_at_zero_it_is_the_base(
     family: str, method: Adapters, make_model: Callable, tiny_examples: Callable
 ):
@@ -107,10 +111,10 @@ def test_it_holds_the_parameters_that_are_promised(d: int, m: int, hidden_layers
     ("method", "expected"),
     [
         (Adapters(), 2_379_264),
-        (Adapters(sites="attention"), 1_189_632),
         (Adapters(sites="ffn", placement="parallel", interaction="multiply"), 1_189_632),
-        (Adapters(norm="layernorm"), 2_379_264 + 24 * 128),
-        (Adapters(hidden_layers=2), 2_379_264 + 24 * (64 * 64 + 64)),
+        pytest.param(Adapters(sites="attention"), 1_189_632, marks=pytest.mark.slow),
+        pytest.param(Adapters(norm="layernorm"), 2_379_264 + 24 * 128, marks=pytest.mark.slow),
+        pytest.param(Adapters(hidden_layers=2), 2_379_264 + 24 * (64 * 64 + 64), marks=pytest.mark.slow),
     ],
     ids=lambda value: label(value) if isinstance(value, Adapters) else None,
 )
@@ -195,7 +199,7 @@ def test_a_single_token_is_normalised_by_the_running_averages(make_model: Callab
     assert all(torch.equal(before[name], buffer) for name, buffer in model.base.named_buffers())
 
 
-@every_variant
+@few_variants_quick
 def test_weights_are_drawn_by_the_seed_and_biases_zero(method: Adapters, tiny_base: Callable):
     before = torch.random.get_rng_state()
     many = replace(method, size=16, init_std=0.5)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from page_reader import PageReader
+from tiers import slow_unless
 
 from adapter_probe.figures import style
 from adapter_probe.figures.report import page as page_module
@@ -28,10 +29,11 @@ JSON = st.recursive(
 )
 
 
-@pytest.fixture(scope="module")
-def full(make_ablation, reported, tradeoff_folder, hostile: str, tmp_path_factory) -> str:
+@pytest.fixture(scope="module", params=slow_unless("sweep".__eq__, ["sweep", "tradeoff"]))
+def full(request, make_ablation, reported, hostile: str, tmp_path_factory) -> str:
     ablation = reported(make_ablation(n_layers=3, task=hostile, labels=(hostile, "other")))
-    sweep = tradeoff_folder(tmp_path_factory.mktemp("sweep") / "s", tasks=(f"m{hostile}",))
+    write = request.getfixturevalue(f"{request.param}_folder")
+    sweep = write(tmp_path_factory.mktemp("sweep") / "s", tasks=(f"m{hostile}",))
     return page_html(map_studies([ablation]), [load(sweep).record])
 
 

@@ -15,6 +15,7 @@ from adapter_probe.analysis.study_records import TradeoffRecord
 from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.figures import gallery
 from adapter_probe.figures.gallery import write_gallery
+from adapter_probe.figures.report import curve_sections
 from adapter_probe.figures.report.curve_sections import WIDE, _points, curves_section
 from adapter_probe.figures.report.maps import places
 from adapter_probe.figures.venues import PAPER, FigureOptions
@@ -34,10 +35,22 @@ def runs_of(found: PageReader) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def tradeoff(tradeoff_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[PageReader, TradeoffRecord]:
+def tradeoff_of_two(tradeoff_folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tradeoff_folder(tmp_path_factory.mktemp("t") / "t", tasks=("cola", "mrpc"))
+
+
+@pytest.fixture(scope="module")
+def tradeoff(tradeoff_of_two: Path) -> tuple[PageReader, TradeoffRecord]:
     """What the page says of a trade-off of two tasks, and its tables."""
-    folder = tradeoff_folder(tmp_path_factory.mktemp("t") / "t", tasks=("cola", "mrpc"))
-    return read(folder), load(folder).record
+    return read(tradeoff_of_two), load(tradeoff_of_two).record
+
+
+@pytest.fixture(scope="module")
+def undrawn(tradeoff_of_two: Path) -> tuple[PageReader, TradeoffRecord]:
+    """The same without the figures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curve_sections, "drawn", lambda *_: [])
+        return read(tradeoff_of_two), load(tradeoff_of_two).record
 
 
 @pytest.mark.slow
@@ -91,8 +104,8 @@ def test_two_adapter_sizes_are_two_lines(sweep_trials, tmp_path: Path):
     assert found.options("size") == ["", "8", "64"]
 
 
-def test_methods_without_parameters_are_in_the_tables_and_on_the_frontier(tradeoff):
-    found, whole = tradeoff
+def test_methods_without_parameters_are_in_the_tables_and_on_the_frontier(undrawn):
+    found, whole = undrawn
     points, aggregate = found.table(0), found.table(1)
     assert points[points["parameters without the head"] == "0"]["method"].tolist() == ["head only"] * 2
     record = whole.aggregate
@@ -132,8 +145,8 @@ def test_no_run_lies_outside_the_axes_of_its_panel(tradeoff):
             assert left <= float(re.search(r'cx="([^"]*)"', str(point))[1]) <= right
 
 
-def test_numbers_are_told_by_their_kind(tradeoff):
-    found, record = tradeoff
+def test_numbers_are_told_by_their_kind(undrawn):
+    found, record = undrawn
     sizes, points = found.table(2), found.table(0)
     assert sizes["mean score"].tolist() == [f"{100 * score:.1f}" for score in record.sizes["mean_score"]]
     assert sizes["sem"].tolist() == [f"{100 * sem:.2f}" for sem in record.sizes["sem"]]

@@ -2,7 +2,7 @@
 
 A test that asks for `family` runs for each of them, one that asks for `encoder` (with norms after the
 sublayers), `span_family` or `tag_family` for these, and one that asks for `kind` for one of those that are
-alike. The quick tests are those of one family for every row of the table, and of two kinds.
+alike. The quick tests are those of `QUICK`; of a test marked ``quick(name)``, that of this one alone.
 """
 
 from __future__ import annotations
@@ -293,10 +293,16 @@ QUICK = ("albert, two groups", "deberta-v3")
 disentangled attention."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "quick(name): the only family whose test is among the quick ones")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    mark = metafunc.definition.get_closest_marker("quick")
+    quick = mark.args if mark else QUICK
     for argument, names in _asked().items():
         if argument in metafunc.fixturenames:
-            metafunc.parametrize(argument, slow_unless(QUICK.__contains__, names))
+            metafunc.parametrize(argument, slow_unless(quick.__contains__, names))
 
 
 @cache

@@ -34,6 +34,7 @@ def variants(model: Placed, encoded: Encoded, norms: str = "trained", **options:
     return Variants(model, encoded, norms, **options)
 
 
+@pytest.mark.quick("deberta-v3")
 @pytest.mark.usefixtures("in_float64")
 def test_every_mask_equals_a_run_of_its_own(
     family: str, plain_model: Callable, separate: Callable, random_examples: Callable
@@ -53,6 +54,7 @@ def test_every_mask_equals_a_run_of_its_own(
         close(run.pairs(places, MASKS[rows], tokens_per_pass), expected[rows, places])
 
 
+@pytest.mark.quick("albert, two groups")
 @pytest.mark.usefixtures("in_float64")
 def test_pretrained_norms_follow_the_sites_that_are_off(
     encoder: str,

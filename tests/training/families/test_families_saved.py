@@ -91,6 +91,7 @@ def weights(base: Path, checkpoint: Path) -> tuple[PretrainedConfig, dict[str, t
     return plain.config, {**before, **load_file(checkpoint / "delta.safetensors")}, before
 
 
+@pytest.mark.quick("albert, two groups")
 def test_a_checkpoint_is_trained_opened_and_ablated(
     kind: str, save_base: Callable, separate: Callable, tiny_task: Path, tmp_path: Path
 ):
@@ -109,6 +110,7 @@ def test_a_checkpoint_is_trained_opened_and_ablated(
     assert_close_in_float32(results.outputs[:, ::8], expected, layers=3)
 
 
+@pytest.mark.quick("deberta-v3")
 def test_the_norms_of_the_base_return_with_a_switch(
     kind: str, families: dict, save_base: Callable, separate: Callable, tiny_task: Path, tmp_path: Path
 ):
