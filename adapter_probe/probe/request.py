@@ -84,6 +84,11 @@ class AblationRequest:
     def remarks(self) -> list[str]:
         """What a user may have overlooked about the rows, one sentence each."""
         rows, opened, found = self.examples.rows, self.checkpoint, list(self.examples.notes)
+        if self.metric == "kl" and self.settings.precision == "bfloat16":
+            found.append(
+                "a divergence between two runs in bfloat16 contains its rounding; to tell small ones apart, "
+                "give --precision float32"
+            )
         if not isinstance(rows, Requests) or isinstance(self.encoded, EncodedBatches):
             return found
         if rows.form == "preference" and (same := sum(len({*row.choices}) == 1 for row in rows.rows)):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from exact import Float64, assert_close_in_float64, to_float64
 from peft_folders import KV, TOKENIZER, reference, saved, span_off, written
-from refusals import naming
+from refusals import names, naming
 from scipy.special import rel_entr, softmax
 from torch.nn import functional as F
 
@@ -173,6 +173,17 @@ def test_choices_are_compared_as_distributions(checkpoint, tmp_path):
     assert found["kl"].predictions[1:].mean(axis=1).min() > 1e-6
     scores = row_scores(found["kl"])
     np.testing.assert_allclose(scores, found["kl"].predictions.mean(axis=1), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("metric", "precision", "said"),
+    [("kl", "bfloat16", True), ("kl", "float32", False), ("agreement", "bfloat16", False)],
+)
+def test_small_divergences_in_bfloat16_are_remarked_on(classifier, metric, precision, said, tmp_path, capsys):
+    given = {"metric": metric, "precision": precision, "spans": "whole", "out": tmp_path}
+    ap.ablate(classifier, data=["ab", "cd"], **given)
+    lines = capsys.readouterr().err.splitlines()
+    assert any(names(line, "bfloat16", "rounding", "--precision float32") for line in lines) == said
 
 
 @slow  # every figure, the report and the card
