@@ -62,7 +62,7 @@ def entity_types(tags: Sequence[str]) -> tuple[str, ...]:
 def differences_from_logits(
     metric: str, logits: np.ndarray, intact: np.ndarray, there: np.ndarray | None = None
 ) -> np.ndarray:
-    """How far a classifier's outputs are from the intact model's, or log-likelihoods of choices, by example.
+    """How far a classifier's outputs, or log-likelihoods of choices, are from the intact model's, by example.
 
     Args:
         metric: ``kl`` or ``agreement``.

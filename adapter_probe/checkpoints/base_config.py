@@ -66,7 +66,11 @@ def silent_transformers() -> Iterator[None]:
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
-        with warnings.catch_warnings(), _unheard("transformers"), contextlib.redirect_stdout(io.StringIO()):
+        with (
+            warnings.catch_warnings(),
+            _logging_only("transformers", logging.CRITICAL),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -75,11 +79,12 @@ def silent_transformers() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _unheard(library: str) -> Iterator[None]:
-    """Let nobody hear what a library logs; its level stays, since setting one clears every logger's cache."""
-    logger = logging.getLogger(library)
+def _logging_only(library: str, level: int) -> Iterator[None]:
+    """Suppress what a library logs below a level, by its handlers: setting its level is slow."""
+    logger, handler = logging.getLogger(library), logging.StreamHandler()
     handlers, propagates = logger.handlers, logger.propagate
-    logger.handlers, logger.propagate = [logging.NullHandler()], False
+    handler.setLevel(level)
+    logger.handlers, logger.propagate = [handler], False
     try:
         yield
     finally:
@@ -346,7 +351,7 @@ def quiet_quantisers() -> Iterator[None]:
     if absent:
         sys.modules["kernels"] = None  # type: ignore[assignment]  # an import of it fails
     try:
-        with _unheard("bitsandbytes"):
+        with _logging_only("bitsandbytes", logging.ERROR):
             yield
     finally:
         if absent:

@@ -117,7 +117,7 @@ class AblationRequest:
 
     @property
     def compares_tokens(self) -> bool:
-        """Whether every predicted token is compared with the intact model's, and no choice as a whole."""
+        """Whether every predicted token is compared with the intact model's; choices are as a whole."""
         rows = self.examples.rows
         return self.metric in COMPARISONS and isinstance(rows, Requests) and rows.form != "choice"
 

@@ -20,7 +20,7 @@ def sharing(model: nn.Module) -> nn.Module:
 
 
 def copy_with(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """`copy.deepcopy`, in about a third of its time: it copies the many empty dictionaries of modules slowly.
+    """What `copy.deepcopy` returns, in a third of the time: most of it goes into empty dictionaries.
 
     Args:
         model: the model.

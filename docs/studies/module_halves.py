@@ -34,12 +34,10 @@ def costs_of(folder: str) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
     whole = cells["module"] == "all"
     cells["kind"] = np.select([everywhere & whole, everywhere, whole], ["everything", *KINDS[:2]], KINDS[2])
     kept = ((cells["first"] >= 0) & (cells["module"] != "")).to_numpy()
-    if results.outputs.shape[-1] == 1:
-        scores = 100.0 * results.outputs[..., 0]
-    else:
-        scores = 100.0 * (results.predictions == results.scored_with)
+    written = results.outputs.shape[-1] == 1
+    scores = 100.0 * (results.outputs[..., 0] if written else results.predictions == results.scored_with)
     costs = {"points": (scores[:1] - scores)[kept]}
-    if results.outputs.shape[-1] > 1:
+    if not written:
         costs["divergence"] = replace(results, metric="kl").predictions[kept]
     return cells[kept].reset_index(drop=True), costs
 
