@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections import Counter
@@ -41,7 +42,7 @@ def test_the_file_is_what_the_script_writes(monkeypatch):
     monkeypatch.syspath_prepend(SCRIPTS)
     from demo_sentences import content
 
-    assert SENTENCES.read_bytes() == content()
+    assert gzip.decompress(SENTENCES.read_bytes()) == content()
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
