@@ -20,8 +20,6 @@ NUMERIC := $(addprefix tests/,\
 	probe/test_ablation.py probe/test_causal_checkpoints.py probe/test_foreign_checkpoints.py probe/test_general.py \
 	probe/test_lanes.py probe/test_likelihoods.py probe/test_mixed.py probe/test_prune.py probe/test_tree.py \
 	training/test_features.py training/test_outcomes.py training/test_reference_loop.py)
-# Tests of what depends most on the versions of the libraries.
-DEPENDENT := $(addprefix tests/,probe replay models figures)
 # As a processor without AVX and one without AVX-512 would compute: the kernels of torch, of oneDNN and, on Intel's
 # processors alone, of MKL.
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
@@ -52,12 +50,12 @@ test-processors: $(VENV)/.installed-dev ## the quick tests of numbers, computed 
 	@$(PLAIN) $(PYTEST) $(NUMERIC) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS)
 	@$(AVX2) $(PYTEST) $(NUMERIC) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS)
 
-test-versions: ## the demo and quick tests, with the lowest and the newest versions
+test-versions: ## the demo and quick tests, with the lowest and the newest versions of all packages and of Python
 	@$(MAKE) --no-print-directory -j2 .venv-lowest/.installed .venv-newest/.installed
 	@for name in lowest newest; do \
 		echo "With the $$name versions that pyproject.toml allows:" && rm -rf build/demo-$$name && \
 		.venv-$$name/bin/adapter-probe demo --tiny --out build/demo-$$name && \
-		$(subst $(BIN),.venv-$$name/bin,$(PYTEST)) $(DEPENDENT) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS) || exit 1; \
+		$(subst $(BIN),.venv-$$name/bin,$(PYTEST)) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS) || exit 1; \
 	done
 
 lint: $(VENV)/.installed-dev ## check rules and layout with ruff, and the types of the public API with mypy
@@ -124,7 +122,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed-dev
 
 .venv-%/.installed: pyproject.toml .ci/environment.sh
 	@echo "Installing the $* versions that pyproject.toml allows into .venv-$* (minutes the first time)"
-	@PYTHON=$(PYTHON) bash .ci/environment.sh $*
+	@$(if $(filter-out python3,$(PYTHON)),PYTHON=$(PYTHON)) bash .ci/environment.sh $*
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt

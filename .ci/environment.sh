@@ -1,14 +1,25 @@
 #!/usr/bin/env bash
-# Makes .venv-NAME with the lowest or the newest versions that pyproject.toml allows: `environment.sh lowest`.
+# Makes .venv-NAME with the lowest or the newest versions that pyproject.toml allows: `environment.sh lowest`. Python is
+# the lowest or the newest one, too, if it is installed, also by pyenv; PYTHON names another one.
 # uv resolves; pip installs, from the indexes that it is configured for. On Linux PyPI has torch only as a build for
 # CUDA. The libraries of that, several GB, are left out, and empty ones stand in for them, since torch looks for them when
 # it is imported. CUDA's own runtime library, of 1 MB, is kept: it says that there is no GPU, and nothing else is called.
 # Where the configured index has a build for processors alone, as PyTorch's own does, pip takes that instead.
 set -euo pipefail
 name=$1 && cd "$(dirname "${BASH_SOURCE[0]}")/.."
-case $name in lowest) resolution=lowest-direct ;; newest) resolution=highest ;; *) echo "lowest or newest, not $name" >&2 && exit 2 ;; esac
+case $name in
+lowest) resolution=lowest-direct of_python=(3.10) ;;
+newest) resolution=highest of_python=(3.14 3.13) ;;
+*) echo "lowest or newest, not $name" >&2 && exit 2 ;;
+esac
+python=${PYTHON:-}
+for version in "${of_python[@]}"; do
+    for found in "python$version" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version."*/bin/python; do
+        [ -n "$python" ] || ! "$found" -m venv --help >/dev/null 2>&1 || python=$found
+    done
+done
 bin=$PWD/.venv-$name/bin && versions=$PWD/.venv-$name/versions.txt
-rm -rf ".venv-$name" && "${PYTHON:-python3}" -m venv ".venv-$name"
+rm -rf ".venv-$name" && "${python:-python3}" -m venv ".venv-$name"
 pip() { "$bin/python" -m pip --disable-pip-version-check --quiet --quiet "$@"; }
 
 pip install uv

@@ -146,7 +146,7 @@ class AblationResults:
             )
             if array.dtype.type is not kind or array.shape != shape:
                 raise ValueError(
-                    f"{name} should be {kind.__name__} {list(shape)}, got {array.dtype} {list(array.shape)}"
+                    f"{name} should be {np.dtype(kind).name} {list(shape)}, got {array.dtype} {list(array.shape)}"
                 )
         if len(self.row_names) != sizes["variants"]:
             raise ValueError(f"{sizes['variants']} variants have {len(self.row_names)} row names")

@@ -36,7 +36,7 @@ class AblationSettings(Settings):
     panel = "Spans"
     error: ClassVar[type[AdapterProbeError]] = ResultsError
     recorded_always = frozenset(("sites", "complement", "layernorm", "precision", "spans", "group", "layers"))
-    choice_of_spans: ClassVar = frozenset(("spans", "group", "layers", "stack"))
+    choice_of_spans: ClassVar[frozenset[str]] = frozenset(("spans", "group", "layers", "stack"))
     """Settings that say which spans are studied, and change nothing about the result of a span."""
 
     sites: str = setting(

@@ -185,7 +185,7 @@ def _comparable(kind: Any) -> bool:
     if _of_many(kind):
         return all(map(_comparable, kinds_of(get_args(kind)[0])))
     return get_origin(kind) in (Literal, Callable, Mapping) or (
-        isinstance(kind, type) and kind not in (Any, object)
+        isinstance(kind, type) and get_origin(kind) is None and kind not in (Any, object)
     )
 
 

@@ -29,7 +29,8 @@ def study(name: str, arguments: type, look: type | None = None) -> Callable[...,
         look: how its figures look, if that can be chosen.
     """
 
-    def run_study(asked: Any, json: bool, dry_run: bool, look: Any = None) -> None:
+    # A default of None would make the hint optional on Python 3.10, and so hide the options of the figures.
+    def run_study(asked: Any, json: bool, dry_run: bool, look: Any = False) -> None:
         run(getattr(adapter_probe, name), asked, json, dry_run, **vars(look) if look else {})
 
     hints = {"asked": arguments, "look": look, "json": options.Json, "dry_run": options.DryRun}

@@ -109,6 +109,8 @@ def resolve_base(name: str, revision: str | None = None) -> tuple[str, str | Non
             report("base", lambda: base_files(known))
     try:
         folder = Path(name).expanduser()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            folder.lstat()  # from Python 3.14 on, `is_dir` does not say what is wrong with a name
         if folder.is_dir():
             return str(folder.resolve()), None
         is_file = folder.exists()

@@ -139,7 +139,7 @@ OF_BASES = [
     (CONFIG, {"layer_norm_eps": None}),
     (CONFIG, {"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config", "--base"),
     (CONFIG, {"_attn_implementation": "flash_attention_2"}, "FlashAttention2"),
-    (CONFIG, {"id2label": [1]}, "configuration", "'list'"),
+    (CONFIG, {"id2label": [1]}, "configuration", "list"),
     (TOKENIZER, "{", "tokenizer"),
     (TOKENIZER, {"post_processor.special_tokens": {}}, "[CLS]"),
     (TOKENIZER, {"model.vocab.cat": 95}),  # other words than in training

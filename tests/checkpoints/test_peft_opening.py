@@ -278,6 +278,7 @@ def test_biases_that_an_older_peft_did_not_save(tmp_path: Path, monkeypatch):
 
 def test_adapters_of_experts_one_by_one_are_right_without_a_false_alarm(tmp_path: Path):
     """Transformers 5 has one parameter for all experts, and PEFT notes a rank for it that no module has."""
+    pytest.importorskip("peft", "0.20")  # which an older PEFT refuses
     sizes = {"num_experts": 4, "moe_intermediate_size": 24, "num_experts_per_tok": 2}
     base = write_base(tmp_path / "base", "qwen3_moe", transformers.Qwen3MoeForCausalLM, **sizes)
     merged = AutoModelForCausalLM.from_pretrained(base)

@@ -45,9 +45,12 @@ TUNERS = {
     "waveft": peft.WaveFTConfig(n_frequency=50, target_modules=L, **C),
     "osf": peft.OSFConfig(target_modules=L, **C),
     "delora": peft.DeloraConfig(r=4, target_modules=L, **C),
-    "gralora": peft.GraloraConfig(r=4, target_modules=L, **C),
-    "lily": peft.LilyConfig(target_modules=["q_proj", "o_proj"], **C),
 }
+if hasattr(peft, "LilyConfig"):
+    TUNERS |= {
+        "gralora": peft.GraloraConfig(r=4, target_modules=L, **C),
+        "lily": peft.LilyConfig(target_modules=["q_proj", "o_proj"], **C),
+    }
 
 
 @pytest.fixture(scope="module")
