@@ -145,9 +145,8 @@ class AblationResults:
                 axis if isinstance(axis, int) else sizes.setdefault(axis, own.get(axis, 0)) for axis in axes
             )
             if array.dtype.type is not kind or array.shape != shape:
-                raise ValueError(
-                    f"{name} should be {np.dtype(kind).name} {list(shape)}, got {array.dtype} {list(array.shape)}"
-                )
+                wanted = f"{np.dtype(kind).name} {list(shape)}"
+                raise ValueError(f"{name} should be {wanted}, got {array.dtype} {list(array.shape)}")
         if len(self.row_names) != sizes["variants"]:
             raise ValueError(f"{sizes['variants']} variants have {len(self.row_names)} row names")
         classes = self.kind == "classification" and self.metric not in metrics.COMPARISONS
