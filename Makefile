@@ -29,7 +29,7 @@ AVX2  := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTION
 ifeq ($(filter .venv-%,$(MAKECMDGOALS)),)  # environments are made side by side: what takes long is to download
 .NOTPARALLEL:
 endif
-.PHONY: help demo test test-slow test-all test-processors test-versions lint format bench study gallery package docs types
+.PHONY: help demo test test-slow test-all test-processors test-versions test-extras lint format bench study gallery package docs types
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +57,10 @@ test-versions: ## the demo and quick tests, with the lowest and the newest versi
 		.venv-$$name/bin/adapter-probe demo --tiny --out build/demo-$$name && \
 		$(subst $(BIN),.venv-$$name/bin,$(PYTEST)) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS) || exit 1; \
 	done
+
+test-extras: $(VENV)/.installed-dev ## the tests that need the larger optional packages, which it installs into .venv
+	@$(PIP) -c constraints.txt -e ".[hub,parquet,lm-eval,rouge,quantised]"
+	@$(PYTEST) -m "not real_data" $$(grep -rlE --include='*.py' 'importorskip\("(lm_eval|datasets|pyarrow|rouge_score|bitsandbytes)' tests) $(ARGS)
 
 lint: $(VENV)/.installed-dev ## check rules and layout with ruff, and the types of the public API with mypy
 	@$(BIN)/ruff check .

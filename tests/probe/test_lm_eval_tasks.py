@@ -290,7 +290,7 @@ def test_a_tasks_own_counts_are_kept(checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "changes", "message"),
     [
-        (QUESTIONS, {"output_type": "generate_until"}, ("output type", "'generate_until'")),
+        (QUESTIONS, {"output_type": "generate_until"}, ("'acc'", "'acc_norm'", "per text")),
         (QUESTIONS, {"metric_list": [{"metric": "f1"}]}, ("'f1'",)),
         (
             QUESTIONS,
