@@ -126,7 +126,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed-dev
 
 .venv-%/.installed: pyproject.toml .ci/environment.sh
 	@echo "Installing the $* versions that pyproject.toml allows into .venv-$* (minutes the first time)"
-	@$(if $(filter-out python3,$(PYTHON)),PYTHON=$(PYTHON)) bash .ci/environment.sh $*
+	@bash .ci/environment.sh $*
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt

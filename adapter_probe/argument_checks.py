@@ -184,8 +184,9 @@ def _of_many(kind: Any) -> bool:
 def _comparable(kind: Any) -> bool:
     if _of_many(kind):
         return all(map(_comparable, kinds_of(get_args(kind)[0])))
-    return get_origin(kind) in (Literal, Callable, Mapping) or (
-        isinstance(kind, type) and get_origin(kind) is None and kind not in (Any, object)
+    origin = get_origin(kind)  # on Python 3.10, `dict[str, int]` is an instance of `type`, too
+    return origin in (Literal, Callable, Mapping) or (
+        origin is None and isinstance(kind, type) and kind not in (Any, object)
     )
 
 

@@ -12,12 +12,14 @@ from collections.abc import Callable
 
 import peft
 import torch
+import transformers
 
 NATIVE, PEFT, HUB, HOULSBY = "native", "peft/lora", "adapterhub/lora", "adapterhub/houlsby"
 LACKS, PIPE = object(), object()
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 437955512\n"
 NAN, INFINITE = float("nan"), float("inf")
 LIBRARY = f"PEFT {peft.__version__}"
+GOT_A_LIST = "got list" if transformers.__version__.startswith("5.9.") else "'list'"
 Tensors = dict[str, torch.Tensor]
 
 
@@ -139,7 +141,7 @@ OF_BASES = [
     (CONFIG, {"layer_norm_eps": None}),
     (CONFIG, {"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config", "--base"),
     (CONFIG, {"_attn_implementation": "flash_attention_2"}, "FlashAttention2"),
-    (CONFIG, {"id2label": [1]}, "configuration", "list"),
+    (CONFIG, {"id2label": [1]}, "configuration", GOT_A_LIST),
     (TOKENIZER, "{", "tokenizer"),
     (TOKENIZER, {"post_processor.special_tokens": {}}, "[CLS]"),
     (TOKENIZER, {"model.vocab.cat": 95}),  # other words than in training
