@@ -286,7 +286,7 @@ def write_peft(
             smaller = load_without(opened, Path(trial))
             with model.switched_off(mask_without(request, span), request.settings.strength, rank):
                 own = own_forward(request, model.module, items)()
-            # What a quantised weight multiplies may be rounded to bfloat16, which makes small differences large.
+            # Factors of quantised weights may be rounded to bfloat16, which makes small differences large.
             rounds = opened.quantised and (rank or strengths)
             precision = torch.bfloat16 if rounds else coarsest(smaller)
             compare(own_forward(request, smaller, items)(), own, precision)
