@@ -62,10 +62,9 @@ class Words:
             said, noun = record.summary, record.parts
             return cls(said.metric, said.study, said.strength or 0.0, said.rank or 0, noun)
         identities = [one for one in record.identity.values() if isinstance(one, Mapping)]
-        ranks = [section_of(one, "settings").get("rank") for one in identities]
         noun = "changes" if identities and {*map(parts_of, identities)} == {"changes"} else "adapters"
         metric = record.metrics[0] if isinstance(record, DataComparisonRecord) else record.metric
-        return cls(metric, record.study, record.strength, next(filter(None, ranks), 0), noun)
+        return cls(metric, record.study, record.strength, record.rank, noun)
 
     @property
     def done(self) -> str:
@@ -190,11 +189,12 @@ def alike_ablations(
     ablations = [one for one in studies if isinstance(one, AblationRecord) and one.by_module == by_module]
     for kind, suffix in (("ablated", ""), ("kept", "-kept")):
         alike = [one for one in ablations if one.summary.study == kind]
-        strengths = dict.fromkeys(one.summary.strength or 0.0 for one in alike)
-        for strength in sorted(strengths, key=str):
+        done = [(one.summary.strength or 0.0, one.summary.rank or 0) for one in alike]
+        for strength, rank in sorted(set(done), key=str):
             text = "-by-layer" if isinstance(strength, str) else f"{strength:g}"
-            own = f"-strength{text}" if strength and len(strengths) > 1 else ""
-            yield f"{suffix}{own}", [one for one in alike if (one.summary.strength or 0.0) == strength]
+            own = (f"-strength{text}" if strength else "") + (f"-rank{rank}" if rank else "")
+            own *= len(set(done)) > 1
+            yield f"{suffix}{own}", [one for one, its in zip(alike, done) if its == (strength, rank)]
 
 
 def common_metric(records: Iterable[AblationRecord]) -> str | None:
@@ -297,6 +297,11 @@ def checkpoint_sentences(records: Sequence[AblationRecord]) -> list[str]:
         found.insert(
             0, f"Layers are numbered within {' and '.join(stacks)}, and the layers of the others stay on."
         )
+    found += dict.fromkeys(
+        f"The study is of {one.summary.switched} only: the other {one.parts} stay on."
+        for one in records
+        if one.summary.study == "kept" and one.summary.switched
+    )
     if any(one.parts == "changes" for one in records):
         found.append(
             "The changes of a fine-tuned model in a layer are the differences of its tensors from those of "

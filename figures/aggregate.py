@@ -23,7 +23,7 @@ from adapter_probe.analysis.published import published_aggregate, published_size
 from adapter_probe.analysis.study_records import StudyRecord, TradeoffRecord
 from adapter_probe.known_tasks import known_task
 from adapter_probe.results.schema import SIZES_COLUMNS
-from adapter_probe.wording import BASELINE, count_text, range_text, signed, task_label
+from adapter_probe.wording import BASELINE, count_text, is_loss, range_text, signed, task_label
 
 from . import curves, style
 from .curves import MarkerStyle
@@ -59,20 +59,21 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
     """The figure over all tasks of each trade-off of several, with its CSV and caption."""
     for study, suffix in of_kind(studies, TradeoffRecord):
         frame, tasks = study.aggregate, list(dict.fromkeys(study.tradeoff["task"]))
+        losses = {is_loss(metric) for metric in study.tradeoff["metric"]}
         if frame is None or frame["n_tasks"].max() < 2:
             continue
         known = [known_task(task) for task in tasks]  # the paper's sets are GLUE and additional tasks
         glue = sum(task is not None and task.in_glue for task in known) * 2 >= len(tasks)
         published = published_aggregate("glue" if glue else "additional") if options.paper else None
-        figure = aggregate_figure(frame, options, published)
+        figure = aggregate_figure(frame, options, published, losses == {True})
         title = f"{len(tasks)} tasks: difference to full fine-tuning against trained parameters"
         numbers = curves.with_published(frame, published)
-        caption = _caption(frame, tasks, glue if options.paper else None)
+        caption = _caption(frame, tasks, glue if options.paper else None, True in losses)
         yield Drawing(f"tradeoff-aggregate{suffix}", title, figure, numbers, caption, identity_of([study]))
 
 
 def aggregate_figure(
-    frame: pd.DataFrame, options: FigureOptions, published: pd.DataFrame | None = None
+    frame: pd.DataFrame, options: FigureOptions, published: pd.DataFrame | None = None, losses: bool = False
 ) -> Figure:
     """Panels of percentiles and interquartile mean, next to or above one another, on one scale."""
     width = options.width("full")
@@ -86,6 +87,8 @@ def aggregate_figure(
             ax = figure.add_subplot(3 - columns, columns, index + 1)
             ax.set_box_aspect(_ASPECT)
             draw(frame, ax, view=view, published=None if index else published, limits=limits)
+            if losses:
+                ax.set_ylabel("mean of full fine-tuning − loss (points)")
             ax.set_ylim(*_height(adapted, published))
             if columns == 2 and index:
                 ax.tick_params(axis="y", labelleft=False)
@@ -194,7 +197,9 @@ def legend_entries(
     return entries
 
 
-def _caption(frame: pd.DataFrame, tasks: Sequence[str], published_glue: bool | None) -> str:
+def _caption(
+    frame: pd.DataFrame, tasks: Sequence[str], published_glue: bool | None, losses: bool = False
+) -> str:
     counts = range_text(frame["n_tasks"].astype(int).tolist(), "task")
     interval = " with its 95% bootstrap interval over seeds, trials resampled within each task"
     if frame["iqm_low_points"].isna().all():
@@ -207,6 +212,7 @@ def _caption(frame: pd.DataFrame, tasks: Sequence[str], published_glue: bool | N
             f" {', '.join(task_label(task) for task in tasks)}.",
             "Left or top: median and 20th to 80th percentile over tasks of the mean score over seeds. Right"
             f" or bottom: interquartile mean over all tasks' trials{interval}.",
+            losses and "Of a loss, a positive difference is a lower one.",
             (frame.loc[frame["method"] == "full", "iqm_points"].abs() >= _SHOWN).any()
             and "Full fine-tuning itself is not at 0 there, because the interquartile mean of its trials is"
             " not their mean.",

@@ -109,8 +109,10 @@ def heatmap(
     for grid, place in zip(grids[1:], axes[1:]):
         place.set_ylabel("" if grid.shows == "spread" or len(parts) > 1 else place.get_ylabel())
     if colorbar:
-        line = drawn_tolerance(grids, tolerance)
-        draw_colorbar(scale, axes, bar_label(grids[0].label, line, grids[0].words.metric), line)
+        line, label, metric = drawn_tolerance(grids, tolerance), grids[0].label, grids[0].words.metric
+        if isinstance(record, AblationRecord) and other is not None and metric != "accuracy":
+            label, metric = drop_label([record], None), None  # the published drops are of accuracy
+        draw_colorbar(scale, axes, bar_label(label, line, metric), line)
     return ax
 
 

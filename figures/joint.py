@@ -100,7 +100,8 @@ def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], to
         ]
     if not is_grid:
         mark = "Blue bars show" if span_order(frame) == "apart" else "The band is"
-        marks = ["ci_low_points" in record.spans and f"{mark} the 95% bootstrap interval."]
+        note = wording.exact_note(metric) if isinstance(record, AverageRecord) else ""
+        marks = ["ci_low_points" in record.spans and f"{mark} the 95% bootstrap interval{note}."]
         if isinstance(record, AverageRecord):
             marks.append("Grey bars are one standard deviation over the studies.")
             marks.append(f"The dashed line is a mean {words.drop} of {within}.")
@@ -206,7 +207,8 @@ def _draw_frontier(frame: pd.DataFrame, ax: Axes, unit: float) -> None:
     named = best.sort_values("n_layers").drop_duplicates(["task_points", "other_points"], keep="last")
     names = []
     for row in named.itertuples(index=False):
-        text = f"{getattr(row, 'stack', '')} {wording.span_text(row.first, row.last)}".strip()
+        parts = getattr(row, "stack", ""), getattr(row, "module", ""), wording.span_text(row.first, row.last)
+        text = " ".join(filter(None, parts))
         names.append(PointLabel(text, row.task_points, row.other_points, style.line_colour()))
     label_points(ax, names if len(names) <= _MOST_NAMED else (), opaque=True)
 
@@ -217,9 +219,12 @@ def _data_caption(record: DataComparisonRecord) -> str:
         f"{wording.change_of(metric)} on {wording.task_label(name)} ({wording.unit_name(metric)}, n = {n:,})"
         for metric, name, n in zip(record.metrics, record.names, record.n_examples)
     )
-    done = f"only the span's {words.adapters} are kept on"
+    point, whose = "a contiguous span of layers", "the span's"
+    if "module" in record.spans:
+        point, whose = f"a {record.unit} of a layer, of a group of layers or of all", "its"
+    done = f"only {whose} {words.adapters} are kept on"
     if words.study == "ablated":
-        done = f"the span's {words.adapters} are {words.done}"
+        done = f"{whose} {words.adapters} are {words.done}"
     left, down = (
         "closer to the intact model" if wording.is_distance(one) else "better" for one in (first, second)
     )
@@ -230,8 +235,7 @@ def _data_caption(record: DataComparisonRecord) -> str:
     return caption_of(
         [
             record.warning,
-            f"Each point is a contiguous span of layers: the {task} against the {other} when {done}, without "
-            "retraining.",
+            f"Each point is {point}: the {task} against the {other} when {done}, without retraining.",
             directions,
             "The cross marks the intact model; the line is the Pareto frontier; bars are 95% paired"
             f" bootstrap intervals{wording.exact_note(first, second)}.",

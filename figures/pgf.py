@@ -8,6 +8,7 @@ document's font and stay in place. The document only needs ``\usepackage{pgf}``.
 from __future__ import annotations
 
 import io
+import math
 import re
 
 from matplotlib.backend_bases import GraphicsContextBase
@@ -78,10 +79,8 @@ class _Renderer(RendererPgf):
         """Place the text on Matplotlib's baseline, anchored according to its alignment."""
         anchor = _ANCHOR[mtext.get_horizontalalignment()] if mtext else "left"
         width = self.get_text_width_height_descent(s, prop, ismath)[0]
-        # Text runs along (cos, sin) of the angle; only horizontal and vertical text occurs.
-        along = (1, 0) if angle == 0 else (0, 1)
-        share = {"left": 0.0, "": 0.5, "right": 1.0}[anchor]
-        x, y = x + share * width * along[0], y + share * width * along[1]
+        along = {"left": 0.0, "": 0.5, "right": 1.0}[anchor] * width  # in the text's direction
+        x, y = x + along * math.cos(math.radians(angle)), y + along * math.sin(math.radians(angle))
         size = prop.get_size_in_points()
         place = [f"x={x / self.dpi:f}in", f"y={y / self.dpi:f}in", "base", *([anchor] if anchor else [])]
         place += [f"rotate={angle:f}"] if angle else []

@@ -16,7 +16,7 @@ from adapter_probe.known_tasks import KNOWN_TASKS, known_task
 from .ablation_words import Words, study_label, warnings_of
 from .aggregate import tasks_of
 from .drawing import of_kind, suffix_of
-from .tables import Table, is_greatest, score_cell
+from .tables import Table, is_best, score_cell
 from .venues import FigureOptions
 
 _USUAL_SIZE = 64
@@ -39,6 +39,7 @@ def lay_out_tradeoff(tradeoff: pd.DataFrame) -> Table:
     points = points.sort_values([count, "label"], kind="stable")
     methods = points.drop_duplicates(keys)
     columns = points[["task", "metric"]].drop_duplicates()
+    scored = columns["metric"].tolist()
     means, cells = pd.DataFrame(index=range(len(methods))), pd.DataFrame(index=range(len(methods)))
     cells["method"] = methods["label"].to_numpy(str)
     cells["parameters"] = [f"{n:,}" for n in methods[count]]
@@ -49,7 +50,7 @@ def lay_out_tradeoff(tradeoff: pd.DataFrame) -> Table:
         name = task_heading(task, metric)
         means[name] = rows["mean"].to_numpy(float)
         cells[name] = [score_cell(*pair) for pair in zip(rows["mean"], rows["sem"])]
-    best = np.concatenate([np.zeros((len(methods), 3), bool), is_greatest(means)], axis=1)
+    best = np.concatenate([np.zeros((len(methods), 3), bool), is_best(means, scored)], axis=1)
     caption = (
         f"Validation scores × 100, mean ± s.e.m. over seeds ({seeds_text(points)}), and the number of"
         f" parameters trained per task, without the head (mean over tasks). {_CHOSEN}"
@@ -57,7 +58,7 @@ def lay_out_tradeoff(tradeoff: pd.DataFrame) -> Table:
     return Table("table-tradeoff", caption, cells, tradeoff, best)
 
 
-def lay_out_sizes(sizes: pd.DataFrame) -> Table:
+def lay_out_sizes(sizes: pd.DataFrame, tradeoff: pd.DataFrame) -> Table:
     """Mean over tasks and score on each task by adapter size; the best size per column in bold."""
     sizes = sizes.sort_values("size", ignore_index=True)
     tasks = tasks_of(sizes)
@@ -65,7 +66,9 @@ def lay_out_sizes(sizes: pd.DataFrame) -> Table:
     cells["mean"] = [score_cell(*pair) for pair in zip(sizes["mean_score"], sizes["sem"])]
     for task in tasks:
         cells[wording.task_label(task)] = [score_cell(score) for score in sizes[task]]
-    best = np.insert(is_greatest(sizes[["mean_score", *tasks]]), 0, False, axis=1)
+    metric_of = dict(zip(tradeoff["task"], tradeoff["metric"]))
+    scored = [metric_of[task] for task in tasks]
+    best = np.insert(is_best(sizes[["mean_score", *tasks]], [_of_mean(scored), *scored]), 0, False, axis=1)
     caption = (
         "Validation score × 100 by adapter size: mean over"
         f" {wording.count_text(len(tasks), 'task')} ± s.e.m. over seeds, where all tasks have the size, and"
@@ -107,7 +110,7 @@ def tables(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[T
         lambda one: lay_out_tradeoff(one.tradeoff),
         lambda one: tasks_table(one.tradeoff, options.paper),
         lambda one: glue_table(one.tradeoff, options.paper),
-        lambda one: None if one.sizes is None else lay_out_sizes(one.sizes),
+        lambda one: None if one.sizes is None else lay_out_sizes(one.sizes, one.tradeoff),
     )
     for lay_out in layouts:
         for tradeoff, suffix in of_kind(studies, TradeoffRecord):
@@ -159,7 +162,8 @@ def glue_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table | None:
     for name in columns:
         text[name] = [score_cell(score) for score in numbers[name]]
     best = np.zeros(text.shape, bool)  # test-server scores are not compared with validation scores
-    best[:own, 3:] = is_greatest(numbers.loc[: own - 1, columns])
+    scored = [metric for _, metric in tasks.values()]
+    best[:own, 3:] = is_best(numbers.loc[: own - 1, columns], [*scored, _of_mean(scored)])
     sizes = [f"{names[known]} {size}" for known, size in _best_sizes(tradeoff, tasks).items()]
     halves = ", with half weight for MNLI-m and MNLI-mm" if {"mnli", "mnli-mm"} <= names.keys() else ""
     caption = (
@@ -202,7 +206,9 @@ def tasks_table(tradeoff: pd.DataFrame, paper: bool = False) -> Table:
         text["best size"] = [str(sizes.get(task, "–")) for task in tasks]
     text = pd.concat([text, _foot(scores, totals)], ignore_index=True).fillna("")
     best = np.zeros(text.shape, bool)
-    best[: len(tasks), 1 : 1 + len(picked)] = is_greatest(scores.iloc[:, : len(picked)], axis=1)
+    best[: len(tasks), 1 : 1 + len(picked)] = is_best(
+        scores.iloc[:, : len(picked)], [metric for _, metric in tasks], axis=1
+    )
     theirs = " Columns of Houlsby et al. (2019): test accuracy, BERT-base." if beside else ""
     caption = (
         f"Scores × 100, mean ± s.e.m. over seeds ({seeds_text(tradeoff)}). Average: mean of the rows."
@@ -253,9 +259,15 @@ def _picked(tradeoff: pd.DataFrame, tasks: Iterable[tuple[str, str]]) -> dict[st
 
 
 def _best(points: pd.DataFrame) -> pd.DataFrame:
-    """The points by descending mean; among equals, those with the fewest parameters first."""
+    """The points from the best mean to the worst; among equals, those with the fewest parameters first."""
     known = points[points["mean"].notna()]
-    return known.sort_values(["mean", "trained_parameters"], ascending=[False, True])
+    known = known.assign(rank=-known["mean"] * known["metric"].map(metrics.sign_of))
+    return known.sort_values(["rank", "trained_parameters"])
+
+
+def _of_mean(scored: Sequence[str]) -> str:
+    """A metric that is a loss if the mean of scores by these metrics is one of losses."""
+    return next((metric for metric in scored if metrics.sign_of(metric) > 0), scored[0])
 
 
 def _totals(picked: pd.DataFrame) -> dict[str, float]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from adapter_probe.metrics import sign_of
 from adapter_probe.results.atomic import make_folder, write_csv, write_text
 
 from .pgf import escape_latex
@@ -52,13 +53,17 @@ class Table:
         return tex, markdown, csv
 
 
-def is_greatest(values: pd.DataFrame, *, axis: int = 0) -> np.ndarray:
-    """Whether a number is the largest of its column (axis 0) or row (axis 1), bool of the shape of `values`.
+def is_best(values: pd.DataFrame, metrics: Sequence[str], *, axis: int = 0) -> np.ndarray:
+    """Whether a number is the best of its column (axis 0) or row (axis 1), bool of the shape of `values`.
 
     Scores, fractions or NaN, that are printed the same, to one decimal of a hundredth, count as equal. A line
-    with fewer than two numbers has no largest.
+    with fewer than two numbers has no best.
+
+    Args:
+        metrics: that of each line: of a loss, less is better.
     """
-    shown = np.round(100 * values.to_numpy(float), 1)
+    signs = np.array([sign_of(metric) for metric in metrics])
+    shown = np.round(100 * values.to_numpy(float), 1) * (signs if axis == 0 else signs[:, None])
     known = ~np.isnan(shown)
     top = np.where(known, shown, -np.inf).max(axis=axis, keepdims=True, initial=-np.inf)
     return known & (shown == top) & (known.sum(axis=axis, keepdims=True) > 1)

@@ -78,15 +78,20 @@ class AblationTables:
     stacks: Mapping[str, AblationTables] = field(default_factory=dict)
 
 
-def resamples_for(results: AblationResults) -> int:
+def resamples_for(results: AblationResults, tested: bool | None = None) -> int:
     """Number of resamples that allows significance after Holm's correction.
 
     A bootstrap p is at least 2 / (resamples + 1), and Holm multiplies the least by the number of spans: with
-    100 resamples a span it can fall to 0.02. The exact test of accuracy needs no more than the intervals do.
+    100 resamples a span it can fall to 0.02.
+
+    Args:
+        tested: whether the bootstrap tests the spans; by default as in an ablation, where proportions have an
+            exact test and distances none, and the intervals alone need fewer resamples.
     """
+    if tested is None:
+        tested = results.metric not in (*PROPORTIONS, *COMPARISONS)
     n_spans = int((results.spans[:, 0] >= 0).sum())
-    untested = (*PROPORTIONS, *COMPARISONS)  # by the bootstrap
-    return N_RESAMPLES if results.metric in untested else max(N_RESAMPLES, 100 * n_spans)
+    return max(N_RESAMPLES, 100 * n_spans) if tested else N_RESAMPLES
 
 
 def ablation_tables(

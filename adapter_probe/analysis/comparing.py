@@ -5,7 +5,7 @@ Differences and means rest on the paired bootstrap: all studies are scored on th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from adapter_probe.analysis.deltas import (
     removed_row,
     row_scores,
     rows_of,
+    section_of,
     span_keys,
     span_scores,
     strength_of,
@@ -30,7 +31,7 @@ from adapter_probe.analysis.deltas import (
     unit_of,
     without_noise,
 )
-from adapter_probe.analysis.resampling import resampled_changes
+from adapter_probe.analysis.resampling import N_RESAMPLES, resampled_changes
 from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, percentile_interval, span_interval
 from adapter_probe.analysis.sweeps import pareto_frontier
 from adapter_probe.errors import ResultsError
@@ -54,9 +55,24 @@ class _SeveralStudies:
     identity: Mapping[str, object]
 
     @property
+    def _first(self) -> Mapping[str, object]:
+        """The identity of the first study; empty if it is unknown."""
+        return next((one for one in self.identity.values() if isinstance(one, Mapping)), {})
+
+    @property
     def strength(self) -> float | str:
         """What the adapters of all studies were multiplied by where they were off."""
-        return next((strength_of(one) for one in self.identity.values() if isinstance(one, Mapping)), 0.0)
+        return strength_of(self._first)
+
+    @property
+    def rank(self) -> int:
+        """The rank that they were cut to there; 0 if they were not."""
+        return int(section_of(self._first, "settings").get("rank") or 0)
+
+    @property
+    def unit(self) -> str:
+        """The unit of maps of layers and modules, see `adapter_probe.units`."""
+        return unit_of(self._first)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +119,6 @@ class JointRecord(_SeveralStudies):
         """Whether they are maps of layers and modules, and not studies of spans."""
         return "module" in self.spans
 
-    @property
-    def unit(self) -> str:
-        """The unit of such maps, see `adapter_probe.units`."""
-        return next((unit_of(one) for one in self.identity.values() if isinstance(one, Mapping)), "module")
-
     def _of(self: JointT, stack: str) -> JointT:
         return replace(self, spans=of_stack(self.spans, stack), stack=stack)
 
@@ -145,10 +156,7 @@ class AverageRecord(JointRecord):
 
 
 def compare_ablations(
-    a: AblationResults,
-    b: AblationResults,
-    names: tuple[str, str] = ("a", "b"),
-    n_resamples: int | None = None,
+    a: AblationResults, b: AblationResults, names: tuple[str, str] = ("a", "b")
 ) -> ComparisonRecord:
     """The difference between the drops of every span in `b` and in `a`.
 
@@ -156,11 +164,11 @@ def compare_ablations(
         ResultsError: they differ in examples, metric, spans or kind of study.
     """
     check_comparable((a, b), names)
-    frames, samples = _samples((a, b), n_resamples or resamples_for(b))
+    frames, samples = zip(*_samples((a, b), resamples_for(b, tested=True)))
     deltas = [frame["delta_points"].to_numpy() for frame in frames]
     differences = without_noise(samples[0] - samples[1])  # [resamples, spans]; drop = -delta
     point = without_noise(deltas[0] - deltas[1])
-    low, high = percentile_interval(differences)
+    low, high = percentile_interval(differences[:N_RESAMPLES])
     spans = frames[0][span_columns(frames[0])].assign(
         drop_a_points=without_noise(-deltas[0]), drop_b_points=without_noise(-deltas[1]),
         difference_points=point, ci_low_points=low, ci_high_points=high,
@@ -189,18 +197,25 @@ def average_ablations(
     if len(studies) < 2:
         raise ResultsError(f"an average needs at least 2 studies, got {len(studies)}")
     check_comparable(studies, names, "averaged")
-    frames, samples = _samples(studies, resamples_for(studies[0]))
+    tested = studies[0].metric not in metrics.COMPARISONS  # which differ from the intact model in any case
+    n_resamples = resamples_for(studies[0], tested)
+    frames: list[pd.DataFrame] = []
+    means = np.zeros(())
+    weights = _weights_over_seeds(len(studies), n_resamples, np.random.default_rng(_SEED))
+    for weight, (frame, samples) in zip(weights.T, _samples(studies, n_resamples)):
+        frames.append(frame)
+        means = means + weight[:, None] * samples  # [resamples, spans]
+    means = without_noise(means)
     deltas = np.stack([frame["delta_points"].to_numpy() for frame in frames])  # [studies, spans]
-    means = without_noise(_over_seeds(np.stack(samples), np.random.default_rng(_SEED)))
     rows = [rows_of(results, frame) for results, frame in zip(studies, frames)]
-    low, high = span_interval(means, *zip(studies, rows))
+    low, high = span_interval(means[:N_RESAMPLES], *zip(studies, rows))
     spans = frames[0][span_columns(frames[0])].assign(
         score=np.mean([frame["score"] for frame in frames], axis=0),
         delta_points=without_noise(deltas.mean(axis=0)),
         sd_points=deltas.std(axis=0, ddof=1), min_points=deltas.min(axis=0), max_points=deltas.max(axis=0),
         ci_low_points=low, ci_high_points=high,
     )  # fmt: skip
-    if studies[0].metric not in metrics.COMPARISONS:  # which differ from the intact model in any case
+    if tested:
         spans = _with_tests(spans, spans["delta_points"].to_numpy(), means)
     spans = spans.assign(n_studies=len(studies), n_examples=studies[0].n_examples)
     scores = [(row_scores(one), one) for one in studies]
@@ -213,27 +228,21 @@ def average_ablations(
     )
 
 
-def _over_seeds(samples: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Means over resampled studies, ``[resamples, spans]``, of ``[studies, resamples, spans]``."""
-    n, n_resamples, _ = samples.shape
+def _weights_over_seeds(n: int, n_resamples: int, generator: np.random.Generator) -> np.ndarray:
+    """The weight of each study in each resample, ``[resamples, studies]``: how often it is drawn, scaled."""
     drawn = generator.integers(0, n, (n_resamples, n))
     counts = (drawn[:, :, None] == np.arange(n)).sum(axis=1)  # [resamples, studies]
-    centre = samples.mean(axis=0)
-    weights = counts / n
-    return centre + np.sqrt(n / (n - 1)) * (np.einsum("rk,krs->rs", weights, samples) - centre)
+    return 1 / n + np.sqrt(n / (n - 1)) * (counts - 1) / n
 
 
 def _samples(
     studies: Sequence[AblationResults], n_resamples: int
-) -> tuple[list[pd.DataFrame], list[np.ndarray]]:
+) -> Iterator[tuple[pd.DataFrame, np.ndarray]]:
     """Every study's spans, and their resampled `delta_points` ``[resamples, spans]`` in the same order."""
-    frames, samples = [], []
     for results in studies:
         frame = span_scores(results)
-        rows = rows_of(results, frame)
-        frames.append(frame)
-        samples.append(resampled_changes(results, intact_row(results), n_resamples, _SEED)[:, rows])
-    return frames, samples
+        samples = resampled_changes(results, intact_row(results), n_resamples, _SEED)
+        yield frame, samples[:, rows_of(results, frame)]
 
 
 def _with_tests(spans: pd.DataFrame, point: np.ndarray, samples: np.ndarray) -> pd.DataFrame:

@@ -76,6 +76,7 @@ class RaceSummary(StoredSummary):
         data: name of the evaluated data where they are not a split of the checkpoint's own task.
         strength: what the adapters are multiplied by where they are not intact; None for 0, switched off.
         stack: the stack of layers that the race is about, in a model with several.
+        least_ends: the last layers of these groups.
     """
 
     task: str
@@ -100,6 +101,7 @@ class RaceSummary(StoredSummary):
     data: str | None = None
     strength: float | None = None
     stack: str | None = None
+    least_ends: tuple[int, ...] = ()
 
     @property
     def done(self) -> str:
@@ -115,7 +117,7 @@ class RaceSummary(StoredSummary):
     def answer(self) -> str:
         """The answer to what was asked, in a few words."""
         if self.least:
-            return f"layers {', '.join(map(str, self.least))}"
+            return f"layers {', '.join(map(wording.span_text, self.least, self.least_ends or self.least))}"
         if self.goal == LONGEST:
             found = self.longest
             return "no span" if found is None else wording.layers_text(found.first, found.last)
@@ -169,6 +171,7 @@ def race_summary(
         decisions=dict(sorted(Counter(race.decisions.tolist()).items())),
         longest=longest,
         least=tuple(race.spans[race.decisions == CHOSEN, 0].tolist()),
+        least_ends=tuple(race.spans[race.decisions == CHOSEN, 1].tolist()),
         intact_score=float(read.mean()),
         evaluations_share=float(race.n_read.sum() / (n * len(race.spans))),
         layers_share=layers_share,

@@ -274,7 +274,8 @@ def _warning(tables: AblationTables, intact: float, removed: float, results: Abl
         same = abs(removed - intact) <= _ROUNDING and largest <= 100 * _ROUNDING
         said = f"{NOT_DIFFERENT} {_off(results)}, so the differences between spans are not informative."
         return said if same else None
-    if tables.chance_p >= ALPHA or intact < results.chance_score:
+    chance = 0.0 if results.metric in metrics.METRICS["regression"] else results.chance_score
+    if tables.chance_p >= ALPHA or intact < chance:
         return f"The intact model is not better than {_BASELINES[results.kind][1]} {_NOTHING}"
     if tables.removed_p >= ALPHA or metrics.to_points(results.metric, removed - intact) > 0:
         return f"{NOT_WORSE} {_off(results)} {_NOTHING}"

@@ -83,7 +83,7 @@ def _first_rows(record: Any, name: str, told: str, intact: str) -> list[tuple[st
 
 def _signed_amount(points: float, metric: str) -> str:
     text = wording.amount_text(points, metric)
-    return f"+{text}" if points > 0 and float(text.split()[0]) else text
+    return f"+{text}" if points > 0 and float(plain_text(text).split()[0]) else text
 
 
 def _place_text(row: Any) -> str:
@@ -104,8 +104,6 @@ def span_drop_text(span: SpanDrop | None, metric: str = "") -> str:
 
 def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     """The main results of an ablation as (name, value) pairs of text."""
-    from adapter_probe.metrics import is_generated, is_ratio  # which needs NumPy
-
     metric, warning = summary.metric, summary.warning
     part = f", {summary.switched} only" if summary.switched else ""
     removed = change_text(summary.removed_delta_points, metric)
@@ -120,8 +118,7 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         rows.append(("intact", score_text(summary.intact_score, metric)))
         score = score_text(summary.removed_score, metric)
         rows.append((summary.all_off, f"{score} ({removed}){part}"))
-    guesses = summary.majority_score is not None or summary.kind not in ("tokens", "multilabel", "ranking")
-    if guesses and not is_ratio(metric) and not is_generated(metric):
+    if summary.majority_score is not None or summary.kind == "regression":
         rows.append((summary.baseline, score_text(summary.majority_score, metric)))
     if summary.positive_class is not None:
         rows.append(("positive class", summary.positive_class))
@@ -259,6 +256,9 @@ def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
     found = f"{counted} of {len(frame)} {_counted_in(frame)} (p < 0.05 after Holm)"
     rows.append(("significant differences", found))
     for what, sign in (("largest excess in b", 1), ("largest excess in a", -1)):
+        if frame["difference_points"].isna().all():
+            rows.append((what, "undefined"))
+            continue
         row = frame.loc[(sign * frame["difference_points"]).idxmax()]
         ends = (row[f"{name}_points"] for name in ("difference", "ci_low", "ci_high"))
         difference, low, high = (_signed_amount(end, record.metric) for end in ends)
@@ -278,15 +278,17 @@ def data_comparison_rows(record: DataComparisonRecord) -> list[tuple[str, str]]:
     ]
     rows = [] if record.warning is None else [("note", record.warning)]
     rows.append(("intact", "; ".join(told)))
+    if not frame["on_frontier"].any():
+        rows.append(("frontier", "only the intact model"))
     best = frame[frame["on_frontier"]].sort_values(["task_points", "n_layers"], ascending=False)
     for (own, others), alike in best.groupby(["task_points", "other_points"], sort=False):
         row = alike.iloc[0]  # the longest of the spans with equal changes
         first, second = (change_text(*pair) for pair in zip((own, others), record.metrics))
         change = f"{first} on {task}, {second} on {other}"
         change += f" ({len(alike) - 1} other spans are equal)" if len(alike) > 1 else ""
-        done = wording.done_text(record.study, record.strength)
+        done = wording.done_text(record.study, record.strength, record.rank)
         rows.append((f"frontier: {_place_text(row)} {done}", change))
-    return _plain(rows if len(rows) > 1 else [*rows, ("frontier", "only the intact model")])
+    return _plain(rows)
 
 
 def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
@@ -297,11 +299,14 @@ def average_rows(record: AverageRecord) -> list[tuple[str, str]]:
     if not math.isnan(removed):
         spread = wording.amount_text(statistics.stdev(record.removed_points), metric)  # which takes no NaN
         said = f"{change_text(removed, metric)}, standard deviation over studies {spread}"
-    spread = wording.amount_text(frame["sd_points"].median(), metric)
+    spread = "undefined"
+    if not frame["sd_points"].isna().all():
+        amount = wording.amount_text(frame["sd_points"].median(), metric)
+        spread = f"median standard deviation {amount} per {_counted_in(frame)[:-1]}"
     rows = [
         *_first_rows(record, "average", f"{len(record.names)} studies", f"{low} to {high}"),
-        (f"all {wording.done_text('ablated', record.strength)}", said),
-        ("spread over studies", f"median standard deviation {spread} per {_counted_in(frame)[:-1]}"),
+        (f"all {wording.done_text('ablated', record.strength, record.rank)}", said),
+        ("spread over studies", spread),
     ]
     if "significant" in frame:
         counted = int(frame["significant"].sum())

@@ -197,12 +197,12 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
 def pareto_frontier(cost: pd.Series | np.ndarray, value: pd.Series | np.ndarray) -> np.ndarray:
     """The Pareto frontier: points for which no other is at least as good at no more cost, and better in one.
 
-    A point whose value is NaN is never on it.
+    A point whose cost or value is NaN is never on it.
     """
     cost, value = np.asarray(cost, float), np.asarray(value, float)
     no_worse = (cost[None] <= cost[:, None]) & (value[None] >= value[:, None])
     better = (cost[None] < cost[:, None]) | (value[None] > value[:, None])
-    return ~(no_worse & better).any(axis=1) & ~np.isnan(value)
+    return ~(no_worse & better).any(axis=1) & ~np.isnan(cost + value)
 
 
 def size_table(trials: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ import pandas as pd
 from adapter_probe import wording
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
-from adapter_probe.analysis.deltas import are_groups, drop_points, section_of, span_order
+from adapter_probe.analysis.deltas import are_groups, drop_points, section_of, span_order, span_units
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.figures.ablation_words import SpanRecord, Words, score_range, study_label
 from adapter_probe.figures.attribution import draw_shares
@@ -126,8 +126,8 @@ def ablation_study(
         topic=study_label(whole),
         warning=said.warning,
         steps=slider_steps(
-            frame, words, tolerance, view=views[0], parameters=said.layer_parameters, others=others,
-            prune=prunable, warning=said.warning,
+            frame, words, tolerance, view=views[0], parameters=said.layer_parameters,
+            partly=bool(said.switched), others=others, prune=prunable, warning=said.warning,
         ),
         start=tolerance,
         more=[*cards, _layers(record, prefix, words)],
@@ -235,10 +235,11 @@ def _facts(ablation: ReportedAblation, words: Words, beyond: Reading | None) -> 
         ]
     if parameters := said.layer_parameters:
         inside = [sum(parameters[first : last + 1]) for first, last in zip(frame["first"], frame["last"])]
+        those = f"the {words.adapters}" + (" that the study switches" if said.switched else "")
         facts["kept" if words.study == "kept" else words.removed] = [
             [
                 f"{n:,} parameters",
-                f"{wording.percent_text(100 * n / sum(parameters))} of the {words.adapters}",
+                f"{wording.percent_text(100 * n / sum(parameters))} of {those}",
             ]
             for n in inside
         ]
@@ -263,12 +264,15 @@ def _tiles(record: AblationRecord, words: Words) -> list[tuple[str, str, str]]:
     if parameters := said.layer_parameters:
         adapted = sum(number > 0 for number in parameters)
         where = f"in {adapted} {'layer' if adapted == 1 else 'layers'}"
+        where += f", {said.switched} only" if said.switched else ""
         tiles.append(("adapter parameters", f"{sum(parameters):,}", where))
     return tiles
 
 
 def _single(frame: pd.DataFrame) -> tuple[str, str]:
-    return "key-single", "single layer" if (frame["first"] == frame["last"]).any() else "one group"
+    units = span_units(frame)
+    grouped = units is not None and (units[:, 0] < units[:, 1]).any()
+    return "key-single", "one group" if grouped else "single layer"
 
 
 def _legend(frame: pd.DataFrame, words: Words) -> list[tuple[str, str]]:

@@ -24,9 +24,11 @@ from adapter_probe.analysis.study_records import (
 from adapter_probe.analysis.sweeps import SWEEP_POINT, TRADEOFF_POINT, chosen_trials, with_inits
 from adapter_probe.figures import gallery
 from adapter_probe.figures.ablation_words import study_label
+from adapter_probe.figures.aggregate import tasks_of
 from adapter_probe.figures.curves import FOOT, METHODS, SERIES, marks_of
 from adapter_probe.figures.drawing import Drawing
 from adapter_probe.figures.init_sweep import placed_inits
+from adapter_probe.figures.tables import score_cell
 from adapter_probe.figures.venues import FigureOptions, Venue
 from adapter_probe.metrics import IN_PERCENT
 from adapter_probe.spans import ALL_MODULES
@@ -251,8 +253,10 @@ def _sweep_tables(record: SweepRecord | TradeoffRecord, trials: pd.DataFrame | N
         title = "Over all tasks, in points relative to full fine-tuning"
         found.append(text_table(title, record.aggregate, _AGGREGATE))
     if isinstance(record, TradeoffRecord) and record.sizes is not None:
-        heads = {name: name.replace("_", " ") for name in record.sizes}
-        found.append(text_table("Adapter sizes over all tasks, scores × 100", record.sizes, heads))
+        heads, names = {name: name.replace("_", " ") for name in record.sizes}, tasks_of(record.sizes)
+        scores = {name: record.sizes[name].map(score_cell) for name in ("mean_score", *names)}
+        sizes = record.sizes.assign(**scores)
+        found.append(text_table("Adapter sizes over all tasks, scores × 100", sizes, heads))
     if trials is not None:
         data = [{"class": "run", **_data(run)} for _, run in trials.iterrows()]
         found.append(text_table(f"{len(trials)} runs as a table", trials, _TRIALS, data))

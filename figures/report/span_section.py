@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import wording
-from adapter_probe.analysis.deltas import drop_points, tested_spans
+from adapter_probe.analysis.deltas import drop_points, span_units, tested_spans
 from adapter_probe.analysis.removable import longest_removable, tolerance_steps
 from adapter_probe.figures.ablation_words import Words
 
@@ -113,10 +113,11 @@ def interactions_of(frame: pd.DataFrame, words: Words) -> Reading:
         frame[name].tolist() if name in frame else None
         for name in ("interaction_low_points", "interaction_high_points")
     )
-    values, notes = frame["interaction_points"].tolist(), []
-    for row, (value, single) in enumerate(zip(values, (frame["first"] == frame["last"]).tolist())):
-        if single:
-            notes.append(f"a single layer: its {words.drop}")
+    values, notes, units = frame["interaction_points"].tolist(), [], span_units(frame)
+    alone = [] if units is None else units.tolist()
+    for row, (value, ends) in enumerate(zip(values, frame[["first", "last"]].to_numpy().tolist())):
+        if ends in alone:
+            notes.append(f"a single {'layer' if ends[0] == ends[1] else 'group of layers'}: its {words.drop}")
         elif low is not None and high is not None and low[row] <= 0 <= high[row]:
             notes.append("not clear: the interval includes 0 (not corrected over spans)")
         else:
@@ -326,6 +327,7 @@ def slider_steps(
     *,
     view: View | None = None,
     parameters: Sequence[int] | None = None,
+    partly: bool = False,
     others: Sequence[np.ndarray] = (),
     prune: bool = False,
     warning: str | None = None,
@@ -334,6 +336,7 @@ def slider_steps(
 
     Args:
         start: a tolerance that is always included, points.
+        partly: whether the study switches a part of the adapters only, whose parameters these are.
         others: drops of other studies whose sliders should have the same positions.
         prune: whether to name the command that removes the best span.
         warning: why the spans are not informative, so that none is named; None where they are.
@@ -366,7 +369,7 @@ def slider_steps(
             "tolerance": tolerance, "words": limit, "estimate": rows[0],
             "bound": rows[1] if len(rows) > 1 else None, "within": within,
             "advice": [["No span is named. ", warning, None, "", ""]] if warning else [
-                _paragraph(frame, row, words, limit, basis == "interval", parameters)
+                _paragraph(frame, row, words, limit, basis == "interval", parameters, partly)
                 for row, basis in zip(rows, bases)
             ],
             "note": f"{count} within {limit}." + (" This folder has no intervals." if len(rows) < 2 else ""),
@@ -385,6 +388,7 @@ def _paragraph(
     limit: str,
     sure: bool,
     parameters: Sequence[int] | None,
+    partly: bool,
 ) -> list[Any]:
     """The best span at a tolerance, as a sentence in parts around its name."""
     lead, kept = ("By the 95% interval, " if sure else "By the estimate, "), words.study == "kept"
@@ -401,12 +405,15 @@ def _paragraph(
             ends = wording.interval_text(-span["ci_high_points"], -span["ci_low_points"], words.metric)
             cost += f" (95% interval of the {words.drop} {ends})"
     n_layers = len(parameters) if parameters else int(frame["last"].max()) + 1
+    if kept:  # layers outside the study keep theirs
+        n_layers = int(frame["last"].max() - frame["first"].min()) + 1
     inside = last - first + 1
     saved = f"{n_layers - inside if kept else inside} of {n_layers} layers"
     if parameters is not None and (every := sum(parameters)):
         inner = sum(parameters[first : last + 1])
         gone = every - inner if kept else inner
-        saved += f", {gone:,} of {every:,} adapter parameters ({wording.percent_text(100 * gone / every)})"
+        those = "parameters that the study switches" if partly else "adapter parameters"
+        saved += f", {gone:,} of {every:,} {those} ({wording.percent_text(100 * gone / every)})"
     name = wording.layers_text(first, last)
     if kept:
         after = f" alone suffice within {limit}, without {saved}; {cost}."

@@ -169,6 +169,8 @@ def test_enough_resamples_for_holm(make_results):
     deep = make_results(24, metric="mcc", n_examples=4)
     assert resamples_for(deep) == 30_000
     assert 300 * 2 / (resamples_for(deep) + 1) < 0.05
+    proportion = make_results(24, n_examples=4)
+    assert (resamples_for(proportion), resamples_for(proportion, tested=True)) == (10_000, 30_000)
 
 
 @pytest.mark.parametrize(("metric", "n_labels"), [("accuracy", 3), ("mcc", 3), ("spearman", 1)])

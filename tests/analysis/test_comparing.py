@@ -81,3 +81,19 @@ def test_what_is_not_alike_is_refused(seeds):
             compare_ablations(a, other, ("x", "y"))
     with pytest.raises(ResultsError, match=naming("2", "1")):
         average_ablations([a])
+
+
+def test_the_spans_of_a_deep_model_can_differ_significantly(make_results):
+    """The 300 spans of 24 layers, each of which costs 45 points: Holm multiplies the least p by 300."""
+    deep = make_results(24, n_examples=200, n_labels=2)
+    right = np.eye(2, dtype=np.float32)[deep.scored_with]
+    broken = np.random.default_rng(1).random((2, 301, 200)) < 0.45
+    broken[:, 0] = False
+    whole, *others = (
+        replace(deep, outputs=np.where(own[..., None], 1 - right, right), identity={"seed": seed})
+        for seed, own in enumerate((np.zeros_like(broken[0]), *broken))
+    )
+    difference, mean = compare_ablations(whole, others[0]).spans, average_ablations(others).spans
+    for spans in (difference, mean):
+        assert spans["p_holm"].max() < 0.05
+        assert spans["significant"].all()

@@ -13,7 +13,7 @@ from refusals import names
 
 from adapter_probe.ablation_settings import RaceSettings
 from adapter_probe.analysis.confidence_sequences import FRACTIONS, Evidence, mean_bounds
-from adapter_probe.analysis.race_tables import race_table
+from adapter_probe.analysis.race_tables import race_summary, race_table
 from adapter_probe.analysis.racing import (
     ASSUMED,
     BEYOND,
@@ -139,6 +139,18 @@ def test_the_least_are_those_of_the_complete_map_up_to_the_tolerance(cola, simul
         chosen = raced(single.costs, single.spans, goal="least:4", within=within).decisions == CHOSEN
         assert chosen.sum() == 4
         assert truth[chosen].max() - truth[~chosen].min() <= within / 100 * n
+
+
+def test_groups_that_cost_least_are_named_by_both_ends():
+    costs = np.zeros((3, 400))
+    costs[1] = 1.0
+    about = {"task": "t", "split": "validation", "metric": "accuracy", "n_layers": 5}
+    for spans, answer in (
+        ([(0, 1), (2, 3), (4, 4)], "layers 0–1, 4"),
+        ([(0, 0), (2, 2), (3, 3)], "layers 0, 3"),
+    ):
+        state = raced(costs, np.array(spans), goal="least:2")
+        assert race_summary(state, np.ones(400), 1.0, about, math.nan).answer == answer
 
 
 def test_only_spans_whose_parts_are_within_are_tried_if_monotony_is_assumed(cola):

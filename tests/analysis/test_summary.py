@@ -202,3 +202,15 @@ def test_the_published_cola_grid():
 def test_other_tasks_were_not_published():
     for published in (published_ablation, published_init_sweep, published_tradeoff, published_aggregate):
         assert published("rte") is None
+
+
+def test_a_correlation_with_the_wrong_sign_is_not_better_than_guessing(make_results):
+    results = make_results(2, n_labels=1, metric="pearson", n_examples=100)
+    for sign in (1, -1):
+        outputs = sign * np.broadcast_to(results.scored_with, results.outputs.shape[:2])[..., None]
+        noise = np.random.default_rng(0).normal(size=outputs.shape)
+        noise[results.masks.all(axis=1)] *= 0.1
+        own = dataclasses.replace(results, outputs=(outputs + noise).astype(np.float32))
+        said = summarise(own, ablation_tables(own, n_resamples=200))
+        assert np.sign(said.intact_score) == sign
+        assert (said.warning or "").startswith("The intact model is not better") == (sign < 0)

@@ -62,7 +62,7 @@ def test_what_a_study_lacks_is_left_out():
     rows = ablation_rows(own)
     assert value_of(rows, "positive class") == "yes"
     assert not [name for name, _ in rows if "majority" in name or "frequent" in name or "significant" in name]
-    kinds = {"regression": True, "tokens": False, "multilabel": False}
+    kinds = {"regression": True, "tokens": False, "multilabel": False, "extractive": False, "causal": False}
     for kind, guesses in kinds.items():
         rows = ablation_rows(replace(SUMMARY, majority_score=None, kind=kind))
         assert ("undefined" in [value for _, value in rows]) == guesses
@@ -203,7 +203,11 @@ def test_the_frontier_of_two_data_sets_names_the_longest_of_equal_spans():
     assert "other" not in value_of(data_comparison_rows(one), "frontier", "q", "layer 0")
     none = replace(record, spans=spans.assign(on_frontier=False), warning="No.")
     assert value_of(data_comparison_rows(none), "note") == "No."
-    assert value_of(data_comparison_rows(replace(none, warning=None)), "frontier") == "only the intact model"
+    for warning in ("No.", None):
+        rows = data_comparison_rows(replace(none, warning=warning))
+        assert value_of(rows, "frontier") == "only the intact model"
+    cut = replace(record, identity={"a": {"settings": {"rank": 2}}})
+    assert value_of(data_comparison_rows(cut), "frontier", "layers 0-1", "cut to rank 2")
 
 
 def test_the_mean_and_its_spread():
@@ -220,6 +224,9 @@ def test_the_mean_and_its_spread():
         removed_points=(float("nan"), 1.0),
     ))  # fmt: skip
     assert value_of(rows, "all", "off") == "undefined"
+    assert value_of(average_rows(replace(record, identity={"x": {"settings": {"rank": 2}}})), "all", "rank 2")
+    unknown = average_rows(replace(record, spans=spans.assign(sd_points=float("nan"))))
+    assert value_of(unknown, "spread") == "undefined"
     assert names(value_of(rows, "note"), "x", "No")
     assert not {"intact", "beyond chance"} & dict(rows).keys()
 

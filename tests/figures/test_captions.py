@@ -10,11 +10,12 @@ import pytest
 from ablation_facts import record_of
 from refusals import names, says
 
-from adapter_probe.analysis.comparing import AverageRecord
-from adapter_probe.figures import aggregate, attribution, heatmap, init_sweep, tradeoff
-from adapter_probe.figures.ablation_words import Words
+from adapter_probe.analysis.comparing import AverageRecord, DataComparisonRecord
+from adapter_probe.figures import aggregate, attribution, heatmap, init_sweep, joint, tradeoff
+from adapter_probe.figures.ablation_words import Words, alike_ablations
 from adapter_probe.figures.curves import ScoreSeries
 from adapter_probe.figures.span_grid import Grid
+from adapter_probe.figures.venues import PAPER, FigureOptions
 
 SQUAD = {"task": "squad", "split": "test", "metric": "squad_f1", "kind": "extractive", "n_examples": 1}
 CROSSES = "Crosses", "diverged", "1 trial"
@@ -136,6 +137,28 @@ def test_kept_spans(spans):
     assert names(first_sentence(caption), "only", "kept on")
     assert says(caption, "Rows", "first layer", "kept on", "columns", "last")
     assert "switched off" not in caption
+    assert "stay on" not in caption
+    partly = heatmap_caption(record_of(spans, study="kept", switched="layers 2-5"))
+    assert says(partly, "layers 2-5 only", "the other adapters stay on")
+
+
+def test_studies_of_other_ranks_are_in_other_figures(spans):
+    off, cut, scaled = record_of(spans), record_of(spans, rank=2), record_of(spans, strength=0.5)
+    found = [(suffix, own) for suffix, own in alike_ablations([off, cut, scaled]) if own]
+    assert found == [("", [off]), ("-rank2", [cut]), ("-strength0.5", [scaled])]
+    assert [suffix for suffix, own in alike_ablations([cut]) if own] == [""]
+
+
+def test_cells_of_a_map_on_two_data_sets_are_named():
+    """By module: without it, points of two modules in one layer would have one name."""
+    cells = pd.DataFrame({"module": ["q", "v"], "first": 0, "last": 0, "n_layers": 1, "on_frontier": True})
+    drops = {"task": [1.0, -2.0], "other": [-2.0, 1.0]}
+    for side, points in drops.items():
+        cells = cells.assign(**{f"{side}_{end}points": points for end in ("", "low_", "high_")})
+    record = DataComparisonRecord(("a", "b"), ("accuracy",) * 2, cells, (0.5, 0.5), (9, 9), {})
+    (drawing,) = joint.drawings([record], FigureOptions(PAPER))
+    assert names(first_sentence(drawing.caption), "module", "a layer", "its adapters are switched off")
+    assert {"q 0", "v 0"} <= {text.get_text() for text in drawing.figure.axes[0].texts}
 
 
 def test_what_is_switched_is_named(spans):
@@ -212,6 +235,8 @@ def test_an_aggregate_names_its_tasks_and_the_papers():
     assert "not at 0" not in caption
     moved = aggregate._caption(aggregate_points(iqm_points=[-0.4, 0.2]), ["cola"], None)
     assert says(moved, "Full fine-tuning", "not at 0")
+    assert "loss" not in caption
+    assert says(aggregate._caption(aggregate_points(), ["sft"], None, losses=True), "loss", "lower")
     single = aggregate._caption(aggregate_points(iqm_low_points=np.nan), ["cola"], None)
     assert says(single, "one seed", "no interval")
     assert "95%" not in single

@@ -303,6 +303,11 @@ def test_the_papers_grid_takes_the_right_half(make_frame):
     free = plt.figure().add_axes((0.1, 0.1, 0.8, 0.8))
     heatmap(record(make_frame(12)), free, paper=True)
     assert len(free.figure.axes) == 3
+    for metric, said in (("accuracy", "accuracy"), ("mcc", "score (score × 100)")):
+        own = heatmap(record(make_frame(12), metric=metric), plt.figure().add_subplot(), paper=True)
+        bar = own.figure.axes[-1]
+        assert said in bar.get_ylabel() + bar.get_xlabel()
+        assert "Matthews" not in bar.get_ylabel() + bar.get_xlabel()
 
 
 def test_colours_and_numbers_on_request(make_frame):

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import pytest
+from matplotlib.figure import Figure
 from refusals import names
 
 from adapter_probe.analysis.published import published_ablation
@@ -67,3 +68,16 @@ def test_latex_takes_it(picture, tmp_path):
         cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_slanted_names_end_at_their_ticks():
+    """Against the place of Matplotlib's own text: the right end of its baseline."""
+    figure = Figure(figsize=(4, 3), dpi=72)
+    ax = figure.add_axes((0.2, 0.4, 0.7, 0.5))
+    ax.set_xticks([0.5], ["orthogonal"], rotation=40, ha="right", rotation_mode="anchor")
+    written = pgf_picture(figure, "", "")
+    place = re.search(r"pgftext\[x=([\d.]+)in,y=([\d.]+)in,base,right,rotate=40.*orthogonal", written)
+    label = ax.get_xticklabels()[0]
+    expected = label.get_transform().transform(label.get_position()) / 72
+    ink = 0.1  # inches: the baseline lies below the tops of the letters
+    assert [float(n) for n in place.groups()] == pytest.approx(expected.tolist(), abs=ink)

@@ -61,7 +61,7 @@ def test_what_a_task_lacks_is_a_dash(tradeoff):
 
 def test_sizes(trials):
     sizes = sweeps.size_table(trials)
-    table = lay_out_sizes(sizes)
+    table = lay_out_sizes(sizes, sweeps.tradeoff_table(trials))
     one = np.mean([mean_of(trials, task, method="adapters", size=8) for task in ("cola", "mnli")])
     assert float(cell(table, "8", "mean").split(" ± ")[0]) == pytest.approx(100 * one, abs=0.051)
     assert list(table.text.columns) == ["size", "mean", "CoLA", "MNLI-m"]
@@ -144,3 +144,27 @@ def test_tasks_with_the_papers_columns_beside(tradeoff_trials):
     plain = tasks_table(tradeoff[tradeoff["task"] == "mnli"], paper=True)
     assert not any(name.startswith("Houlsby") for name in plain.text)
     assert "Houlsby" not in plain.caption
+
+
+def test_of_a_loss_the_lowest_is_the_best():
+    methods = {
+        "full": (pd.NA, 2.0),
+        "top_layers": (1, 2.6),
+        "top layers": (2, 2.2),
+        "layernorm_only": (pd.NA, 2.4),
+    }
+    rows = [
+        {"task": "sft", "metric": "nll", "method": name.replace(" ", "_"), "size": pd.NA, "k": k,
+         "label": f"{name} {k}", "n": 1, "mean": mean, "sem": np.nan, "diverged": 0, "trained_parameters": n,
+         "trained_parameters_without_head": n, "percent_of_base": float(n)}
+        for n, (name, (k, mean)) in enumerate(methods.items(), start=1)
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows).astype({"size": "Int64", "k": "Int64"})
+    assert lay_out_tradeoff(frame).best[:, -1].tolist() == [True, False, False, False]
+    table = tasks_table(frame)
+    assert table.text.loc[0, "best top layers"] == "220.0"
+    assert table.text.columns[table.best[0]].tolist() == ["full fine-tuning"]
+    sizes = pd.DataFrame(
+        {"size": [8, 64], "n_tasks": 1, "mean_score": [2.5, 2.1], "sem": np.nan, "sft": [2.5, 2.1]}
+    )
+    assert lay_out_sizes(sizes, frame).best[:, 1:].tolist() == [[False, False], [True, True]]

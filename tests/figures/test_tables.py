@@ -12,7 +12,7 @@ from adapter_probe.figures.pgf import escape_latex
 from adapter_probe.figures.tables import (
     Table,
     escape_markdown,
-    is_greatest,
+    is_best,
     latex_text,
     markdown_text,
     score_cell,
@@ -91,10 +91,12 @@ def test_markdown_stays_on_its_line():
     assert escape_markdown("a\n*b* | <c>") == r"a \*b\* \| \<c\>"
 
 
-def test_the_greatest_are_those_that_print_alike():
+def test_the_best_are_those_that_print_alike():
     values = pd.DataFrame({"a": [0.80041, 0.80039, 0.7], "b": [np.nan, 0.5, np.nan], "c": [-0.1, -0.2, -0.3]})
-    assert is_greatest(values).T.tolist() == [[True, True, False], [False] * 3, [True, False, False]]
-    assert is_greatest(values, axis=1).tolist() == [[True, False, False]] * 3
+    scored = ["accuracy"] * 3
+    assert is_best(values, scored).T.tolist() == [[True, True, False], [False] * 3, [True, False, False]]
+    assert is_best(values, scored, axis=1).tolist() == [[True, False, False]] * 3
+    assert is_best(values, ["nll", "nll", "nll"]).T.tolist()[0] == [False, False, True]
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,22 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from refusals import names
 from span_tables import span_grid
 
 from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.removable import removable_table, tolerance_border
 from adapter_probe.figures.ablation_words import Words
 from adapter_probe.figures.levels import drop_scale
+from adapter_probe.figures.report.ablation_section import _single
 from adapter_probe.figures.report.page import map_studies
-from adapter_probe.figures.report.span_section import MapStudy, content, section, slider_steps
+from adapter_probe.figures.report.span_section import (
+    MapStudy,
+    content,
+    interactions_of,
+    section,
+    slider_steps,
+)
 from adapter_probe.figures.table_layouts import lay_out_removable
 from adapter_probe.metrics import score
 from adapter_probe.results.ablation_files import load_ablation, read_spans, write_spans
@@ -52,6 +60,9 @@ def content_of(study_of: Callable) -> Callable[..., dict]:
     return lambda folder, **more: json.loads(
         json.dumps(content(study_of(folder, **more), 0), allow_nan=False)
     )
+
+
+SITES = {"attention": "attention", "ffn": "feed-forward"}
 
 
 def told(points: float) -> str:
@@ -240,7 +251,11 @@ def test_an_undefined_delta_is_said_to_be_undefined(content_of, make_ablation: C
 @pytest.mark.slow
 def test_parameters_are_those_of_the_switched_sites(study_of, make_ablation, sites: str, expected: int):
     study = study_of(make_ablation(n_layers=2, sites=sites))
-    assert ("adapter parameters", f"{expected:,}", "in 2 layers") in study.tiles
+    where = "in 2 layers" if sites == "both" else f"in 2 layers, {SITES[sites]} only"
+    assert ("adapter parameters", f"{expected:,}", where) in study.tiles
+    assert any("that the study switches" in row[1] for row in facts_of(content(study, 0), "removed")) == (
+        sites != "both"
+    )
     assert any(step["prune"] for step in study.steps) == (sites == "both")
 
 
@@ -293,6 +308,31 @@ def test_groups_of_layers_stand_side_by_side(study_of, tmp_path: Path):
     assert re.findall(r"<t[hd][^>]*>(\d)</t[hd]><t[hd][^>]*>(\d)</t[hd]>", table)[:3] == [
         (str(a), str(b)) for a, b in units
     ]
+
+
+def test_kept_layers_are_counted_among_those_of_the_study():
+    """Of 6 layers, 2 to 5 are studied: where layer 4 alone is kept, three others are off, 0 and 1 on."""
+    pairs = [(i, j) for i in range(2, 6) for j in range(i, 6)]
+    frame = pd.DataFrame(pairs, columns=["first", "last"])
+    frame = frame.assign(n_layers=frame["last"] - frame["first"] + 1, delta_points=-9.0)
+    frame.loc[(frame["first"] == 4) & (frame["last"] == 4), "delta_points"] = 0.0
+    counts = [0, 0, 100, 100, 100, 100]
+    steps = slider_steps(frame, Words("accuracy", "kept"), 1.0, parameters=counts, partly=True)
+    (said,) = next(step["advice"] for step in steps if step["tolerance"] == 1)
+    assert said[3] == "layer 4"
+    assert "without 3 of 4 layers, 300 of 400 parameters that the study switches (75%)" in said[4]
+
+
+def test_groups_are_single_where_nothing_is_inside_them():
+    pairs = [(0, 1), (0, 3), (0, 4), (2, 3), (2, 4), (4, 4)]
+    frame = pd.DataFrame(pairs, columns=["first", "last"])
+    frame = frame.assign(n_layers=frame["last"] - frame["first"] + 1, interaction_points=2.0)
+    said = interactions_of(frame, Words("accuracy")).notes
+    alone = {(0, 1): "group of layers", (2, 3): "group of layers", (4, 4): "layer"}
+    for pair, note in zip(pairs, said):
+        assert names(note, alone[pair]) if pair in alone else names(note, "shorter spans inside")
+    assert _single(frame)[1] == "one group"
+    assert _single(frame.query("first == last"))[1] == "single layer"
 
 
 @pytest.mark.slow

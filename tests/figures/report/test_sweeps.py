@@ -16,7 +16,7 @@ from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.figures import gallery
 from adapter_probe.figures.gallery import write_gallery
 from adapter_probe.figures.report import curve_sections
-from adapter_probe.figures.report.curve_sections import WIDE, _points, curves_section
+from adapter_probe.figures.report.curve_sections import WIDE, _points, _sweep_tables, curves_section
 from adapter_probe.figures.report.maps import places
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import write_csv
@@ -149,6 +149,9 @@ def test_numbers_are_told_by_their_kind(undrawn):
     found, record = undrawn
     sizes, points = found.table(2), found.table(0)
     assert sizes["mean score"].tolist() == [f"{100 * score:.1f}" for score in record.sizes["mean_score"]]
+    perfect = replace(record, sizes=record.sizes.assign(mean_score=1.0))
+    (*_, table) = _sweep_tables(perfect, None)
+    assert ">100.0<" in str(table)
     assert sizes["sem"].tolist() == [f"{100 * sem:.2f}" for sem in record.sizes["sem"]]
     assert sizes["size"].tolist() == [str(size) for size in record.sizes["size"]]
     counts = record.tradeoff["trained_parameters_without_head"]
