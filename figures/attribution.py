@@ -37,7 +37,7 @@ from .drawing import Drawing, caption_of, identity_of, suffix_of, undefined_text
 from .grid import Cells, draw_cells, number_layers, write_notes
 from .layout import LOWEST_ROW, WIDE, fit_height, legend_below, new_figure, shape_of
 from .legends import LegendEntry, legend_on_top
-from .levels import DIVERGING_EDGES, Scale, add_bar, difference_scale, draw_colorbar
+from .levels import DIVERGING_EDGES, Scale, add_bar, difference_scale
 from .style import escape_mathtext
 from .venues import FigureOptions
 
@@ -64,24 +64,16 @@ def total_drop(record: AblationRecord) -> float:
     return float(shares_of(record)["share_points"].sum(skipna=False))
 
 
-def interaction_map(
-    record: AblationRecord,
-    ax: Axes | None = None,
-    *,
-    colorbar: bool = True,
-    scale: Scale | None = None,
-) -> Axes:
+def interaction_map(record: AblationRecord, ax: Axes, scale: Scale) -> None:
     """Draw the grid of interactions: the part of each span's drop that shorter spans do not explain.
 
     An interaction counts as clear if its interval excludes 0, or without intervals if it is at least half a
     point. Clear interactions show their value where it fits; the others are small squares, and NaN is crossed
-    out. Without a scale, it is the smallest that covers the record.
+    out.
     """
-    ax = plt.gca() if ax is None else ax
     frame, about = record.spans, record.summary
     cells = Cells.of(frame)
     values = frame["interaction_points"].to_numpy(float)
-    scale = difference_scale(values) if scale is None else scale
     clear = is_clear(frame)
     texts = [cell_text(value, record.summary.metric) if sure else "" for value, sure in zip(values, clear)]
     draw_cells(cells, values, ax, scale=scale, texts=texts, studied=about.done, small=~clear)
@@ -91,9 +83,6 @@ def interaction_map(
     if "interaction_low_points" in frame and not clear[~np.isnan(values)].all():
         said.append("small: 95% interval includes 0")
     write_notes(ax, said + ["crossed out: undefined"] * bool(np.isnan(values).any()), cells)
-    if colorbar:
-        draw_colorbar(scale, [ax], interaction_label(about.metric))
-    return ax
 
 
 def interaction_label(metric: str | None) -> str:
@@ -220,7 +209,7 @@ def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions
         shares = figure.add_subplot(spec[0, 1] if beside else spec[rows, :])
         shares.set_box_aspect(1.0 if beside else low)
         for index, (record, ax) in enumerate(zip(records, axes)):
-            interaction_map(record, ax, colorbar=False, scale=scale)
+            interaction_map(record, ax, scale)
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
         add_bar(scale, axes, interaction_label(common_metric(records)), "bottom")
         legend_below(figure, draw_shares(records, shares))

@@ -16,17 +16,8 @@ from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.spans import Span
 
 
-def layers_to_transform(layers: Iterable[int], removed: Span) -> str:
-    """The layers that keep their adapters when a span is removed.
-
-    Args:
-        layers: numbers of the layers that have adapters.
-    """
-    return f"layers_to_transform={kept_layers(layers, removed)}"
-
-
 def kept_layers(layers: Iterable[int], removed: Span) -> list[int]:
-    """The layers outside a span, ascending."""
+    """The layers that keep their adapters when a span is removed, of those that have some; ascending."""
     return [layer for layer in sorted(layers) if not removed.first <= layer <= removed.last]
 
 
@@ -80,10 +71,8 @@ def next_lora(results: AblationResults, layers: pd.DataFrame, spans: Mapping[str
         return {}
     rank, with_adapters, ranked = studied
     lines = {}
-    if removable:
-        span = Span(removable.first, removable.last)
-        if kept_layers(with_adapters, span):  # else nothing is left
-            lines["layers_to_transform"] = layers_to_transform(with_adapters, span)
+    if removable and (kept := kept_layers(with_adapters, Span(removable.first, removable.last))):
+        lines["layers_to_transform"] = f"layers_to_transform={kept}"
     shares = shares_by_layer(layers).reindex(ranked)
     if shares.notna().all():
         lines["rank_pattern"] = rank_pattern(ranked, shares.tolist(), rank)

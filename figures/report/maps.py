@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from xml.etree import ElementTree
 
@@ -242,20 +243,13 @@ def line_map(line: SpanLine, labels: Sequence[str], prefix: str) -> Map:
 
 def grid_map(grid: Grid, scale: Scale, labels: Sequence[str], prefix: str) -> Map:
     """A grid of drops, of their spread or of their differences; arguments as of `line_map`."""
-
-    def paint(ax: Axes) -> None:
-        draw(grid, ax, tolerance=0.0, notes=True, scale=scale)
-
+    paint = partial(draw, grid, tolerance=0.0, notes=True, scale=scale)
     return _map(grid.frame, paint, scale, grid.label, labels, prefix, grid.shows == "drops")
 
 
 def interaction_grid(record: AblationRecord, scale: Scale, labels: Sequence[str], prefix: str) -> Map:
     """The grid of an ablation's interactions; arguments as of `line_map`."""
-
-    def paint(ax: Axes) -> None:
-        interaction_map(record, ax, colorbar=False, scale=scale)
-
-    label = interaction_label(record.summary.metric)
+    paint, label = partial(interaction_map, record, scale=scale), interaction_label(record.summary.metric)
     return _map(record.spans, paint, scale, label, labels, prefix, False)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter_probe.analysis.notable_spans import SpanDrop
-from adapter_probe.analysis.peft_settings import layers_to_transform, next_lora, pattern_of, rank_pattern
+from adapter_probe.analysis.peft_settings import kept_layers, next_lora, pattern_of, rank_pattern
 from adapter_probe.spans import Span
 
 
@@ -21,8 +21,8 @@ def read(line: str) -> dict:
 
 
 def test_the_layers_that_stay():
-    assert read(layers_to_transform(range(6), Span(2, 4))) == {"layers_to_transform": [0, 1, 5]}
-    assert read(layers_to_transform([1, 3, 5], Span(0, 3))) == {"layers_to_transform": [5]}
+    assert kept_layers(range(6), Span(2, 4)) == [0, 1, 5]
+    assert kept_layers([1, 3, 5], Span(0, 3)) == [5]
 
 
 @given(st.lists(st.floats(-50, 50), min_size=1, max_size=40), st.integers(1, 64))

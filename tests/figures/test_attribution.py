@@ -14,6 +14,7 @@ from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures.attribution import attribution, attribution_figure, drawings, interaction_map
 from adapter_probe.figures.heatmap import heatmap
+from adapter_probe.figures.levels import difference_scale
 from adapter_probe.figures.venues import PAPER, FigureOptions
 
 
@@ -119,9 +120,14 @@ def test_without_intervals_nothing_is_said_of_them(record):
     assert not any("interval" in text for text in words)
 
 
+def scale_for(one):
+    return difference_scale(one.spans["interaction_points"].to_numpy(float))
+
+
 def test_squares_are_small_where_the_interval_holds_zero(record):
     panel = record(5, width=1.0)
-    ax = interaction_map(panel, plt.figure(figsize=(4, 4)).gca())
+    ax = plt.figure(figsize=(4, 4)).gca()
+    interaction_map(panel, ax, scale_for(panel))
     full = ~ax.collections[0].get_array().mask
     small = next(c for c in ax.collections if c.get_label() == "small cells")
     centres = [path.vertices[:4].mean(axis=0) for path in small.get_paths()]
@@ -140,7 +146,9 @@ def test_a_gain_has_the_sign_here_that_it_has_in_the_heatmap(make_frame, with_st
     one = replace(record(), spans=spans, layers=layers)
     _, (left, right) = plt.subplots(1, 2, figsize=(10, 5))
     said = []
-    for ax in (heatmap(one, left), interaction_map(one, right)):
+    heatmap(one, left)
+    interaction_map(one, right, scale_for(one))
+    for ax in (left, right):
         said.append(next(t.get_text() for t in ax.texts if t.get_position() == (0.5, 0.5)))
     assert said == ["−2.2", "−2.2"]
     _, ax = plt.subplots()
