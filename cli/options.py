@@ -60,8 +60,8 @@ DryRun = Annotated[
 
 
 def texts(text: str, option: str) -> list[str]:
-    """``pdf,svg`` as texts."""
-    return text.split(",")
+    """``pdf,svg`` as texts; none of an empty text."""
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def whole_numbers(text: str, option: str) -> list[int]:
@@ -90,7 +90,7 @@ def numbers(text: str, option: str) -> list[float]:
                 raise ValueError
             return [float(f"{low * 10**k:.12g}") for k in range(steps + 1)]
         return list(dict.fromkeys(float(part) for part in text.split(",") if text.strip()))
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ArithmeticError):
         raise TrainingError(
             f"{option} {text!r} is neither a list of numbers such as 1e-3,1e-2 nor a range of whole decades "
             "such as 1e-7:1"

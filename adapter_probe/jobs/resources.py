@@ -83,13 +83,6 @@ class SlurmOptions(Settings):
         extra = {key.replace("_", "-"): value for key, value in given.pop("sbatch", {}).items()}
         if wrong := [item for item in (*lines, *extra.values()) if not isinstance(item, (str, int))]:
             raise TrainingError(f"{file}: {wrong[0]!r} is neither text nor a number")
-        if set_already := [key for key in extra if key in _TAKEN]:
-            own = (
-                "; it is a separate key outside [sbatch]" if set_already[0].replace("-", "_") in kinds else ""
-            )
-            raise TrainingError(
-                f"{file}: [sbatch] {set_already[0]} is not allowed, because the command sets it{own}"
-            )
         try:
             return cls(setup=tuple(map(str, lines)), sbatch=extra, **given)
         except TrainingError as error:
@@ -104,9 +97,14 @@ class SlurmOptions(Settings):
                 raise TrainingError(must_be(one.name, words, value))
         super().__post_init__()
         minutes(self.time)
+        for name in self.sbatch:
+            if name in _TAKEN:
+                own = "; it is a separate key outside [sbatch]" if name.replace("-", "_") in kinds else ""
+                raise TrainingError(f"[sbatch] {name} is not allowed, because the command sets it{own}")
         for name, value in {"partition": self.partition, **self.sbatch}.items():
             if not _NAME.fullmatch(name) or not str(value).isprintable():
-                raise TrainingError(must_be(f"the sbatch option {name!r}", "a value on one line", value))
+                wanted = "a name such as mail-type with a value on one line"
+                raise TrainingError(must_be(f"the sbatch option {name!r}", wanted, value))
         if self.mem is not None and not _MEMORY.fullmatch(self.mem):
             raise TrainingError(f"mem {self.mem!r} is not a size such as 16G or 500M")
 

@@ -19,7 +19,14 @@ from adapter_probe.analysis.sweeps import chosen_trials, go_on, saved_share, ste
 from adapter_probe.progress import print_message
 from adapter_probe.results.atomic import claim_folder, make_folder, read_json, write_csv, write_json
 from adapter_probe.results.schema import CUT, HALVING_CSV, REACHED, TRIAL, plain_rows, read_columns
-from adapter_probe.results.trial_files import claim_study, read_trial, read_trials, trial_frame, write_trials
+from adapter_probe.results.trial_files import (
+    claim_study,
+    read_trial,
+    read_trials,
+    trial_frame,
+    write_trial,
+    write_trials,
+)
 from adapter_probe.training.settings import SweepSettings
 
 if TYPE_CHECKING:
@@ -46,7 +53,7 @@ def run_search(
     """
     first, others = _split(trials, sweep)
     if sweep.halving:
-        first = in_reach(study, first, out, resources, progress)
+        first = in_reach(study, first, out, resources, progress, on_trial)
     table = run_trials(study, first, out, resources, progress, on_trial)
     if not others:
         return table
@@ -102,11 +109,17 @@ def _but_seed(trial: Trial) -> tuple[object, ...]:
 
 
 def in_reach(
-    study: str, trials: Sequence[Trial], out: Path, resources: Resources, progress: bool
+    study: str,
+    trials: Sequence[Trial],
+    out: Path,
+    resources: Resources,
+    progress: bool,
+    on_trial: OnTrial | None = None,
 ) -> list[Trial]:
     """The trials at learning rates whose first seed is not out of reach after a third of its steps.
 
-    Writes ``halving.csv``: a row per learning rate, with its score there and whether it was stopped.
+    Writes ``halving.csv``: a row per learning rate, with its score there and whether it was stopped. Rows of
+    other trials in the folder stay.
 
     Raises:
         TrainingError: trials failed.
@@ -132,12 +145,15 @@ def in_reach(
             write_json(make_folder(folder) / CUT, {"step": step})
         write_requests(out, first)
         jobs = Jobs(out, left, len(first), "trials", "steps")
-        run_jobs(jobs, resources, progress, lambda: [one for one in left if not _has_reached(one)])
+        lost = lambda: [one for one in left if not _has_reached(one)]  # noqa: E731
+        run_jobs(jobs, resources, progress, lost, _reporter(list(left), on_trial))
         rows = [row for own in compared for row in _cuts(own, trials, out)]
         if not rows:
             return list(trials)
-        table = pd.DataFrame(rows)
-        write_csv(out / HALVING_CSV, table)
+        table, path = pd.DataFrame(rows), out / HALVING_CSV
+        earlier = read_columns(path, {"trial": "text"}) if path.is_file() else table.iloc[:0]
+        others = earlier[~earlier["trial"].isin(table["trial"])]
+        write_csv(path, pd.concat([others, table], ignore_index=True) if len(others) else table)
     stopped = set(table.loc[table["stopped"], "trial"])
     hopeless = {(_but_rate(one), one.request.settings.learning_rate) for one in first if one.id in stopped}
     print_message(
@@ -205,6 +221,10 @@ def run_trials(
         for trial in trials:  # go on beyond the step after which they were compared
             (trial.folder(out) / CUT).unlink(missing_ok=True)
         done = finished_trials(out, trials)
+        for trial in trials:  # which may have another name now
+            record, name = done.get(trial.id), trial.request.task.name
+            if record is not None and record.task != name:
+                write_trial(trial.folder(out), replace(record, task=name))
         left = {trial.folder(out): trial.n_steps for trial in trials if trial.id not in done}
         jobs = Jobs(out, left, len(trials), "trials", "steps")
         if left and progress:

@@ -21,6 +21,7 @@ import safetensors.torch
 import torch
 
 from adapter_probe import metrics
+from adapter_probe.analysis.deltas import finite_or_none
 from adapter_probe.checkpoints.native import library_versions
 from adapter_probe.errors import Diverged, TrainingError
 from adapter_probe.models.methods import TfidfLinear
@@ -96,7 +97,7 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: i
             except Paused as paused:
                 _note_reached(folder, pause, paused.score, inputs)
                 return None
-            if pause is not None:  # it diverged before
+            if pause is not None and result["diverged"]:
                 _note_reached(folder, pause, math.nan, inputs)
             result["counts"] = count_parameters(model, inputs.base.missing)
             size, loading = cost_of_checkpoint(model, folder)
@@ -120,8 +121,7 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: i
 def _note_reached(folder: Path, step: int | None, score: float, inputs: TrainingInputs) -> None:
     """Write the score after the step at which the trial is compared with others."""
     n_examples = len(inputs.splits["validation"])
-    told = {"step": step, "score": None if math.isnan(score) else score, "n_examples": n_examples}
-    write_json(folder / REACHED, told)
+    write_json(folder / REACHED, {"step": step, "score": finite_or_none(score), "n_examples": n_examples})
 
 
 def _train(trainer: Trainer, clock: _Clock) -> dict[str, Any]:
@@ -132,8 +132,7 @@ def _train(trainer: Trainer, clock: _Clock) -> dict[str, Any]:
             trainer.train()
     except Diverged:
         diverged = True
-    scores = tuple(None if math.isnan(score) else score for score in trainer.scores)
-    return {"scores": scores, "diverged": diverged}
+    return {"scores": tuple(map(finite_or_none, trainer.scores)), "diverged": diverged}
 
 
 def _fit(

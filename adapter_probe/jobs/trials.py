@@ -23,7 +23,7 @@ from adapter_probe.checkpoints.base import has_untrained_pooler
 from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.identity import BaseIdentity
-from adapter_probe.errors import CheckpointError, TrainingError
+from adapter_probe.errors import CheckpointError, DataError, TrainingError
 from adapter_probe.models.methods import PeftMethod, TfidfLinear, check_depth
 from adapter_probe.probe.lanes import available_memory
 from adapter_probe.progress import stage
@@ -80,7 +80,9 @@ def plan_trials(requests: Iterable[TrainingRequest]) -> list[Trial]:
     """The trials of some requests, each once; see `identify_trials`."""
     trials: dict[str, Trial] = {}
     for trial in identify_trials(requests):
-        trials.setdefault(trial.id, trial)
+        one, other = (each.request.task.name for each in (trials.setdefault(trial.id, trial), trial))
+        if one != other:
+            raise DataError(f"tasks {one} and {other} have the same examples; leave out one of them")
     return list(trials.values())
 
 
@@ -144,7 +146,7 @@ def refuse_too_large(request: TrainingRequest) -> None:
     if free and needed > free:
         raise CheckpointError(
             f"base {request.base} takes {needed / 1e9:.1f} GB in float32, and {free / 1e9:.1f} GB of memory "
-            "are free; train it on a larger machine (--slurm), or take a smaller base"
+            "are free; run the command on a larger machine, or take a smaller base"
         )
 
 

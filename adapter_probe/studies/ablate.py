@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -148,9 +148,17 @@ def prepare(name: str, call: Ablate, arguments: AblationArguments, opened: Given
 
 
 def computed(
-    name: str, call: Ablate, opened: Given | None, opening: AblationArguments, groups: Sequence[Parts]
+    name: str,
+    call: Ablate,
+    opened: Given | None,
+    opening: AblationArguments,
+    groups: Sequence[Parts],
+    begin: Sequence[Callable[[Mapping[str, Any]], object]] = (),
 ) -> tuple[AblationRequest, list[list[Ablation]]]:
-    """What one open model is asked for, and its ablations on the data and then on that of `against`."""
+    """What one open model is asked for, and its ablations on the data and then on that of `against`.
+
+    What `begin` has for either of these is called with the identity of its first ablation beforehand.
+    """
     from adapter_probe.probe.request import on_other_data
 
     with recorded() as reads:
@@ -167,6 +175,8 @@ def computed(
             with recorded(reads.of_model()) as reads:
                 request = on_other_data(request, parts[0][0])
         studies: list[Ablation] = []
+        for told in begin[len(found) : len(found) + 1]:
+            told(replace(request, settings=parts[0][0].settings).identity)
         for one, folder in parts:
             title = name if name == "ablate" else f"{name} {one.settings.rank or one.settings.strength:g}"
             asked = replace(request, settings=one.settings)

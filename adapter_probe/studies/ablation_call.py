@@ -63,6 +63,8 @@ AGAINST_PREFIX = "against-"
 """Prefix of the subfolder that holds the same variants scored on other data."""
 _IN_MEMORY = ("tokenizer", "batches", "labels", "read")
 """Arguments that a checkpoint on disk cannot follow."""
+_OF_TEXTS = ("max_examples", "label_names", "split", "encoding", *vars(Prompting()))
+"""Arguments that batches cannot follow."""
 _ON_DISK = ("cluster", "revision", "adapter", "dequantise")
 """Arguments that a model in memory cannot follow."""
 
@@ -201,6 +203,10 @@ def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory
 
 def _given(call: Ablate, model: Any) -> Given:
     """The model, with its examples where they are batches."""
+    of_texts = [one for one in fields(Ablate) if one.name in _OF_TEXTS]
+    idle = next((one.name for one in of_texts if getattr(call, one.name) != one.default), "")
+    if idle and call.batches is not None:
+        raise DataError(f"{idle} applies only to texts; omit it with batches, which are taken as they are")
     if call.batches is None:
         if call.labels is not None or call.read != "logits":
             raise DataError("labels and read apply only to batches; the labels of texts are in data")

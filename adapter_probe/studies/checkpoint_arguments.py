@@ -274,6 +274,12 @@ class Prune(
             )
         if self.ranks is not None and (self.span, self.rank, self.strength) != (None, None, 0.0):
             raise ResultsError("--ranks chooses the rank of all layers; give it with --within POINTS only")
+        unused = self.ablation is not None or self.basis != "estimate"
+        if unused and (self.ranks is not None or self.within is None):
+            raise ResultsError(
+                "--ablation and --basis choose a span by --within POINTS; omit them with --span, --rank and "
+                "--ranks"
+            )
         if self.ranks is not None and self.within is None:
             raise ResultsError("--ranks needs --within POINTS, which the directions may cost")
         if self.rank is None and (self.span is None) == (self.within is None):
@@ -284,7 +290,7 @@ class Prune(
 
             if not holds_results(Path(given)):
                 raise ResultsError(
-                    f"{given} contains no finished ablation; run `adapter-probe ablate {self.checkpoint}` "
+                    f"{given} contains no finished ablation; run `adapter-probe ablate {Path(given).parent}` "
                     "first, give its folder with --ablation, or give --span"
                 )
         refuse_full(Path(self.out))
@@ -292,6 +298,8 @@ class Prune(
     @property
     def chosen_by(self) -> Ablation | Race | str | Path:
         """The ablation that the span is chosen by: the given one, or the one inside the checkpoint."""
+        from adapter_probe.checkpoints.adapter_folder import choose_adapter
+
         files = [self.data] if isinstance(self.data, str | Path) else list(self.data)
         own = f"ablation-data-{Path(files[0]).stem}" if files else "ablation"
-        return self.ablation or Path(self.checkpoint) / own
+        return self.ablation or choose_adapter(Path(self.checkpoint), self.adapter) / own

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -130,7 +131,8 @@ class Degrees:
                 request = None
                 if found is None:
                     opening = self._at(asked[0][0], self.opening(values))
-                    request, found = computed(self.command, call, opened, opening, groups)
+                    begin = [partial(self._begin, folder) for _, folder in asked]
+                    request, found = computed(self.command, call, opened, opening, groups, begin)
                 with activity(f"{self.command}: computing intervals", call.progress):
                     records = [
                         self._write(folder, {v: one.results for v, one in zip(values, own)}, request, old)
@@ -157,13 +159,20 @@ class Degrees:
     ) -> DegreeRecord:
         """Write the study into its folder."""
         from adapter_probe.analysis.study_records import write_record
-        from adapter_probe.results.fingerprints import to_plain
-        from adapter_probe.results.sealing import begin_study
 
-        identity: dict[str, Any] = {**next(iter(results.values())).identity}
-        identity["settings"] = {k: v for k, v in identity["settings"].items() if k != self.setting}
-        study: dict[str, Any] = {"schema": 1, "study": self.usual, "identity": to_plain(identity)}
-        begin_study(folder, study)
+        study = self._begin(folder, next(iter(results.values())).identity)
         record = self.record(folder, study, results, request, previous)
         write_record(record)
         return record
+
+    def _begin(self, folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
+        """Claim the folder for the study, before anything is computed; refuse that of another one."""
+        from adapter_probe.results.atomic import make_folder
+        from adapter_probe.results.fingerprints import to_plain
+        from adapter_probe.results.sealing import begin_study
+
+        settings = {k: v for k, v in identity["settings"].items() if k != self.setting}
+        plain = to_plain({**identity, "settings": settings})
+        study: dict[str, Any] = {"schema": 1, "study": self.usual, "identity": plain}
+        begin_study(make_folder(folder), study)
+        return study

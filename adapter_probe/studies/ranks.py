@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.argument_checks import checked, planned_by, taking
+from adapter_probe.checkpoints.adapter_folder import only_adapter
 from adapter_probe.checkpoints.files import CONFIG, read_json_file
 from adapter_probe.errors import AdapterProbeError, ResultsError, must_be
 from adapter_probe.settings import OutsideChoice, Style, as_points, fixed, setting
@@ -153,10 +154,15 @@ def _ranks(call: RunRanks, opened: Given | None) -> list[int]:
         own = next((one.r for one in configs if isinstance(getattr(one, "r", None), int)), own)
     else:
         with suppress(AdapterProbeError):
-            document = read_json_file(Path(str(call.checkpoint)) / CONFIG)
+            folder = Path(str(call.checkpoint))
+            folder = folder if (folder / CONFIG).is_file() else only_adapter(folder) or folder
+            document = read_json_file(folder / CONFIG)
             pattern = document.get("rank_pattern")
             several = [one for one in pattern.values() if isinstance(one, int)] if pattern else []
-            named = document.get("r", document.get("init_r"))
+            mlx = document.get("lora_parameters")  # of MLX-LM
+            named = document.get(
+                "r", document.get("init_r", mlx.get("rank") if isinstance(mlx, dict) else None)
+            )
             own = max([named, *several]) if isinstance(named, int) else own
     return [2**n for n in range(max(1, own - 1).bit_length())]
 

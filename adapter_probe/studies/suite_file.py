@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.errors import AdapterProbeError, DataError
@@ -52,7 +53,8 @@ class SweepPart(SweepSettings):
 
     def on(self, task: SuiteTask, method: Method) -> SweepSettings:
         """The settings of one task's trials with one method."""
-        return replace(self, epochs=task.epochs or self.epochs, batch_size=task.batch_size or self.batch_size)
+        size = self.batch_size if task.batch_size is None else task.batch_size
+        return replace(self, epochs=task.epochs or self.epochs, batch_size=size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +104,9 @@ class AblationPart(Sampled, AblationSettings, StepSettings):
     def training(self, task: SuiteTask, seed: int) -> TrainingSettings:
         """Of one checkpoint's training on a task, as far as the file says."""
         return TrainingSettings.of(
-            self, epochs=self.epochs or max(task.epochs, default=3), seed=seed,
-            batch_size=task.batch_size or self.batch_size, learning_rate=self.learning_rate or 3e-4,
+            self, epochs=max(task.epochs, default=3) if self.epochs is None else self.epochs, seed=seed,
+            batch_size=self.batch_size if task.batch_size is None else task.batch_size,
+            learning_rate=3e-4 if self.learning_rate is None else self.learning_rate,
         )  # fmt: skip
 
 
@@ -179,6 +182,9 @@ def read_suite(file: str | Path) -> SuiteFile:
     from adapter_probe.jobs.resources import parse_toml
 
     document = parse_toml(Path(file))
+    for part, name in (("tradeoff", "method"), ("ablation", "method"), ("ablation", "strengths_by_layer")):
+        if isinstance(given := document.get(part), dict) and name in given:
+            given[name] = _files_beside(Path(file).parent, given[name])
     if isinstance(document.get("init-sweep"), Mapping):
         document["init_sweep"] = document.pop("init-sweep")
     try:
@@ -205,6 +211,17 @@ def chosen_tasks(
     if unknown := [name for name in part.tasks if name not in found]:
         raise RecordError(f"{where}.tasks contains {unknown[0]!r}; the suite's tasks are {', '.join(found)}")
     return [found[name] for name in part.tasks or found]
+
+
+def _files_beside(folder: Path, given: Any) -> Any:
+    """A method or strengths, with the path of a file or of PEFT's folder relative to the suite's file."""
+    if isinstance(given, list):
+        return [_files_beside(folder, one) for one in given]
+    with suppress(OSError, TypeError, ValueError):  # what is no path
+        place = folder / Path(given).expanduser()
+        if place.is_file() or (place / "adapter_config.json").is_file():
+            return str(place)
+    return given
 
 
 def path_beside_file(folder: Path, name: str) -> str:

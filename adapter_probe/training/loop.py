@@ -129,7 +129,7 @@ class Trainer:
 
         Raises:
             Diverged: the loss became NaN or infinite.
-            Paused: the step to pause after is reached.
+            Paused: the step to pause after is reached. A state beyond it is trained to the end.
         """
         model = self._model
         with precision_of(self._settings, model.device):
@@ -149,6 +149,8 @@ class Trainer:
                 self._features = FrozenFeatures(self._model, self._objective.train, self._feature_bytes)
                 left = self._feature_bytes - self._features.n_bytes
                 self._validation_features = FrozenFeatures(self._model, self._objective.validation, left)
+                if self._state.step == self._pause:  # it was stopped here before its score was written
+                    raise Paused(self._objective.score(self._model, self._validation_features))
                 for batch_indices, last_of_epoch in self._remaining():
                     whole = False
                     start = time.perf_counter()
@@ -205,8 +207,12 @@ class Trainer:
         return value
 
     def _finish_epoch(self) -> None:
-        """Score the validation set; keep the tensors if no epoch was better."""
+        """Score the validation set; keep the tensors if no epoch was better.
+
+        A perplexity beyond the range of numbers is noted as undefined: JSON has no infinity.
+        """
         score = self._objective.score(self._model, self._validation_features)
+        score = score if np.isfinite(score) else float("nan")
         scores = self._state.scores
         sign = self._objective.sign
         if not scores or sign * score > np.nanmax([-np.inf, *(sign * one for one in scores)]):

@@ -60,6 +60,11 @@ class StepSettings(Settings):
             raise TrainingError(must_be("--beta", "a positive number", self.beta))
 
 
+def _refuse_rate(flag: str, rate: float) -> None:
+    if not 0 < rate <= MAX_LEARNING_RATE:
+        raise TrainingError(f"{flag} {rate} is not a positive number of at most {MAX_LEARNING_RATE:g}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings(StepSettings):
     """Training settings. Defaults are those of the paper if it gives a single value.
@@ -77,11 +82,7 @@ class TrainingSettings(StepSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.learning_rate <= MAX_LEARNING_RATE:
-            raise TrainingError(
-                f"--learning-rate {self.learning_rate} is not a positive number of at most "
-                f"{MAX_LEARNING_RATE:g}"
-            )
+        _refuse_rate("--learning-rate", self.learning_rate)
         if not 0 <= self.seed < 2**63:
             raise TrainingError(f"--seed {self.seed} is not a whole number from 0 to 2**63 - 1")
 
@@ -124,3 +125,5 @@ class SweepSettings(StepSettings):
             raise TrainingError(
                 must_be("--tuning-seeds", f"at most {self.seeds}, the number of --seeds", self.tuning_seeds)
             )
+        for rate in self.learning_rates:
+            _refuse_rate("--learning-rates", rate)

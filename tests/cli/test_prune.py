@@ -246,6 +246,9 @@ def test_no_ablation_to_go_by(program, trained, tmp_path):
     folder = shutil.copytree(trained, tmp_path / "c")
     refusal = program("prune", folder, "--within", 1, "--out", tmp_path / "p").refusal
     assert names(refusal, str(folder / "ablation"), "adapter-probe ablate", "--ablation", "--span")
+    shutil.copytree(trained, folder / "ref")
+    refusal = program("prune", folder, "--adapter", "ref", "--within", 1, "--out", tmp_path / "p").refusal
+    assert names(refusal, str(folder / "ref" / "ablation"), f"adapter-probe ablate {folder / 'ref'}")
 
 
 def test_the_ablation_of_other_weights_is_not_gone_by(program, ablated, tmp_path):

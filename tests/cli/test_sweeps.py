@@ -108,6 +108,9 @@ def test_a_trade_off_over_every_method(program, tiny_base, tiny_task, tmp_path):
         ({"--stds": "1e-7:3"}, ["--stds", "1e-7:3", "decades"]),
         ({"--stds": "wide"}, ["--stds", "wide"]),
         ({"--stds": ""}, ["empty"]),
+        ({"--stds": "1:inf"}, ["--stds", "1:inf", "decades"]),
+        ({"--learning-rates": "0"}, ["--learning-rates", "positive", "0.0"]),
+        ({"--method": "lora", "--inits": "gaussian, other"}, ["--inits", "'other'"]),
         ({"--size": 0}, ["adapter size", "from 1 to 16,384", "0"]),
         ({"--epochs": "1.5"}, ["--epochs", "1.5"]),
         ({"--epochs": "0"}, ["--epochs", "at least 1", "0"]),
@@ -119,6 +122,8 @@ def test_a_trade_off_over_every_method(program, tiny_base, tiny_task, tmp_path):
 def test_bad_input(change, words, program, sweep, tmp_path):
     arguments = [*sweep]
     for name, value in change.items():
+        if name not in arguments:
+            arguments += [name, ""]
         arguments[arguments.index(name) + 1] = value
     assert names(program(*arguments, "--out", tmp_path / "s").refusal, *words)
     assert not list(tmp_path.rglob("trial.json"))

@@ -130,6 +130,15 @@ def test_a_value_of_a_wrong_type_is_refused_in_one_line(name, value, allowed):
         SlurmOptions(**{name: value})
 
 
+def test_options_that_the_command_sets_are_refused_from_python_too():
+    for name, words in (
+        ("job-name", ["job-name", "not allowed"]),
+        ("cpus_per_task", ["cpus_per_task", "name"]),
+    ):
+        with pytest.raises(TrainingError, match=naming(*words)):
+            SlurmOptions(sbatch={name: 4})
+
+
 def test_no_such_file(tmp_path):
     with pytest.raises(TrainingError, match=naming(str(tmp_path / "none.toml"), os.strerror(errno.ENOENT))):
         choose_options(tmp_path / "none.toml", {})

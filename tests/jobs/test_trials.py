@@ -12,9 +12,10 @@ import pytest
 import torch
 from refusals import naming
 
+from adapter_probe.analysis.sweeps import steps_to_cut
 from adapter_probe.checkpoints.native import read_description
 from adapter_probe.data.tasks import find_task
-from adapter_probe.errors import CheckpointError, ModelError, ResultsError, TrainingError
+from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, TrainingError
 from adapter_probe.jobs.trial_run import run_trial
 from adapter_probe.jobs.trials import (
     finished_trials,
@@ -23,8 +24,11 @@ from adapter_probe.jobs.trials import (
     write_requests,
 )
 from adapter_probe.models.methods import Adapters, FullFineTuning, HeadOnly, LayerNormOnly, TopLayers
+from adapter_probe.results.atomic import read_json, write_json
+from adapter_probe.results.schema import CUT, REACHED
 from adapter_probe.results.trial_files import claim_study, read_trial
 from adapter_probe.training.loop import Trainer
+from adapter_probe.training.objectives import LabelObjective
 from adapter_probe.training.request import TrainingRequest, read_request
 from adapter_probe.training.settings import TrainingSettings
 
@@ -61,7 +65,10 @@ def test_the_id_follows_what_determines_the_numbers(request_for, tiny_base, tiny
     ids = [trial.id for trial in plan_trials([one, *others])]
     assert len(set(ids)) == 9
     renamed = dataclasses.replace(one, task=dataclasses.replace(one.task, name="other"))
-    assert [trial.id for trial in plan_trials([one, one, renamed])] == ids[:1]
+    assert [trial.id for trial in plan_trials([one, one])] == ids[:1]
+    assert [trial.id for trial in plan_trials([renamed])] == ids[:1]
+    with pytest.raises(DataError, match=naming(one.task.name, "other", "same examples")):
+        plan_trials([one, renamed])
 
 
 def test_a_request_survives_its_file(request_for, tmp_path):
@@ -77,6 +84,49 @@ def test_a_trial_is_the_training_that_train_does(request_for, tiny_base, short_t
     described = read_description(tmp_path / "c")
     assert list(record.scores) == described.training["validation_scores"]
     assert record.scores[record.best_epoch - 1] == described.scores["accuracy"]
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_a_trial_that_was_interrupted_at_its_cut_or_beyond_has_not_diverged(request_for, tmp_path, beyond):
+    """Cut after 3 of 9 steps: its score at the cut is that of a run without it; beyond, none."""
+    [trial] = plan_trials([request_for(batch_size=24, epochs=3)])
+    whole, folder = (trial.folder(tmp_path / name) for name in ("whole", "interrupted"))
+    cut = {"step": steps_to_cut(trial.n_steps)}
+    for one in (whole, folder):
+        write_requests(one.parents[1], [trial])
+    write_json(whole / CUT, cut)
+    assert run_trial(whole, CPU, lambda _: None) is None
+
+    def interrupt(progress):
+        if progress.step == cut["step"] + beyond:
+            raise KeyboardInterrupt
+
+    if not beyond:  # else it was begun without a cut
+        write_json(folder / CUT, cut)
+    with pytest.raises(KeyboardInterrupt):
+        run_trial(folder, CPU, interrupt)
+    assert not (folder / REACHED).exists()
+    write_json(folder / CUT, cut)
+    record = run_trial(folder, CPU, lambda _: None)
+    if beyond:
+        assert not (folder / REACHED).exists()
+        assert (len(record.scores), record.diverged) == (3, False)
+    else:
+        assert record is None
+        assert read_json(folder / REACHED) == read_json(whole / REACHED)
+        assert read_json(folder / REACHED)["score"] is not None
+
+
+def test_a_score_beyond_all_numbers_is_undefined(
+    request_for, train, tiny_base, short_task, tmp_path, monkeypatch
+):
+    """As a perplexity is where the mean loss of an answer exceeds 709 nats; it ended in a traceback."""
+    scores = iter([float("inf"), 0.5] * 2)
+    monkeypatch.setattr(LabelObjective, "score", lambda *_: next(scores))
+    [record] = run([request_for()], tmp_path / "trials")
+    assert (record.scores, record.best_epoch) == ((None, 0.5), 2)
+    train(tiny_base("bert"), short_task, tmp_path / "c", method=Adapters(size=2))
+    assert read_description(tmp_path / "c").scores == {"accuracy": 0.5}
 
 
 def test_a_finished_trial_is_not_done_again(request_for, tmp_path, monkeypatch):

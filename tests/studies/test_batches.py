@@ -263,6 +263,10 @@ def test_a_metric_of_your_own_and_batches_of_several_shapes():
         ({"precision": "mixed"}, ("'mixed'",)),
         ({"against": [{"text": "a", "label": 0}]}, ("against",)),
         ({"metric": "nll"}, ("'nll'", "classification")),
+        ({"max_examples": 6}, ("max_examples", "texts", "batches")),
+        ({"label_names": ("a", "b", "c")}, ("label_names", "texts", "batches")),
+        ({"num_fewshot": 3}, ("num_fewshot", "texts", "batches")),
+        ({"split": "test"}, ("split", "texts", "batches")),
     ],
 )
 def test_what_does_not_fit_is_one_line(change: dict[str, Any], words: str):

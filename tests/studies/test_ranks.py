@@ -19,6 +19,7 @@ from transformers import AutoTokenizer
 import adapter_probe as ap
 from adapter_probe.analysis.ranks import effective_rank, energy_kept, spectra_table
 from adapter_probe.errors import AdapterProbeError, CheckpointError, ModelError, ResultsError
+from adapter_probe.studies.ranks import RunRanks, _ranks
 
 BERT = {key: value for key, value in KV.items() if key != "num_key_value_heads"}
 ROWS = [{"text": f"{'ab cd ' * (n % 3 + 1)}{7 * n:03d}"} for n in range(32)]
@@ -192,6 +193,17 @@ def test_a_recipe_has_the_needed_rank_and_the_same_scales(study, lora, tmp_path)
     assert says((folder / "README.md").read_text().replace("\n", " "), "Nothing has been trained")
 
 
+@pytest.mark.parametrize("library", ["peft", "mlx"])
+def test_the_default_ranks_are_below_that_of_the_lora(lora, tmp_path, library):
+    """Also of one in the only subfolder, and of MLX-LM, whose configuration has it elsewhere."""
+    folder = tmp_path / "outer"
+    shutil.copytree(lora, folder / "inner")
+    if library == "mlx":
+        folder = folder / "inner"
+        (folder / "adapter_config.json").write_text('{"lora_parameters": {"rank": 4}}')
+    assert _ranks(RunRanks(checkpoint=folder), None) == [1, 2]
+
+
 def test_effective_rank_and_energy_in_closed_form():
     assert effective_rank(np.ones(5)) == pytest.approx(5)
     assert effective_rank(np.array([3.0, 0.0, 0.0])) == pytest.approx(1)
@@ -224,6 +236,8 @@ def test_ranks_and_adapters_that_make_no_sense_are_refused(study, lora, tmp_path
         ({"rank": 1, "strength": 0.5}, "--strength"),
         ({"ranks": study.folder}, "--within"),
         ({"ranks": study.folder, "within": 1, "span": 0}, "--ranks"),
+        ({"ranks": study.folder, "within": 1, "basis": "interval"}, "--basis"),
+        ({"span": 0, "ablation": study.folder}, "--ablation"),
         ({}, "--span"),
     ):
         with pytest.raises(AdapterProbeError, match=naming(fact)):

@@ -100,7 +100,7 @@ def test_it_is_read_back_resumed_and_drawn(study, checkpoint, tmp_path):
     more = study_of(checkpoint, study.folder, (*STRENGTHS, 3.0))
     assert {path: path.stat().st_mtime_ns for path in parts} == parts
     assert 3.0 in more.table["strength"].tolist()
-    with pytest.raises(AdapterProbeError, match=naming("strength-0")):
+    with pytest.raises(AdapterProbeError, match=naming(str(study.folder), "another study")):
         ap.strength(checkpoint, data=TEXTS, metric="kl", out=study.folder, progress=False)
 
 
@@ -126,6 +126,16 @@ def test_another_ability_at_the_same_strengths(classifier, tmp_path):
     assert (again.summary, again.against.summary) == (found.summary, found.against.summary)
     done = ap.strength.plan(classifier, **both)
     assert done.parts_done == done.parts == 2
+
+
+def test_the_folder_of_another_study_is_refused_before_anything_is_computed(classifier, tmp_path):
+    asked = {"out": tmp_path / "study", "progress": False, "spans": "whole"}
+    first = ap.strength(classifier, data=ROWS, strengths=(0.5,), **asked)
+    with pytest.raises(AdapterProbeError, match=naming(str(first.folder), "another study", "data")):
+        ap.strength(classifier, data=ROWS[:8], strengths=(0.25,), **asked)
+    assert not (first.folder / "strength-0.25").exists()
+    more = ap.strength(classifier, data=ROWS, strengths=(0.25, 0.5), **asked)
+    assert {0.25, 0.5} <= set(more.table["strength"])
 
 
 @pytest.mark.slow

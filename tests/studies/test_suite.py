@@ -15,7 +15,7 @@ import adapter_probe as ap
 from adapter_probe.cli.main import app
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.jobs.local import LocalProcesses
-from adapter_probe.studies.suite_file import read_suite
+from adapter_probe.studies.suite_file import SuiteTask, read_suite
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
@@ -260,6 +260,30 @@ def test_paths_are_looked_for_beside_the_file(short_task, tmp_path):
     path.write_text('base = "b"\n[[tasks]]\ntask = "rows"\n[tradeoff]\n')
     found = read_suite(path).found(path.parent)
     assert list(found) == ["rows"]
+
+
+def test_methods_and_strengths_are_looked_for_beside_the_file(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "adapter_config.json").write_text("{}")
+    (tmp_path / "s.json").write_text("[1, 0.5]")
+    path = tmp_path / "tasks.toml"
+    parts = (
+        '[tradeoff]\nmethod = ["mine", "ia3"]\n[ablation]\nmethod = "mine"\nstrengths_by_layer = "s.json"\n'
+    )
+    path.write_text(f'base = "b"\n[[tasks]]\ntask = "t"\n{parts}')
+    about, mine = read_suite(path), str(tmp_path / "mine")
+    assert tuple(about.tradeoff.method) == (mine, "ia3")
+    assert about.ablation.method == mine
+    assert about.ablation.strengths_by_layer == "1,0.5"
+
+
+@pytest.mark.parametrize("key", ["learning_rate", "epochs"])
+def test_zero_is_refused_and_not_the_default(key, tmp_path):
+    path = tmp_path / "tasks.toml"
+    zero = "0.0" if key == "learning_rate" else "0"
+    path.write_text(f'base = "b"\n[[tasks]]\ntask = "t"\n[ablation]\n{key} = {zero}\n')
+    with pytest.raises(ap.AdapterProbeError, match=naming(key.replace("_", "-"), "0")):
+        read_suite(path).ablation.training(SuiteTask(task="t"), 0)
 
 
 @pytest.mark.parametrize("data", ["", 'data = "cola"\n'])

@@ -139,7 +139,11 @@ def test_learning_rates_out_of_reach_stop_and_the_others_are_as_in_a_full_search
     }  # fmt: skip
     place = tiny_base("bert"), two_tasks[0]
     full = tradeoff(*place, tmp_path / "full", progress=False, **arguments)
-    halved = tradeoff(*place, tmp_path / "halved", halving=True, **arguments)
+    seen: list[str] = []
+    halved = tradeoff(
+        *place, tmp_path / "halved", halving=True, on_trial=lambda row: seen.append(row["trial"]), **arguments
+    )
+    assert sorted(seen) == sorted(halved.trials["trial"])
     told = capfd.readouterr().err.splitlines()
     assert any(names(line, "halving", "1 of 2 learning rates", "third", "25%") for line in told)
     ((scores, metric, n_examples),) = compared
@@ -155,6 +159,16 @@ def test_learning_rates_out_of_reach_stop_and_the_others_are_as_in_a_full_search
     same_frames(halved, tradeoff(*place, tmp_path / "halved", halving=True, progress=False, **arguments))
     whole = tradeoff(*place, tmp_path / "halved", progress=False, **arguments)
     pd.testing.assert_frame_equal(whole.trials, full.trials)
+
+    # Another task keeps the rows of the first, and the trials of a renamed one have its new name.
+    other = tradeoff(place[0], two_tasks[1], tmp_path / "halved", halving=True, progress=False, **arguments)
+    assert set(other.table["task"]) == {task.name for task in two_tasks}
+    rates = pd.read_csv(tmp_path / "halved" / "halving.csv")
+    assert rates.groupby("task")["learning_rate"].apply(len).tolist() == [2, 2]
+    renamed = shutil.copytree(place[1], tmp_path / "renamed")
+    again = tradeoff(place[0], renamed, tmp_path / "full", progress=False, **arguments)
+    assert set(again.table["task"]) == {"renamed"}
+    pd.testing.assert_frame_equal(again.trials.drop(columns="task"), full.trials.drop(columns="task"))
 
     # The other seed has the best rate alone, and a plan of what is done knows it.
     arguments |= {"seeds": 2, "tuning_seeds": 1, "halving": True}
