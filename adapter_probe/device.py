@@ -27,7 +27,7 @@ def choose_device(name: str) -> torch.device:
     if kind not in count or not (index == "" or index.isdigit()) or int(index or 0) >= count[kind]:
         here = ", ".join(kind for kind, n in count.items() if n)
         raise ModelError(f"--device {name!r} is not available on this machine; choose from auto, {here}")
-    return torch.device(name)
+    return torch.device(kind if index == "" else name)
 
 
 def check_threads(threads: int) -> None:

@@ -57,7 +57,7 @@ def choose_sites(sites: str, of_layer: Sequence[Site] = SITES) -> list[int]:
         ResultsError: one of them matches no site.
     """
     chosen: set[int] = set()
-    for pattern in map(str.strip, sites.split(",")):
+    for pattern in map(str.strip, sites.strip(", ").split(",")):
         found = [n for n, own in enumerate(of_layer) if pattern in (own.name, own.path)]
         found = found or [n for n, own in enumerate(of_layer) if pattern in ("both", own.sublayer)]
         found = found or [n for n, own in enumerate(of_layer) if _ends_with(own.path, pattern)]

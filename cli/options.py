@@ -61,7 +61,7 @@ DryRun = Annotated[
 
 def texts(text: str, option: str) -> list[str]:
     """``pdf,svg`` as texts; none of an empty text."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+    return [part.strip() for part in text.split(",")] if text.strip() else []
 
 
 def whole_numbers(text: str, option: str) -> list[int]:

@@ -26,6 +26,7 @@ from adapter_probe.metrics import COMPARABLE, OF_TOKENS, Kind, default_metric
 from adapter_probe.replay.recording import Inputs, Runner, base_of
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
+from adapter_probe.results.fingerprints import hash_json
 
 
 def examples_of(
@@ -71,8 +72,20 @@ def examples_of(
     if outputs.dim() == 3:
         return _tagged(encoded, given, outputs.shape, base)
     kind, values, names = _labelled(given, outputs.shape[-1], base)
-    rows = Split(tuple(map(str, range(len(encoded)))), None, values, "given", encoded.fingerprint)
+    fingerprint = encoded.fingerprint
+    if read != "logits":  # of a function its code, which says more than its name
+        fingerprint = hash_json([fingerprint, _code_of(read) if callable(read) else read])
+    rows = Split(tuple(map(str, range(len(encoded)))), None, values, "given", fingerprint)
     return Examples(rows, encoded), _task(base, kind, default_metric(kind), names)
+
+
+def _code_of(read: Callable[..., Any]) -> list[str]:
+    """What tells a function from another one: its code, with the values and names in it."""
+    code = getattr(read, "__code__", None)
+    if code is None:  # an object that is called
+        return [repr(type(read))]
+    held = [repr(cell.cell_contents) for cell in read.__closure__ or ()]  # type: ignore[attr-defined]
+    return [code.co_code.hex(), repr(code.co_consts), repr(code.co_names), *held]
 
 
 def _written(
@@ -96,10 +109,10 @@ def _written(
     if shifted:
         labels = np.pad(labels[:, 1:], [(0, 0), (0, 1)], constant_values=NO_TAG)
     there = labels != NO_TAG
-    _refuse_other_classes(labels[there], shape[-1])
     if not there.any(axis=1).all():
         bare = int(there.any(axis=1).argmin())
         raise DataError(f"labels of example {bare} have no token to score; leave it out")
+    _refuse_other_classes(labels[there], shape[-1])
     written = EncodedWritten(**vars(encoded), tokens=labels.astype(np.int64))
     content = encoded.fingerprint.encode() + written.tokens.astype("<i8").tobytes()
     fingerprint = hashlib.sha256(content).hexdigest()
@@ -129,9 +142,9 @@ def _tagged(
             "function from the model's output to [examples, outputs]"
         )
     there = labels != NO_TAG
-    _refuse_other_classes(labels[there], len(names))
     if not there.any(axis=1).all():
         raise DataError(f"labels of example {int(there.any(axis=1).argmin())} are all {NO_TAG}; leave it out")
+    _refuse_other_classes(labels[there], len(names))
     positions = tuple(np.flatnonzero(row) for row in there)
     words = Words(positions, tuple(row[own].astype(np.int64) for row, own in zip(labels, positions)))
     for (batch, _), own in zip(encoded.places.tolist(), positions):
@@ -194,6 +207,9 @@ def _labelled(
     Raises:
         DataError: a label is no class of the model, or a row has not one number per output.
     """
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        bad = int(np.argmin(np.isfinite(labels).reshape(len(labels), -1).all(axis=1)))
+        raise DataError(f"the label of example {bad} is not a finite number; leave it out")
     problem = getattr(getattr(base, "config", None), "problem_type", None)
     if labels.ndim == 2:
         if labels.shape[1] != n_outputs or labels.dtype.kind not in "iufb":

@@ -28,7 +28,7 @@ from .general_model import example_of, ignore_padding, inputs_of
 from .lanes import available_memory, return_free_memory
 from .layouts import Layout, choose_layout, encoding_once
 from .likelihoods import WrittenScores, summed_by_continuation
-from .outputs import Arrays, without_needless
+from .outputs import Arrays
 from .rows import Scorer, rows_of
 from .written import WritingRunner, padded, prepared_runner
 
@@ -135,7 +135,7 @@ class GeneralRunner:
                 if name in summed:  # of other continuations
                     found = summed[name] & found if name == "greedy" else summed[name] + found
                 summed[name] = found
-        return without_needless(self._request, summed)
+        return summed
 
     def _read(self, items: np.ndarray, out: Tensor) -> Arrays:
         """Outputs of items of one length ``[variants, items, ...]``."""
@@ -147,7 +147,7 @@ class GeneralRunner:
             found = {"logits": values[..., :1], "greedy": wrong == 0, "wrong": wrong}
             if self._request.compares_tokens:
                 found["differences"] = values[..., 2:].astype(np.float64)
-            return without_needless(self._request, found)
+            return found
         if windows is None:
             return {"logits": values}
         size = values.shape[2]

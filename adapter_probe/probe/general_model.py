@@ -291,6 +291,14 @@ def added_parameters(module: nn.Module) -> int:
     return sum(_added(tuple(Switches().inside(module).values())).values())
 
 
+def _is_idle(module: nn.Module, name: str) -> bool:
+    """Whether a parameter belongs to an adapter that is there beside the active ones."""
+    idle = {*getattr(module, "_all_available_adapter_names", tuple)()} - {
+        *getattr(module, "active_adapters", ())
+    }
+    return bool(idle.intersection(name.split(".")))
+
+
 def _added(part: tuple[nn.Module, ...]) -> dict[Tensor, int]:
     """The parameters that a site's tuners add, and their sizes."""
     return {
@@ -299,5 +307,5 @@ def _added(part: tuple[nn.Module, ...]) -> dict[Tensor, int]:
         for name, parameter in (
             module.changed().items() if isinstance(module, TwoStates) else module.named_parameters()
         )
-        if not any(own in _BASE for own in name.split("."))
+        if not any(own in _BASE for own in name.split(".")) and not _is_idle(module, name)
     }

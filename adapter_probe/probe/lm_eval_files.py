@@ -28,6 +28,7 @@ from adapter_probe.metrics import LOSSES, continuation_sizes, score
 from adapter_probe.predictions import predictions_from_likelihoods
 from adapter_probe.results.atomic import make_folder, write_json, write_text
 from adapter_probe.version import __version__
+from adapter_probe.wording import ALL_OFF
 
 from .request import AblationRequest
 
@@ -167,7 +168,7 @@ def _read_samples(
 ) -> Iterator[tuple[tuple[tuple[str, ...], ...], tuple[list[float], dict[str, Any]]]]:
     """Texts, log-likelihoods and the whole record of every sample."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")  # and not at U+2028
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"--lm-eval-samples {path}: cannot be read ({one_line(error)})") from error
     for number, line in enumerate(lines, 1):
@@ -204,15 +205,22 @@ def _intact(results: AblationResults) -> int:
 def _models(study: AblationRecord, results: AblationResults, name: str) -> Iterator[tuple[int, str]]:
     """The variants that are written, each with a name of the model."""
     yield _intact(results), name
-    yield int(np.argmin(results.masks.sum(axis=1))), f"{name}-all-adapters-off"
+    said = study.summary
+    whole = said.switched is None and said.removed == ALL_OFF
+    done = "all-adapters-off" if whole else said.removed.replace(" ", "-")
+    yield int(np.argmin(results.masks.sum(axis=1))), f"{name}-{done}"
     table = study.removable
     if table is None or study.summary.study != "ablated":
         return
     wanted = table[(table["tolerance_points"] == 1) & (table["basis"] == "estimate")].dropna(subset=["first"])
-    for first, last in wanted[["first", "last"]].astype(int).to_numpy().tolist():
-        found = np.flatnonzero((results.spans == [first, last]).all(axis=1))
-        if len(found):
-            yield int(found[0]), f"{name}-without-layers-{first}-{last}"
+    for row in wanted.to_dict("records"):
+        first, last, stack = int(row["first"]), int(row["last"]), str(row.get("stack", ""))
+        same = (results.spans == [first, last]).all(axis=1)
+        if results.stacks is not None and stack:
+            same &= results.stacks == stack
+        if same.any():
+            of = f"{stack}-".replace(" ", "-") if stack else ""
+            yield int(same.argmax()), f"{name}-without-{of}layers-{first}-{last}"
 
 
 def _tasks(study: AblationRecord, rows: Requests) -> list[tuple[str, np.ndarray]]:

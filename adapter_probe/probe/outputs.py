@@ -34,11 +34,6 @@ what language models and tags have, see `adapter_probe.probe.general`.
 """
 
 
-def without_needless(request: AblationRequest, found: Arrays) -> Arrays:
-    """The outputs that the metric needs."""
-    return {name: own for name, own in found.items() if name != "wrong" or request.metric == "token_accuracy"}
-
-
 def nonfinite(arrays: Arrays) -> np.ndarray:
     """Bool ``[variants, items]``: where an output is NaN or infinite."""
     if "written" in arrays:

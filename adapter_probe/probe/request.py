@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,7 +34,9 @@ from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import refuse_unscorable
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
 from adapter_probe.metrics import COMPARISONS, PER_TEXT, check_metric, generated_metric
+from adapter_probe.replay.decoding import Decoding, configuration
 from adapter_probe.replay.recording import base_of
+from adapter_probe.replay.sharing import can_share
 from adapter_probe.replay.switches import Switches
 from adapter_probe.spans import VariantSet, effective_variants
 from adapter_probe.units import SUBLAYERS
@@ -154,6 +157,15 @@ class AblationRequest:
         given = [row.reference for row in rows.rows]
         return np.array(given) if asked == "rows" and all(given) else None
 
+    def _of_writing(self, how: Generation) -> dict[str, Any]:
+        """What determines written texts beside the logits: the settings, the model's own, and the decoder."""
+        decoding = Decoding(how.max_new_tokens, how.temperature)
+        own = configuration(base_of(self.checkpoint.model), decoding, logits=False).to_diff_dict()
+        backend = getattr(self.checkpoint.tokenizer, "backend_tokenizer", None)
+        decoder = None if backend is None else json.loads(backend.to_str())["decoder"]
+        model = {name: value for name, value in own.items() if name != "transformers_version"}
+        return {**how.identity, "model": model, "decoder": decoder}
+
     @property
     def identity(self) -> dict[str, Any]:
         """Everything that determines the predictions; two runs with the same identity may share parts."""
@@ -164,7 +176,7 @@ class AblationRequest:
             "tokens": {"fingerprint": self.examples.encoded.fingerprint},
             "settings": self.settings.to_json(),
             **({"compared": "intact"} if self.compares_tokens else {}),
-            **({"generation": self.generation.identity} if self.generation is not None else {}),
+            **({"generation": self._of_writing(self.generation)} if self.generation is not None else {}),
             **({"stacks": [list(one) for one in self.model.stacks]} if len(self.model.stacks) > 1 else {}),
             **({"adapters": adapters} if (adapters := self.model.adapters) else {}),
         }
@@ -197,6 +209,11 @@ def prepare_ablation(
         raise ResultsError(
             "--precision mixed is not possible with a quantised base, which has one precision; give "
             "float32 or bfloat16"
+        )
+    if settings.precision == "mixed" and given is not None and not can_share(given.model):
+        raise ResultsError(
+            "precision 'mixed' is not possible with this model, whose modules cannot be copied into a second "
+            "precision; give float32 or bfloat16"
         )
     opened = with_embedding(opened, settings.pooling)
     if settings.outside == "base":

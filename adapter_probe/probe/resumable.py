@@ -220,7 +220,10 @@ class RaceRun(RunDirectory):
             if all(np.array_equal(part[name], own) for name, own in asked.items()):
                 return part["scores"]
         encoded, windows, items = self._request.encoded, self._request.examples.windows, examples
-        if isinstance(encoded, EncodedRequests):
+        if (places := getattr(self._request.examples.combine, "places", None)) is not None:
+            items = np.unique(places[examples])
+            items = items[items >= 0]
+        elif isinstance(encoded, EncodedRequests):
             items = np.flatnonzero(np.isin(encoded.example, examples))
         elif windows is not None:
             items = np.flatnonzero(np.isin(windows.question, examples))
@@ -252,6 +255,11 @@ def _refuse_unfit(request: AblationRequest) -> None:
         raise ResultsError(
             "--race is not possible with --precision mixed, which repeats near-ties after all examples; give "
             "float32 or bfloat16"
+        )
+    if request.settings.reference == "off":
+        raise ResultsError(
+            "--race is not possible with --reference off, which needs the model with all adapters off on "
+            "every example; give the reference's log-likelihoods in the rows, or --reference none"
         )
     if request.settings.complement:
         raise ResultsError("--race is about spans that are switched off; omit --complement")

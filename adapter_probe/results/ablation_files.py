@@ -91,7 +91,7 @@ def read_generations(folder: str | Path) -> pd.DataFrame | None:
         return None
     check_sealed(path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")  # and not at U+2028
         frame = pd.DataFrame([json.loads(line) for line in lines])
         return frame[["variant", "row", "text", "score"]]
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -211,13 +211,13 @@ def _given(call: Ablate, model: Any) -> Given:
         if call.labels is not None or call.read != "logits":
             raise DataError("labels and read apply only to batches; the labels of texts are in data")
         return Given(open_given(model, call.device, call.base, call.tokenizer))
+    if call.precision == "mixed":
+        raise ResultsError("precision 'mixed' needs texts; give float32, float64 or bfloat16 with batches")
     if isinstance(call.batches, TokenisedPreferences):
         opened = open_given(model, call.device, call.base, call.tokenizer)
         return Given(*examples_of_preferences(opened, call.batches))
     if isinstance(call.against, (str, Path)) or len(call.against):
         raise ResultsError("against needs texts; omit it with batches")
-    if call.precision == "mixed":
-        raise ResultsError("precision 'mixed' needs texts; give float32, float64 or bfloat16 with batches")
     from adapter_probe.probe.batches import examples_of
 
     opened = open_given(model, call.device, call.base, texts=False)
@@ -240,7 +240,8 @@ def open_given(
     if texts and tokenizer is None:
         raise ModelError("a model in memory has no tokenizer of its own; give tokenizer=")
     own = device_of(model)
-    if device != "auto" and choose_device(device) != own:
+    asked = own if device == "auto" else choose_device(device)
+    if (asked.type, asked.index or 0) != (own.type, own.index or 0):
         raise ModelError(f"the model is on {own}, where it runs; move it there, or omit device={device!r}")
     return open_in_memory(model, tokenizer, base)
 

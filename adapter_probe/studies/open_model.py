@@ -14,6 +14,7 @@ from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.argument_checks import checked
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.base import SharedBase
+from adapter_probe.checkpoints.in_memory import left_as_it_was
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.encoding import Encoded, encode
@@ -24,7 +25,7 @@ from adapter_probe.data.rows import is_column
 from adapter_probe.device import choose_device
 from adapter_probe.errors import DataError, ModelError, must_be, shown
 from adapter_probe.probe.general import GeneralRunner, all_logits, general_runners
-from adapter_probe.probe.general_model import model_of
+from adapter_probe.probe.general_model import ignore_padding, model_of
 from adapter_probe.probe.plan import choose_tokens_per_pass, cut_batches
 from adapter_probe.probe.request import AblationRequest
 from adapter_probe.replay.recording import base_of
@@ -42,9 +43,10 @@ if TYPE_CHECKING:
 class _Open:
     """An open checkpoint, ready to run: one of those that a `Model` can show."""
 
-    def __init__(self, opened: OpenedPeft, device: torch.device):
+    def __init__(self, opened: OpenedPeft, device: torch.device, given: torch.nn.Module | None = None):
         self.opened = opened
-        self._prepared: GeneralRunner | WritingRunner | None = None
+        self._given = given if given is opened.model else None  # which is not a copy
+        self._prepared: tuple[GeneralRunner | WritingRunner, list[tuple[Any, ...]]] | None = None
         if opened.quantised is None:
             opened.model.to(device)
         self.base = base_of(opened.model)
@@ -56,6 +58,12 @@ class _Open:
         )
         return encode(self.opened.tokenizer, split, self.opened.description.max_length)
 
+    def _stamps(self) -> list[tuple[Any, ...]]:
+        """What tells of changed weights; PyTorch does not count the changes of all of its optimisers."""
+        module = self.opened.model
+        sums = [(t, t.sum(dtype=torch.float64)) for t in module.parameters() if t.device.type != "meta"]
+        return [(t.data_ptr(), value.item()) for t, value in sums]
+
     def variants(
         self,
         first: Sequence[str],
@@ -64,6 +72,22 @@ class _Open:
         tokens_per_pass: int | None,
     ) -> np.ndarray:
         """See `Model.variants`; the texts, or the first and the second ones of pairs."""
+        if self._given is None:
+            return self._variants(first, second, masks, tokens_per_pass)
+        with left_as_it_was(self._given):
+            ignore_padding(self._given.eval())
+            try:
+                return self._variants(first, second, masks, tokens_per_pass)
+            finally:
+                self._prepared = None
+
+    def _variants(
+        self,
+        first: Sequence[str],
+        second: Sequence[str] | None,
+        masks: np.ndarray,
+        tokens_per_pass: int | None,
+    ) -> np.ndarray:
         encoded, model = self._encoded(first, second), self.model
         rows = Split((), None, np.zeros(len(encoded), np.int64), "texts", "")
         metric, examples = self.opened.description.task.metric, Examples(rows, encoded)
@@ -71,9 +95,10 @@ class _Open:
         if not model.has_adapter.any():
             return all_logits(request, model.module)[None].repeat(len(masks), axis=0)
         width = choose_tokens_per_pass(tokens_per_pass, model.device.type, model.inner_size)
-        if self._prepared is None:
-            self._prepared = next(general_runners(request, model.dtype, 1))
-        runner = self._prepared.on(request)
+        stamps = self._stamps()
+        if self._prepared is None or self._prepared[1] != stamps:  # it has products of the weights
+            self._prepared = next(general_runners(request, model.dtype, 1)), stamps
+        runner = self._prepared[0].on(request)
         order = np.argsort(encoded.lengths, kind="stable")
         batches = cut_batches(encoded.lengths, order, width)
         logits = [runner.outputs(items, masks, width, lambda: None)["logits"] for items in batches]
@@ -329,8 +354,9 @@ def open_model(
         def refuse(other: str | Path) -> _Open:
             raise ModelError(f"a model in memory has no other checkpoints; open {other} by itself")
 
-        opened = open_given(checkpoint, device, None, tokenizer)
-        return Model(refuse, _Open(opened, device_of(checkpoint)))
+        with left_as_it_was(checkpoint):
+            opened = open_given(checkpoint, device, None, tokenizer)
+            return Model(refuse, _Open(opened, device_of(checkpoint), checkpoint))
     where = choose_device(device)
     shared, place = SharedBase(where), None if base is None else str(base)
 

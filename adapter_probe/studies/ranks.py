@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.argument_checks import checked, planned_by, taking
-from adapter_probe.checkpoints.adapter_folder import only_adapter
 from adapter_probe.checkpoints.files import CONFIG, read_json_file
 from adapter_probe.errors import AdapterProbeError, ResultsError, must_be
 from adapter_probe.settings import OutsideChoice, Style, as_points, fixed, setting
@@ -148,6 +147,8 @@ def _ranks(call: RunRanks, opened: Given | None) -> list[int]:
         if wrong := [one for one in call.ranks if one != int(one)]:
             raise ResultsError(must_be("--ranks", "whole numbers", wrong[0]))
         return sorted(set(map(int, call.ranks)))
+    from adapter_probe.checkpoints.adapter_folder import only_adapter
+
     own = _UNKNOWN
     if opened is not None:
         configs = getattr(opened.opened.model, "peft_config", {}).values()

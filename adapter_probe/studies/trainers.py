@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -63,8 +63,14 @@ def of_trainer(call: Called, trainer: Any) -> Called:
     names = getattr(data, "column_names", None) or ()
     if {"chosen_ids", "rejected_ids"} <= set(names) and len(data):  # type: ignore[arg-type]
         rows, is_off = _preferences_of(trainer, data)
-        reference = "off" if is_off and call.reference == "rows" else call.reference
-        return replace(given, batches=rows, reference=reference)
+        if not is_off or call.reference != "rows":
+            return replace(given, batches=rows)
+        if not next(one for one in fields(call) if one.name == "reference").init:
+            raise DataError(
+                "the trainer's reference is the model with all adapters off, which this study does not have; "
+                "precompute the reference's log-likelihoods (precompute_ref_log_probs=True)"
+            )
+        return replace(given, batches=rows, reference="off")
     if are_preferences(names):
         return replace(given, data=list(data))  # type: ignore[arg-type]
     try:

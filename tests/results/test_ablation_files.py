@@ -6,20 +6,29 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from refusals import naming
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.results import ablation_files
-from adapter_probe.results.ablation_files import load_ablation, read_spans, save_predictions, write_spans
+from adapter_probe.results.ablation_files import (
+    load_ablation,
+    read_generations,
+    read_spans,
+    save_predictions,
+    write_generations,
+    write_spans,
+)
 from adapter_probe.results.atomic import read_arrays, write_arrays
-from adapter_probe.results.schema import SPANS_COLUMNS
+from adapter_probe.results.schema import GENERATIONS, SPANS_COLUMNS
+from adapter_probe.results.sealing import sealed
 
 TEXTS = st.text(max_size=8)
 
@@ -266,3 +275,17 @@ def test_a_folder_in_the_files_place(tmp_path: Path, refused: Callable):
     (tmp_path / "spans.csv").mkdir()
     with refused(tmp_path / "spans.csv", os.strerror(errno.EISDIR)):
         read_spans(tmp_path)
+
+
+@given(st.lists(st.text(max_size=6) | st.none(), min_size=1, max_size=4))
+@example(["a\u2028b", "\x85", "c\x0bd"])
+def test_written_texts_are_read_back_whatever_characters_they_have(texts):
+    made = AblationResults(
+        masks=np.ones((1, 2), bool), spans=np.full((1, 2), -1), row_names=("intact",),
+        outputs=np.zeros((1, len(texts), 1), np.float32), scored_with=np.zeros(len(texts), np.int64),
+        metric="accuracy", kind="classification", label_names=("a",), identity={}, settings={},
+    )  # fmt: skip
+    with TemporaryDirectory() as folder, sealed(folder, [GENERATIONS]):
+        write_generations(folder, made, [texts])
+        frame = read_generations(folder)
+    assert [None if one != one else one for one in frame["text"].tolist()] == texts

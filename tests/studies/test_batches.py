@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -206,15 +207,45 @@ def test_other_things_in_packed_rows_are_refused():
     [
         ({"metric": "accuracy"}, ("'accuracy'", "'completion'", "kl")),
         ({"labels": -100}, ("labels", "example 0")),
+        ({"every": -100}, ("labels", "example 0")),
         ({"labels": 4000}, ("index out of range",)),
     ],
 )
 def test_tokens_that_cannot_be_scored_are_refused(change: dict[str, Any], words: str):
     model, batches = written("t5 (labels)")
+    change = dict(change)
     if "labels" in change:
         batches[0]["labels"][0, :] = change.pop("labels")
+    if "every" in change:
+        value = change.pop("every")
+        for batch in batches:
+            batch["labels"][:] = value
     with pytest.raises(ap.AdapterProbeError, match=naming(*words)):
         ap.ablate(model, batches=batches, progress=False, **change)
+
+
+def test_another_part_of_the_output_is_another_study(tmp_path):
+    base, x = family("vit", torch.float32)
+    model = lora(base)
+    given: dict[str, Any] = {"batches": batches_of(x), "labels": np.arange(12) % 3, "spans": "whole"}
+    given["out"] = tmp_path / "out"
+    for read in (lambda out: -out["logits"], lambda out: 2 * out["logits"]):
+        ap.ablate(model, progress=False, **given)
+        with pytest.raises(ap.AdapterProbeError, match=naming(str(tmp_path / "out"), "another run", "data")):
+            ap.ablate(model, progress=False, **{**given, "read": read})
+        shutil.rmtree(tmp_path / "out")
+        given["read"] = read
+
+
+def test_another_metric_of_tokens_reads_the_same_parts(tmp_path):
+    model, batches = written("t5 (labels)")
+    given = {"batches": batches, "out": tmp_path / "out", "spans": "single", "progress": False}
+    ap.ablate(model, **given)
+    parts = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "parts").iterdir()}
+    right = ap.ablate(model, metric="token_accuracy", **given)
+    alone = ap.ablate(model, metric="token_accuracy", **{**given, "out": tmp_path / "alone"})
+    assert right.spans["score"].tolist() == alone.spans["score"].tolist()
+    assert {path: path.stat().st_mtime_ns for path in parts} == parts
 
 
 @pytest.mark.slow
@@ -250,6 +281,7 @@ def test_a_metric_of_your_own_and_batches_of_several_shapes():
         ({"labels": [0, 1]}, ("labels", "12")),
         ({"labels": None}, ("labels",)),
         ({"labels": [0] * 11 + [3]}, ("labels", "0 to 2", "3")),
+        ({"labels": [0.5] * 11 + [float("nan")]}, ("label", "example 11", "finite")),
         ({"labels": ["LABEL_0"] * 11 + ["cat"]}, ("labels", "LABEL_0, LABEL_1, LABEL_2", "'cat'")),
         ({"batches": []}, ("batches",)),
         ({"batches": iter(())}, ("iterator",)),

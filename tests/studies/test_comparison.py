@@ -142,7 +142,7 @@ def test_the_interval_is_of_paired_resamples(study, other):
     picked = draw.integers(0, n, (4000, n))
     difference = 100 * (values[0][picked].mean(axis=1) - values[1][picked].mean(axis=1))
     expected = np.quantile(difference, [0.025, 0.975])
-    record = compare_ablations(study.results, other.results, n_resamples=4000)
+    record = compare_ablations(study.results, other.results)
     got = record.spans.loc[0, ["ci_low_points", "ci_high_points"]].to_numpy(float)
     np.testing.assert_allclose(got, expected, atol=1.5 + 100 / n)
 

@@ -17,7 +17,7 @@ from refusals import naming
 from transformers import T5Config, T5ForConditionalGeneration
 
 import adapter_probe
-from adapter_probe.errors import DataError
+from adapter_probe.errors import AdapterProbeError, DataError
 
 NEW = 6
 PROMPTS = ["ab c12", "b 1", "abab 2 c", "c c", "12 21 a", "b"]
@@ -150,6 +150,20 @@ def test_refusals(rows, asked, named, checkpoint, tmp_path):
             checkpoint, data=written(tmp_path, rows), progress=False, out=tmp_path / "out", **(usual | asked)
         )
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
+
+
+def test_the_models_own_way_of_writing_belongs_to_the_study(checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint.parent, tmp_path / "copy")
+    rows = written(tmp_path, [{"prompt": prompt, "answer": "a"} for prompt in PROMPTS])
+    asked = {
+        "base": folder / "base", "data": rows, "generate": True, "max_new_tokens": NEW, "spans": "whole",
+        "out": tmp_path / "out", "progress": False,
+    }  # fmt: skip
+    adapter_probe.ablate(folder / checkpoint.name, **asked)
+    path = folder / "base" / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "repetition_penalty": 50.0}))
+    with pytest.raises(AdapterProbeError, match=naming(str(tmp_path / "out"), "repetition_penalty", "50.0")):
+        adapter_probe.ablate(folder / checkpoint.name, **asked)
 
 
 def test_a_classifier_does_not_write(tmp_path):

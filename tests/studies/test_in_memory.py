@@ -107,6 +107,34 @@ def test_a_study_of_a_model_after_training_equals_the_loop(model, tokenizer, tmp
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_open_model_sees_changed_weights(model, tokenizer, fused):
+    """Also where the optimiser does not count its changes, as PyTorch's fused ones do not."""
+    opened, text = ap.open(model, tokenizer=tokenizer), ROWS[0]["text"]
+    before = opened.logits(text)
+    own = [p for p in model.parameters() if p.requires_grad]
+    for parameter in own:
+        parameter.grad = torch.ones_like(parameter)
+    torch.optim.Adam(own, lr=0.1, fused=fused).step()
+    after = opened.logits(text)
+    assert abs(after - before).max() > 1e-3
+    np.testing.assert_allclose(after, ap.open(model, tokenizer=tokenizer).logits(text), atol=1e-6)
+
+
+def test_parameters_are_those_of_the_active_adapter(model, tokenizer):
+    alone = ap.ablate(model, tokenizer=tokenizer, spans="single", **QUIET).summary.layer_parameters
+    model.add_adapter("other", LoraConfig(**{**LORA, "r": 16}, task_type="SEQ_CLS"))
+    model.set_adapter("default")
+    assert ap.ablate(model, tokenizer=tokenizer, spans="single", **QUIET).summary.layer_parameters == alone
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:", "cpu:0"])
+def test_the_device_of_the_model_by_any_name(model, tokenizer, device):
+    assert (
+        ap.ablate(model, tokenizer=tokenizer, device=device, spans="whole", **QUIET).summary.n_examples == 8
+    )
+
+
 def test_strengths_of_a_model_are_kept_by_save(model, tokenizer, tmp_path):
     study = ap.strength(model, tokenizer=tokenizer, strengths=[0.5], **QUIET)
     study.save(tmp_path / "kept", only="strength", formats="svg")
@@ -199,9 +227,14 @@ def test_models_that_are_not_copied_or_have_no_gradients_run(change, model, toke
     np.testing.assert_allclose(study.results.outputs, expected, atol=1e-5)
     assert given.training
     assert before is None or state_of(given) == before
-    assert ap.open(given, tokenizer=tokenizer).logits(ROWS[0]["text"]) == pytest.approx(
-        expected[0, :1], abs=1e-5
-    )
+    opened = ap.open(given, tokenizer=tokenizer)
+    for _ in range(2):
+        assert opened.logits(ROWS[0]["text"]) == pytest.approx(expected[0, :1], abs=1e-5)
+    assert given.training
+    assert before is None or state_of(given) == before
+    if change is locked:
+        with pytest.raises(ap.AdapterProbeError, match=naming("'mixed'", "copied")):
+            ap.ablate(given, tokenizer=tokenizer, precision="mixed", spans="single", **QUIET)
 
 
 @pytest.mark.slow

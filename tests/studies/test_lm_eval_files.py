@@ -91,6 +91,33 @@ def test_samples_are_compared_row_by_row(checkpoint, tmp_path, capsys):
             adapter_probe.ablate(checkpoint, data=data, lm_eval_samples=strange, progress=False, **options)
 
 
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ({"layers": "0-0"}, "lora-layers-0-0-switched-off"),
+        ({"strength": 0.5}, "lora-all-scaled-by-0.5"),
+        ({"sites": "attention"}, "lora-all-attention-switched-off"),
+    ],
+)
+def test_models_are_named_by_what_was_done_to_them(checkpoint, asked, name, tmp_path):
+    study = adapter_probe.ablate(
+        checkpoint, data=write_rows(tmp_path, ROWS), out=tmp_path / "out", progress=False,
+        lm_eval_json=tmp_path / "files", **asked,
+    )  # fmt: skip
+    found = written(tmp_path / "files")
+    assert "lora-all-adapters-off" not in found
+    assert found[name][0]["results"]["rows"]["acc,none"] == study.summary.removed_score
+
+
+def test_lines_end_at_line_feeds_alone(checkpoint, tmp_path):
+    """Unicode has other ends of lines, which JSON may contain."""
+    rows = [{**ROWS[0], "context": "a\u2028b\x85c"}, *ROWS[1:]]
+    asked = {"data": write_rows(tmp_path, rows), "spans": "whole", "progress": False}
+    adapter_probe.ablate(checkpoint, lm_eval_json=tmp_path / "files", out=tmp_path / "a", **asked)
+    (samples,) = (tmp_path / "files" / "lora").glob("samples_*.jsonl")
+    adapter_probe.ablate(checkpoint, lm_eval_samples=samples, out=tmp_path / "b", **asked)
+
+
 def test_rows_without_a_metric_of_the_harness_are_one_line(checkpoint, tmp_path):
     data = write_rows(tmp_path, [{"prompt": "a", "completion": " b"}])
     with pytest.raises(DataError, match=naming("lm-evaluation-harness", "nll", "greedy_accuracy")):
