@@ -112,7 +112,8 @@ def of_library(folder: Path) -> tuple[Embedding, int | None, dict[str, Path]]:
         raise CheckpointError(
             f"{folder / _CONFIG}: embeddings are compared by {similarity}; allowed: {listed(_SIMILARITIES)}"
         )
-    prompts = {str(role): str(text) for role, text in (config.get("prompts") or {}).items()}
+    prompts = {"query": "", "document": ""}  # which sentence-transformers fills in
+    prompts |= {str(role): str(text) for role, text in (config.get("prompts") or {}).items()}
     prompts[""] = prompts.get(str(config.get("default_prompt_name")), "")
     if any(prompts.values()) and not all(getattr(one, "include_prompt", True) for one in modules):
         raise CheckpointError(f"{path}: the pooling leaves the prompt out, which is not supported")

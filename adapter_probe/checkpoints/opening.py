@@ -22,7 +22,7 @@ from adapter_probe.replay.sharing import sharing
 from adapter_probe.results.fingerprints import hash_files, hash_json
 
 from . import adapter_bert, adapterhub, native
-from .adapter_folder import choose_adapter, hash_contents, only_adapter
+from .adapter_folder import choose_adapter, hash_contents, only_adapter, read_adapter
 from .base import AnyLoaded, Load, limit_length, load_any_base, n_outputs, refuse_lost
 from .base_config import AnyBase, find_any_base, method_of, place_of_base, quiet_quantisers, read_fields
 from .embedding import Embedding, Pooling, of_library
@@ -145,7 +145,9 @@ def open_several(
         CheckpointError: one is missing, named twice, or cannot be opened, or PEFT cannot run all of them at
             once on one base.
     """
-    from .peft_loading import ADAPTER  # which imports PEFT, in seconds
+    from peft import set_peft_model_state_dict  # whose import takes seconds
+
+    from .peft_loading import ADAPTER
 
     if len(set(names)) < len(names):
         raise CheckpointError(f"--adapter {','.join(names)} names an adapter twice")
@@ -163,7 +165,16 @@ def open_several(
     own = {ADAPTER: names[0]} | {f"adapter{number}": name for number, name in enumerate(names[1:], start=1)}
     try:
         for adapter, place in zip(list(own)[1:], folders[1:]):
+            if "peft_type" not in read_json_file(place / CONFIG):
+                raise CheckpointError(
+                    f"{place} is no checkpoint of PEFT, of which alone several can be active; write one "
+                    "with adapter-probe convert --to peft"
+                )
             first.model.load_adapter(str(place), adapter, torch_device="cpu")
+            tensors, said = read_adapter(place)
+            if said:  # with the names of wrappers, PEFT finds none of its tensors
+                set_peft_model_state_dict(first.model, tensors, adapter)
+                first = replace(first, notes=(*first.notes, *(f"{place.name}: {one}" for one in said)))
         first.model.base_model.set_adapter(list(own))
         first.model.requires_grad_(False).eval()
         split_adapters(first.model, own)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from adapter_probe.errors import CheckpointError, ModelError, one_line
 from adapter_probe.models.adapters.imported import ImportedMethod
+from adapter_probe.results.fingerprints import hash_json
 
 from .adapter_folder import (
     LIBRARY,
@@ -26,7 +27,7 @@ from .adapter_folder import (
     refuse_changed_base,
     weights_in,
 )
-from .base import AnyLoaded, Load, limit_length, load_any_base, without_pooler
+from .base import AnyLoaded, Load, hash_stored, limit_length, load_any_base, without_pooler
 from .base_config import AnyBase, find_any_base, method_of, mixes_examples, place_of_base
 from .files import CONFIG, MODULES, Unsupported, folder_of_base, read_json_file
 from .identity import tokenizer_parts
@@ -141,6 +142,12 @@ def open_with_peft(
         notes.append("Trained biases of the base always stay on.")
     if head not in WITHOUT_HEAD and not outputs:
         notes.append("The checkpoint contains no head, so the head of the base is used.")
+        inside = f"{loaded.model.base_model_prefix}."
+        own = {n: p for n, p in loaded.model.named_parameters() if not n.startswith(inside)}
+        if not any(p.is_meta for p in own.values()):  # the identity of the base has no head
+            of_head = hash_stored(nn.Module(), frozenset(), own.items())
+            both = hash_json([description.delta_sha256, of_head])
+            description = replace(description, delta_sha256=both)
     if changed:
         parts = ", ".join(changed).replace("_", " ")
         notes.append(f"The checkpoint's own tokenizer is used; it differs from the base's in: {parts}.")
@@ -192,7 +199,8 @@ def _head(config: PeftConfig, found: AnyBase, outputs: int | None, modules: set[
             said, (name,) = config.task_type or trained, found.config.architectures[:1]
             head, unfit = own, f"The task type {said} does not fit the base, whose own class {name} runs."
     head = head or ("classification" if outputs else own) or "classification"
-    return "regression" if head == "classification" and outputs == 1 else head, unfit
+    of_base = 0 if outputs or own is None else int(getattr(found.config, "num_labels", 0) or 0)
+    return "regression" if head == "classification" and (outputs or of_base) == 1 else head, unfit
 
 
 def _modules(tensors: Iterable[str]) -> set[str]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from adapter_probe.data.request_rows import refuse_preferences
-from adapter_probe.errors import DataError, listed, must_be, one_line, shown
+from adapter_probe.errors import DataError, listed, must_be, one_line
 
 LABELS = ("labels", "label")
 _PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
@@ -254,5 +254,5 @@ def _fingerprint(batches: Iterable[Mapping[str, Any]]) -> str:
                 digest.update(f"{name} {x.dtype} {tuple(x.shape)}\n".encode())
                 digest.update(x.contiguous().flatten().view(torch.uint8).numpy().data)
             else:
-                digest.update(f"{name} {shown(x)}\n".encode())
+                digest.update(f"{name} {x!r}\n".encode())
     return digest.hexdigest()

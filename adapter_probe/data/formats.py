@@ -151,7 +151,8 @@ class Rows:
 
 def fingerprint_of(content: object, sort_keys: bool = False) -> str:
     """SHA-256 of rows as plain JSON."""
-    return hashlib.sha256(json.dumps(content, sort_keys=sort_keys).encode()).hexdigest()
+    plain = json.dumps(content, sort_keys=sort_keys, default=str)  # Parquet has dates and bytes
+    return hashlib.sha256(plain.encode()).hexdigest()
 
 
 def is_text(value: object) -> bool:

@@ -154,6 +154,9 @@ def label_sets(rows: Rows, column: str, names: Sequence[str]) -> np.ndarray:
     for value, place in zip(values, rows.places):
         if not isinstance(value, list):
             raise DataError(must_be(f"{place}: {column}", "a list of labels", value))
+    written = {str(one).lower() for value in values for one in value}
+    if any(isinstance(one, str) for value in values for one in value) and _are_flags(values, written):
+        return np.array([[str(one).lower() in ("1", "true") for one in value] for value in values], np.int64)
     full = all(len(value) == len(names) and set(value) <= {0, 1} for value in values if not _has_list(value))
     full = full and not any(map(_has_list, values))
     plain = full and all(type(one) is int for value in values for one in value)

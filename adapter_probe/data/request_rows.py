@@ -134,6 +134,8 @@ def _preference(row: RowOf, tokenizer: Any) -> Request:
     if before is None:  # a text repeats the user's turn, which the answers begin with
         same = _shared(chosen, rejected)
         before, chosen, rejected = chosen[:same], chosen[same:], rejected[same:]
+        if not before and prompt is not None:
+            before = [{"role": "user", "content": row.text("prompt")}]
     written = [_applied(row, "chosen", tokenizer, before + own) for own in (chosen, rejected)]
     head = _applied(row, "chosen", tokenizer, before, head=True) if before else ""
     same = min(common_length(head, text) for text in written)

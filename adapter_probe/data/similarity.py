@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.data.combining import Combine, Ranking, Similarities
-from adapter_probe.data.formats import RowOf, Rows, fingerprint_of
+from adapter_probe.data.formats import RowOf, Rows, fingerprint_of, is_text
 from adapter_probe.data.labels import Split
 from adapter_probe.data.sources import subset
 from adapter_probe.data.spec import Columns
@@ -205,7 +205,8 @@ def _by_id(table: Rows) -> dict[str, str]:
     for row in table:
         if "_id" not in row.record:
             raise _lacks(row, "'_id'")
-        title, text, number = row.record.get("title"), _text(row, "text"), row.record["_id"]
+        title, number = row.record.get("title"), row.record["_id"]
+        text = "" if title and row.record.get("text") == "" else _text(row, "text")
         if str(number) in found:
             raise DataError(f"{row.place}: the _id {shown(number)} is there twice")
         found[str(number)] = f"{title} {text}".strip() if title else text
@@ -259,6 +260,6 @@ def _split(texts: tuple[str, ...], name: str, content: Any) -> Split:
 
 def _text(row: RowOf, column: str) -> str:
     value = row.record.get(column)
-    if not isinstance(value, str) or not value:
-        raise row.error(column, "some text")
-    return value
+    if not is_text(value) or not value:
+        raise row.error(column, "some text of whole Unicode characters")
+    return str(value)

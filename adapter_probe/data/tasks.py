@@ -286,7 +286,7 @@ def _kind_and_classes(
 def are_for_language_model(files: Mapping[str, tuple[str, ...]], encoding: str) -> bool:
     """Whether the first file's columns are those of a language model's rows, without a label."""
     entry = next(iter(files.values()))[0]
-    if HubSplit.parse(entry) or Path(entry).suffix.lower() not in (".jsonl", ".json"):
+    if HubSplit.parse(entry) or Path(entry).suffix.lower() not in (".jsonl", ".json", ".parquet"):
         return False
     table = read_source(entry, (), encoding)
     return is_of_language_model(table) and not set(LABEL_COLUMNS) & {name.lower() for name in table.names}

@@ -13,6 +13,8 @@ from refusals import naming
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
+from adapter_probe.data.formats import RowOf
+from adapter_probe.data.request_rows import request_of
 from adapter_probe.data.requests import (
     FORM_METRICS,
     Request,
@@ -324,3 +326,16 @@ def test_a_subset_is_always_the_same(write, tokenizer):
     assert set(few) < set(more)
     assert len(few) == 5
     assert np.diff([int(row.choices[0].split()[1]) for row in more]).min() > 0
+
+
+def test_a_prompt_as_text_is_the_users_turn_of_answers_that_have_none():
+    texts = {"chosen": "4", "rejected": "5"}
+    answers = {name: [{"role": "assistant", "content": text}] for name, text in texts.items()}
+    turn = {"role": "user", "content": "What is 2+2?"}
+    tokenizer = byte_tokenizer(True)
+    written, whole = (
+        request_of(RowOf("row 1", {"prompt": prompt, **answers}), tokenizer)
+        for prompt in (turn["content"], [turn])
+    )
+    assert "2+2" in written[1].context
+    assert written == whole

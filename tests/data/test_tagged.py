@@ -81,6 +81,7 @@ def test_tags_that_do_not_fit_are_one_line(row, words):
         ([[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]], [[1, 0, 1], [0, 1, 0]]),
         ([[True, False, True], [False, False, False]], [[1, 0, 1], [0, 0, 0]]),
         ([[1, 0, 1], [0, 1, 0]], [[1, 0, 1], [0, 1, 0]]),
+        ([["1", "0", "1"], ["0", "0", "0"]], [[1, 0, 1], [0, 0, 0]]),
     ],
 )
 def test_lists_of_labels(values, expected):

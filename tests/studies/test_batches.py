@@ -17,6 +17,7 @@ from tiny_families import family, ids, lora
 
 import adapter_probe as ap
 from adapter_probe.analysis.deltas import row_scores
+from adapter_probe.data.batches import _fingerprint
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
 
@@ -308,3 +309,9 @@ def test_what_does_not_fit_is_one_line(change: dict[str, Any], words: str):
     with pytest.raises(ap.AdapterProbeError, match=naming(*words)) as caught:
         ap.ablate(model, **(given | change))
     assert "\n" not in str(caught.value)
+
+
+def test_long_plain_values_tell_batches_apart():
+    sizes = [(336, 336)] * 20
+    found = {_fingerprint([{"x": torch.ones(2), "sizes": [*sizes, last]}]) for last in ((1, 2), (2, 1))}
+    assert len(found) == 2

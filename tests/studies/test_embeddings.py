@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from tiers import slow_unless
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
 
 import adapter_probe as ap
+from adapter_probe.checkpoints.embedding import of_library
 from adapter_probe.data.combining import ranking_scores
+from adapter_probe.data.formats import Rows
+from adapter_probe.data.similarity import _by_id
 
 TEXTS = ["the cat saw a dog", "fine", "the house was big", "a cruel bird", "the dog met the bad cat", "a cat"]
 PAIRS = [
@@ -298,3 +302,28 @@ def test_how_embeddings_are_pooled_has_to_be_known(adapter, library, tmp_path):
     rows = [{"anchor": "a cat", "positive": "fine", "negative": None}] * 2
     with pytest.raises(ap.DataError, match=naming("line 1", "negative")):
         ap.ablate(adapter, pooling="mean", **{**given, "data": rows})
+
+
+def test_a_document_may_be_a_title_alone_and_no_half_character():
+    rows = [{"_id": "1", "title": "Only a title", "text": ""}, {"_id": "2", "title": "A", "text": "b"}]
+    table = Rows("corpus", ("_id", "title", "text"), rows, ["line 1", "line 2"])
+    assert _by_id(table) == {"1": "Only a title", "2": "A b"}
+    rows[1]["text"] = "broken \ud83d"
+    with pytest.raises(ap.DataError, match=naming("line 2", "'text'", "whole Unicode")):
+        _by_id(table)
+
+
+@pytest.mark.parametrize(
+    "prompts", [{"classify": "c: "}, {"query": "q: "}, {"classify": "c: ", "document": "d: "}]
+)
+def test_prompts_are_those_of_the_library(library, tmp_path, prompts):
+    st = pytest.importorskip("sentence_transformers")
+    folder = shutil.copytree(library, tmp_path / "copy")
+    path = folder / "config_sentence_transformers.json"
+    said = {"prompts": prompts, "default_prompt_name": next(iter(prompts))}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **said}))
+    theirs, (ours, _, _) = st.SentenceTransformer(str(folder), device="cpu"), of_library(folder)
+    ways = {"query": theirs.encode_query, "document": theirs.encode_document, "": theirs.encode}
+    for role, encode in ways.items():
+        plain = theirs.encode([ours.prepared("a cat", role)], prompt="")
+        np.testing.assert_allclose(encode(["a cat"]), plain, atol=1e-6)

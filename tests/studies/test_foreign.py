@@ -9,7 +9,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from byte_tokenizer import byte_tokenizer
+from peft import LoraConfig, get_peft_model
 from refusals import naming
+from transformers import BertConfig, BertForSequenceClassification
 
 import adapter_probe as ap
 from adapter_probe.results.atomic import read_json
@@ -85,3 +89,29 @@ def test_string_labels_with_names_are_the_numbers(study, frame, tmp_path):
         pd.testing.assert_frame_equal(one.spans, study.spans)
     page = ap.report(by_name.folder, tmp_path / "report.html", examples=True)
     assert examples_in(page.path)["texts"] == frame["text"].iloc[changed(study)].tolist()
+
+
+@pytest.mark.parametrize("outputs", [2, 1])
+def test_the_head_of_the_base_belongs_to_the_study(tmp_path, outputs):
+    """Of a LoRA that was saved without a head; one output is that of a reward or a regression."""
+    tokenizer = byte_tokenizer(True)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=24, max_position_embeddings=64, num_labels=outputs, initializer_range=0.5,
+    )  # fmt: skip
+    model = BertForSequenceClassification(config)
+    for own in (model, tokenizer):
+        own.save_pretrained(tmp_path / "base")
+    settings = LoraConfig(r=2, target_modules=["query", "value"], init_lora_weights=False)
+    get_peft_model(model, settings).save_pretrained(tmp_path / "lora")
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text,label\n" + "".join(f"text {i * i},{i % 2}\n" for i in range(12)))
+    given = {"base": tmp_path / "base", "data": rows, "out": tmp_path / "out", "progress": False}
+    study = ap.ablate(tmp_path / "lora", **given)
+    assert study.results.kind == ("regression" if outputs == 1 else "classification")
+    base = BertForSequenceClassification.from_pretrained(tmp_path / "base")
+    with torch.no_grad():
+        base.classifier.bias.add_(1.0)
+    base.save_pretrained(tmp_path / "base")
+    with pytest.raises(ap.AdapterProbeError, match=naming(str(tmp_path / "out"), "delta_sha256")):
+        ap.ablate(tmp_path / "lora", **given)

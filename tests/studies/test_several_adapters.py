@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_cases import write_base
 from refusals import naming
+from safetensors.torch import load_file, save_file
 from test_batches import batches_of
 from tiers import slow_unless
 from tiny_families import family
@@ -119,3 +121,24 @@ def test_a_folder_of_named_adapters_equals_the_model_in_memory(folder: Path):
 def test_adapters_that_are_not_there_or_do_not_go_together(asked: str, facts: list[str], folder: Path):
     with pytest.raises(AdapterProbeError, match=naming(*facts)):
         ap.ablate(folder / "named", adapter=asked, data=folder / "rows.jsonl", progress=False)
+
+
+def test_an_adapter_with_names_of_a_wrapper_is_as_active_as_without(folder: Path, tmp_path: Path):
+    other = Path(shutil.copytree(folder / "named", tmp_path / "named"))
+    path = other / "two" / "adapter_model.safetensors"
+    start = "base_model.model."
+    tensors = {name.replace(start, f"{start}_orig_mod.", 1): x for name, x in load_file(path).items()}
+    save_file(tensors, path, {"format": "pt"})
+    given = {"data": folder / "rows.jsonl", "adapter": "one,two", "spans": "whole", "progress": False}
+    plain = ap.ablate(folder / "named", out=tmp_path / "a", **given)
+    wrapped = ap.ablate(other, out=tmp_path / "b", **given)
+    np.testing.assert_array_equal(wrapped.results.outputs, plain.results.outputs)
+
+
+def test_several_of_mlx_are_refused(folder: Path, tmp_path: Path):
+    other = Path(shutil.copytree(folder / "named", tmp_path / "named"))
+    ap.convert(other / "two", tmp_path / "mlx", to="mlx", lossy=True)
+    shutil.rmtree(other / "two")
+    shutil.copytree(tmp_path / "mlx", other / "two")
+    with pytest.raises(AdapterProbeError, match=naming(str(other / "two"), "PEFT", "convert --to peft")):
+        ap.ablate(other, base=folder / "base", adapter="one,two", data=folder / "rows.jsonl", progress=False)
