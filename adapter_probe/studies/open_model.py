@@ -60,9 +60,9 @@ class _Open:
 
     def _stamps(self) -> list[tuple[Any, ...]]:
         """What tells of changed weights; PyTorch does not count the changes of all of its optimisers."""
-        module = self.opened.model
-        sums = [(t, t.sum(dtype=torch.float64)) for t in module.parameters() if t.device.type != "meta"]
-        return [(t.data_ptr(), value.item()) for t, value in sums]
+        plain = [t for t in self.opened.model.parameters() if type(t) is torch.nn.Parameter]  # not quantised
+        sums = [(t, t.detach().float().sum()) for t in plain if t.dtype in _TRAINED and not t.is_meta]
+        return [(t.data_ptr(), 0 if t.is_inference() else t._version, value.item()) for t, value in sums]
 
     def variants(
         self,
@@ -110,6 +110,7 @@ Off = int | tuple[int, int] | Span | Sequence[bool] | np.ndarray | None
 _Written = tuple[tuple[str, int, int], ...]
 """Name, size in bytes and modification time of every file of a folder."""
 _DTYPES = ("float32", "float64", "bfloat16")
+_TRAINED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Model:
