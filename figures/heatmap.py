@@ -106,8 +106,8 @@ def heatmap(
         draw(grid, place, tolerance=tolerance, notes=notes, scale=scale, numbers=annot)
     for part, place in zip(parts, axes if len(parts) > 1 else ()):
         place.set_title(part.stack)
-    for grid, place in zip(grids[1:], axes[1:]):
-        place.set_ylabel("" if grid.shows == "spread" or len(parts) > 1 else place.get_ylabel())
+    for place in axes[1:]:  # whose rows are those of the first
+        place.set_ylabel("")
     if colorbar:
         line, label, metric = drawn_tolerance(grids, tolerance), grids[0].label, grids[0].words.metric
         if isinstance(record, AblationRecord) and other is not None and metric != "accuracy":

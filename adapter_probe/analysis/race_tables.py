@@ -76,7 +76,7 @@ class RaceSummary(StoredSummary):
         data: name of the evaluated data where they are not a split of the checkpoint's own task.
         strength: what the adapters are multiplied by where they are not intact; None for 0, switched off.
         stack: the stack of layers that the race is about, in a model with several.
-        least_ends: the last layers of these groups.
+        least_ends: of `least:K`, the last layers of the groups in `least`.
     """
 
     task: str

@@ -82,7 +82,7 @@ def plan_trials(requests: Iterable[TrainingRequest]) -> list[Trial]:
     for trial in identify_trials(requests):
         one, other = (each.request.task.name for each in (trials.setdefault(trial.id, trial), trial))
         if one != other:
-            raise DataError(f"tasks {one} and {other} have the same examples; leave out one of them")
+            raise DataError(f"tasks {one} and {other} have the same examples and settings; omit one of them")
     return list(trials.values())
 
 

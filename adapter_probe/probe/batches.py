@@ -6,6 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -79,13 +80,21 @@ def examples_of(
     return Examples(rows, encoded), _task(base, kind, default_metric(kind), names)
 
 
-def _code_of(read: Callable[..., Any]) -> list[str]:
-    """What tells a function from another one: its code, with the values and names in it."""
-    code = getattr(read, "__code__", None)
-    if code is None:  # an object that is called
-        return [repr(type(read))]
-    held = [repr(cell.cell_contents) for cell in read.__closure__ or ()]  # type: ignore[attr-defined]
-    return [code.co_code.hex(), repr(code.co_consts), repr(code.co_names), *held]
+def _code_of(read: Any) -> list[str]:
+    """What tells a function, or the code of one, from another: its code, with the values and names in it."""
+    code = getattr(read, "__code__", read)
+    if not isinstance(code, CodeType):  # an object that is called
+        return [type(read).__qualname__]
+    held = [cell.cell_contents for cell in getattr(read, "__closure__", None) or ()]
+    found = [code.co_code.hex(), *code.co_names]
+    for value in (*code.co_consts, *held):
+        if isinstance(value, CodeType):
+            found += _code_of(value)
+        elif isinstance(value, frozenset):  # whose order changes from run to run
+            found += sorted(map(repr, value))
+        elif isinstance(value, str | int | float | bytes | tuple | None):
+            found.append(repr(value))
+    return found
 
 
 def _written(

@@ -293,9 +293,8 @@ def added_parameters(module: nn.Module) -> int:
 
 def _is_idle(module: nn.Module, name: str) -> bool:
     """Whether a parameter belongs to an adapter that is there beside the active ones."""
-    idle = {*getattr(module, "_all_available_adapter_names", tuple)()} - {
-        *getattr(module, "active_adapters", ())
-    }
+    there = {own for part in getattr(module, "adapter_layer_names", ()) for own in getattr(module, part, ())}
+    idle = there - {*getattr(module, "active_adapters", ())}
     return bool(idle.intersection(name.split(".")))
 
 

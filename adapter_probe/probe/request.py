@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -162,7 +161,7 @@ class AblationRequest:
         decoding = Decoding(how.max_new_tokens, how.temperature)
         own = configuration(base_of(self.checkpoint.model), decoding, logits=False).to_diff_dict()
         backend = getattr(self.checkpoint.tokenizer, "backend_tokenizer", None)
-        decoder = None if backend is None else json.loads(backend.to_str())["decoder"]
+        decoder = repr(backend and backend.decoder)
         model = {name: value for name, value in own.items() if name != "transformers_version"}
         return {**how.identity, "model": model, "decoder": decoder}
 

@@ -153,11 +153,11 @@ def computed(
     opened: Given | None,
     opening: AblationArguments,
     groups: Sequence[Parts],
-    begin: Sequence[Callable[[Mapping[str, Any]], object]] = (),
+    begin: Callable[[Path, Mapping[str, Any]], object] | None = None,
 ) -> tuple[AblationRequest, list[list[Ablation]]]:
     """What one open model is asked for, and its ablations on the data and then on that of `against`.
 
-    What `begin` has for either of these is called with the identity of its first ablation beforehand.
+    Before either of these, `begin` is called with the folder of its ablations and the identity of the first.
     """
     from adapter_probe.probe.request import on_other_data
 
@@ -175,8 +175,8 @@ def computed(
             with recorded(reads.of_model()) as reads:
                 request = on_other_data(request, parts[0][0])
         studies: list[Ablation] = []
-        for told in begin[len(found) : len(found) + 1]:
-            told(replace(request, settings=parts[0][0].settings).identity)
+        if begin is not None:
+            begin(parts[0][1].parent, replace(request, settings=parts[0][0].settings).identity)
         for one, folder in parts:
             title = name if name == "ablate" else f"{name} {one.settings.rank or one.settings.strength:g}"
             asked = replace(request, settings=one.settings)

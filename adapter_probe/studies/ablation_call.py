@@ -203,14 +203,13 @@ def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory
 
 def _given(call: Ablate, model: Any) -> Given:
     """The model, with its examples where they are batches."""
-    of_texts = [one for one in fields(Ablate) if one.name in _OF_TEXTS]
-    idle = next((one.name for one in of_texts if getattr(call, one.name) != one.default), "")
-    if idle and call.batches is not None:
-        raise DataError(f"{idle} applies only to texts; omit it with batches, which are taken as they are")
     if call.batches is None:
         if call.labels is not None or call.read != "logits":
             raise DataError("labels and read apply only to batches; the labels of texts are in data")
         return Given(open_given(model, call.device, call.base, call.tokenizer))
+    for one in fields(Ablate):
+        if one.name in _OF_TEXTS and getattr(call, one.name) != one.default:
+            raise DataError(f"{one.name} needs texts; omit it with batches, which are taken as they are")
     if call.precision == "mixed":
         raise ResultsError("precision 'mixed' needs texts; give float32, float64 or bfloat16 with batches")
     if isinstance(call.batches, TokenisedPreferences):

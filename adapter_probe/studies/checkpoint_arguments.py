@@ -274,8 +274,8 @@ class Prune(
             )
         if self.ranks is not None and (self.span, self.rank, self.strength) != (None, None, 0.0):
             raise ResultsError("--ranks chooses the rank of all layers; give it with --within POINTS only")
-        unused = self.ablation is not None or self.basis != "estimate"
-        if unused and (self.ranks is not None or self.within is None):
+        chosen = self.ranks is not None or (self.within is None and (self.span, self.rank) != (None, None))
+        if chosen and (self.ablation is not None or self.basis != "estimate"):
             raise ResultsError(
                 "--ablation and --basis choose a span by --within POINTS; omit them with --span, --rank and "
                 "--ranks"

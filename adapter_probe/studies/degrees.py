@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -131,8 +130,7 @@ class Degrees:
                 request = None
                 if found is None:
                     opening = self._at(asked[0][0], self.opening(values))
-                    begin = [partial(self._begin, folder) for _, folder in asked]
-                    request, found = computed(self.command, call, opened, opening, groups, begin)
+                    request, found = computed(self.command, call, opened, opening, groups, self._begin)
                 with activity(f"{self.command}: computing intervals", call.progress):
                     records = [
                         self._write(folder, {v: one.results for v, one in zip(values, own)}, request, old)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,7 @@ class _Open:
     def _stamps(self) -> list[tuple[Any, ...]]:
         """What tells of changed weights; PyTorch does not count the changes of all of its optimisers."""
         plain = [t for t in self.opened.model.parameters() if type(t) is torch.nn.Parameter]  # not quantised
-        sums = [(t, t.detach().float().sum()) for t in plain if t.dtype in _TRAINED and not t.is_meta]
+        sums = [(t, t.sum(dtype=torch.float32)) for t in plain if t.dtype in _TRAINED and not t.is_meta]
         return [(t.data_ptr(), 0 if t.is_inference() else t._version, value.item()) for t, value in sums]
 
     def variants(
@@ -72,37 +72,32 @@ class _Open:
         tokens_per_pass: int | None,
     ) -> np.ndarray:
         """See `Model.variants`; the texts, or the first and the second ones of pairs."""
-        if self._given is None:
-            return self._variants(first, second, masks, tokens_per_pass)
-        with left_as_it_was(self._given):
-            ignore_padding(self._given.eval())
+        with nullcontext() if self._given is None else self._borrowed(self._given):
+            encoded, model = self._encoded(first, second), self.model
+            rows = Split((), None, np.zeros(len(encoded), np.int64), "texts", "")
+            metric, examples = self.opened.description.task.metric, Examples(rows, encoded)
+            request = AblationRequest(self.opened, examples, metric, AblationSettings(), model.device)
+            if not model.has_adapter.any():
+                return all_logits(request, model.module)[None].repeat(len(masks), axis=0)
+            width = choose_tokens_per_pass(tokens_per_pass, model.device.type, model.inner_size)
+            stamps = self._stamps()
+            if self._prepared is None or self._prepared[1] != stamps:  # it has products of the weights
+                self._prepared = next(general_runners(request, model.dtype, 1)), stamps
+            runner = self._prepared[0].on(request)
+            order = np.argsort(encoded.lengths, kind="stable")
+            batches = cut_batches(encoded.lengths, order, width)
+            logits = [runner.outputs(items, masks, width, lambda: None)["logits"] for items in batches]
+            return np.concatenate(logits, axis=1)[:, np.argsort(np.concatenate(batches))]
+
+    @contextmanager
+    def _borrowed(self, given: torch.nn.Module) -> Iterator[None]:
+        """The given model itself, ready to run, and afterwards as it was."""
+        with left_as_it_was(given):
+            ignore_padding(given.eval())
             try:
-                return self._variants(first, second, masks, tokens_per_pass)
+                yield
             finally:
                 self._prepared = None
-
-    def _variants(
-        self,
-        first: Sequence[str],
-        second: Sequence[str] | None,
-        masks: np.ndarray,
-        tokens_per_pass: int | None,
-    ) -> np.ndarray:
-        encoded, model = self._encoded(first, second), self.model
-        rows = Split((), None, np.zeros(len(encoded), np.int64), "texts", "")
-        metric, examples = self.opened.description.task.metric, Examples(rows, encoded)
-        request = AblationRequest(self.opened, examples, metric, AblationSettings(), model.device)
-        if not model.has_adapter.any():
-            return all_logits(request, model.module)[None].repeat(len(masks), axis=0)
-        width = choose_tokens_per_pass(tokens_per_pass, model.device.type, model.inner_size)
-        stamps = self._stamps()
-        if self._prepared is None or self._prepared[1] != stamps:  # it has products of the weights
-            self._prepared = next(general_runners(request, model.dtype, 1)), stamps
-        runner = self._prepared[0].on(request)
-        order = np.argsort(encoded.lengths, kind="stable")
-        batches = cut_batches(encoded.lengths, order, width)
-        logits = [runner.outputs(items, masks, width, lambda: None)["logits"] for items in batches]
-        return np.concatenate(logits, axis=1)[:, np.argsort(np.concatenate(batches))]
 
 
 Texts = str | Sequence[str] | Sequence[tuple[str, str]]

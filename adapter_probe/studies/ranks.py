@@ -160,10 +160,9 @@ def _ranks(call: RunRanks, opened: Given | None) -> list[int]:
             document = read_json_file(folder / CONFIG)
             pattern = document.get("rank_pattern")
             several = [one for one in pattern.values() if isinstance(one, int)] if pattern else []
-            mlx = document.get("lora_parameters")  # of MLX-LM
-            named = document.get(
-                "r", document.get("init_r", mlx.get("rank") if isinstance(mlx, dict) else None)
-            )
+            if isinstance(mlx := document.get("lora_parameters"), dict):  # of MLX-LM
+                document = {"r": mlx.get("rank")}
+            named = document.get("r", document.get("init_r"))
             own = max([named, *several]) if isinstance(named, int) else own
     return [2**n for n in range(max(1, own - 1).bit_length())]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.ablation_settings import AblationSettings
+from adapter_probe.checkpoints.files import CONFIG
 from adapter_probe.errors import AdapterProbeError, DataError
 from adapter_probe.models.methods import Adapters
 from adapter_probe.records import RecordError, by_field, from_record
@@ -219,7 +220,7 @@ def _files_beside(folder: Path, given: Any) -> Any:
         return [_files_beside(folder, one) for one in given]
     with suppress(OSError, TypeError, ValueError):  # what is no path
         place = folder / Path(given).expanduser()
-        if place.is_file() or (place / "adapter_config.json").is_file():
+        if place.is_file() or (place / CONFIG).is_file():
             return str(place)
     return given
 
