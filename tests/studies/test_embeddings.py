@@ -318,7 +318,8 @@ def test_a_document_may_be_a_title_alone_and_no_half_character():
 )
 def test_prompts_are_those_of_the_library(library, tmp_path, prompts):
     st = pytest.importorskip("sentence_transformers")
-    folder = shutil.copytree(library, tmp_path / "copy")
+    folder = Path(shutil.copytree(library, tmp_path / "copy"))
+    (folder / "adapter_config.json").unlink()  # whose loading needs a newer PEFT, and which has no prompts
     path = folder / "config_sentence_transformers.json"
     said = {"prompts": prompts, "default_prompt_name": next(iter(prompts))}
     path.write_text(json.dumps({**json.loads(path.read_text()), **said}))
