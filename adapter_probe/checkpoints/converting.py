@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -12,8 +13,9 @@ from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .adapterhub import HEAD_CONFIG, HEAD_WEIGHTS, WEIGHTS
 from .adapterhub_config import BOTTLENECK
-from .files import CONFIG, DESCRIPTION, refuse_full
-from .native import save_checkpoint
+from .embedding import of_library
+from .files import CONFIG, DESCRIPTION, MODULES, refuse_full
+from .native import keep_record, save_checkpoint
 from .opened_peft import OWN, OpenedPeft, OpenedPlaced, role_of
 from .peft_writing import WRITABLE
 
@@ -40,6 +42,11 @@ def to_native(opened: OpenedPlaced, out: Path) -> None:
         raise CheckpointError(
             "a checkpoint of a causal language model cannot be written in this project's format, which "
             "remembers labelled data; keep it as it is, or give --to peft"
+        )
+    if opened.own_tokenizer:
+        raise CheckpointError(
+            "this project's format has no tokenizer, and the checkpoint has its own, which differs from the "
+            "base's; keep it as it is, or give --to peft"
         )
     if not opened.description.task.files:
         raise CheckpointError(
@@ -100,13 +107,17 @@ def to_adapterhub(opened: OpenedPlaced, out: Path, lossy: bool = False) -> list[
     return lost
 
 
-def settle(made: Path, out: Path, base: str | None) -> OpenedPeft:
+def settle(
+    made: Path, out: Path, source: OpenedPeft, base: str | None, scores: Mapping[str, float | None]
+) -> OpenedPeft:
     """Open a folder that was just written, and put its files into `out`, the configuration last.
 
     Args:
         made: a temporary folder with a checkpoint.
         out: the new folder; if the checkpoint cannot be opened, nothing is written there.
+        source: the checkpoint that it was made from.
         base: folder or hub id of the base, if it is not the recorded one.
+        scores: validation scores of the new one, empty if they are not known.
 
     Returns:
         the checkpoint.
@@ -114,7 +125,10 @@ def settle(made: Path, out: Path, base: str | None) -> OpenedPeft:
     from .opening import open_any
 
     try:
+        keep_files(source, made)
         opened = open_any(made, base)
+        if (made / CONFIG).is_file():
+            keep_record(made, opened.description, source, scores)
     except AdapterProbeError as error:
         said = str(error).replace(f"checkpoint {made}", "the new checkpoint").replace(f"{made}/", "")
         raise CheckpointError(
@@ -127,6 +141,20 @@ def settle(made: Path, out: Path, base: str | None) -> OpenedPeft:
         make_folder(place.parent)
         write_bytes(place, path.read_bytes())
     return opened
+
+
+def keep_files(source: OpenedPeft, made: Path) -> None:
+    """Copy beside a new checkpoint what makes embeddings, and the config.json that names the labels."""
+    folder = source.folder if (source.folder / MODULES).is_file() else source.folder.parent
+    files = {}
+    if source.description.task.label_names:
+        files["config.json"] = source.folder / "config.json"
+    if source.head == "features" and (folder / MODULES).is_file():
+        files |= of_library(folder)[2]
+    for name, file in files.items():
+        if file.is_file() and not (made / name).exists():
+            make_folder((made / name).parent)
+            write_bytes(made / name, file.read_bytes())
 
 
 def _write(opened: OpenedPlaced, method: Adapters, out: Path) -> None:

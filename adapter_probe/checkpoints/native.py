@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
@@ -36,9 +36,13 @@ from .files import DELTA, DESCRIPTION, check_values, read_json_file, read_whole,
 from .identity import BaseIdentity, checkpoint_identity
 from .model_class import Head
 
+if TYPE_CHECKING:
+    from .opened_peft import OpenedPeft
+
 SCHEMA = 2
 NO_COLUMNS = Columns("", None, "")
 """Without a recorded task, the columns of a file are inferred."""
+_OF_TRAINING = ("task", "max_length", "training")  # what a record adds to another library's format
 _MADE_UP = re.compile(r"LABEL_\d+")  # by transformers, for want of a name
 
 
@@ -101,8 +105,23 @@ def with_record(folder: Path, found: Description, digest: str, *more: str) -> De
             f"{folder} was changed after it was written: its files do not match the sha256 in {DESCRIPTION}"
         )
     refuse_other_base(folder, said.base, found.base)
-    kept = ("task", "max_length", "training", "scores", *more)
-    return replace(found, **{name: getattr(said, name) for name in kept})
+    return replace(found, **{name: getattr(said, name) for name in (*_OF_TRAINING, "scores", *more)})
+
+
+def keep_record(
+    folder: Path, found: Description, source: OpenedPeft, scores: Mapping[str, float | None]
+) -> None:
+    """Write beside a new checkpoint in another format the record that the one it was made from has.
+
+    Args:
+        folder: the new checkpoint.
+        found: its description without the record.
+        source: the checkpoint that it was made from.
+        scores: validation scores of the new one, empty if they are not known.
+    """
+    if (source.folder / DESCRIPTION).is_file():
+        kept = {name: getattr(source.description, name) for name in _OF_TRAINING}
+        write_description(folder, replace(found, **kept, scores=dict(scores), versions=library_versions()))
 
 
 def refuse_unfit(found: AnyBase, expected: BaseIdentity) -> None:

@@ -252,6 +252,7 @@ def open_foreign(folder: Path, library: ModuleType, base: str | None, load: Load
         versions=versions_of(None),
         tokenizer=tokenizer_parts(tokenizer),
     )
+    about = with_record(folder, about, about.delta_sha256)
     opened = _put(folder, loaded, shape, about, translated.tensors, tokenizer, source)
     return replace(opened, notes=translated.notes)
 

@@ -25,6 +25,7 @@ from adapter_probe.results.atomic import make_folder
 from .adapter_folder import PREFIX, read_adapter, write_adapter
 from .base import load_any_base
 from .files import CONFIG, read_json_file, refuse_full
+from .native import Description, names_of_outputs
 from .opened_peft import OpenedPeft, OpenedPlaced
 from .peft_loading import ADAPTER
 from .peft_opening import open_with_peft
@@ -98,6 +99,9 @@ def _write_plain(opened: OpenedPeft, gone: Collection[nn.Module], out: Path) -> 
             base.set_submodule(name, module.original_module)
     try:
         plain = model.base_model.unload()
+        if labels := _labels_of(opened, plain.config.id2label):
+            plain.config.id2label = dict(enumerate(labels))
+            plain.config.label2id = {name: number for number, name in enumerate(labels)}
         make_folder(out)
         plain.save_pretrained(out)
         opened.tokenizer.save_pretrained(out)
@@ -108,13 +112,22 @@ def _write_plain(opened: OpenedPeft, gone: Collection[nn.Module], out: Path) -> 
         ) from error
 
 
-def load_without(opened: OpenedPeft, folder: Path) -> nn.Module:
-    """The model that `write_without` has written."""
+def _labels_of(opened: OpenedPeft, of_base: Mapping[int, str]) -> tuple[str, ...]:
+    """The names of the classes: those beside the checkpoint, else the base's, else those of the data."""
+    own = opened.description.task.label_names
+    named = {"id2label": {str(number): name for number, name in of_base.items()}}
+    found = names_of_outputs(len(own), opened.folder / "config.json", named)
+    return found if any(not name.isdigit() for name in found) else own
+
+
+def open_without(opened: OpenedPeft, folder: Path) -> tuple[nn.Module, Description | None]:
+    """The model that `write_without` has written, and its description if it is a checkpoint of PEFT."""
     if (folder / CONFIG).is_file():
         load = partial(load_any_base, dequantise=opened.dequantised)
-        return open_with_peft(folder, opened.description.base.name, load=load, in_layers=False).model
+        found = open_with_peft(folder, opened.description.base.name, load=load, in_layers=False)
+        return found.model, found.description
     cls = type(opened.model.get_base_model())
-    return cls.from_pretrained(folder, dtype=opened.model.dtype).eval().requires_grad_(False)
+    return cls.from_pretrained(folder, dtype=opened.model.dtype).eval().requires_grad_(False), None
 
 
 def switched_modules(base: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -83,7 +83,8 @@ def _write(
         module, _, parameter = key.rpartition(".")
         if ".adapter." not in key:
             theirs[f"{module}.base_layer.{parameter}" if module in changed else key] = tensor
-    write_adapter(out, {f"{PREFIX}{key}": tensor.clone() for key, tensor in theirs.items()}, document)
+    own = opened.tokenizer if opened.own_tokenizer else None
+    write_adapter(out, {f"{PREFIX}{key}": tensor.clone() for key, tensor in theirs.items()}, document, own)
 
 
 def _writable_specs(method: object, library: str) -> tuple[InnerSpec, ...]:

@@ -49,8 +49,8 @@ def prompts_of(
 ) -> Requests:
     """The rows of some tables as prompts, whose continuations are the accepted answers.
 
-    The prompt is in a column `prompt`, or in `messages` whose last turn is a user's; what is right in a
-    column `answer` or, where several answers are, in a list `answers`.
+    The prompt is a text in a column `prompt`, or messages there or in `messages` whose last turn is a
+    user's; what is right is in a column `answer` or, where several answers are, in a list `answers`.
 
     Args:
         tokenizer: needed for messages only.
@@ -71,10 +71,10 @@ def _prompt(row: RowOf, tokenizer: Any) -> Request:
         raise DataError(
             f"{row.place}: --generate needs a column prompt or messages; the row has {listed(record)}"
         )
-    answers = _answers(row)
-    if "prompt" in record:
-        return Request(row.filled("prompt"), answers)
-    return Request(chat_prompt(row, tokenizer), answers, framed=False)
+    answers, column = _answers(row), "prompt" if "prompt" in record else "messages"
+    if column == "prompt" and not isinstance(record[column], list):
+        return Request(row.filled(column), answers)
+    return Request(chat_prompt(row, column, tokenizer), answers, framed=False)
 
 
 def _answers(row: RowOf) -> tuple[str, ...]:

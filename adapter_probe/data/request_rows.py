@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -62,31 +64,45 @@ def _pair(row: RowOf, tokenizer: Any) -> Request:
     return Request("", sentences, " ", 0, "/".join(part for part in parts if part))
 
 
-def chat_prompt(row: RowOf, tokenizer: Any) -> str:
+def chat_prompt(row: RowOf, column: str, tokenizer: Any) -> str:
     """What the chat template writes of messages whose last turn is a user's, and of the next turn's head."""
-    messages = row.record["messages"]
+    messages: Any = row.record[column]
     good = isinstance(messages, list) and messages and all(isinstance(m, dict) for m in messages)
     if not good or messages[-1].get("role") != "user":
-        raise row.error("messages", "messages whose last one is the user's, with what is right in answer")
-    return _templated(row, tokenizer, messages)[0]
+        raise row.error(column, "messages whose last one is the user's, with what is right in answer")
+    _refuse_parts(row, column, messages)
+    return _applied(row, column, tokenizer, messages, head=True)
 
 
-def _templated(row: RowOf, tokenizer: Any, messages: Any, whole: Any = None) -> tuple[str, str]:
-    """Messages before a turn of the assistant, and other messages, by the chat template."""
-    if not all(is_text(m.get("content")) for m in whole or messages):
-        raise row.error("messages", "messages whose content is a text each")
-    before = _applied(row, "messages", tokenizer, messages, head=True)
-    return before, _applied(row, "messages", tokenizer, whole) if whole else ""
+def _refuse_parts(row: RowOf, column: str, messages: Sequence[Mapping[str, Any]]) -> None:
+    if not all(is_text(m.get("content")) for m in messages):
+        raise row.error(column, "messages whose content is a text each")
 
 
 def _applied(row: RowOf, column: str, tokenizer: Any, messages: Any, head: bool = False) -> str:
-    """Messages as the chat template writes them, with the head of the assistant's next turn if asked for."""
+    """Messages as the chat template writes them, with the head of the assistant's next turn if asked for.
+
+    The template is given the row's `tools` and `chat_template_kwargs`, as in TRL.
+    """
     if not getattr(tokenizer, "chat_template", None):
         raise DataError(f"{row.place}: the base's tokenizer has no chat template for messages")
+    more = _of_template(row, "chat_template_kwargs", dict, "an object of names and values") or {}
+    tools = _of_template(row, "tools", list, "a list of functions, or its JSON") or None
+    options = {"tokenize": False, "add_generation_prompt": head, "tools": tools}
     try:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=head))
+        return str(tokenizer.apply_chat_template(messages, **options, **more))
     except Exception as error:  # templates are programs and may raise anything
         raise row.error(column, f"messages for the chat template ({one_line(error)})") from None
+
+
+def _of_template(row: RowOf, column: str, kind: type, expected: str) -> Any:
+    """What a row gives to the chat template in a column, which may be JSON; nothing where it is empty."""
+    value = row.record.get(column)
+    with suppress(ValueError):
+        value = json.loads(value) if isinstance(value, str) and value else value
+    if value and not isinstance(value, kind):
+        raise row.error(column, expected)
+    return value
 
 
 def _chat(row: RowOf, tokenizer: Any) -> Request:
@@ -95,10 +111,23 @@ def _chat(row: RowOf, tokenizer: Any) -> Request:
     good = isinstance(messages, list) and len(messages) > 1 and all(isinstance(m, dict) for m in messages)
     if not good or messages[-1].get("role") != "assistant":
         raise row.error("messages", "two or more messages, the last one of the assistant")
-    before, whole = _templated(row, tokenizer, messages[:-1], messages)
+    _refuse_parts(row, "messages", messages)
+    before = _applied(row, "messages", tokenizer, messages[:-1], head=True)
+    whole = _applied(row, "messages", tokenizer, messages)
     if not whole.startswith(before) or whole == before:
         raise row.error("messages", "turns that the tokenizer's chat template writes in sequence")
     return Request(before, (whole[len(before) :],), framed=False)
+
+
+def _completion(row: RowOf, tokenizer: Any) -> Request:
+    """A completion of a prompt: texts, or messages as TRL has them."""
+    if not isinstance(row.record["completion"], list):
+        return Request(row.text("prompt"), (row.filled("completion"),))
+    before, after = _messages(row, "prompt", _ROLES), _messages(row, "completion", ("assistant",))
+    head = _applied(row, "prompt", tokenizer, before, head=True)
+    whole = _applied(row, "completion", tokenizer, before + after)
+    same = common_length(head, whole)
+    return Request(whole[:same], (whole[same:],), framed=False)
 
 
 def _turns(row: RowOf, tokenizer: Any) -> tuple[tuple[int, int], ...]:
@@ -176,10 +205,7 @@ FORMS: dict[tuple[str, ...], tuple[Form, _Reader]] = {
     ("context", "choices", "gold"): ("choice", _asked),
     ("question", "choices", "answer"): ("choice", _question),
     ("sentence_good", "sentence_bad"): ("choice", _pair),
-    ("prompt", "completion"): (
-        "completion",
-        lambda row, _: Request(row.text("prompt"), (row.filled("completion"),)),
-    ),
+    ("prompt", "completion"): ("completion", _completion),
     ("chosen", "rejected"): ("preference", _preference),
     ("messages",): ("completion", _chat),
     ("text",): ("text", lambda row, _: Request("", (row.filled("text"),))),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,9 +21,14 @@ from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.ablation_settings import BY_LAYER
 from adapter_probe.checkpoints.base_config import silent_transformers
-from adapter_probe.checkpoints.converting import settle
+from adapter_probe.checkpoints.converting import keep_files, settle
 from adapter_probe.checkpoints.files import DELTA, DESCRIPTION, refuse_full
-from adapter_probe.checkpoints.native import library_versions, save_checkpoint, write_description
+from adapter_probe.checkpoints.native import (
+    keep_record,
+    library_versions,
+    save_checkpoint,
+    write_description,
+)
 from adapter_probe.checkpoints.opened_peft import OpenedFinetuned, OpenedPeft, OpenedPlaced
 from adapter_probe.data.packing import cut_by_tokens
 from adapter_probe.errors import CheckpointError, ModelError
@@ -95,15 +100,15 @@ def prune_checkpoint(
     total = int(lengths.sum()) + 2 * (_TIMED_ROUNDS + 1) * n_tokens
     with progress_bar("prune", total, "tokens", enabled=progress) as bar:
         results = _results(request, layers, bar.update)
+        score = float(metrics.score(results.metric, results.predictions[1], results.scored_with))
+        scores = {request.metric: None if np.isnan(score) else score}
         if isinstance(opened, OpenedPlaced):
-            score = float(metrics.score(results.metric, results.predictions[1], results.scored_with))
             with TemporaryDirectory() as made:
-                scores = {request.metric: None if np.isnan(score) else score}
                 write_own(request, opened, layers, Path(made), scores)
-                written = settle(Path(made), out, opened.description.base.name)
+                written = settle(Path(made), out, opened, opened.description.base.name, scores)
             module: nn.Module = written.model
         else:
-            module = write_peft(request, opened, layers, out, items)
+            module = write_peft(request, opened, layers, out, items, scores)
         forwards = [own_forward(request, one, items) for one in (model.module, module)]
         seconds = _time(forwards, lambda: bar.update(n_tokens))
     counts = (model.adapter_parameters, added_parameters(module))
@@ -245,7 +250,12 @@ def _write_finetuned(
 
 
 def write_peft(
-    request: AblationRequest, opened: OpenedPeft, span: Span, out: Path, items: np.ndarray
+    request: AblationRequest,
+    opened: OpenedPeft,
+    span: Span,
+    out: Path,
+    items: np.ndarray,
+    scores: Mapping[str, float | None],
 ) -> nn.Module:
     """Write in PEFT's format what gives, loaded by PEFT, the outputs of the model with the span off.
 
@@ -254,6 +264,7 @@ def write_peft(
     Args:
         span: layers of the whole model.
         items: examples whose outputs are compared.
+        scores: of the new checkpoint, by metric.
 
     Returns:
         the new model.
@@ -262,7 +273,7 @@ def write_peft(
         CheckpointError: PEFT's format cannot express it.
     """
     from adapter_probe.checkpoints.peft_rewriting import (
-        load_without,
+        open_without,
         write_scaled,
         write_truncated,
         write_without,
@@ -283,7 +294,7 @@ def write_peft(
     with TemporaryDirectory() as trial:  # nothing is left in `out` if it fails
         try:
             write(Path(trial))
-            smaller = load_without(opened, Path(trial))
+            smaller, found = open_without(opened, Path(trial))
             with model.switched_off(mask_without(request, span), request.settings.strength, rank):
                 own = own_forward(request, model.module, items)()
             # Factors of quantised weights may be rounded to bfloat16, which makes small differences large.
@@ -296,6 +307,9 @@ def write_peft(
                 f"checkpoint {opened.folder} cannot be pruned in PEFT's format: {said}"
             ) from error
     write(out)
+    keep_files(opened, out)
+    if found is not None:
+        keep_record(out, found, opened, scores)
     return smaller
 
 

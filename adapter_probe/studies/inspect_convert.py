@@ -127,13 +127,15 @@ def convert(call: Convert) -> list[str]:
 
     check_encoding(call.encoding, as_tuple(call.data))
     with TemporaryDirectory() as made:
-        lost = _write(call, Path(made))
-        settle(Path(made), Path(call.out), None if call.base is None else str(call.base))
+        source, lost = _write(call, Path(made))
+        changed = lost or call.strength is not None or call.strengths_by_layer
+        scores = {} if changed else source.description.scores
+        settle(Path(made), Path(call.out), source, None if call.base is None else str(call.base), scores)
     return lost
 
 
-def _write(call: Convert, out: Path) -> list[str]:
-    """Write the checkpoint in the other format; what was left out of it."""
+def _write(call: Convert, out: Path) -> tuple[OpenedPeft, list[str]]:
+    """Write the checkpoint in the other format; the checkpoint, and what was left out of it."""
     from adapter_probe.checkpoints.adapter_folder import choose_adapter
     from adapter_probe.checkpoints.converting import to_adapterhub, to_native
     from adapter_probe.checkpoints.mlx import write_mlx
@@ -156,23 +158,25 @@ def _write(call: Convert, out: Path) -> list[str]:
         with TemporaryDirectory() as made:
             lost = _write_peft(opened, Path(made, "peft"), call, strengths, "MLX-LM")
             write_mlx(Path(made, "peft"), base.n_layers, base.name, out)
-        return lost
+        if opened.own_tokenizer:
+            opened.tokenizer.save_pretrained(out)
+        return opened, lost
     if call.to == "peft":
-        return _write_peft(opened, out, call, strengths)
+        return opened, _write_peft(opened, out, call, strengths)
     if not isinstance(opened, OpenedPlaced):
         raise CheckpointError(
             f"checkpoint {call.source} is loaded by PEFT, so it can be written in PEFT's or MLX-LM's format "
             "only (--to peft, mlx)"
         )
     if call.to == "adapterhub":
-        return to_adapterhub(opened, out, call.lossy)
+        return opened, to_adapterhub(opened, out, call.lossy)
     if files:
         task = given_task(
             opened.description.task, files, "validation", source, call.encoding, as_tuple(call.label_names)
         )
         opened = opened.with_task(task)
     to_native(opened, out)
-    return []
+    return opened, []
 
 
 def _refuse_rank(opened: OpenedPeft, call: Convert) -> None:

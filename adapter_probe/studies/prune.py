@@ -26,6 +26,7 @@ from adapter_probe.analysis.removable import (
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.mlx import as_peft
+from adapter_probe.checkpoints.opened_peft import OpenedPlaced
 from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.lm_eval_tasks import with_absolute_paths
 from adapter_probe.device import choose_device, use_threads
@@ -180,7 +181,8 @@ def prune(call: Prune) -> Pruning:
         )  # fmt: skip
         request = prepare_ablation(arguments, choose_device(call.device))
     opened, rows = request.checkpoint, request.examples.rows
-    if not opened.description.task.files:  # the new checkpoint records the files instead
+    if isinstance(opened, OpenedPlaced) and not opened.description.task.files:
+        # This project's format records the data, so the new checkpoint does.
         task = replace(
             opened.description.task,
             files={rows.name: tuple(map(with_absolute_paths, files))},

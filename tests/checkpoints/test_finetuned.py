@@ -163,6 +163,15 @@ def test_a_lora_holds_the_largest_singular_values_of_the_difference(name, reques
     assert f"{(errors[worst] / sizes[worst]) ** 0.5:.3g}" in said
 
 
+def test_its_own_tokenizer_is_written_or_refused(bert, tmp_path):
+    tuned, base = shutil.copytree(bert[0], tmp_path / "tuned"), bert[1]
+    (tuned / "chat_template.jinja").write_text("{{ messages }}")
+    ap.convert(tuned, tmp_path / "lora", to="peft", rank=4, base=base)
+    assert open_any(tmp_path / "lora", str(base)).tokenizer.chat_template == "{{ messages }}"
+    with pytest.raises(ap.CheckpointError, match=naming("no tokenizer", "--to peft")):
+        ap.convert(tuned, tmp_path / "own", to="native", base=base, data=bert[0].parent / "rows.jsonl")
+
+
 @pytest.mark.parametrize(
     "method",
     slow_unless(("full", "top_layers").__contains__, ["full", "top_layers", "bitfit", "layernorm_only"]),

@@ -145,7 +145,10 @@ def test_a_lora_of_peft_is_written_and_read_back(dora, base, tmp_path):
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), config)
     randomise(model)
     model.eval().save_pretrained(tmp_path / "peft")
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    (tmp_path / "peft" / "chat_template.jinja").write_text(template)
     adapter_probe.convert(tmp_path / "peft", tmp_path / "mlx", to="mlx", base=base)
+    assert open_any(tmp_path / "mlx").tokenizer.chat_template == template
     document = json.loads((tmp_path / "mlx" / "adapter_config.json").read_text())
     assert document["num_layers"] == 2
     assert document["fine_tune_type"] == ("dora" if dora else "lora")

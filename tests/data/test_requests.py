@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from byte_tokenizer import byte_tokenizer
+from byte_tokenizer import TEMPLATE, byte_tokenizer
 from refusals import naming
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 from adapter_probe.data.formats import RowOf
+from adapter_probe.data.generating import Generation
+from adapter_probe.data.prompts import prompts_of
 from adapter_probe.data.request_rows import request_of
 from adapter_probe.data.requests import (
     FORM_METRICS,
@@ -81,6 +83,39 @@ def test_forms_by_their_columns(write, tokenizer):
         )
 
 
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+WITH_TOOLS = "{% if tools %}<{{ tools[0].function.name }}>{% endif %}{{ mood or '' }}" + TEMPLATE
+
+
+@pytest.mark.parametrize(
+    ("more", "start"),
+    [
+        ({"tools": TOOLS}, "<add>"),
+        ({"tools": json.dumps(TOOLS)}, "<add>"),
+        ({"tools": [], "chat_template_kwargs": {"mood": "!"}}, "!"),
+        ({"tools": None, "chat_template_kwargs": None}, ""),
+    ],
+)
+def test_messages_of_every_form_go_through_the_template_with_what_the_row_gives_it(more, start, write):
+    tokenizer = byte_tokenizer(bos=False)
+    tokenizer.chat_template = WITH_TOOLS
+    asked, said = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
+    wanted = Request(f"{start}[user] Hi\n[assistant] ", ("Hello\n",), framed=False)
+    for row in ({"messages": [asked, said]}, {"prompt": [asked], "completion": [said]}):
+        (read,) = requests_of(tokenizer, read_tables([write({**row, **more})]), "test").rows
+        assert read == wanted
+    for column in ("messages", "prompt"):
+        table = read_tables([write({column: [asked], "answer": "Hello", **more})])
+        (read,) = prompts_of(tokenizer, table, "test", Generation()).rows
+        assert (read.context, read.framed) == (wanted.context, False)
+    (read,) = requests_of(
+        tokenizer,
+        read_tables([write({"prompt": [asked], "chosen": [said], "rejected": [asked | said], **more})]),
+        "test",
+    ).rows
+    assert read.context == wanted.context
+
+
 def test_a_context_that_a_question_would_leave_unread(write, tokenizer):
     row = {"context": "A cat purrs.", "question": "What purrs?", "choices": ["a cat", "a dog"], "answer": 0}
     with pytest.raises(DataError, match=naming("line 1", "'context'", "'A cat purrs.'")):
@@ -136,6 +171,19 @@ def test_a_txt_file_is_one_text(tmp_path, tokenizer):
         ),
         ([{"sentence_good": "a", "sentence_bad": ""}], ("line 1", "'sentence_bad'", "''", "text")),
         ([{"prompt": "a", "completion": 3}], ("line 1", "'completion'", "3", "string")),
+        (
+            [
+                {
+                    "prompt": [{"role": "user", "content": "a"}],
+                    "completion": [{"role": "user", "content": "a"}],
+                }
+            ],
+            ("line 1", "'completion'", "last", "assistant"),
+        ),
+        (
+            [{"messages": [{"role": r, "content": "a"} for r in ("user", "assistant")], "tools": "add"}],
+            ("line 1", "'tools'", "'add'", "list of functions"),
+        ),
         ([{"text": "\ud800"}], ("line 1", "'text'", r"'\ud800'", "string", "Unicode")),
         (
             [{"messages": [{"role": "user", "content": "a"}]}],

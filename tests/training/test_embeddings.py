@@ -173,6 +173,9 @@ def test_a_folder_of_sentence_transformers_trains_with_its_own_modules(method, l
     assert said["max_length"] == 20
     study = ap.ablate(tmp_path / "c", spans="single", progress=False)
     assert study.summary.intact_score == pytest.approx(said["scores"]["ndcg@10"], abs=1e-5)
+    pruned = ap.prune(tmp_path / "c", tmp_path / "p", span=0, progress=False)
+    again = ap.ablate(tmp_path / "p", spans="whole", progress=False)  # with the same modules and limit
+    assert again.summary.intact_score == pytest.approx(pruned.score_after, abs=1e-5)
     if method == "full":  # which sentence-transformers opens as it is
         rows = ROWS["contrasts"][:12]
         model = st.SentenceTransformer(str(tmp_path / "c"), device="cpu")

@@ -1,0 +1,88 @@
+"""What prune and convert write says of task, labels and limit of tokens what the source does."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import adapter_probe as ap
+from adapter_probe.checkpoints.opening import open_any
+
+LORA = "lora:r=2"
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_base: Callable[..., Path], tiny_task: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A checkpoint of a method on texts cut after 5 tokens, made once for each method."""
+    made: dict[str, Path] = {}
+
+    def make(method: str) -> Path:
+        if method not in made:
+            made[method] = tmp_path_factory.mktemp("trained") / "c"
+            ap.train(
+                tiny_base("bert"), task=tiny_task, out=made[method], method=method, epochs=1, batch_size=32,
+                max_length=5, learning_rate=1e-2, progress=False,
+            )  # fmt: skip
+        return made[method]
+
+    return make
+
+
+def pruned(source: Path, out: Path, **options: Any) -> dict[str, float]:
+    """Prune the first layer; the scores that the new checkpoint has."""
+    done = ap.prune(source, out, span=0, progress=False, **options)
+    return {done.metric: done.score_after}
+
+
+def written(source: Path, out: Path, to: str, **options: Any) -> dict[str, float]:
+    """Convert; the scores, which are those of the training where nothing changes."""
+    ap.convert(source, out, to, **options)
+    return {} if options else open_any(source).description.scores
+
+
+@pytest.mark.parametrize(
+    ("method", "write", "options"),
+    [
+        (LORA, pruned, {}),
+        (LORA, pruned, {"strength": 0.5}),
+        (LORA, written, {"to": "peft"}),
+        (LORA, written, {"to": "peft", "strength": 0.5}),
+        ("full", written, {"to": "peft", "rank": 2}),
+        ("adapters", written, {"to": "adapterhub", "lossy": True}),
+        ("adapters", pruned, {}),
+    ],
+)
+def test_the_record_of_the_training_stays(method, write, options, trained, tmp_path):
+    source, new = trained(method), tmp_path / "new"
+    scores = write(source, new, **options)
+    before, after = (open_any(folder).description for folder in (source, new))
+    assert (after.task, after.max_length, after.scores) == (before.task, 5, pytest.approx(scores))
+    assert after.task.label_names == ("negative", "positive")
+    assert after.training["validation_scores"] == before.training["validation_scores"]
+    study = ap.ablate(new, spans="whole", progress=False)  # on the recorded data, cut as in the training
+    if scores:
+        assert study.summary.intact_score == pytest.approx(scores["accuracy"])
+
+
+def test_a_change_of_the_new_checkpoint_is_noticed(trained, tmp_path):
+    pruned(trained(LORA), tmp_path / "new")
+    config = tmp_path / "new" / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "lora_alpha": 64}))
+    with pytest.raises(ap.CheckpointError, match="changed after it was written"):
+        open_any(tmp_path / "new")
+
+
+def test_without_a_record_the_names_of_labels_stay(trained, tmp_path):
+    """As a Trainer writes them, into the model's configuration, beside the adapter."""
+    source = tmp_path / "source"
+    ap.convert(trained(LORA), source, "peft")
+    (source / "adapter_probe.json").unlink()
+    (source / "config.json").write_text(json.dumps({"id2label": {"0": "bad", "1": "good"}}))
+    (tmp_path / "rows.jsonl").write_text('{"text": "w1", "label": 0}\n{"text": "w2", "label": 1}\n')
+    pruned(source, tmp_path / "new", data=tmp_path / "rows.jsonl")
+    assert open_any(tmp_path / "new").description.task.label_names == ("bad", "good")
+    ap.prune(source, tmp_path / "plain", span=(0, 2), data=tmp_path / "rows.jsonl", progress=False)
+    config = json.loads((tmp_path / "plain" / "config.json").read_text())
+    assert config["id2label"] == {"0": "bad", "1": "good"}
