@@ -174,6 +174,7 @@ def _read_tsv(path: Path, text: str, columns: Sequence[str]) -> Rows:
 
 def _csv_lines(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
     """Records with the line that each begins on; a quoted field may span several lines."""
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # else 131,072 characters, a long document
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     while True:
         line = reader.line_num + 1

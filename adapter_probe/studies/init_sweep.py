@@ -97,6 +97,10 @@ def initialised_methods(chosen: InitSweepSettings) -> list[Method]:
     from adapter_probe.training.peft_methods import initialised
 
     if chosen.method != Adapters.name:
+        if chosen.size != InitSweepSettings.size:
+            raise ModelError(
+                f"--size {chosen.size} is of adapters; the rank of a LoRA is in --method, such as lora:r=8"
+            )
         return [*initialised(chosen.method, chosen.stds, chosen.inits)]
     if chosen.inits:
         raise ModelError(

@@ -14,7 +14,15 @@ from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.errors import AdapterProbeError, CheckpointError
 from adapter_probe.models.methods import PeftMethod
-from adapter_probe.settings import Encoded, Labelled, OnBase, OneOfSeveral, required, setting
+from adapter_probe.settings import (
+    Encoded,
+    Labelled,
+    OnBase,
+    OneOfSeveral,
+    flag_of,
+    required,
+    setting,
+)
 
 from .checkpoint_arguments import CHECKPOINT
 
@@ -66,6 +74,9 @@ class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
             if self.strength is not None:
                 raise CheckpointError("give either --strength or --strengths-by-layer, not both")
             object.__setattr__(self, "strengths_by_layer", strengths_text(self.strengths_by_layer))
+        for name in ("data", "label_names"):
+            if self.to != "native" and getattr(self, name) not in ((), ""):
+                raise CheckpointError(f"{flag_of(name)} applies only to --to native, which records the data")
         refuse_full(Path(self.out))
 
 

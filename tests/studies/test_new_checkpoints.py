@@ -86,3 +86,10 @@ def test_without_a_record_the_names_of_labels_stay(trained, tmp_path):
     ap.prune(source, tmp_path / "plain", span=(0, 2), data=tmp_path / "rows.jsonl", progress=False)
     config = json.loads((tmp_path / "plain" / "config.json").read_text())
     assert config["id2label"] == {"0": "bad", "1": "good"}
+
+
+@pytest.mark.parametrize("given", [{"data": "rows.jsonl"}, {"label_names": ["bad", "good"]}])
+def test_data_is_given_to_the_format_that_records_it(given, trained, tmp_path):
+    name = next(iter(given)).replace("_", "-")
+    with pytest.raises(ap.CheckpointError, match=f"--{name} applies only to --to native"):
+        ap.convert(trained(LORA), tmp_path / "new", "peft", **given)
