@@ -6,6 +6,7 @@ of drops has a neutral middle; its other levels have the colours of drops and ga
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -87,14 +88,31 @@ def drop_scale(drops: np.ndarray, gains: bool = True) -> Scale:
     """The smallest scale that covers all `drops` (any shape; NaN is skipped).
 
     Args:
-        gains: whether there can be gains, which distances from the intact model have not.
+        gains: whether there can be gains. Distances from the intact model have none; if most of them are
+            below the first edge, the scale is logarithmic, since no amount of a distance has a meaning.
     """
     finite = np.asarray(drops)[np.isfinite(drops)]
+    positive = finite[finite > 0]
+    if not gains and len(positive) and np.median(positive) < DROP_EDGES[1]:
+        return _logarithmic(positive)
     gain, beyond = float(-finite.min(initial=0.0)), bool(finite.max(initial=0.0) > DROP_EDGES[-1])
     n_gains = 1 + sum(edge < gain for edge in GAIN_EDGES) if gains else 0
     edges = (*(-edge for edge in reversed(GAIN_EDGES[: max(0, n_gains - 1)])), *DROP_EDGES)
     colours = (*reversed(GAIN_COLOURS[:n_gains]), *DROP_COLOURS[: len(DROP_EDGES) - 1 + beyond])
     return Scale(edges, colours, gains, beyond, 0.0)
+
+
+def _logarithmic(values: np.ndarray) -> Scale:
+    """Levels of positive values, as fine as the colours allow for all but the lowest fifth and few others."""
+    low, high = np.quantile(values, (0.2, 0.98))
+    for mantissas in ((1, 2, 5), (1, 3), (1,)):
+        edges = [float(f"{mantissa}e{power}") for power in range(-9, 5) for mantissa in mantissas]
+        first = max(0, bisect_right(edges, low) - 1)
+        if bisect_left(edges, high) - first < len(DROP_COLOURS):
+            break
+    last = max(first + 1, bisect_left(edges, values.max()))
+    inside = edges[first:last][: len(DROP_COLOURS) - 1]
+    return Scale((0.0, *inside), DROP_COLOURS[: len(inside) + 1], beyond=True)
 
 
 def difference_scale(values: np.ndarray) -> Scale:

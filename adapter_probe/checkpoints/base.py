@@ -301,7 +301,7 @@ class SharedBase:
         Raises:
             CheckpointError: it is another base than the one in memory.
         """
-        key = (found.name, found.revision, cls)
+        key = (found.name, found.revision, cls, n_outputs is None)  # which is the base's own head
         if key not in self._loaded:
             loaded = load_any_base(found, cls, n_outputs, dtype)
             first = next(iter(self._loaded.values()), loaded).identity

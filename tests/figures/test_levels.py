@@ -197,3 +197,20 @@ def test_neighbouring_colours_stay_apart_without_red_or_green_cones(palette, mat
     """By three times what is just noticeable, a distance of 2.3 in CIELAB (Mahy et al. 1994)."""
     seen = [as_seen(colour, matrix) for colour in palette]
     assert min(np.linalg.norm(one - other) for one, other in pairwise(seen)) > 3 * 2.3
+
+
+small = st.lists(st.floats(1e-9, 0.49) | st.sampled_from([0.01, 0.03, 0.3]), min_size=1, max_size=60)
+
+
+@given(small, st.floats(0.0, 1e4))
+def test_distances_below_the_first_edge_have_a_logarithmic_scale(values, largest):
+    values = np.array([*values, *values, largest])
+    scale = drop_scale(values, gains=False)
+    edges = np.array(scale.edges)
+    assert len(scale.shown) == len(edges) <= len(levels.DROP_COLOURS)
+    steps = edges[2:] / edges[1:-1]
+    assert np.all((steps > 1.9) & (steps < 10.1))
+    assert edges[1] <= max(np.quantile(values[values > 0], 0.2), 1e-9)
+    found = scale.colours(values)
+    by_hand = [max(0, sum(edge < round(value, 9) for edge in scale.edges) - 1) for value in values]
+    assert [scale.shown.index(colour) for colour in found] == by_hand
