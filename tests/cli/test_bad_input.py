@@ -139,7 +139,6 @@ def test_a_bad_race_to_prune_by(options, named, check, trained, tmp_path):
         (("ablate", "x", "--layernorm"), "pretrained"),
         (("ablate", "x", "--precision"), "bfloat16"),
         (("convert", "x", "y", "--to"), "adapterhub"),
-        (("figures", "x", "--style"), "neurips"),
         (("figures", "x", "--column"), "half"),
     ],
 )
