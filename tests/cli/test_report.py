@@ -348,21 +348,3 @@ def test_a_page_that_cannot_be_written_is_refused(checkpoint: Path):
         app, [str(checkpoint), "-o", str(checkpoint / "adapter_probe.json" / "x.html")]
     )
     assert names(refusal(outcome), str(checkpoint / "adapter_probe.json"), "folder")
-
-
-@pytest.mark.slow
-def test_a_real_checkpoint(program, run, trained: Path, tmp_path: Path):
-    folder = tmp_path / "checkpoint"
-    shutil.copytree(trained, folder)
-    before = "import adapter_probe.figures.gallery as a; a.write_gallery = lambda *_: []"
-    outcome = program("ablate", folder, before=before)
-    assert outcome.code == 0, outcome.stderr
-    counted = json.loads(program("inspect", folder, "--json").stdout)["parameters"]["adapters"]
-    assert run(folder, "--examples").exit_code == 0
-    page = tmp_path / "report.html"
-    assert f"{counted:,}" in page.read_text()
-    assert data_of(page)["studies"][0]["examples"] is not None
-    settings = settings_of(page)
-    assert settings["checkpoint.method.size"] == "4"
-    assert re.fullmatch(r"[0-9a-f]{64}", settings["run.identity.checkpoint.delta_sha256"])
-    assert str(tmp_path) not in (tmp_path / "report.html").read_text()
