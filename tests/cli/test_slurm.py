@@ -48,10 +48,6 @@ def tasks(folder: Path) -> dict[str, str]:
     return json.loads(path.read_text())["tasks"] if path.exists() else {}
 
 
-def finished(folder: Path) -> int:
-    return len(list(folder.glob("trials/*/trial.json")))
-
-
 @pytest.fixture
 def on_cluster(program, cluster: SlurmCluster) -> Callable:
     """``on_cluster(...)`` starts a command that finds the cluster."""
