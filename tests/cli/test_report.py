@@ -244,6 +244,8 @@ def test_a_checkpoint_of_another_library_needs_only_the_data(run, checkpoint: Pa
     """Its folder has no description of ours: the files are those that were evaluated, or those given."""
     (checkpoint / "adapter_probe.json").unlink()
     write_json(checkpoint / "adapter_config.json", {"peft_type": "LORA"})
+    said = refusal(run(checkpoint, "--checkpoint", checkpoint))
+    assert names(said, f"--checkpoint {checkpoint}", "another library", "--data")
     file, ablation = tmp_path / "data" / "validation.jsonl", checkpoint / "ablation"
     assert "--data" in refusal(run(checkpoint, "--examples"))
     assert run(checkpoint, "--examples", "--data", file).exit_code == 0
@@ -253,6 +255,8 @@ def test_a_checkpoint_of_another_library_needs_only_the_data(run, checkpoint: Pa
     add_note(ablation, MADE_FROM, {"asked": {"data": [str(file)]}})
     assert run(checkpoint, "--examples").exit_code == 0
     assert data_of(tmp_path / "report.html")["studies"][0]["examples"]["texts"] == found
+    file.unlink()
+    assert names(refusal(run(checkpoint, "--examples")), str(ablation), "--data")
 
 
 @pytest.mark.slow

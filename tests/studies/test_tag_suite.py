@@ -95,9 +95,9 @@ def test_checkpoints_are_pruned_and_converted(kind, tiny_base, tmp_path, request
         one = study.spans.query("first == 0 and last == 1")["score"].item()
         pruned = ap.prune(folder, smaller, span="0-1", **quiet)
         assert pruned.score_after == pytest.approx(one, abs=1e-9)
-        again = ap.ablate(smaller, spans="whole", **quiet)
-        assert again.summary.intact_score == pytest.approx(one, abs=1e-9)
         if method == "adapters":
+            left = ap.ablate(smaller, spans="whole", **quiet)
+            assert left.summary.intact_score == pytest.approx(one, abs=1e-9)
             ap.convert(folder, other, "native")
             assert ap.ablate(other, spans="whole", **quiet).summary.intact_score == trained.score
             continue
