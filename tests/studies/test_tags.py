@@ -12,9 +12,8 @@ import peft
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
-from mask_loop import randomise, switched
+from mask_loop import each_span, layers_of, randomise, switched
 from peft import LoraConfig, get_peft_model
-from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_cases import WORDS
 from refusals import naming
 from sklearn.metrics import f1_score
@@ -77,26 +76,6 @@ def tagged(model: torch.nn.Module, tokenizer, seed: int = 0) -> list[dict]:
     for row, tags in zip(rows, predicted_tags(model, tokenizer, rows)):
         row["tags"] = [tag if generator.random() < 0.6 else str(generator.choice(TAGS)) for tag in tags]
     return rows
-
-
-def layers_of(model: torch.nn.Module) -> list[list[BaseTunerLayer]]:
-    """The tuners of every layer, by the number in their names."""
-    found: dict[int, list[BaseTunerLayer]] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, BaseTunerLayer):
-            found.setdefault(int(next(part for part in name.split(".") if part.isdigit())), []).append(module)
-    return [found[number] for number in sorted(found)]
-
-
-def each_span(model: torch.nn.Module, spans: np.ndarray):
-    """The model in float64 with every span off in turn, all on again at the end."""
-    layers = layers_of(model)
-    for first, last in spans.tolist():
-        for number, modules in enumerate(layers):
-            switched(modules, not first <= number <= last)
-        yield first, last
-    for modules in layers:
-        switched(modules, True)
 
 
 def predicted_tags(model, tokenizer, rows) -> list[list[str]]:
