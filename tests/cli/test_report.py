@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import typer
 import yaml
+from page_reader import PageReader
 from refusals import names
 from typer.testing import CliRunner
 
@@ -52,20 +52,8 @@ def refusal(outcome: Any) -> str:
     return line.removeprefix("adapter-probe: ")
 
 
-class _Data(HTMLParser):
-    found = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.inside = ("id", "data") in attrs
-
-    def handle_data(self, data: str) -> None:
-        self.found += data if getattr(self, "inside", False) else ""
-
-
 def data_of(page: Path) -> dict:
-    parser = _Data()
-    parser.feed(page.read_text("utf-8"))
-    return json.loads(parser.found)
+    return json.loads(PageReader(page.read_text("utf-8")).blocks["data"])
 
 
 def settings_of(page: Path) -> dict[str, str]:

@@ -82,9 +82,11 @@ def test_spans_kept_on_are_not_drawn_as_switched_off(other, checkpoint, tiny_tas
     plt.close("all")
 
 
-def test_a_mean_over_seeds(study, other):
+def test_a_mean_and_a_difference_of_seeds(study, other):
     mean = ap.average([study, other.folder]).spans
     deltas = np.stack([one.spans["delta_points"] for one in (study, other)])
+    apart = ap.compare(study, other.folder).spans["difference_points"]  # of drops, not of changes
+    np.testing.assert_allclose(apart, deltas[0] - deltas[1], atol=1e-9)
     np.testing.assert_allclose(mean["delta_points"], deltas.mean(axis=0), atol=1e-9)
     np.testing.assert_allclose(mean["sd_points"], np.std(deltas, axis=0, ddof=1), atol=1e-9)
     np.testing.assert_allclose(mean["max_points"], deltas.max(axis=0), atol=1e-9)

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
+from page_reader import PageReader
 from peft import LoraConfig, get_peft_model
 from refusals import naming
 from transformers import BertConfig, BertForSequenceClassification
@@ -41,10 +42,7 @@ def changed(study: ap.Ablation) -> list[int]:
 
 
 def examples_in(page: Path) -> dict:
-    text = page.read_text()
-    data = text[text.index('id="data"') :]
-    data = data[data.index(">") + 1 : data.index("</script>")]
-    return json.loads(data)["studies"][0]["examples"]
+    return json.loads(PageReader(page.read_text()).blocks["data"])["studies"][0]["examples"]
 
 
 @pytest.mark.slow

@@ -316,12 +316,11 @@ def test_tags_and_several_labels(kind: str, method: Method, decoder, train, tmp_
     base, task = decoder("llama"), request.getfixturevalue(kind)
     said = train(base, task, tmp_path / "c", method=method)
     opened = open_any(tmp_path / "c")
-    inputs = load_inputs(TrainingRequest(str(base), find_task(task), method, TrainingSettings()))
+    asked = TrainingRequest(str(base), find_task(task), method, TrainingSettings())
+    inputs = load_inputs(asked)
     encoded = inputs.objective.validation
     batch = pack(encoded, range(len(encoded)))
-    model = build_model(
-        TrainingRequest(str(base), find_task(task), method, TrainingSettings()), inputs.base, CPU
-    )
+    model = build_model(asked, inputs.base, CPU)
     tensors = load_file(tmp_path / "c" / "delta.safetensors")
     with torch.no_grad():
         for name, own in model.named_delta().items():
