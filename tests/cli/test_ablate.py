@@ -10,54 +10,77 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from exact import assert_close_in_float32
 from refusals import names
 from safetensors.torch import load_file
 from sklearn.metrics import accuracy_score, matthews_corrcoef
+from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from adapter_probe.data.encoding import Encoded
-from adapter_probe.models.methods import Adapters
 from adapter_probe.wording import ALL_OFF
 
 N_LAYERS = 3
 SPANS = [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
-PLACES, INTACT = ("attention", "ffn"), [True] * 2 * N_LAYERS
+
+
+class BruteForce:
+    """The transformers model, adapters as hooks, one forward a variant."""
+
+    def __init__(self, checkpoint: Path, base: Path):
+        self.tokenizer = AutoTokenizer.from_pretrained(base)
+        self.delta = load_file(checkpoint / "delta.safetensors")
+        self.model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=2).float().eval()
+        self.pretrained = {name: p.clone() for name, p in self.model.state_dict().items()}
+
+    def logits(self, texts: list[str], off: set[tuple[int, str]], pretrained_norms: bool) -> np.ndarray:
+        """``[examples, labels]`` with the adapters at the sites `off` gone, each (layer, place)."""
+        state = {**self.pretrained, **{k: v for k, v in self.delta.items() if ".adapter." not in k}}
+        hooks = []
+        for number, layer in enumerate(self.model.bert.encoder.layer):
+            for place, output in (("attention", layer.attention.output), ("ffn", layer.output)):
+                middle = "attention.output" if place == "attention" else "output"
+                prefix = f"bert.encoder.layer.{number}.{middle}"
+                if (number, place) not in off:
+                    hooks.append(output.dense.register_forward_hook(self.adapter(prefix)))
+                elif pretrained_norms:
+                    names = [f"{prefix}.LayerNorm.{kind}" for kind in ("weight", "bias")]
+                    state |= {name: self.pretrained[name] for name in names}
+        self.model.load_state_dict(state)
+        inputs = self.tokenizer(texts, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            logits = self.model(**inputs).logits.numpy()
+        for hook in hooks:
+            hook.remove()
+        return logits
+
+    def adapter(self, prefix: str) -> Callable:
+        weights = {name: self.delta[f"{prefix}.adapter.{name}"] for name in
+                   ("down.weight", "down.bias", "up.weight", "up.bias")}  # fmt: skip
+
+        def add(_module: object, _inputs: object, x: torch.Tensor) -> torch.Tensor:
+            inner = F.gelu(F.linear(x, weights["down.weight"], weights["down.bias"]))
+            return x + F.linear(inner, weights["up.weight"], weights["up.bias"])
+
+        return add
 
 
 @pytest.fixture(scope="module")
-def brute_force(trained: Path, tiny_base: Callable[..., Path], separate_runs: Callable) -> Callable:
-    """``brute_force(texts, mask, norms="trained")``: logits ``[examples, labels]``, from the files alone."""
-    plain = AutoModelForSequenceClassification.from_pretrained(tiny_base("bert"), num_labels=2)
-    tokenizer = AutoTokenizer.from_pretrained(tiny_base("bert"))
-    before, delta = dict(plain.state_dict()), load_file(trained / "delta.safetensors")
-    base = SimpleNamespace(config=plain.config, state_dict=lambda: before | delta)
-    model = SimpleNamespace(base=base, method=Adapters())
-
-    def logits(texts: list[str], mask: list[bool], norms: str = "trained") -> np.ndarray:
-        made = tokenizer(texts)
-        ids, types = (tuple(map(np.array, made[name])) for name in ("input_ids", "token_type_ids"))
-        return separate_runs(model, before, norms)(Encoded(ids, types, ""), mask).numpy()
-
-    return logits
-
-
-def mask_of(span: tuple[int, int], places: tuple[str, ...] = PLACES, complement: bool = False) -> list[bool]:
-    """Which sites are on."""
-    return [
-        place not in places or (span[0] <= layer <= span[1]) == complement
-        for layer in range(N_LAYERS)
-        for place in PLACES
-    ]
+def brute_force(trained: Path, tiny_base: Callable[..., Path]) -> BruteForce:
+    return BruteForce(trained, tiny_base("bert"))
 
 
 def rows_of(file: Path) -> tuple[list[str], np.ndarray]:
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     return [row["text"] for row in rows], np.array([row["label"] == "positive" for row in rows], dtype=int)
+
+
+def sites_off(span: tuple[int, int], places: tuple[str, ...], complement: bool) -> set[tuple[int, str]]:
+    inside = range(span[0], span[1] + 1)
+    return {(n, place) for n in range(N_LAYERS) for place in places if (n in inside) != complement}
 
 
 @dataclass
@@ -104,26 +127,21 @@ def check_spans(ablated: Ablated, logits: dict[tuple[int, int], np.ndarray], int
 
 
 @pytest.mark.parametrize(
-    ("options", "places", "complement", "norms", "split"),
+    ("options", "places", "complement", "pretrained", "split"),
     [
-        pytest.param((), PLACES, False, "trained", "train", marks=pytest.mark.slow),
-        (
-            ("--complement", "--sites", "ffn", "--layernorm", "pretrained"),
-            ("ffn",),
-            True,
-            "pretrained",
-            "validation",
-        ),
+        pytest.param((), ("attention", "ffn"), False, False, "train", marks=pytest.mark.slow),
+        (("--complement", "--sites", "ffn", "--layernorm", "pretrained"), ("ffn",), True, True, "validation"),
     ],
 )
 def test_every_example_under_every_variant(
-    options, places, complement, norms, split, ablate, brute_force, tiny_task
+    options, places, complement, pretrained, split, ablate, brute_force, tiny_task
 ):
     """`tests/probe/test_ablation.py` has further variants."""
     texts, labels = rows_of(tiny_task / f"{split}.jsonl")
-    wanted = {span: brute_force(texts, mask_of(span, places, complement), norms) for span in SPANS}
-    intact = brute_force(texts, INTACT)
-    none = brute_force(texts, mask_of((0, 2), places), norms)
+    off = {span: sites_off(span, places, complement) for span in SPANS}
+    wanted = {span: brute_force.logits(texts, sites, pretrained) for span, sites in off.items()}
+    intact = brute_force.logits(texts, set(), pretrained)
+    none = brute_force.logits(texts, sites_off((0, 2), places, False), pretrained)
 
     ablated = ablate("--split", split, *options)
     rows = [intact, *wanted.values(), *([none] if complement else [])]
@@ -142,16 +160,30 @@ def test_every_example_under_every_variant(
     assert ablated.summary["majority_score"] == 0.5
 
 
-def test_files_and_a_metric_of_their_own(ablate, brute_force, tiny_task, tmp_path):
-    files = [tiny_task / "validation.jsonl", tmp_path / "more.jsonl"]
-    files[1].write_text("".join((tiny_task / "train.jsonl").read_text().splitlines(keepends=True)[:20]))
+def test_files_and_a_metric_of_their_own(ablate, brute_force, tiny_task):
+    files = [tiny_task / f"{split}.jsonl" for split in ("validation", "train")]
     (texts, labels), (more, others) = map(rows_of, files)
     texts, labels = [*texts, *more], np.concatenate([labels, others])
     ablated = ablate("--data", files[0], "--data", files[1], "--metric", "mcc")
     assert np.array_equal(ablated.arrays["labels"], labels)
-    wanted = {span: brute_force(texts, mask_of(span)) for span in SPANS}
-    check_spans(ablated, wanted, brute_force(texts, INTACT), labels, matthews_corrcoef)
+    wanted = {
+        span: brute_force.logits(texts, sites_off(span, ("attention", "ffn"), False), False) for span in SPANS
+    }
+    check_spans(ablated, wanted, brute_force.logits(texts, set(), False), labels, matthews_corrcoef)
     assert ablated.summary["metric"] == "mcc"
+
+
+@pytest.mark.slow
+def test_a_fixed_subset(ablate, brute_force, tiny_task):
+    texts, labels = rows_of(tiny_task / "validation.jsonl")
+    wanted = brute_force.logits(texts, set(), False)
+    ablated = ablate("--max-examples", 10)
+    found = ablated.arrays["logits"][0]
+    places = [int(np.abs(wanted - row).max(1).argmin()) for row in found]
+    assert places == sorted(places)
+    assert len(set(places)) == 10
+    assert_close_in_float32(found, wanted[places], layers=3)
+    assert np.array_equal(ablated.arrays["labels"], labels[places])
 
 
 # --- where things go

@@ -225,20 +225,10 @@ def test_layers_that_are_pruned_already_are_not_pruned_again(program, ablated, t
     assert json.loads(outcome.stdout)["span"] == {"first": 1, "last": 2}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), ["--span", "--within"]),
-        (("--span", "0-1", "--within", 1), ["--span", "--within", "one"]),
-        (("--span", "1-0"), ["'1-0'", "0-4"]),
-        (("--span", "low"), ["'low'"]),
-        (("--span", "0-3"), ["0-3", "0 to 2"]),
-        (("--within", -1), ["--within", "0 or more", "-1.0"]),
-        (("--within", "nan"), ["--within", "0 or more", "nan"]),
-    ],
-)
-def test_bad_input(arguments, words, program, ablated, tmp_path):
-    assert names(program("prune", ablated, *arguments, "--out", tmp_path / "p").refusal, *words)
+@pytest.mark.parametrize("within", ["-1.0", "nan"])
+def test_a_tolerance_out_of_range(within, program, ablated, tmp_path):
+    refusal = program("prune", ablated, "--within", within, "--out", tmp_path / "p").refusal
+    assert names(refusal, "--within", "0 or more", within)
     assert not (tmp_path / "p").exists()
 
 
