@@ -145,6 +145,17 @@ def test_constant_predictions():
     assert np.isnan(score("pearson", numbers, constant))
 
 
+def test_a_variant_with_nan_spoils_only_its_own_correlation():
+    labels = np.array([1.0, 2.0, 4.0])
+    predictions = np.array([[1.0, np.nan, 2.0], [0.5, 1.0, 2.0], [np.inf, 1.0, 2.0]])
+    for metric in ("pearson", "spearman"):
+        first, second, third = score(metric, predictions, labels)
+        assert np.isnan(first)
+        assert np.isnan(third)
+        assert second == pytest.approx(1.0)
+        assert np.isnan(score(metric, predictions[2], labels))
+
+
 @pytest.mark.parametrize("spoilt", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("metric", ["accuracy", "mcc", "f1", "macro_f1", "pearson", "spearman"])
 def test_a_logit_that_is_not_finite_is_never_scored(metric, spoilt):
