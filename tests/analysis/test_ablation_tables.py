@@ -66,6 +66,28 @@ def test_layers_share_out_the_whole_drop(make_results):
     np.testing.assert_allclose(interaction, -tables.spans.loc[single, "delta_points"])
 
 
+def test_equal_results_and_seed_give_equal_tables(make_results):
+    for metric, n_labels in (("mcc", 3), ("spearman", 1)):
+        results = make_results(3, metric=metric, n_labels=n_labels)
+        one, two = (ablation_tables(results, n_resamples=50, seed=7) for _ in range(2))
+        assert one.spans.equals(two.spans)
+        assert one.layers.equals(two.layers)
+        assert one.removable.equals(two.removable)
+
+
+def test_the_removable_table(make_results):
+    tables = ablation_tables(make_results(6, n_examples=500), n_resamples=300)
+    for row in tables.removable.itertuples():
+        column = "delta_points" if row.basis == "estimate" else "ci_low_points"
+        fitting = tables.spans[tables.spans[column] >= -row.tolerance_points]
+        if fitting.empty:
+            assert pd.isna(row.n_layers)
+        else:
+            assert row.n_layers == fitting["n_layers"].max()
+            found = longest_removable(tables.spans, row.tolerance_points, row.basis)
+            assert (found["first"], found["last"]) == (row.first, row.last)
+
+
 def test_kept_spans_have_no_interactions(make_results):
     tables = ablation_tables(make_results(3, complement=True), n_resamples=50)
     assert tables.spans["interaction_points"].isna().all()
