@@ -267,8 +267,8 @@ def paths(command, path=()):
         yield from paths(child, (*path, name))
 
 report, seen = {}, set()
-for path in paths(get_command(app)):
-    sys.argv = ["adapter-probe", *path, "--help"]
+for path in ("--version",), (), *((*path, "--help") for path in paths(get_command(app))):
+    sys.argv = ["adapter-probe", *path]
     try:
         code = main()
     except SystemExit as stop:
@@ -279,9 +279,9 @@ for path in paths(get_command(app)):
 print()
 print(json.dumps(report))
 """
-    report = run_python(f"HEAVY = {HEAVY!r}\n{code}")
-    assert {"", "ablate", "demo", "inspect", "train"} <= set(report)
-    assert report == {path: [0, []] for path in report}
+    report = run_python(f"HEAVY = {(*HEAVY, 'numpy', 'scipy', 'safetensors', 'tqdm')!r}\n{code}")
+    assert {"", "--version", "--help", "ablate --help", "demo --help", "train --help"} <= set(report)
+    assert report == {path: [0 if path else 2, []] for path in report}
 
 
 def test_commands_call_public_functions():

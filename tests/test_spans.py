@@ -45,35 +45,13 @@ def test_span_variants_equal_a_loop_over_layers_and_sites(n_layers: int, sites: 
     if complement:
         expected["none"] = dict.fromkeys(range(n_layers), SITES[sites])
     assert variants.names == tuple(expected)
+    assert variants.spans == (None, *contiguous_spans(n_layers), *[None] * complement)
     assert variants.masks.shape == (len(expected), 2 * n_layers)
     assert variants.masks.dtype == bool
     for row, off in zip(variants.masks.tolist(), expected.values()):
         for layer in range(n_layers):
             for kind, on in zip(("attention", "ffn"), row[2 * layer : 2 * layer + 2]):
                 assert on == (kind not in off.get(layer, ()))
-
-
-@given(st.integers(1, 8), st.sampled_from(list(SITES)), st.booleans())
-def test_rows_are_named_by_their_spans(n_layers: int, sites: str, complement: bool):
-    variants = span_variants(n_layers, sites, complement)
-    assert len(variants.names) == len(variants.spans) == len(variants.masks)
-    named = {name: span for name, span in zip(variants.names, variants.spans) if span is not None}
-    assert named == {f"{span.first}-{span.last}": span for span in contiguous_spans(n_layers)}
-    assert variants.masks[0].all()
-    assert variants.spans[0] is None
-
-
-def test_the_paper_studies_78_spans_of_twelve_layers():
-    assert len(span_variants(12).names) == 1 + 78
-    assert len(span_variants(24).names) == 1 + 300
-    both, floor = span_variants(12).masks, span_variants(12, complement=True).masks[-1]
-    assert not both[11 + 1].any()  # 0-11 switches off everything
-    assert not floor.any()
-
-
-def test_complement_of_a_span_is_its_opposite():
-    plain, kept = span_variants(5).masks[1:], span_variants(5, complement=True).masks[1:-1]
-    assert np.array_equal(plain, ~kept)
 
 
 def test_sets_of_spans():

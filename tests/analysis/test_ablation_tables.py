@@ -31,7 +31,8 @@ from adapter_probe.spans import effective_variants, span_variants
 
 def test_spans_keep_their_scores_and_gain_statistics(make_results):
     results = make_results(5, n_examples=300)
-    spans = ablation_tables(results, n_resamples=500).spans
+    tables = ablation_tables(results, n_resamples=500)
+    spans, said = tables.spans, summarise(results, tables)
     plain = span_scores(results)
     assert spans[list(plain)].equals(plain)
     right = results.outputs.argmax(-1) == results.scored_with
@@ -45,6 +46,10 @@ def test_spans_keep_their_scores_and_gain_statistics(make_results):
         spread = 100 * np.std(variant.astype(int) - right[0].astype(int)) / np.sqrt(300)
         assert row.ci_high_points - row.ci_low_points == pytest.approx(2 * 1.96 * spread, rel=0.2)
     assert spans["significant"].tolist() == (spans["p_holm"] < 0.05).tolist()
+    assert (said.significant_spans, said.tested_spans) == (spans["significant"].sum(), 15)
+    for tolerance, found in said.longest_removable_surely.items():
+        sure = spans["n_layers"][spans["ci_low_points"] >= -float(tolerance) - 1e-9]
+        assert (found and found.n_layers) == (sure.max() if len(sure) else None)
 
 
 def test_layers_share_out_the_whole_drop(make_results):

@@ -49,7 +49,8 @@ def test_the_interval_of_a_difference_is_that_of_paired_examples(seeds):
     losses = [(one.outputs[1:].argmax(-1) != one.scored_with).astype(float) for one in seeds[1:]]
     apart, error = losses[1] - losses[0], 196 * (losses[1] - losses[0]).std(axis=1) / 300**0.5
     spans = compare_ablations(*seeds[1:]).spans
-    np.testing.assert_allclose(spans["drop_b_points"], 100 * losses[1].mean(axis=1))
+    for side, own in zip("ab", losses):
+        np.testing.assert_allclose(spans[f"drop_{side}_points"], 100 * own.mean(axis=1), atol=1e-9)
     np.testing.assert_allclose(spans["difference_points"], 100 * apart.mean(axis=1))
     np.testing.assert_allclose(spans["ci_low_points"], spans["difference_points"] - error, atol=1)
     np.testing.assert_allclose(spans["ci_high_points"], spans["difference_points"] + error, atol=1)
@@ -71,6 +72,7 @@ def test_what_is_not_alike_is_refused(seeds):
         "mcc": replace(b, metric="mcc"),
         "kept": replace(b, settings=b.settings | {"complement": True}),
         "0.5": replace(b, identity={"settings": {"strength": 0.5}}),
+        "cut to rank 2": replace(b, settings=b.settings | {"rank": 2}),
         "4": replace(b, spans=np.roll(b.spans, 1), outputs=b.outputs),
         "same": replace(b, scored_with=1 - b.scored_with),
         "--data": replace(b, identity={"data": "other"}),
@@ -79,8 +81,20 @@ def test_what_is_not_alike_is_refused(seeds):
     for said, other in others.items():
         with pytest.raises(ResultsError, match=naming("x and y", said)):
             compare_ablations(a, other, ("x", "y"))
+        with pytest.raises(ResultsError, match=naming("x and y", said)):
+            average_ablations([a, other], ("x", "y"))
     with pytest.raises(ResultsError, match=naming("2", "1")):
         average_ablations([a])
+
+
+def test_everything_off_may_be_no_span(make_results):
+    """Of spans kept on and of single layers, another variant is the one without adapters."""
+    kept = make_results(3, n_labels=2, complement=True)
+    single = kept.rows([kept.row_names.index(name) for name in ("intact", "0-1", "1-1", "none")])
+    for own in (kept, single):
+        off, intact = (own.predictions[row] == own.scored_with for row in (-1, 0))
+        expected = 100 * (off.mean() - intact.mean())
+        assert average_ablations([own, own]).removed_points == pytest.approx([expected] * 2)
 
 
 def test_the_spans_of_a_deep_model_can_differ_significantly(make_results):

@@ -213,13 +213,3 @@ def border_by_brute_force(drops: np.ndarray, tolerance: float) -> Counter:
 def test_it_parts_within_from_beyond_and_nothing_else(drops, tolerance):
     edges = tolerance_border(drops, tolerance)
     assert Counter(tuple(sorted(edge)) for edge in edges) == border_by_brute_force(drops, tolerance)
-
-
-def test_of_the_published_shape():
-    drops = np.array([[1.2, 0.4, 3.0], [np.nan, 0.3, 1.0], [np.nan, np.nan, 1.5]])
-    assert set(tolerance_border(drops, 1.0)) == {
-        ((1, 0), (1, 1)),
-        ((2, 0), (2, 1)),
-        ((2, 1), (3, 1)),
-        ((2, 2), (3, 2)),
-    }

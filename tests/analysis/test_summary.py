@@ -118,12 +118,14 @@ def test_scores_of_an_ablation(make_results):
 @pytest.mark.parametrize(
     ("sites", "counts"), [("both", [3, 30, 300]), ("attention", [1, 10, 100]), ("ffn", [2, 20, 200])]
 )
-def test_parameters_of_the_sites_that_are_switched(sites, counts, make_results):
+def test_parameters_of_the_sites_that_are_switched_and_the_guard_are_told(sites, counts, make_results):
     results = make_results(3, sites=sites)
     results = dataclasses.replace(
-        results, settings={**results.settings, "site_parameters": [1, 2, 10, 20, 100, 200]}
+        results,
+        settings={**results.settings, "site_parameters": [1, 2, 10, 20, 100, 200], "guard": {"band": 0.5}},
     )
     assert summarise(results).layer_parameters == tuple(counts)
+    assert summarise(results).guard == {"band": 0.5}
 
 
 def test_spans_say_nothing_only_where_none_differs_from_the_intact_model(make_results):

@@ -180,6 +180,8 @@ def test_the_largest_difference_on_either_side():
     assert names(value_of(rows, "significant"), "1 of 3 spans")
     assert names(value_of(rows, "largest", "in b"), "layers 0-1", "+0.5 points", "0.0 to +5.0 points")
     assert names(value_of(rows, "largest", "in a"), "layer 0", "-3.0 points", "-4.0 to -2.0 points")
+    told = value_of(comparison_rows(replace(record, metric="nll")), "largest", "in a")
+    assert names(told, "-0.030 nats", "-0.040 to -0.020 nats")
     none = record.spans.assign(difference_points=[0.0, -1.0, -2.0], module="q")
     rows = comparison_rows(replace(record, spans=none, metric="agreement", warnings={"one": "No."}))
     assert value_of(rows, "largest", "in b") == "none"
@@ -218,6 +220,9 @@ def test_the_mean_and_its_spread():
     assert names(value_of(rows, "intact"), "50.0% to 75.0%")
     assert names(value_of(rows, "all", "off"), "drop 4.0 points", "2.8 points")
     assert names(value_of(rows, "spread"), "3.0 points", "span")
+    assert names(
+        value_of(average_rows(replace(record, metric="nll")), "all", "off"), "0.040 nats", "0.028 nats"
+    )
     assert names(value_of(rows, "beyond chance"), "1 of 3 spans")
     rows = average_rows(replace(
         record, spans=spans.drop(columns="significant"), metric="agreement", warnings={"x": "No."},

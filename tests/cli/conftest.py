@@ -21,6 +21,7 @@ from unittest.mock import patch
 
 import pytest
 import typer
+from trainings import tree  # noqa: F401 (fixture)
 
 from adapter_probe import progress
 from adapter_probe.cli.main import main

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from refusals import names
-from tiers import slow_unless
 from typer.testing import CliRunner
 
 from adapter_probe import __version__
@@ -48,29 +47,6 @@ def test_a_shell_completes_commands():
     assert (done.returncode, done.stdout.split()) == (0, ["init-sweep"])
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    slow_unless(
-        [["--version"], ["ablate", "--help"]].__contains__,
-        [["--version"], ["--help"], ["ablate", "--help"], ["train", "--help"], []],
-    ),
-)
-def test_words_alone_load_no_heavy_library(arguments):
-    code = """
-import json, sys
-from adapter_probe.cli.main import main
-sys.argv = ["adapter-probe", *json.loads(sys.argv[1])]
-try:
-    main()
-finally:
-    heavy = {"torch", "transformers", "numpy", "pandas", "matplotlib", "scipy", "safetensors", "tqdm"}
-    sys.stderr.write(json.dumps(sorted(heavy & set(sys.modules))))
-"""
-    done = call(sys.executable, "-c", code, json.dumps(arguments))
-    assert done.stderr.endswith("[]")
-    assert "adapter-probe" in done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("arguments", [["--help"], ["prune", "-h"]])
 def test_a_page_of_help_is_typers_own_without_what_reads_values(arguments):
     code = """
@@ -84,15 +60,6 @@ sys.stderr.write(json.dumps("pydantic" in sys.modules))
     assert done.stderr == "false"
     own = CliRunner().invoke(app, arguments, prog_name="adapter-probe").stdout  # in lines of other widths
     assert "".join(done.stdout.split()) == "".join(own.split())
-
-
-@pytest.mark.slow
-def test_the_real_program_refuses_in_one_line(tmp_path):
-    done = call(PROGRAM, "ablate", tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("adapter-probe: ")
-    assert names(line, str(tmp_path), "checkpoint", "adapter_probe.json", "adapter_config.json")
 
 
 @pytest.mark.slow

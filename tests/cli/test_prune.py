@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from refusals import names
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 
 import adapter_probe as ap
@@ -225,20 +225,10 @@ def test_layers_that_are_pruned_already_are_not_pruned_again(program, ablated, t
     assert json.loads(outcome.stdout)["span"] == {"first": 1, "last": 2}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), ["--span", "--within"]),
-        (("--span", "0-1", "--within", 1), ["--span", "--within", "one"]),
-        (("--span", "1-0"), ["'1-0'", "0-4"]),
-        (("--span", "low"), ["'low'"]),
-        (("--span", "0-3"), ["0-3", "0 to 2"]),
-        (("--within", -1), ["--within", "0 or more", "-1.0"]),
-        (("--within", "nan"), ["--within", "0 or more", "nan"]),
-    ],
-)
-def test_bad_input(arguments, words, program, ablated, tmp_path):
-    assert names(program("prune", ablated, *arguments, "--out", tmp_path / "p").refusal, *words)
+@pytest.mark.parametrize("within", ["-1.0", "nan"])
+def test_a_tolerance_out_of_range(within, program, ablated, tmp_path):
+    refusal = program("prune", ablated, "--within", within, "--out", tmp_path / "p").refusal
+    assert names(refusal, "--within", "0 or more", within)
     assert not (tmp_path / "p").exists()
 
 
@@ -249,18 +239,6 @@ def test_no_ablation_to_go_by(program, trained, tmp_path):
     shutil.copytree(trained, folder / "ref")
     refusal = program("prune", folder, "--adapter", "ref", "--within", 1, "--out", tmp_path / "p").refusal
     assert names(refusal, str(folder / "ref" / "ablation"), f"adapter-probe ablate {folder / 'ref'}")
-
-
-def test_the_ablation_of_other_weights_is_not_gone_by(program, ablated, tmp_path):
-    folder = shutil.copytree(ablated, tmp_path / "c")
-    delta = load_file(folder / "delta.safetensors")
-    delta["classifier.bias"] += 1e-3
-    save_file(delta, folder / "delta.safetensors")
-    description = json.loads((folder / "adapter_probe.json").read_text())
-    description["delta_sha256"] = hashlib.sha256((folder / "delta.safetensors").read_bytes()).hexdigest()
-    (folder / "adapter_probe.json").write_text(json.dumps(description))
-    refusal = program("prune", folder, "--within", 100, "--out", tmp_path / "p").refusal
-    assert names(refusal, str(folder / "ablation"), "checkpoint.delta_sha256", "--span")
 
 
 def test_a_checkpoint_is_not_overwritten(program, ablated):

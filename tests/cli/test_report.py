@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import typer
 import yaml
+from page_reader import PageReader
 from refusals import names
 from typer.testing import CliRunner
 
@@ -52,20 +52,8 @@ def refusal(outcome: Any) -> str:
     return line.removeprefix("adapter-probe: ")
 
 
-class _Data(HTMLParser):
-    found = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.inside = ("id", "data") in attrs
-
-    def handle_data(self, data: str) -> None:
-        self.found += data if getattr(self, "inside", False) else ""
-
-
 def data_of(page: Path) -> dict:
-    parser = _Data()
-    parser.feed(page.read_text("utf-8"))
-    return json.loads(parser.found)
+    return json.loads(PageReader(page.read_text("utf-8")).blocks["data"])
 
 
 def settings_of(page: Path) -> dict[str, str]:
@@ -244,6 +232,8 @@ def test_a_checkpoint_of_another_library_needs_only_the_data(run, checkpoint: Pa
     """Its folder has no description of ours: the files are those that were evaluated, or those given."""
     (checkpoint / "adapter_probe.json").unlink()
     write_json(checkpoint / "adapter_config.json", {"peft_type": "LORA"})
+    said = refusal(run(checkpoint, "--checkpoint", checkpoint))
+    assert names(said, f"--checkpoint {checkpoint}", "another library", "--data")
     file, ablation = tmp_path / "data" / "validation.jsonl", checkpoint / "ablation"
     assert "--data" in refusal(run(checkpoint, "--examples"))
     assert run(checkpoint, "--examples", "--data", file).exit_code == 0
@@ -253,6 +243,8 @@ def test_a_checkpoint_of_another_library_needs_only_the_data(run, checkpoint: Pa
     add_note(ablation, MADE_FROM, {"asked": {"data": [str(file)]}})
     assert run(checkpoint, "--examples").exit_code == 0
     assert data_of(tmp_path / "report.html")["studies"][0]["examples"]["texts"] == found
+    file.unlink()
+    assert names(refusal(run(checkpoint, "--examples")), str(ablation), "--data")
 
 
 @pytest.mark.slow
@@ -348,21 +340,3 @@ def test_a_page_that_cannot_be_written_is_refused(checkpoint: Path):
         app, [str(checkpoint), "-o", str(checkpoint / "adapter_probe.json" / "x.html")]
     )
     assert names(refusal(outcome), str(checkpoint / "adapter_probe.json"), "folder")
-
-
-@pytest.mark.slow
-def test_a_real_checkpoint(program, run, trained: Path, tmp_path: Path):
-    folder = tmp_path / "checkpoint"
-    shutil.copytree(trained, folder)
-    before = "import adapter_probe.figures.gallery as a; a.write_gallery = lambda *_: []"
-    outcome = program("ablate", folder, before=before)
-    assert outcome.code == 0, outcome.stderr
-    counted = json.loads(program("inspect", folder, "--json").stdout)["parameters"]["adapters"]
-    assert run(folder, "--examples").exit_code == 0
-    page = tmp_path / "report.html"
-    assert f"{counted:,}" in page.read_text()
-    assert data_of(page)["studies"][0]["examples"] is not None
-    settings = settings_of(page)
-    assert settings["checkpoint.method.size"] == "4"
-    assert re.fullmatch(r"[0-9a-f]{64}", settings["run.identity.checkpoint.delta_sha256"])
-    assert str(tmp_path) not in (tmp_path / "report.html").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import time
@@ -78,16 +77,6 @@ def test_a_wider_sweep_repeats_nothing(program, sweep, undisturbed, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_dry_run_trains_nothing(program, sweep, tmp_path):
-    outcome = program(*sweep, "--out", tmp_path / "s", "--dry-run", "--json")
-    assert outcome.code == 0, outcome.stderr
-    plan = json.loads(outcome.stdout)
-    assert (len(plan["trials"]), plan["done"], plan["left"]) == (4, 0, 4)
-    assert plan["seconds_left"] > 0
-    assert not (tmp_path / "s").exists()
-
-
-@pytest.mark.slow
 def test_a_trade_off_over_every_method(program, tiny_base, tiny_task, tmp_path):
     outcome = program(
         "tradeoff", "--base", tiny_base("bert"), "--task", tiny_task, "--sizes", "1,4", "--top-k", "0,2",
@@ -109,14 +98,8 @@ def test_a_trade_off_over_every_method(program, tiny_base, tiny_task, tmp_path):
         ({"--stds": "wide"}, ["--stds", "wide"]),
         ({"--stds": ""}, ["empty"]),
         ({"--stds": "1:inf"}, ["--stds", "1:inf", "decades"]),
-        ({"--learning-rates": "0"}, ["--learning-rates", "positive", "0.0"]),
         ({"--method": "lora", "--inits": "gaussian, other"}, ["--inits", "'other'"]),
-        ({"--size": 0}, ["adapter size", "from 1 to 16,384", "0"]),
         ({"--epochs": "1.5"}, ["--epochs", "1.5"]),
-        ({"--epochs": "0"}, ["--epochs", "at least 1", "0"]),
-        ({"--seeds": 0}, ["--seeds", "at least 1", "0"]),
-        ({"--task": "no-such-task"}, ["no-such-task", "cola"]),
-        ({"--base": "/no/such/base"}, ["/no/such/base"]),
     ],
 )
 def test_bad_input(change, words, program, sweep, tmp_path):
@@ -127,21 +110,6 @@ def test_bad_input(change, words, program, sweep, tmp_path):
         arguments[arguments.index(name) + 1] = value
     assert names(program(*arguments, "--out", tmp_path / "s").refusal, *words)
     assert not list(tmp_path.rglob("trial.json"))
-
-
-def test_a_k_above_the_depth(program, tiny_base, tiny_task, tmp_path):
-    refusal = program(
-        "tradeoff",
-        "--base",
-        tiny_base("bert"),
-        "--task",
-        tiny_task,
-        "--top-k",
-        "1,4",
-        "--out",
-        tmp_path / "s",
-    ).refusal
-    assert names(refusal, "k 4", "3 layers")
 
 
 @pytest.mark.slow

@@ -12,15 +12,11 @@ import numpy as np
 import pytest
 import torch
 from refusals import naming
-from training_models import load_plain, with_method
 
 from adapter_probe.ablation_settings import AblationSettings
-from adapter_probe.checkpoints.native import Description, save_checkpoint
 from adapter_probe.custom_metric import CustomMetric
-from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import ResultsError
 from adapter_probe.jobs.shards import gather_shards, run_shard, write_shards
-from adapter_probe.models.methods import Adapters
 from adapter_probe.probe import resumable as engine
 from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.request import prepare_ablation
@@ -31,11 +27,8 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tiny_base: Callable, tiny_task: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base, method = load_plain(tiny_base("bert")), Adapters(size=3, init_std=0.4)
-    trained = with_method(base, method, seed=1).named_delta()
-    description = Description(method, base.identity, find_task(tiny_task), 11, delta_sha256="")
-    return save_checkpoint(tmp_path_factory.mktemp("checkpoint"), trained, description)
+def checkpoint(random_checkpoint: Callable[..., Path], tiny_task: Path) -> Path:
+    return random_checkpoint(tiny_task, 11)
 
 
 @pytest.fixture(autouse=True)

@@ -99,6 +99,8 @@ def test_no_file():
         ("[sbatch]\narray = '0-3'", ["[sbatch] array", "not allowed"]),
         ("[sbatch]\ntime = 90", ["[sbatch] time", "not allowed", "outside"]),
         ('partition = "a\\n#SBATCH --uid=0"', ["'partition'", "one line", r"'a\n#SBATCH --uid=0'"]),
+        ('partition = "gpu\\r"', ["'partition'", "one line", r"'gpu\r'"]),
+        ('partition = "a\\u001b[31m"', ["'partition'", "one line", r"'a\x1b[31m'"]),
         ('[sbatch]\naccount = "a\\ntouch stolen"', ["'account'", "one line", r"'a\ntouch stolen'"]),
         ('[sbatch]\n"comment=x\\ntouch stolen" = 1', [r"'comment=x\ntouch stolen'", "one line", "1"]),
         (f"a = {'[' * 5000}{']' * 5000}", ["nested"]),

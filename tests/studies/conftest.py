@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from random_checkpoints import random_checkpoint  # noqa: F401 (fixture)
-from trainings import label_task, regression_task, short_task, tag_task  # noqa: F401 (fixtures)
+from trainings import (  # noqa: F401 (fixtures)
+    in_this_process,
+    label_task,
+    regression_task,
+    short_task,
+    tag_task,
+)
 
 import adapter_probe as ap
 
@@ -49,20 +55,3 @@ def other(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> ap.Abla
 def copied(study: ap.Ablation, tmp_path: Path) -> Path:
     """A copy of the study's folder."""
     return Path(shutil.copytree(study.folder, tmp_path / "copy"))
-
-
-@pytest.fixture(scope="module")
-def in_this_process() -> Iterator[None]:
-    """Jobs run here, one after the other, in place of in workers."""
-    from adapter_probe.jobs import worker
-    from adapter_probe.jobs.local import LocalProcesses
-
-    def run(self, jobs, on_step, look):
-        for job in jobs:
-            worker._do(job, lambda step, job=job: on_step(job, step), "cpu", 1, 1)
-            look()
-        return []
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalProcesses, "run", run)
-        yield

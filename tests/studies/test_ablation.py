@@ -30,40 +30,6 @@ def test_loading_gives_what_was_computed(study):
 
 
 @pytest.mark.slow
-def test_the_numbers_are_those_of_the_model_itself(study, checkpoint):
-    """Scores of every span by the transformers model's own forward, one example at a time."""
-    import torch
-
-    model = ap.open(checkpoint)
-    texts, labels = _validation(model)
-    for row in study.spans.itertuples():
-        with model.switched_off(row.first, row.last), torch.no_grad():
-            predicted = [
-                int(model.base(**model.tokenizer(text, return_tensors="pt")).logits.argmax())
-                for text in texts
-            ]
-        assert row.score == pytest.approx(np.mean(np.array(predicted) == labels))
-
-
-def _validation(model) -> tuple[list[str], np.ndarray]:
-    from adapter_probe.data.tasks import load_split
-
-    split = load_split(model._opened.description.task, "validation")
-    return list(split.texts), split.labels
-
-
-def test_a_finished_study_is_read_back(study, checkpoint, monkeypatch):
-    from adapter_probe.probe.engine import Engine
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("nothing is left to compute")
-
-    monkeypatch.setattr(Engine, "_tree", refuse)
-    again = ap.ablate(checkpoint, out=study.folder, progress=False)
-    pd.testing.assert_frame_equal(again.spans, study.spans)
-
-
-@pytest.mark.slow
 def test_progress_can_be_silenced(checkpoint, tmp_path, capfd):
     ap.ablate(checkpoint, out=tmp_path / "quiet", max_examples=4, progress=False)
     assert capfd.readouterr() == ("", "")

@@ -14,27 +14,12 @@ from refusals import names, naming, says, value_of
 from typer.testing import CliRunner
 
 import adapter_probe as ap
-from adapter_probe.analysis.comparing import average_ablations, compare_ablations
-from adapter_probe.analysis.summary_text import average_rows, comparison_rows
 from adapter_probe.cli.main import app
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import joint as joint_figure
 from adapter_probe.figures.levels import drop_scale
 from adapter_probe.figures.report.ablation_section import average_study
 from adapter_probe.figures.venues import PAPER, FigureOptions
-from adapter_probe.wording import ALL_OFF
-
-
-def test_a_difference_of_drops(study, other):
-    spans = ap.compare(study, other.folder).spans
-    drops = [-one.spans["delta_points"].to_numpy() for one in (study, other)]
-    np.testing.assert_allclose(spans["difference_points"], drops[1] - drops[0], atol=1e-9)
-    np.testing.assert_allclose(spans["drop_a_points"], drops[0], atol=1e-9)
-    assert (spans["ci_low_points"] <= spans["difference_points"]).all()
-    assert (spans["difference_points"] <= spans["ci_high_points"]).all()
-    back = ap.compare(other, study).spans
-    np.testing.assert_allclose(back["difference_points"], -spans["difference_points"], atol=1e-9)
-    np.testing.assert_allclose(back["ci_low_points"], -spans["ci_high_points"], atol=1e-9)
 
 
 def test_a_study_is_not_compared_with_itself(study):
@@ -49,23 +34,6 @@ def test_a_study_does_not_differ_from_its_copy(study, copied):
     assert not spans["significant"].any()
     rows = ap.compare(study, copied).rows()
     assert value_of(rows, "largest", "in a") == value_of(rows, "largest", "in b") == "none"
-
-
-def test_summaries_name_the_largest_difference_in_its_unit(study, other):
-    """The largest excess on each side; of a loss in nats, whose points are hundredths."""
-    found, mean = ap.compare(study, other), ap.average([study, other])
-    top = found.spans.loc[found.spans["difference_points"].idxmax()]
-    wanted = f"difference {top['difference_points']:+.1f} points" if top["difference_points"] > 0 else "none"
-    assert wanted in value_of(found.rows(), "largest", "in b")
-    of_loss = comparison_rows(replace(found.record, metric="nll"))
-    low = found.spans["difference_points"].min()
-    wanted = f"difference {low / 100:+.3f} nats" if low < 0 else "none"
-    assert wanted in value_of(of_loss, "largest", "in a")
-    whole = mean.spans.loc[mean.spans["n_layers"].idxmax()]
-    told = value_of(average_rows(replace(mean.record, metric="nll")), ALL_OFF)
-    drop, _, spread = told.partition(", ")
-    assert f"{abs(whole['delta_points']) / 100:.3f} nats" in drop
-    assert names(spread, "standard deviation", f"{whole['sd_points'] / 100:.3f} nats")
 
 
 @pytest.mark.slow
@@ -93,26 +61,6 @@ def test_no_sentence_recommends_by_a_study_that_is_not_informative(study, other)
         assert not any("can be" in part for one in step["advice"] for part in one if isinstance(part, str))
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"spans": "single"}, pytest.param({"complement": True}, marks=pytest.mark.slow)],
-    ids=["single", "kept"],
-)
-@pytest.mark.slow
-def test_a_mean_says_what_everything_off_costs(study, other, checkpoint, tmp_path, settings):
-    """Also where it is no span of the studies, whose longest span is another variant."""
-    made = [
-        ap.ablate(one, out=tmp_path / name, progress=False, **settings)
-        for one, name in ((checkpoint, "one"), (other.folder.parent, "two"))
-    ]
-    deltas = [one.summary.removed_delta_points for one in (study, other)]
-    mean, spread = np.mean(deltas), np.std(deltas, ddof=1)
-    drop = f"{'drop' if mean <= 0 else 'gain'} {abs(mean):.1f} points"
-    told = value_of(ap.average(made).rows(), ALL_OFF)
-    assert told.startswith(f"{drop}, ")
-    assert names(told.removeprefix(drop), "standard deviation", f"{spread:.1f} points")
-
-
 @pytest.mark.slow
 def test_spans_kept_on_are_not_drawn_as_switched_off(other, checkpoint, tiny_task, tmp_path):
     """Axes and captions of differences, means and two data sets say what was done to the spans."""
@@ -134,22 +82,11 @@ def test_spans_kept_on_are_not_drawn_as_switched_off(other, checkpoint, tiny_tas
     plt.close("all")
 
 
-def test_the_interval_is_of_paired_resamples(study, other):
-    """The bootstrap written out: the same examples drawn for both studies."""
-    right = [one.results.predictions == one.results.scored_with for one in (study, other)]
-    n, draw = len(study.results.scored_with), np.random.default_rng(3)
-    values = [one[1].astype(float) - one[0] for one in right]  # span 0-0 against the intact model
-    picked = draw.integers(0, n, (4000, n))
-    difference = 100 * (values[0][picked].mean(axis=1) - values[1][picked].mean(axis=1))
-    expected = np.quantile(difference, [0.025, 0.975])
-    record = compare_ablations(study.results, other.results)
-    got = record.spans.loc[0, ["ci_low_points", "ci_high_points"]].to_numpy(float)
-    np.testing.assert_allclose(got, expected, atol=1.5 + 100 / n)
-
-
-def test_a_mean_over_seeds(study, other):
+def test_a_mean_and_a_difference_of_seeds(study, other):
     mean = ap.average([study, other.folder]).spans
     deltas = np.stack([one.spans["delta_points"] for one in (study, other)])
+    apart = ap.compare(study, other.folder).spans["difference_points"]  # of drops, not of changes
+    np.testing.assert_allclose(apart, deltas[0] - deltas[1], atol=1e-9)
     np.testing.assert_allclose(mean["delta_points"], deltas.mean(axis=0), atol=1e-9)
     np.testing.assert_allclose(mean["sd_points"], np.std(deltas, axis=0, ddof=1), atol=1e-9)
     np.testing.assert_allclose(mean["max_points"], deltas.max(axis=0), atol=1e-9)
@@ -158,33 +95,6 @@ def test_a_mean_over_seeds(study, other):
     stepped = (ranked["p_value"] * np.arange(len(ranked), 0, -1)).cummax().clip(upper=1)
     np.testing.assert_allclose(ranked["p_holm"], stepped)
     assert (mean["significant"] == (mean["p_holm"] < 0.05)).all()
-
-
-def test_equal_seeds_leave_the_examples_uncertainty_alone(study):
-    record = average_ablations([study.results] * 3)
-    assert record.names == ("1", "2", "3")
-    single = study.spans
-    for name in ("ci_low_points", "ci_high_points"):
-        np.testing.assert_allclose(record.spans[name], single[name], atol=1.0)
-    np.testing.assert_allclose(record.spans["sd_points"], 0, atol=1e-12)
-
-
-def test_more_spread_over_seeds_makes_a_wider_interval(study, other):
-    width = lambda frame: (frame["ci_high_points"] - frame["ci_low_points"]).mean()  # noqa: E731
-    both = average_ablations([study.results, other.results]).spans
-    alone = np.mean([width(average_ablations([one.results] * 2).spans) for one in (study, other)])
-    assert width(both) > alone
-
-
-@pytest.mark.slow
-def test_other_examples_are_refused(study, other, checkpoint, tmp_path):
-    fewer = ap.ablate(checkpoint, out=tmp_path / "fewer", max_examples=6, progress=False)
-    partial = ap.ablate(checkpoint, out=tmp_path / "kept", complement=True, progress=False)
-    renamed = replace(other, _results=replace(other.results, metric="mcc"))
-    for action, done in ((ap.compare, "compared"), (lambda *two: ap.average(two), "averaged")):
-        for one, word in ((fewer, done), (partial, "kept"), (renamed, "mcc")):
-            with pytest.raises(ap.ResultsError, match=naming(word)):
-                action(study, one)
 
 
 @pytest.mark.slow

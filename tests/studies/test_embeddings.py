@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import embedding_folders
 import numpy as np
 import pytest
 import torch
-from byte_tokenizer import byte_tokenizer
+from embedding_folders import encoder
 from mask_loop import randomise
 from peft import LoraConfig, get_peft_model, inject_adapter_in_model, set_peft_model_state_dict
 from peft_folders import KV, reference, saved, span_off, written
@@ -43,26 +43,12 @@ JUDGED = {"q0": {"d0": 1, "d5": 1, "d6": 1}, "q1": {"d3": 1, "d7": 1}, "q2": {"d
 LORA = LoraConfig(r=4, target_modules=["query", "value"], task_type="FEATURE_EXTRACTION")
 
 
-def base_of(folder: Path) -> Path:
-    """A tiny encoder with its tokenizer."""
-    tokenizer = byte_tokenizer(True)
-    tokenizer.pad_token, tokenizer.chat_template = tokenizer.eos_token, None
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=24, num_hidden_layers=3, num_attention_heads=4,
-        intermediate_size=40, max_position_embeddings=64, initializer_range=0.5,
-    )  # fmt: skip
-    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LoRA of PEFT for feature extraction."""
     folder = tmp_path_factory.mktemp("features")
     model = get_peft_model(
-        BertModel.from_pretrained(base_of(folder / "base"), add_pooling_layer=False),
+        BertModel.from_pretrained(encoder(folder / "base", 3), add_pooling_layer=False),
         LoraConfig(
             r=4, target_modules=["query", "value", "intermediate.dense"], task_type="FEATURE_EXTRACTION"
         ),
@@ -75,19 +61,8 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of sentence-transformers: a Transformer with an adapter, pooling, a map, normalisation."""
-    st = pytest.importorskip("sentence_transformers")
-    models = importlib.import_module("sentence_transformers.models")
     folder = tmp_path_factory.mktemp("library")
-    torch.manual_seed(2)
-    transformer = models.Transformer(str(base_of(folder / "base")), max_seq_length=40)
-    modules = [
-        transformer, models.Pooling(24, pooling_mode="mean"), models.Dense(24, 16),
-        models.Normalize(),
-    ]  # fmt: skip
-    model = st.SentenceTransformer(
-        modules=modules, prompts={"query": "the query ", "document": ""}, device="cpu"
-    )
-    model.save_pretrained(str(folder / "model"), create_model_card=False)
+    embedding_folders.library(folder / "model", encoder(folder / "base", 3), 40, "the query ")
     made = get_peft_model(BertModel.from_pretrained(folder / "base", add_pooling_layer=False), LORA)
     randomise(made, 0.4)
     made.save_pretrained(folder / "model")
@@ -219,7 +194,7 @@ def test_without_labels_embeddings_are_compared_with_the_intact_ones(adapter, tm
 
 @pytest.mark.slow
 def test_a_reranker_is_scored_by_query(tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(base_of(tmp_path / "base"))
+    tokenizer = AutoTokenizer.from_pretrained(encoder(tmp_path / "base", 3))
     torch.manual_seed(1)
     config = BertConfig.from_pretrained(tmp_path / "base", num_labels=1)
     BertForSequenceClassification(config).save_pretrained(tmp_path / "base")

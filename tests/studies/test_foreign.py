@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
+from page_reader import PageReader
 from peft import LoraConfig, get_peft_model
 from refusals import naming
 from transformers import BertConfig, BertForSequenceClassification
 
 import adapter_probe as ap
-from adapter_probe.results.atomic import read_json
 
 FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
 
@@ -42,10 +42,7 @@ def changed(study: ap.Ablation) -> list[int]:
 
 
 def examples_in(page: Path) -> dict:
-    text = page.read_text()
-    data = text[text.index('id="data"') :]
-    data = data[data.index(">") + 1 : data.index("</script>")]
-    return json.loads(data)["studies"][0]["examples"]
+    return json.loads(PageReader(page.read_text()).blocks["data"])["studies"][0]["examples"]
 
 
 @pytest.mark.slow
@@ -55,21 +52,6 @@ def test_the_report_has_the_texts_of_the_frame(study, frame, tmp_path):
     assert made.n_texts == len(frame)
     assert [number - 1 for number in found["numbers"]] == right
     assert found["texts"] == frame["text"].iloc[right].tolist()
-
-
-@pytest.mark.slow
-def test_files_that_are_gone_can_be_given_and_others_are_refused(study, frame, tmp_path):
-    noted = read_json(study.folder / "checksums.json")["made_from"]["asked"]["data"]
-    kept = shutil.move(noted[0], tmp_path / "kept.jsonl")
-    page = tmp_path / "report.html"
-    with pytest.raises(ap.ResultsError, match="--data"):
-        ap.report(study.folder, page, examples=True)
-    assert ap.report(study.folder, page, examples=True, data=kept).n_texts == len(frame)
-    frame[::-1].to_json(tmp_path / "other.jsonl", orient="records", lines=True)
-    with pytest.raises(ap.DataError, match=naming("--examples", str(study.folder), "--data")):
-        ap.report(study.folder, page, examples=True, data=tmp_path / "other.jsonl")
-    with pytest.raises(ap.ResultsError, match=naming("--data")):
-        ap.report(study.folder, page, checkpoints=study.folder.parent)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from mask_loop import randomise, switched
+from mask_loop import each_span, randomise, switched
 from peft import LoraConfig, PeftModel, VeraConfig, get_peft_model, inject_adapter_in_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_cases import WORDS, small_config, write_base
@@ -72,15 +72,8 @@ def state_of(model: torch.nn.Module) -> list[object]:
 
 def loop(model: torch.nn.Module, tokenizer, study: ap.Ablation) -> np.ndarray:
     """Logits of every variant by whole forwards of a copy, with PEFT's switches, in float64."""
-    whole = copy.deepcopy(model).double().eval()
-    base = whole.get_base_model() if isinstance(whole, PeftModel) else whole
-    layers = [
-        [m for m in layer.modules() if isinstance(m, BaseTunerLayer)] for layer in base.roformer.encoder.layer
-    ]
-    found = []
-    for first, last in study.results.spans.tolist():
-        for number, modules in enumerate(layers):
-            switched(modules, not first <= number <= last)
+    whole, found = copy.deepcopy(model).double().eval(), []
+    for _ in each_span(whole, study.results.spans):
         with torch.no_grad():
             found.append([whole(**tokenizer(row["text"], return_tensors="pt")).logits[0] for row in ROWS])
     return np.array([[logits.numpy() for logits in one] for one in found])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from lm_eval_cases import CHOICE, MOST, PAGE, PAGES, QUESTIONS, opened, write_lora, write_task
+from peft_folders import written
 from refusals import names, naming
 
 import adapter_probe
@@ -23,13 +24,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_lora(tmp_path_factory.mktemp("gpt2"))
 
 
-def write_rows(folder: Path, rows: list[dict]) -> Path:
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def written(folder: Path) -> dict[str, tuple[dict, list[dict]]]:
+def files_of(folder: Path) -> dict[str, tuple[dict, list[dict]]]:
     """Results and samples of every model."""
     found = {}
     for place in folder.iterdir():
@@ -41,10 +36,10 @@ def written(folder: Path) -> dict[str, tuple[dict, list[dict]]]:
 
 def test_scores_and_samples_are_those_of_the_study(checkpoint, tmp_path):
     study = adapter_probe.ablate(
-        checkpoint, data=write_rows(tmp_path, ROWS), out=tmp_path / "out", progress=False,
+        checkpoint, data=written(tmp_path, ROWS), out=tmp_path / "out", progress=False,
         lm_eval_json=tmp_path / "files",
     )  # fmt: skip
-    found = written(tmp_path / "files")
+    found = files_of(tmp_path / "files")
     assert {"lora", "lora-all-adapters-off"} <= set(found)
     results, samples = found["lora"]
     scores = results["results"]["rows"]
@@ -64,7 +59,7 @@ def test_scores_and_samples_are_those_of_the_study(checkpoint, tmp_path):
 
 
 def test_samples_are_compared_row_by_row(checkpoint, tmp_path, capsys):
-    data, options = write_rows(tmp_path, ROWS), {"spans": "single", "out": tmp_path / "out"}
+    data, options = written(tmp_path, ROWS), {"spans": "single", "out": tmp_path / "out"}
     adapter_probe.ablate(checkpoint, data=data, lm_eval_json=tmp_path / "files", progress=False, **options)
     (path,) = (tmp_path / "files" / "lora").glob("samples_*.jsonl")
     lines = path.read_text("utf-8").splitlines()
@@ -101,10 +96,10 @@ def test_samples_are_compared_row_by_row(checkpoint, tmp_path, capsys):
 )
 def test_models_are_named_by_what_was_done_to_them(checkpoint, asked, name, tmp_path):
     study = adapter_probe.ablate(
-        checkpoint, data=write_rows(tmp_path, ROWS), out=tmp_path / "out", progress=False,
+        checkpoint, data=written(tmp_path, ROWS), out=tmp_path / "out", progress=False,
         lm_eval_json=tmp_path / "files", **asked,
     )  # fmt: skip
-    found = written(tmp_path / "files")
+    found = files_of(tmp_path / "files")
     assert "lora-all-adapters-off" not in found
     assert found[name][0]["results"]["rows"]["acc,none"] == study.summary.removed_score
 
@@ -112,14 +107,14 @@ def test_models_are_named_by_what_was_done_to_them(checkpoint, asked, name, tmp_
 def test_lines_end_at_line_feeds_alone(checkpoint, tmp_path):
     """Unicode has other ends of lines, which JSON may contain."""
     rows = [{**ROWS[0], "context": "a\u2028b\x85c"}, *ROWS[1:]]
-    asked = {"data": write_rows(tmp_path, rows), "spans": "whole", "progress": False}
+    asked = {"data": written(tmp_path, rows), "spans": "whole", "progress": False}
     adapter_probe.ablate(checkpoint, lm_eval_json=tmp_path / "files", out=tmp_path / "a", **asked)
     (samples,) = (tmp_path / "files" / "lora").glob("samples_*.jsonl")
     adapter_probe.ablate(checkpoint, lm_eval_samples=samples, out=tmp_path / "b", **asked)
 
 
 def test_rows_without_a_metric_of_the_harness_are_one_line(checkpoint, tmp_path):
-    data = write_rows(tmp_path, [{"prompt": "a", "completion": " b"}])
+    data = written(tmp_path, [{"prompt": "a", "completion": " b"}])
     with pytest.raises(DataError, match=naming("lm-evaluation-harness", "nll", "greedy_accuracy")):
         adapter_probe.ablate(
             checkpoint, data=data, out=tmp_path / "out", progress=False, lm_eval_json=tmp_path / "files"
@@ -146,7 +141,7 @@ def test_the_harness_takes_our_files_and_we_take_its_samples(
     samples = run.pop("samples")
     tracker.save_results_aggregated(results=run, samples=samples)
     tracker.save_results_samples(task_name="tiny", samples=samples["tiny"])
-    ((theirs, lines),) = written(tmp_path / "theirs").values()
+    ((theirs, lines),) = files_of(tmp_path / "theirs").values()
     (path,) = (tmp_path / "theirs").glob("*/samples_*.jsonl")
     study = adapter_probe.ablate(
         checkpoint, task=f"lm-eval:{task}", out=tmp_path / "out", lm_eval_json=tmp_path / "ours",
@@ -154,7 +149,7 @@ def test_the_harness_takes_our_files_and_we_take_its_samples(
     )  # fmt: skip
     said = capsys.readouterr().err
     assert f"{len(rows)} of {len(rows)} rows" in said
-    ours, own = written(tmp_path / "ours")["lora"]
+    ours, own = files_of(tmp_path / "ours")["lora"]
     assert make_table(ours).count("\n") == make_table(theirs).count("\n")
     for name in ("versions", "n-shot", "higher_is_better", "n-samples", "group_subtasks", "task_hashes"):
         assert ours[name] == theirs[name], name

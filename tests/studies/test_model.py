@@ -73,12 +73,6 @@ def test_a_span_object_is_the_span(model):
         np.testing.assert_allclose(own_logits(model, TEXTS), model.logits(TEXTS, off=(0, 1)), atol=1e-6)
 
 
-def test_small_passes_change_nothing(model):
-    masks = np.random.default_rng(1).random((9, model.n_sites)) < 0.5
-    small = model.variants(TEXTS, masks, tokens_per_pass=1)
-    np.testing.assert_allclose(small, model.variants(TEXTS, masks), atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -91,25 +85,19 @@ def test_small_passes_change_nothing(model):
         (lambda m: m.logits(["a"], off=-1), ("off=-1", "0 <= first <= last")),
         (lambda m: m.logits(["a"], off=1.5), ("off=1.5", "span", "'float'", "integer")),
         (lambda m: m.logits(["a"], off=(0, 1.5)), ("off=(0, 1.5)", "span", "'float'", "integer")),
-        (lambda m: m.logits(["a"], off=float("nan")), ("off=nan", "span", "'float'", "integer")),
         (lambda m: m.logits(["a"], off=True), ("off=True", "layer", "number", "span", "mask")),
-        (lambda m: m.switched_off(0.5).__enter__(), ("off=0.5", "span", "'float'", "integer")),
         (lambda m: m.logits([3]), ("texts", "strings", "pairs")),
-        (lambda m: m.logits(5), ("texts=5", "list")),
         (lambda m: m.logits(None), ("texts=None", "list")),
         (lambda m: m.logits({"text": "a"}), ("texts={'text': 'a'}", "list")),
-        (lambda m: m.logits({"a", "b"}), ("texts={'", "list")),
         (lambda m: m.logits(pd.DataFrame({"text": ["a"]})), ("texts=", "text 0", "list")),
         (lambda m: m.variants(7, np.ones((1, 6), bool)), ("texts=7", "list")),
         (lambda m: m.logits(["a"], off="0"), ("off='0'", "span", "'str'", "integer")),
-        (lambda m: m.logits(["a"], off={"first": 0}), ("off={'first': 0}", "span", "'dict'", "integer")),
         (lambda m: m.logits(["a"], off=10**400), ("off=", "…", "0 to 2")),
         (
             lambda m: m.logits(["a"], off=[[True], [False, True]]),
             ("off=[[True], [False, True]]", "span", "mask"),
         ),
         (lambda m: m.variants(["a"], None), ("masks", "None", "ndarray")),
-        (lambda m: m.logits(["a", None]), ("texts", "strings", "pairs")),
         (lambda m: m.logits([("a", None)]), ("None", "string")),
         (lambda m: m.logits("\udcff"), (r"'\udcff'", "string", "Unicode")),
         (lambda m: m.variants(["a"], np.ones((1, 3), bool)), ("bool", "[1, 3]", "[variants, 6]")),

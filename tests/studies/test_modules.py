@@ -79,15 +79,42 @@ def chosen(layers: list[dict[str, list]], module: str, first: int, last: int) ->
     return found
 
 
-@pytest.mark.parametrize("name", slow_unless("vit".__eq__, CASES))
-def test_every_cell_equals_the_loop(name: str):
+SUBLAYERS = {
+    "attention": ("attention", "self_attn", "Attention"),
+    "ffn": ("mlp", "DenseReluDense", "experts"),
+}
+
+
+def of_sublayer(layers: list[dict[str, list]], sublayer: str, first: int, last: int) -> list:
+    """The modules of a row of the map by sublayer."""
+    return [
+        one
+        for layer in layers[first : last + 1]
+        for path, ones in layer.items()
+        if sublayer == "all" or any(word in path for word in SUBLAYERS[sublayer])
+        for one in ones
+    ]
+
+
+@pytest.mark.parametrize(
+    "case",
+    slow_unless(
+        ("vit", "module").__eq__,
+        [*((name, "module") for name in CASES),
+         *((name, "sublayer") for name in ("llama", "mixtral", "t5 (labels)"))],
+    ),
+    ids=" by ".join,
+)  # fmt: skip
+def test_every_cell_equals_the_loop(case: tuple[str, str]):
+    name, by = case
     model, given = made(name)
-    study = ap.ablate(model, by="module", **given)
+    study = ap.ablate(model, by=by, **given)
     results, whole = study.results, copy.deepcopy(model).eval()
     of = stacks(study, whole)
     for row, (module, (first, last)) in enumerate(zip(results.modules.tolist(), results.spans.tolist())):
         stack = "" if results.stacks is None else str(results.stacks[row])
-        off = chosen(of[stack], module, first, last) if first >= 0 else []
+        inside = chosen if by == "module" else of_sublayer
+        off = inside(of[stack], module, first, last) if first >= 0 else []
         if results.row_names[row] == "none":
             off = [m for layers in of.values() for own in layers for ms in own.values() for m in ms]
         switched(off, False)
@@ -97,6 +124,9 @@ def test_every_cell_equals_the_loop(name: str):
         np.testing.assert_allclose(results.outputs[row], expected, atol=1e-6 * scale)
         assert bool(off) == (row > 0)
     frame = study.spans
+    if by == "sublayer":
+        assert sorted(set(frame["module"])) == ["all", *SUBLAYERS]
+        return
     cells = frame[(frame["module"] != "all") & (frame["n_layers"] == 1)]
     there = [path for layers in of.values() for own in layers for path in own]
     assert len(cells) == len(there)
@@ -116,34 +146,6 @@ def test_a_column_of_several_layers_is_called_a_group(tmp_path):
     caption = (tmp_path / "modules.txt").read_text()
     assert "one kind of module in one group of layers" in caption
     assert "all modules of a group of layers" in caption
-
-
-@pytest.mark.parametrize("name", slow_unless("llama".__eq__, ["llama", "mixtral", "t5 (labels)"]))
-@pytest.mark.slow
-def test_by_sublayer_every_cell_is_the_loop_over_the_modules_of_a_sublayer(name: str):
-    model, given = made(name)
-    study = ap.ablate(model, by="sublayer", **given)
-    results, whole = study.results, copy.deepcopy(model).eval()
-    of = stacks(study, whole)
-    words = {
-        "attention": ("attention", "self_attn", "Attention"),
-        "ffn": ("mlp", "DenseReluDense", "experts"),
-    }
-    for row, (module, (first, last)) in enumerate(zip(results.modules.tolist(), results.spans.tolist())):
-        stack = "" if results.stacks is None else str(results.stacks[row])
-        off = [
-            one
-            for layer in of.get(stack, [])[first : last + 1] if first >= 0
-            for path, ones in layer.items() if module == "all" or any(word in path for word in words[module])
-            for one in ones
-        ]  # fmt: skip
-        if results.row_names[row] == "none":
-            off = [m for layers in of.values() for own in layers for ms in own.values() for m in ms]
-        switched(off, False)
-        np.testing.assert_allclose(results.outputs[row], outputs(whole, given), atol=1e-6)
-        switched(off, True)
-        assert bool(off) == (row > 0)
-    assert sorted(set(study.spans["module"])) == ["all", "attention", "ffn"]
 
 
 def test_a_unit_is_one_function(monkeypatch, tmp_path: Path):

@@ -12,7 +12,6 @@ from mask_loop import switched
 from peft import LoraConfig, PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_cases import write_adapter, write_base
-from refusals import naming
 from transformers import AutoModelForSequenceClassification, RoFormerForSequenceClassification
 
 import adapter_probe as ap
@@ -76,14 +75,3 @@ def test_a_checkpoint_used_after_others_is_as_if_opened_alone(made: Path):
         np.testing.assert_array_equal(model.logits(TEXTS), alone[name])
         np.testing.assert_allclose(alone[name], by_peft(made, name, model), atol=1e-6)
         assert shared < {p.data_ptr() for p in model.base.parameters()}
-
-
-@pytest.mark.slow
-def test_what_cannot_be_given_is_one_line(made: Path):
-    model = ap.open(made / "lora")
-    with pytest.raises(ap.AdapterProbeError, match="0 to 2"):
-        model.logits(TEXTS, off=(0, 3))
-    with pytest.raises(ap.CheckpointError, match=naming("--to peft, mlx")):
-        ap.convert(made / "lora", made / "other", "native")
-    ap.convert(made / "lora", made / "copy", "peft")
-    np.testing.assert_array_equal(ap.open(made / "copy").logits(TEXTS), model.logits(TEXTS))

@@ -47,6 +47,9 @@ print(json.dumps([imported, loaded, drawn, page.n_texts]))
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [[], [], [], study.summary.n_examples]
+    page = (tmp_path / "report.html").read_text()
+    assert "checkpoint.method.size" in page
+    assert str(checkpoint.parent) not in page  # where all of it lies
 
 
 def test_every_error_is_one_of_ours(tmp_path):

@@ -183,18 +183,3 @@ def test_texts_that_a_model_writes(tmp_path):
     found = ap.race(model, within=max(within, 0.5), out=tmp_path / "r", **asked)
     fits = drops(whole) <= found.summary.within_points
     assert found.spans["decision"].tolist() == ["within" if one else "beyond" for one in fits]
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"metric": "mcc"}, ["--race", "mcc"]),
-        ({"metric": "kl"}, ["--race", "kl", "range"]),
-        ({"precision": "mixed"}, ["--race", "--precision mixed", "float32"]),
-    ],
-)
-def test_what_cannot_be_raced(options, named, checkpoint, tmp_path):
-    with pytest.raises(ResultsError) as error:
-        raced(checkpoint, tmp_path / "r", **options)
-    assert names(str(error.value), *named)
-    assert not (tmp_path / "r").exists()

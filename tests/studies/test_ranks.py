@@ -99,13 +99,6 @@ def test_scores_are_those_of_loras_that_are_truncated_by_hand(study, lora):
     assert (intact[["delta_points", "ci_low_points", "ci_high_points"]] == 0).all(axis=None)
 
 
-def test_ablations_of_different_ranks_are_not_compared(study):
-    """They say of each what was done to its spans, which is not the same."""
-    one, other = (ap.load(study.folder / f"rank-{rank}") for rank in (1, 2))
-    with pytest.raises(ResultsError, match="cut to rank 1 in one and cut to rank 2 in the other"):
-        ap.compare(one, other)
-
-
 def test_energy_and_effective_ranks_are_those_of_the_delta_weights(study, lora):
     model = by_hand(lora, R, range(0))
     found = study.spectra.groupby("module")["value"]

@@ -14,10 +14,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from refusals import naming
 from tiers import slow_unless
 
 import adapter_probe as ap
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.probe import request
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.reads import recorded
@@ -164,6 +165,22 @@ def test_after_any_change_the_checkpoint_is_opened(closed, what):
     # A manifest that does not match its checksum is refused before anything is opened.
     with pytest.raises(ResultsError if what == "the manifest" else Opened):
         closed.ablate()
+
+
+def test_changed_rows_are_refused_and_the_same_elsewhere_will_do(place, tmp_path):
+    (file,) = place.data.glob("*valid*")
+    moved, content = tmp_path / "elsewhere.jsonl", file.read_text()
+    moved.write_text(content)
+    file.write_text(content.replace("cat", "dog", 1))
+    with pytest.raises(DataError, match=naming(str(file), "validation", "changed")):
+        place.ablate()
+    file.unlink()
+    with pytest.raises(DataError, match=naming(str(file))):
+        place.ablate()
+    place.ablate(data=moved, out=place.results)
+    moved.write_text(content.replace("cat", "dog", 1))
+    with pytest.raises(ResultsError, match=naming(str(place.results), "data.fingerprint")):
+        place.ablate(data=moved, out=place.results)
 
 
 def test_what_a_killed_writer_left_is_tidied_up(place):

@@ -216,10 +216,8 @@ def test_a_sweep_of_nothing_is_refused(file, tmp_path, old, new, part):
         ('tasks = ["first"]', 'tasks = ["third"]', ("ablation.tasks", "'third'", "first, second")),
         ('name = "second"', 'name = "first"', ("tasks[1]", "two", "'first'")),
         ('name = "second"', r'name = "a\u0000b"', ("tasks[1]", "name", r"'a\x00b'", "1 to 255 bytes")),
-        ('name = "second"', f'name = "{"x" * 300}"', ("tasks[1]", "name", "…", "1 to 255 bytes")),
         ('name = "second"', 'name = "../second"', ("tasks[1]", "name", "'../second'", "folder")),
         ("size = 2\nseeds = 2", "seeds = 0", ("bad.toml", "ablation.seeds", "0", "1 to 100,000")),
-        ("size = 2\nseeds = 2", "seeds = -1", ("bad.toml", "ablation.seeds", "-1", "1 to 100,000")),
         (
             "size = 2\nseeds = 2",
             "seeds = 1000000000",

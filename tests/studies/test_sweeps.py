@@ -200,18 +200,6 @@ def test_a_figure_on_given_axes(sweep, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_wider_sweep_trains_what_is_new(tiny_base, two_tasks, sweep, tmp_path):
-    folder = shutil.copytree(sweep.folder, tmp_path / "copy")
-    before = {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/trial.json")}
-    wider = init_sweep(
-        tiny_base("bert"), two_tasks[0], folder, stds=(0.01, 0.1, 0.5), size=2, seeds=2,
-        learning_rates=(0.01,), epochs=(1,), progress=False,
-    )  # fmt: skip
-    assert list(wider.table["init_std"]) == [0.01, 0.1, 0.5]
-    assert all(path.stat().st_mtime_ns == at for path, at in before.items())
-
-
-@pytest.mark.slow
 def test_a_tradeoff_over_two_tasks(tiny_base, two_tasks, tmp_path):
     study = tradeoff(
         tiny_base("bert"), two_tasks, tmp_path / "t", sizes=(2,), top_k=(1,), seeds=1,
@@ -340,7 +328,6 @@ def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
         ({"seeds": 0}, TrainingError, ("--seeds", "1", "0")),
         ({"learning_rates": ()}, TrainingError, ("--learning-rates",)),
         ({"task": "no-such-task"}, DataError, ("no-such-task",)),
-        ({"workers": -1}, TrainingError, ("--workers", "0", "-1")),
     ],
 )
 def test_bad_arguments(change, error, words, tiny_base, two_tasks, tmp_path):

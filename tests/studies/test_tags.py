@@ -12,11 +12,10 @@ import peft
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
-from mask_loop import randomise, switched
+from mask_loop import each_span, layers_of, randomise, switched
 from peft import LoraConfig, get_peft_model
-from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_cases import WORDS
-from refusals import naming, says
+from refusals import naming
 from sklearn.metrics import f1_score
 from tiers import slow_unless
 from transformers import (
@@ -77,26 +76,6 @@ def tagged(model: torch.nn.Module, tokenizer, seed: int = 0) -> list[dict]:
     for row, tags in zip(rows, predicted_tags(model, tokenizer, rows)):
         row["tags"] = [tag if generator.random() < 0.6 else str(generator.choice(TAGS)) for tag in tags]
     return rows
-
-
-def layers_of(model: torch.nn.Module) -> list[list[BaseTunerLayer]]:
-    """The tuners of every layer, by the number in their names."""
-    found: dict[int, list[BaseTunerLayer]] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, BaseTunerLayer):
-            found.setdefault(int(next(part for part in name.split(".") if part.isdigit())), []).append(module)
-    return [found[number] for number in sorted(found)]
-
-
-def each_span(model: torch.nn.Module, spans: np.ndarray):
-    """The model in float64 with every span off in turn, all on again at the end."""
-    layers = layers_of(model)
-    for first, last in spans.tolist():
-        for number, modules in enumerate(layers):
-            switched(modules, not first <= number <= last)
-        yield first, last
-    for modules in layers:
-        switched(modules, True)
 
 
 def predicted_tags(model, tokenizer, rows) -> list[list[str]]:
@@ -264,33 +243,6 @@ def test_a_folder_of_peft_with_several_labels(tmp_path):
             switched(modules, on)
         said = labels_of(own, tokenizer, rows)
         assert [[n for n, on in zip(LABELS, row) if on] for row in variant.tolist()] == said
-
-
-@pytest.mark.slow
-def test_tags_are_pruned_compared_averaged_and_reported(tmp_path):
-    checkpoint, rows = folder_of(tmp_path)
-    data = tmp_path / "rows.conll"
-    data.write_text(conll_of(rows))
-    study = ap.ablate(checkpoint, data=data, progress=False)
-    pruned = ap.prune(checkpoint, tmp_path / "smaller", span="1", data=data, progress=False)
-    one = study.spans[(study.spans["first"] == 1) & (study.spans["last"] == 1)]
-    assert pruned.score_after == pytest.approx(one["score"].item())
-    other = ap.ablate(checkpoint, data=data, metric="tag_accuracy", out=tmp_path / "other", progress=False)
-    with pytest.raises(ap.ResultsError, match=naming("entity_f1", "tag_accuracy")):
-        ap.compare(study, other)
-    seed = folder_of(tmp_path / "seed", 0.5)[0]
-    second = ap.ablate(seed, base=tmp_path / "base", data=data, progress=False)
-    both = np.array([study.spans["delta_points"], second.spans["delta_points"]])
-    difference = ap.compare(study, second)
-    np.testing.assert_allclose(difference.spans["difference_points"], both[0] - both[1], atol=1e-9)
-    mean = ap.average([study, second])
-    np.testing.assert_allclose(mean.spans["delta_points"], both.mean(axis=0), atol=1e-9)
-    ap.report([study], tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert f"{len(rows)} sentences" in page
-    study.save(tmp_path / "figure", only="heatmap", formats="svg")
-    captions = [path.read_text(encoding="utf-8") for path in (tmp_path / "figure").glob("*.txt")]
-    assert any(says(caption, "bootstrap", "sentences") for caption in captions)
 
 
 def several(kind: str = "bert") -> tuple[peft.PeftModel, PreTrainedTokenizerFast, list[dict]]:

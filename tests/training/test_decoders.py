@@ -14,7 +14,7 @@ from refusals import naming
 from safetensors.torch import load_file
 from tiers import slow_unless
 from torch import Tensor, nn
-from trainings import stop_at
+from trainings import assert_resumes
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 import adapter_probe as ap
@@ -243,16 +243,11 @@ def test_a_trained_checkpoint_is_opened_and_ablated(family: str, decoder, short_
 @pytest.mark.parametrize(
     "method", [Adapters(4, 0.1), pytest.param(TopLayers(1), marks=pytest.mark.slow)], ids=str
 )
-def test_a_training_that_was_interrupted_ends_in_the_same_bytes(method, decoder, short_task, train, tmp_path):
-    base = decoder("gpt2")
-    train(base, short_task, tmp_path / "whole", method=method)
-    with pytest.raises(KeyboardInterrupt):
-        train(base, short_task, tmp_path / "c", stop_at(4), method)
-    train(base, short_task, tmp_path / "c", method=method)
-    for name in ("adapter_probe.json", "delta.safetensors"):
-        assert (tmp_path / "c" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    opened = open_any(tmp_path / "c")
-    assert isinstance(opened, OpenedPlaced)
+def test_a_training_that_was_interrupted_ends_in_the_same_bytes(method, decoder, short_task, tmp_path):
+    settings = TrainingSettings(epochs=2, learning_rate=RATE)
+    request = TrainingRequest(str(decoder("gpt2")), find_task(short_task), method, settings)
+    assert_resumes(request, tmp_path, 4)
+    assert isinstance(open_any(tmp_path / "cut"), OpenedPlaced)
 
 
 def test_padding_is_not_counted_in_a_batch_norm():
@@ -269,7 +264,6 @@ def test_padding_is_not_counted_in_a_batch_norm():
     ("family", "method", "options", "message"),
     [
         ("llama", Biases(), {}, naming("bitfit")),
-        ("llama", TopLayers(4), {}, naming("k 4", "3 layers")),
         (
             "llama",
             Adapters(4, norm="batchnorm"),
@@ -285,6 +279,21 @@ def test_what_does_not_fit_is_refused(family, method, options, message, decoder,
         build_model(request, load_inputs(request).base, CPU)
 
 
+@pytest.fixture
+def falcon(decoder, tmp_path) -> Path:
+    """A decoder of a family that adapters are placed in nowhere."""
+    return base_of("falcon", {}, decoder, tmp_path / "falcon")
+
+
+def base_of(family: str, fields: dict, decoder: Callable[[str], Path], folder: Path) -> Path:
+    tokenizer = AutoTokenizer.from_pretrained(decoder("llama"))
+    sizes = {name: SIZES[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
+    config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **{**sizes, **fields})
+    AutoModel.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 @pytest.mark.parametrize(
     ("family", "fields", "message"),
     [
@@ -293,12 +302,8 @@ def test_what_does_not_fit_is_refused(family, method, options, message, decoder,
     ],
 )
 def test_families_without_places_are_refused(family, fields, message, decoder, short_task, tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(decoder("llama"))
-    sizes = {name: SIZES[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
-    config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **{**sizes, **fields})
-    AutoModel.from_config(config).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    request = TrainingRequest(str(tmp_path), find_task(short_task), Adapters(4), TrainingSettings())
+    base = base_of(family, fields, decoder, tmp_path)
+    request = TrainingRequest(str(base), find_task(short_task), Adapters(4), TrainingSettings())
     with pytest.raises(ModelError, match=message) as caught:
         build_model(request, load_inputs(request).base, CPU)
     assert "\n" not in str(caught.value)
@@ -311,12 +316,11 @@ def test_tags_and_several_labels(kind: str, method: Method, decoder, train, tmp_
     base, task = decoder("llama"), request.getfixturevalue(kind)
     said = train(base, task, tmp_path / "c", method=method)
     opened = open_any(tmp_path / "c")
-    inputs = load_inputs(TrainingRequest(str(base), find_task(task), method, TrainingSettings()))
+    asked = TrainingRequest(str(base), find_task(task), method, TrainingSettings())
+    inputs = load_inputs(asked)
     encoded = inputs.objective.validation
     batch = pack(encoded, range(len(encoded)))
-    model = build_model(
-        TrainingRequest(str(base), find_task(task), method, TrainingSettings()), inputs.base, CPU
-    )
+    model = build_model(asked, inputs.base, CPU)
     tensors = load_file(tmp_path / "c" / "delta.safetensors")
     with torch.no_grad():
         for name, own in model.named_delta().items():
@@ -331,12 +335,9 @@ def test_tags_and_several_labels(kind: str, method: Method, decoder, train, tmp_
 
 
 @pytest.mark.slow
-def test_peft_trains_classifiers_of_other_families(decoder, short_task, train, tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(decoder("llama"))
-    sizes = {name: SIZES[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
-    config = AutoConfig.for_model("falcon", vocab_size=len(tokenizer), **sizes)
-    AutoModel.from_config(config).save_pretrained(tmp_path / "base")
-    tokenizer.save_pretrained(tmp_path / "base")
-    said = train(tmp_path / "base", short_task, tmp_path / "c", method=method_of("lora:r=2"))
+@pytest.mark.parametrize("kind", ["short_task", "tag_task", "label_task"])
+def test_peft_trains_classifiers_of_other_families(kind, falcon, train, tmp_path, request):
+    task = request.getfixturevalue(kind)
+    said = train(falcon, task, tmp_path / "c", method=method_of("lora:r=2"))
     study = ap.ablate(tmp_path / "c", progress=False)
-    assert study.summary.intact_score == pytest.approx(said.scores["accuracy"])
+    assert said.scores == {study.summary.metric: pytest.approx(study.summary.intact_score, abs=1e-9)}

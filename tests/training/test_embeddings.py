@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import embedding_folders
 import numpy as np
 import pytest
 import torch
@@ -15,7 +16,6 @@ from byte_tokenizer import byte_tokenizer
 from refusals import naming
 from tiers import slow_unless
 from trainings import assert_resumes, losses_of, request_of
-from transformers import BertConfig, BertModel
 
 import adapter_probe as ap
 from adapter_probe.data.packing import pack
@@ -46,37 +46,13 @@ ROWS: dict[str, list[dict]] = {
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny encoder without dropout."""
-    folder, tokenizer = tmp_path_factory.mktemp("base"), byte_tokenizer(True)
-    tokenizer.pad_token, tokenizer.chat_template = tokenizer.eos_token, None
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=24, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=40, max_position_embeddings=64, initializer_range=0.5,
-        pad_token_id=tokenizer.pad_token_id, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return embedding_folders.encoder(tmp_path_factory.mktemp("base"), 2)
 
 
 @pytest.fixture(scope="module")
 def library(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same as a folder of sentence-transformers, with prompts, a map and a limit of tokens."""
-    st, folder = pytest.importorskip("sentence_transformers"), tmp_path_factory.mktemp("library") / "base"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
-    torch.manual_seed(1)
-    modules = [
-        Transformer(str(base), max_seq_length=20),
-        Pooling(24, pooling_mode="mean"),
-        Dense(24, 16),
-        Normalize(),
-    ]
-    model = st.SentenceTransformer(modules=modules, prompts={"query": "q: ", "document": ""}, device="cpu")
-    model.save_pretrained(str(folder), create_model_card=False)
-    return folder
+    return embedding_folders.library(tmp_path_factory.mktemp("library") / "base", base, 20, "q: ")
 
 
 def task_of(folder: Path, rows: list[dict], ending: str = "jsonl") -> Path:

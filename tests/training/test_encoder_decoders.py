@@ -13,7 +13,7 @@ import torch
 from peft import PeftModel
 from refusals import naming
 from trainer import BATCH, RATE, losses_of_trainer, order_of_batches
-from trainings import assert_resumes, losses_of, request_of
+from trainings import assert_resumes, losses_of, request_of, write_task
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -130,14 +130,7 @@ def bases(tmp_path_factory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory) -> Callable[[str], Path]:
-    def make(form: str) -> Path:
-        folder = tmp_path_factory.mktemp(form) / form
-        folder.mkdir()
-        (folder / "train.jsonl").write_text("\n".join(map(json.dumps, ROWS[form])))
-        (folder / "validation.jsonl").write_text("\n".join(map(json.dumps, ROWS[form][:9])))
-        return folder
-
-    return make
+    return lambda form: write_task(tmp_path_factory.mktemp(form) / form, ROWS[form], 9)
 
 
 def tokens_of(tokenizer, row: dict) -> tuple[list[int], list[int]]:
@@ -281,7 +274,7 @@ def test_a_baseline_is_a_model_of_transformers(bases, tasks, tmp_path):
         ("sft", {"method": "adapters"}, ("adapters", "lora:r=8", "full")),
         ("sft", {"method": "lora:r=4", "packing": True}, ("--packing", "encoder-decoder")),
         ("sft", {"method": "bitfit"}, ("bitfit",)),
-        ("sft", {"method": "top_layers", "k": 4}, ("k 4", "3")),
+        ("sft", {"method": "top_layers", "k": 4}, ("k 4", "3")),  # of the longer stack
         ("sft", {"family": "t5 without a start", "method": "ia3"}, ("decoder_start_token_id", "config.json")),
         ("sft", {"family": "prophetnet", "method": "full"}, ("ProphetNetForConditionalGeneration",)),
         ("text", {"method": "lora:r=4", "kind": "causal"}, ("prompt", "completion", "whole texts")),

@@ -12,15 +12,16 @@ from refusals import names, naming
 from safetensors.torch import load_file
 from tiers import slow_unless
 from trainer import BATCH, RATE, losses_of_trainer, order_of_batches, still
-from trainings import stop_at
+from trainings import assert_resumes
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import adapter_probe as ap
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, ModelError
-from adapter_probe.models.methods import Biases, method_from_json
+from adapter_probe.models.methods import Biases, Method, method_from_json
 from adapter_probe.training import peft_tuners
+from adapter_probe.training.model import TrainingModel
 from adapter_probe.training.peft_methods import INITS, initialised, method_of, peft_method
 from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
 from adapter_probe.training.settings import TrainingSettings
@@ -43,17 +44,22 @@ def batches_of(base: Path, rows: list[dict], n_epochs: int) -> list[dict]:
     ]
 
 
+def built(text: str | Method, base: Path, task: Path, seed: int = 0) -> TrainingModel:
+    """A base under a method, before any step."""
+    method = peft_method(text) if isinstance(text, str) else text
+    request = TrainingRequest(str(base), find_task(task), method, TrainingSettings(seed=seed))
+    return build_model(request, load_inputs(request).base, CPU)
+
+
 def test_a_peft_that_does_not_save_the_biases_does_not_train_them(tiny_base, tiny_task, monkeypatch):
-    method = peft_method("lora:r=4,bias=lora_only")
-    request = TrainingRequest(str(tiny_base("bert")), find_task(tiny_task), method, TrainingSettings())
+    asked = "lora:r=4,bias=lora_only", tiny_base("bert"), tiny_task
     saves = peft_tuners.saved_tensors
-    inputs = load_inputs(request)
-    assert any("base_layer.bias" in name for name in build_model(request, inputs.base, CPU).saved())
+    assert any("base_layer.bias" in name for name in built(*asked).saved())
     monkeypatch.setattr(
         peft_tuners, "saved_tensors", lambda model: {n: t for n, t in saves(model).items() if "bias" not in n}
     )
     with pytest.raises(ModelError, match=naming("base_layer.bias", "0.21", "bias=all")):
-        build_model(request, load_inputs(request).base, CPU)
+        built(*asked)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +89,7 @@ def test_the_losses_are_those_of_the_trainer_of_transformers(
     for split in ("train", "validation"):
         (task / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     settings = {"epochs": epochs, "batch_size": BATCH, "learning_rate": RATE}
-    request = TrainingRequest(str(base), find_task(task), peft_method(method), TrainingSettings(**settings))
-    start = build_model(request, load_inputs(request).base, torch.device("cpu")).base
+    start = built(method, base, task).base
     losses: list[float] = []
     train(base, task, tmp_path / "c", lambda now: losses.append(now.loss), peft_method(method), **settings)
     expected = losses_of_trainer(start, batches_of(base, rows, epochs), RATE, tmp_path / "trainer")
@@ -156,31 +161,15 @@ def test_what_has_no_switch_says_so_after_its_training(tiny_base, short_task, tr
 @pytest.mark.parametrize(
     ("method", "steps"), [("dora:r=2", (2, 4)), ("lora:init_lora_weights=pissa", (1, 5))]
 )
-def test_an_interrupted_training_ends_in_the_same_bytes(
-    method, steps, tiny_base, short_task, train, tmp_path
-):
-    chosen = peft_method(method)
-    train(tiny_base("bert"), short_task, tmp_path / "whole", method=chosen)
-    for step in steps:
-        with pytest.raises(KeyboardInterrupt):
-            train(tiny_base("bert"), short_task, tmp_path / "c", stop_at(step), chosen)
-    train(tiny_base("bert"), short_task, tmp_path / "c", method=chosen)
-    for name in (WEIGHTS, RECORD, "adapter_config.json"):
-        assert (tmp_path / "c" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+def test_an_interrupted_training_ends_in_the_same_bytes(method, steps, tiny_base, short_task, tmp_path):
+    settings = TrainingSettings(epochs=2, learning_rate=RATE)
+    request = TrainingRequest(str(tiny_base("bert")), find_task(short_task), peft_method(method), settings)
+    assert_resumes(request, tmp_path, *steps)
+    assert {WEIGHTS, RECORD, "adapter_config.json"} <= {path.name for path in (tmp_path / "cut").iterdir()}
 
 
-def test_the_starts_differ_by_seed_and_a_std_is_that_of_the_matrix(tiny_base, short_task):
-    def drawn(text: str, seed: int) -> dict[str, torch.Tensor]:
-        request = TrainingRequest(
-            str(tiny_base("bert")), find_task(short_task), peft_method(text), TrainingSettings(seed=seed)
-        )
-        model = build_model(request, load_inputs(request).base, torch.device("cpu"))
-        return {name: p.detach().clone() for name, p in model.named_delta().items()}
-
-    first, second, wide = drawn("lora:r=8", 0), drawn("lora:r=8", 1), drawn("lora:r=8,init_std=0.5", 0)
-    a, b = (torch.cat([t.flatten() for n, t in wide.items() if part in n]) for part in ("lora_A", "lora_B"))
-    assert abs(a.std().item() / 0.5 - 1) < 0.1
-    assert not b.any()
+def test_the_starts_differ_by_seed(tiny_base, short_task):
+    first, second = (built("lora:r=8", tiny_base("bert"), short_task, seed).named_delta() for seed in (0, 1))
     assert all(not torch.equal(first[n], second[n]) for n in first if "lora_A" in n)
     assert {n for n in first if "classifier" in n and "weight" in n} == {
         n for n in first if "classifier" in n and "weight" in n and not torch.equal(first[n], second[n])
@@ -188,8 +177,7 @@ def test_the_starts_differ_by_seed_and_a_std_is_that_of_the_matrix(tiny_base, sh
 
 
 def test_biases_and_the_head_train_alone(tiny_base, short_task):
-    request = TrainingRequest(str(tiny_base("bert")), find_task(short_task), Biases(), TrainingSettings())
-    model = build_model(request, load_inputs(request).base, torch.device("cpu"))
+    model = built(Biases(), tiny_base("bert"), short_task)
     trained = {name for name, p in model.base.named_parameters() if p.requires_grad}
     biases = {name for name, _ in model.base.named_parameters() if name.endswith("bias")}
     assert trained == biases | {"classifier.weight"}
@@ -284,14 +272,9 @@ def lora_parts(model: torch.nn.Module, part: str) -> dict[str, torch.Tensor]:
     }
 
 
-def built(method, base: Path, task: Path, seed: int = 0) -> torch.nn.Module:
-    request = TrainingRequest(str(base), find_task(task), method, TrainingSettings(seed=seed))
-    return build_model(request, load_inputs(request).base, torch.device("cpu")).base
-
-
 def test_the_matrix_a_of_a_lora_has_the_std_asked_for_and_b_is_zero(tiny_base, tiny_task):
     for method in initialised("lora:r=8", (1e-7, 1.0), ()):
-        model = built(method, tiny_base("bert"), tiny_task)
+        model = built(method, tiny_base("bert"), tiny_task).base
         drawn = torch.cat([t.flatten() for t in lora_parts(model, "lora_A").values()])
         # The standard error of the std of n normal values is std / sqrt(2 n).
         assert drawn.std().item() == pytest.approx(method.init_std, rel=4 / (2 * len(drawn)) ** 0.5)
@@ -303,7 +286,7 @@ def test_initialisations_by_name_are_those_of_peft(name, tiny_base, tiny_task):
     from peft import LoraConfig, get_peft_model
 
     (method,) = initialised("lora:r=4", (), [name])
-    own = built(method, tiny_base("bert"), tiny_task, seed=3)
+    own = built(method, tiny_base("bert"), tiny_task, seed=3).base
     model = AutoModelForSequenceClassification.from_pretrained(tiny_base("bert"), num_labels=2).float()
     config = LoraConfig(
         r=4, init_lora_weights={"kaiming": True}.get(name, name), task_type="SEQ_CLS",

@@ -14,7 +14,7 @@ from byte_tokenizer import byte_tokenizer
 from peft import LoraConfig
 from refusals import naming
 from tiers import slow_unless
-from trainings import assert_resumes, losses_of, request_of
+from trainings import assert_resumes, losses_of, request_of, write_task
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import adapter_probe as ap
@@ -53,13 +53,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return folder
-
-
-def task_of(folder: Path, rows: list[dict]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for split, own in (("train", rows), ("validation", rows[:8])):
-        (folder / f"{split}.jsonl").write_text("\n".join(map(json.dumps, own)))
     return folder
 
 
@@ -114,7 +107,7 @@ def test_the_formula_gives_the_loss_of_trls_trainer(base, tmp_path):
 @pytest.mark.parametrize("rows", slow_unless(CHATS.__eq__, [ROWS, CHATS]), ids=["texts", "chats"])
 @pytest.mark.parametrize("method", ["lora:r=4", "full", "lora:r=4,init_lora_weights=pissa"])
 def test_the_loss_and_its_gradient_are_those_of_the_formula(method, rows, base, tmp_path):
-    request = request_of(base, task_of(tmp_path / "task", rows), method, beta=0.3)
+    request = request_of(base, write_task(tmp_path / "task", rows, 8), method, beta=0.3)
     inputs = load_inputs(request)
     model = build_model(request, inputs.base, CPU)
     inputs.objective.begin(model)
@@ -137,7 +130,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula(method, rows, base, 
 
 def test_a_reference_in_the_rows_is_taken(base, tmp_path):
     rows = [{**row, "ref_chosen_logps": -3.0 - i, "ref_rejected_logps": -9.0} for i, row in enumerate(ROWS)]
-    request = request_of(base, task_of(tmp_path / "task", rows))
+    request = request_of(base, write_task(tmp_path / "task", rows, 8))
     inputs = load_inputs(request)
     model = build_model(request, inputs.base, CPU)
     inputs.objective.begin(model)
@@ -150,7 +143,7 @@ def test_a_reference_in_the_rows_is_taken(base, tmp_path):
 
 @pytest.mark.parametrize("method", slow_unless("lora:r=4".__eq__, ["lora:r=4", "full"]))
 def test_training_learns_and_ablate_scores_its_checkpoint(method, base, tmp_path):
-    task = task_of(tmp_path / "task", ROWS)
+    task = write_task(tmp_path / "task", ROWS, 8)
     losses = losses_of(request_of(base, task, method, epochs=4, learning_rate=3e-2), tmp_path / "c")
     assert losses[0] == pytest.approx(math.log(2), abs=1e-5)
     assert np.mean(losses[-4:]) < 0.5 * losses[0]
@@ -172,7 +165,7 @@ def test_training_learns_and_ablate_scores_its_checkpoint(method, base, tmp_path
 
 @pytest.mark.parametrize("method", slow_unless("lora:r=4".__eq__, ["lora:r=4", "full"]))
 def test_an_interrupted_training_ends_in_the_same_bytes(method, base, tmp_path):
-    request = request_of(base, task_of(tmp_path / "task", ROWS), method, epochs=2, accumulate=2)
+    request = request_of(base, write_task(tmp_path / "task", ROWS, 8), method, epochs=2, accumulate=2)
     assert_resumes(request, tmp_path, 3)
 
 
@@ -184,7 +177,7 @@ def test_an_interrupted_training_ends_in_the_same_bytes(method, base, tmp_path):
     ids=str,
 )
 def test_memory_is_saved_without_another_result(settings, base, tmp_path):
-    task = task_of(tmp_path / "task", ROWS)
+    task = write_task(tmp_path / "task", ROWS, 8)
     plain = losses_of(request_of(base, task), tmp_path / "plain")
     saving = losses_of(request_of(base, task, **settings), tmp_path / "saving")
     np.testing.assert_allclose(saving, plain, rtol=1e-4)
@@ -192,7 +185,7 @@ def test_memory_is_saved_without_another_result(settings, base, tmp_path):
 
 def test_a_margin_chooses_the_epoch(base, tmp_path):
     done = ap.train(
-        base, task=task_of(tmp_path / "task", CHATS), out=tmp_path / "c", method="lora:r=2", epochs=2,
+        base, task=write_task(tmp_path / "task", CHATS, 8), out=tmp_path / "c", method="lora:r=2", epochs=2,
         batch_size=6, learning_rate=1e-2, metric="margin", progress=False,
     )  # fmt: skip
     study = ap.ablate(tmp_path / "c", spans="single", progress=False)
@@ -213,7 +206,9 @@ def test_a_margin_chooses_the_epoch(base, tmp_path):
 )  # fmt: skip
 def test_bad_input_is_one_line(rows, options, words, base, tmp_path):
     with pytest.raises(AdapterProbeError, match=naming(*words)) as caught:
-        ap.train(base, task=task_of(tmp_path / "task", rows), out=tmp_path / "c", progress=False, **options)
+        ap.train(
+            base, task=write_task(tmp_path / "task", rows, 8), out=tmp_path / "c", progress=False, **options
+        )
     assert "\n" not in str(caught.value)
 
 
@@ -221,7 +216,7 @@ def test_bad_input_is_one_line(rows, options, words, base, tmp_path):
 @pytest.mark.usefixtures("in_this_process")
 def test_a_trade_off_takes_the_best_rate_by_the_margin(base, tmp_path):
     study = ap.tradeoff(
-        base, task_of(tmp_path / "task", ROWS), tmp_path / "t", sizes=(), top_k=(1,), layernorm=False,
+        base, write_task(tmp_path / "task", ROWS, 8), tmp_path / "t", sizes=(), top_k=(1,), layernorm=False,
         full=False, lora_ranks=(2,), seeds=1, learning_rates=(1e-5, 3e-2), epochs=(1,), batch_size=6,
         metric="margin", beta=0.3, threads=1, progress=False,
     )  # fmt: skip
@@ -238,7 +233,7 @@ def test_the_pass_of_the_reference_is_foreseen(base, tmp_path, monkeypatch):
     monkeypatch.setattr("adapter_probe.training.loop.time.perf_counter", count().__next__)
     found = []
     for name, rows in (("given", given), ("computed", ROWS)):
-        request = request_of(base, task_of(tmp_path / name, rows), "lora:r=2", epochs=1, batch_size=4)
+        request = request_of(base, write_task(tmp_path / name, rows, 8), "lora:r=2", epochs=1, batch_size=4)
         inputs = load_inputs(request)
         found.append(seconds_of(request, inputs, CPU))
     items, read = inputs.objective.train.lengths, inputs.objective.validation.lengths

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,28 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from trainer import still
+from trainings import write_task
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from adapter_probe.models.methods import Adapters
 from adapter_probe.training.loop import epoch_batches
 
 BATCH, EPOCHS, RATE, SIZE = 16, 2, 3e-3, 4
-
-
-@pytest.fixture(scope="module")
-def still_base(tiny_base: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable:
-    """`tiny_base` without dropout."""
-
-    def make(family: str, **options: object) -> Path:
-        folder = tmp_path_factory.mktemp("still") / family
-        shutil.copytree(tiny_base(family, **options), folder)
-        config = json.loads((folder / "config.json").read_text())
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            config[name] = 0.0
-        (folder / "config.json").write_text(json.dumps(config))
-        return folder
-
-    return make
 
 
 class Adapter(nn.Module):
@@ -114,21 +99,14 @@ def start_of(train: Callable, *arguments: object, out: Path, **settings: object)
     return load_file(out / "delta.safetensors")
 
 
-def write_rows(folder: Path, rows: list[dict]) -> Path:
-    folder.mkdir()
-    for split in ("train", "validation"):
-        (folder / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return folder
-
-
 @pytest.mark.parametrize(("family", "options"), [
     ("bert", {}), pytest.param("bert", {"pooler": False}, marks=pytest.mark.slow),
     pytest.param("roberta", {}, marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_classification(family, options, still_base, tiny_task, train, tmp_path):
-    base = still_base(family, **options)
+def test_classification(family, options, tiny_base, tiny_task, train, tmp_path):
+    base = still(tiny_base(family, **options), tmp_path / "base")
     rows = [json.loads(line) for line in (tiny_task / "train.jsonl").read_text().splitlines()][:160]
-    task = write_rows(tmp_path / "task", rows)
+    task = write_task(tmp_path / "task", rows)
     settings = {"method": Adapters(size=SIZE, init_std=0.1), "batch_size": BATCH}
     start = start_of(train, base, task, out=tmp_path / "start", **settings)
     described = train(base, task, tmp_path / "c", **settings, epochs=EPOCHS, learning_rate=RATE)
@@ -147,10 +125,10 @@ def test_classification(family, options, still_base, tiny_task, train, tmp_path)
         assert (tensor - start[name]).abs().max() > 1e-3, name
 
 
-def test_regression(still_base, regression_task, train, tmp_path):
-    base = still_base("bert")
+def test_regression(tiny_base, regression_task, train, tmp_path):
+    base = still(tiny_base("bert"), tmp_path / "base")
     rows = [json.loads(line) for line in (regression_task / "train.jsonl").read_text().splitlines()][:160]
-    task = write_rows(tmp_path / "task", rows)
+    task = write_task(tmp_path / "task", rows)
     settings = {"method": Adapters(size=SIZE, init_std=0.1), "batch_size": BATCH, "epochs": 1}
     start = start_of(train, base, task, out=tmp_path / "start", **settings)
     train(base, task, tmp_path / "c", **settings, learning_rate=RATE)

@@ -23,14 +23,6 @@ def test_the_papers_schedule():
     assert rates(20, learning_rate=3e-3) == pytest.approx([3e-3 * share for share in up + down], rel=1e-12)
 
 
-def test_without_warmup_it_only_falls():
-    assert rates(4, learning_rate=1.0, warmup=0.0) == pytest.approx([1.0, 0.75, 0.5, 0.25])
-
-
-def test_warmup_alone_only_rises():
-    assert rates(4, learning_rate=1.0, warmup=1.0) == pytest.approx([0.25, 0.5, 0.75, 1.0])
-
-
 @given(n_steps=st.integers(1, 500), warmup=st.floats(0, 1), learning_rate=st.floats(1e-6, 1))
 def test_the_schedule_is_two_straight_lines(n_steps, warmup, learning_rate):
     values = np.array(rates(n_steps, learning_rate=learning_rate, warmup=warmup))

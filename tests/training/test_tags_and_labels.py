@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from byte_tokenizer import byte_tokenizer
 from refusals import naming
 from sklearn.metrics import f1_score
 from tiers import slow_unless
 from trainer import BATCH, RATE, losses_of_trainer, order_of_batches, still
-from transformers import AutoTokenizer, DataCollatorForTokenClassification, LlamaConfig, LlamaModel
+from transformers import AutoTokenizer, DataCollatorForTokenClassification
 
 import adapter_probe as ap
 from adapter_probe.data.packing import pack
@@ -156,25 +155,6 @@ def test_the_validation_score_is_that_of_whole_forwards(kind, tiny_base, request
 def _all_of(model):
     """Features of a model of which none are kept."""
     return type("Whole", (), {"forward": staticmethod(model)})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["adapters", "lora:r=4"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_decoders_train_too_and_run_in_the_general_engine(kind, method, train, tmp_path, request):
-    tokenizer = byte_tokenizer(True)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=24, pad_token_id=tokenizer.pad_token_id, initializer_range=0.3,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    LlamaModel(config).save_pretrained(tmp_path / "base")
-    tokenizer.save_pretrained(tmp_path / "base")
-    fields = {"size": 4, "init_std": 0.1} if method == "adapters" else {}
-    made = train(tmp_path / "base", request.getfixturevalue(kind), tmp_path / "c",
-                 method=method_of(method, **fields), epochs=2, batch_size=BATCH)  # fmt: skip
-    study = ap.ablate(tmp_path / "c", spans="single", progress=False)
-    assert made.scores == {study.summary.metric: pytest.approx(study.summary.intact_score, abs=1e-9)}
 
 
 def test_tags_of_all_splits_are_known(tmp_path):

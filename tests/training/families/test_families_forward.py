@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
+from encoder_families import FAMILIES, own_logits, plain_model, random_examples, separate, trained_model
 from exact import assert_close_in_float64 as close
 from torch.nn import functional as F
 from training_models import trained
@@ -26,14 +25,7 @@ def outputs(model: TrainingModel, encoded: Encoded) -> torch.Tensor:
 
 
 @pytest.mark.usefixtures("in_float64")
-def test_padded_rows_give_what_every_text_gives(
-    family: str,
-    plain_model: Callable,
-    trained_model: Callable,
-    separate: Callable,
-    own_logits: Callable,
-    random_examples: Callable,
-):
+def test_padded_rows_give_what_every_text_gives(family: str):
     encoded, model = random_examples(LENGTHS), trained_model(family)
     alone = separate(family, model)
     with torch.no_grad():
@@ -47,9 +39,7 @@ def test_padded_rows_give_what_every_text_gives(
 
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("method", [Adapters(5, 0.3, activation="tanh"), FullFineTuning()], ids=str)
-def test_gradients_equal_those_of_every_text_alone(
-    family: str, method: object, trained_model: Callable, separate: Callable, random_examples: Callable
-):
+def test_gradients_equal_those_of_every_text_alone(family: str, method: object):
     model, encoded = trained_model(family, method), random_examples(LENGTHS)
     alone, labels = separate(family, model), torch.arange(len(encoded)) % 3
     own = dict(alone.plain.named_parameters()) | {n: t.requires_grad_() for n, t in alone.adapters.items()}
@@ -71,7 +61,7 @@ def test_gradients_equal_those_of_every_text_alone(
 
 
 @pytest.mark.usefixtures("in_float64")
-def test_a_span_head_reads_every_token(span_family: str, trained_model: Callable, random_examples: Callable):
+def test_a_span_head_reads_every_token(span_family: str):
     model, encoded = trained_model(span_family, spans=True), random_examples(LENGTHS)
     batch = pack(encoded, range(len(encoded)))
     rows = []
@@ -86,7 +76,7 @@ def test_a_span_head_reads_every_token(span_family: str, trained_model: Callable
 
 
 @pytest.mark.usefixtures("in_float64")
-def test_a_tag_head_reads_every_token(tag_family: str, trained_model: Callable, random_examples: Callable):
+def test_a_tag_head_reads_every_token(tag_family: str):
     model, encoded = trained_model(tag_family, tags=True), random_examples(LENGTHS)
     batch = pack(encoded, range(len(encoded)))
     with torch.no_grad():
@@ -95,9 +85,7 @@ def test_a_tag_head_reads_every_token(tag_family: str, trained_model: Callable, 
 
 
 @pytest.mark.usefixtures("in_float64")
-def test_every_dropout_acts_in_training_and_only_there(
-    family: str, trained_model: Callable, random_examples: Callable, families: dict
-):
+def test_every_dropout_acts_in_training_and_only_there(family: str):
     model, encoded = trained_model(family), random_examples([8, 8, 11])
     model.train()
     places = [(n, m, "p") for n, m in model.base.named_modules() if isinstance(m, torch.nn.Dropout)]
@@ -118,5 +106,5 @@ def test_every_dropout_acts_in_training_and_only_there(
             setattr(module, attribute, 0.0)
     # Transformers makes these and uses them nowhere.
     unused = {"albert": ".albert_layers.0.dropout"}
-    assert all(name.endswith(unused.get(families[family].model_type, "none")) for name in silent)
+    assert all(name.endswith(unused.get(FAMILIES[family].model_type, "none")) for name in silent)
     assert len(places) > len(silent)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
+from encoder_families import Separate, plain_model, random_examples
 from exact import assert_close_in_float64 as close
 from placed_models import Placed, Variants, place
 from refusals import naming
@@ -36,11 +35,9 @@ def variants(model: Placed, encoded: Encoded, norms: str = "trained", **options:
 
 @pytest.mark.quick("deberta-v3")
 @pytest.mark.usefixtures("in_float64")
-def test_every_mask_equals_a_run_of_its_own(
-    family: str, plain_model: Callable, separate: Callable, random_examples: Callable
-):
+def test_every_mask_equals_a_run_of_its_own(family: str):
     model, encoded = placed(plain_model(family)), random_examples(LENGTHS)
-    alone = separate(family, model.base.config, tensors_of(model))
+    alone = Separate(family, model.base.config, tensors_of(model))
     expected = torch.stack([alone.run(encoded, mask, padded=True) for mask in MASKS])
     distances = torch.cdist(expected.flatten(1), expected.flatten(1))
     same = [(mask == MASKS).all(axis=1).sum() for mask in MASKS]
@@ -56,27 +53,22 @@ def test_every_mask_equals_a_run_of_its_own(
 
 @pytest.mark.quick("albert, two groups")
 @pytest.mark.usefixtures("in_float64")
-def test_pretrained_norms_follow_the_sites_that_are_off(
-    encoder: str,
-    plain_model: Callable,
-    separate: Callable,
-    random_examples: Callable,
-):
+def test_pretrained_norms_follow_the_sites_that_are_off(encoder: str):
     model, encoded = placed(plain_model(encoder)), random_examples(LENGTHS)
-    alone = separate(encoder, model.base.config, tensors_of(model), model.before)
+    alone = Separate(encoder, model.base.config, tensors_of(model), model.before)
     expected = torch.stack([alone.run(encoded, mask) for mask in MASKS])
     logits = variants(model, encoded, "pretrained")(MASKS)
     close(logits, expected)
     assert (logits - variants(model, encoded)(MASKS)).abs().max() > 0.05
 
 
-def test_norms_before_the_sublayers_cannot_be_put_back(plain_model: Callable, random_examples: Callable):
+def test_norms_before_the_sublayers_cannot_be_put_back():
     with pytest.raises(ModelError, match=naming("--layernorm pretrained", "--layernorm trained")):
         variants(placed(plain_model("modernbert")), random_examples([3]), "pretrained")
 
 
 @pytest.mark.slow
-def test_lower_precisions_are_near(family: str, plain_model: Callable, random_examples: Callable):
+def test_lower_precisions_are_near(family: str):
     model, encoded = placed(plain_model(family)), random_examples(LENGTHS)
     exact = variants(model, encoded)(MASKS[:3])
     for dtype, part in ((torch.float32, 1e-4), (torch.bfloat16, 0.3)):
@@ -85,7 +77,7 @@ def test_lower_precisions_are_near(family: str, plain_model: Callable, random_ex
 
 
 @pytest.mark.usefixtures("in_float64")
-def test_a_span_head_reads_every_token(span_family: str, plain_model: Callable, random_examples: Callable):
+def test_a_span_head_reads_every_token(span_family: str):
     model, encoded, rows = placed(plain_model(span_family, spans=True)), random_examples(LENGTHS), []
     with torch.no_grad():
         for ids in encoded.input_ids:
@@ -95,7 +87,7 @@ def test_a_span_head_reads_every_token(span_family: str, plain_model: Callable, 
 
 
 @pytest.mark.usefixtures("in_float64")
-def test_a_tag_head_reads_every_token(tag_family: str, plain_model: Callable, random_examples: Callable):
+def test_a_tag_head_reads_every_token(tag_family: str):
     model, encoded = placed(plain_model(tag_family, tags=True)), random_examples(LENGTHS)
     with torch.no_grad():
         rows = [model.base(torch.from_numpy(ids)[None]).logits[0] for ids in encoded.input_ids]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from encoder_families import FAMILIES, Separate, plain_model
 from exact import assert_close_in_float32
 from refusals import naming
 from safetensors.torch import load_file
@@ -35,25 +36,12 @@ from adapter_probe.training.settings import TrainingSettings
 
 CPU = torch.device("cpu")
 WORDS = (
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "bird",
-    "saw",
-    "met",
-    "was",
-    "fine",
-    "bright",
-    "warm",
-    "foul",
-    "dim",
-    "cold",
-)
+    "the", "a", "cat", "dog", "bird", "saw", "met", "was", "fine", "bright", "warm", "foul", "dim", "cold",
+)  # fmt: skip
 
 
 @pytest.fixture
-def save_base(plain_model: Callable, tmp_path: Path) -> Callable[[str], Path]:
+def save_base(tmp_path: Path) -> Callable[[str], Path]:
     """A folder with the encoder alone and a tokenizer that knows no padding token and frames nothing."""
 
     def save(name: str, **changes: object) -> Path:
@@ -93,12 +81,12 @@ def weights(base: Path, checkpoint: Path) -> tuple[PretrainedConfig, dict[str, t
 
 @pytest.mark.quick("albert, two groups")
 def test_a_checkpoint_is_trained_opened_and_ablated(
-    kind: str, save_base: Callable, separate: Callable, tiny_task: Path, tmp_path: Path
+    kind: str, save_base: Callable, tiny_task: Path, tmp_path: Path
 ):
     base = save_base(kind)
     train(base, tiny_task, tmp_path / "c", Adapters(4, 0.5, activation="tanh"))
     config, tensors, _ = weights(base, tmp_path / "c")
-    alone = separate(kind, config, tensors)
+    alone = Separate(kind, config, tensors)
     request = prepare_ablation(AblationArguments(str(tmp_path / "c")), CPU)
     with AblationRun(request, tmp_path / "out") as ablation:
         ablation.compute(lambda _: None)
@@ -112,18 +100,18 @@ def test_a_checkpoint_is_trained_opened_and_ablated(
 
 @pytest.mark.quick("deberta-v3")
 def test_the_norms_of_the_base_return_with_a_switch(
-    kind: str, families: dict, save_base: Callable, separate: Callable, tiny_task: Path, tmp_path: Path
+    kind: str, save_base: Callable, tiny_task: Path, tmp_path: Path
 ):
     base = save_base(kind)
     train(base, tiny_task, tmp_path / "c", Adapters(4, 0.5, activation="tanh"))
     arguments = AblationArguments(str(tmp_path / "c"), AblationSettings(layernorm="pretrained"))
-    if families[kind].pre_norm:
+    if FAMILIES[kind].pre_norm:
         with pytest.raises(ModelError, match=naming("--layernorm", "pretrained")):
             prepare_ablation(arguments, CPU)
         return
     request = prepare_ablation(arguments, CPU)
     which = np.arange(0, len(request.encoded), 8)
-    alone = separate(kind, *weights(base, tmp_path / "c"))
+    alone = Separate(kind, *weights(base, tmp_path / "c"))
     masks = np.random.default_rng(0).random((6, 6)) < 0.5
     expected = np.stack([alone.run(some(request.encoded, which), mask).numpy() for mask in masks])
     runner = next(general_runners(request, torch.float32, 1))

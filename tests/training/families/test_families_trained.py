@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
+from encoder_families import FAMILIES, random_examples, separate, trained_model
 from exact import assert_close_in_float32
 from refusals import naming
 from torch.nn import functional as F
@@ -37,7 +36,7 @@ METHODS: tuple[Method, ...] = (
 POSSIBLE = {"albert, two groups": (0, 1, 3)}  # layers that share weights train together
 
 
-def made(name: str, method: Method, trained_model: Callable) -> TrainingModel | None:
+def made(name: str, method: Method) -> TrainingModel | None:
     """None where the family cannot: its layers share their weights."""
     if isinstance(method, TopLayers) and method.k not in POSSIBLE.get(name, (0, 1, 2, 3)):
         return None
@@ -81,23 +80,21 @@ def one_step(model: TrainingModel, encoded: Encoded) -> set[str]:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_what_changes_in_a_step_is_what_trains(
-    kind: str, method: Method, trained_model: Callable, random_examples: Callable, families: dict
-):
-    model = made(kind, method, trained_model)
+def test_what_changes_in_a_step_is_what_trains(kind: str, method: Method):
+    model = made(kind, method)
     if model is None:
         possible = ", ".join(map(str, POSSIBLE.get(kind, (0, 3))))
         with pytest.raises(ModelError, match=naming(f"k {method.k}", possible)):
             trained_model(kind, method)
         return
-    expected = expected_to_train(model, families[kind], method)
+    expected = expected_to_train(model, FAMILIES[kind], method)
     assert set(trained(model)) == set(model.named_delta()) == expected
     assert one_step(model, random_examples([7, 4, 7, 12, 5, 9] * 2)) == expected
     assert len({name for _, name, _ in model.named_roles()}) == len(list(model.base.parameters()))
 
 
-def test_every_layer_has_adapters_of_its_own(family: str, trained_model: Callable, families: dict):
-    model, shape = trained_model(family), families[family]
+def test_every_layer_has_adapters_of_its_own(family: str):
+    model, shape = trained_model(family), FAMILIES[family]
     shared = len(set(shape.modules)) < 3
     places = {
         ".".join(part for part in (shape.layer.format(module), holder, "adapter", number) if part)
@@ -129,15 +126,8 @@ def own_states(base: torch.nn.Module, family: object, encoded: Encoded, example:
 
 
 @pytest.mark.parametrize("method", [HeadOnly(), *(TopLayers(k) for k in range(4))], ids=str)
-def test_frozen_features_are_the_models_own_states(
-    kind: str,
-    method: Method,
-    trained_model: Callable,
-    separate: Callable,
-    random_examples: Callable,
-    families: dict,
-):
-    model, encoded = made(kind, method, trained_model), random_examples([5, 9, 5, 1])
+def test_frozen_features_are_the_models_own_states(kind: str, method: Method):
+    model, encoded = made(kind, method), random_examples([5, 9, 5, 1])
     if model is None:
         return
     lowest = model.lowest_trained_layer
@@ -153,7 +143,7 @@ def test_frozen_features_are_the_models_own_states(
     assert not features.requires_grad
     read = slice(None) if lowest < 3 else slice(1)
     plain = separate(kind, model).plain
-    states = [own_states(plain, families[kind], encoded, example) for example in batch.index]
+    states = [own_states(plain, FAMILIES[kind], encoded, example) for example in batch.index]
     expected = [entering[lowest][read] for entering in states]
     torch.testing.assert_close(features, torch.cat(expected), rtol=0, atol=1e-5)
     with torch.no_grad():
@@ -164,7 +154,7 @@ def test_frozen_features_are_the_models_own_states(
         assert_close_in_float32(kept.forward(batch).double(), whole, layers=3)
 
 
-def test_what_layers_share_trains_for_all(trained_model: Callable):
+def test_what_layers_share_trains_for_all():
     model = trained_model("albert, two groups", TopLayers(1))
     names = trained(model)
     assert any(".albert_layer_groups.1." in name for name in names)
@@ -191,9 +181,7 @@ def in_bfloat16(model: TrainingModel, encoded: Encoded, exact: bool = False) -> 
 
 
 @pytest.mark.slow
-def test_packed_frozen_maps_give_the_same_gradients(
-    family: str, trained_model: Callable, random_examples: Callable, families: dict
-):
+def test_packed_frozen_maps_give_the_same_gradients(family: str):
     method, encoded = Adapters(4, 0.1), random_examples([7, 4, 7, 12, 5, 9, 1, 12])
     exact, plain = (in_bfloat16(trained_model(family, method).float(), encoded, one) for one in (True, False))
     model = trained_model(family, method).float()
@@ -206,7 +194,7 @@ def test_packed_frozen_maps_give_the_same_gradients(
     assert not any("forward" in vars(module) for module in model.base.modules())
     if not can_pack_weight(torch.ones(1, dtype=torch.bfloat16)):
         pytest.skip("this processor does not multiply bfloat16")
-    inside = tuple(f"{families[family].layer.format(module)}." for module in families[family].modules)
+    inside = tuple(f"{FAMILIES[family].layer.format(module)}." for module in FAMILIES[family].modules)
     maps = [(n, m) for n, m in model.base.named_modules() if n.startswith(inside)]
     linear = {n for n, m in maps if type(m) is torch.nn.Linear and not m.weight.requires_grad}
     assert set(packed) == linear
@@ -215,7 +203,7 @@ def test_packed_frozen_maps_give_the_same_gradients(
 
 
 @pytest.mark.slow
-def test_gradients_in_bfloat16_are_near(family: str, trained_model: Callable, random_examples: Callable):
+def test_gradients_in_bfloat16_are_near(family: str):
     """Of short and long examples, without dropout, against float64."""
     batch = pack(random_examples([7, 4, 7, 12, 5, 9, 33, 12]), range(8))
     found = []
