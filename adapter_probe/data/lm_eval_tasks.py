@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -27,6 +26,7 @@ from adapter_probe.errors import DataError, install_extra, listed, one_line
 from adapter_probe.metrics import LOSSES, PROPORTIONS, score
 from adapter_probe.predictions import predictions_from_likelihoods
 from adapter_probe.reads import report_unknown
+from adapter_probe.startup import import_needed
 
 PREFIX = "lm-eval:"
 _FEWSHOT_SEED = 1234  # the library's own default
@@ -134,11 +134,8 @@ def _is_path(name: str) -> bool:
 
 
 def _open(wanted: str, num_fewshot: int | None = None) -> dict[str, Any]:
-    for name in ("scipy", "sklearn"):  # our programs hide them from libraries that import them for nothing
-        if sys.modules.get(name, name) is None:
-            del sys.modules[name]
     try:
-        from lm_eval.tasks import TaskManager
+        tasks = import_needed("lm_eval.tasks")
     except ModuleNotFoundError as error:
         raise DataError(
             f"{PREFIX}{wanted}: {error.name} is not installed; {install_extra('lm-eval')}"
@@ -147,10 +144,10 @@ def _open(wanted: str, num_fewshot: int | None = None) -> dict[str, Any]:
         raise DataError(f"{PREFIX}{wanted}: no such task file or folder")
     try:
         if _is_path(wanted) and os.path.isdir(wanted):
-            manager = TaskManager(include_path=wanted, include_defaults=False)
+            manager = tasks.TaskManager(include_path=wanted, include_defaults=False)
             found: dict[str, Any] = manager.load(list(manager.all_subtasks))["tasks"]
         else:
-            manager = TaskManager(include_defaults=not _is_path(wanted))
+            manager = tasks.TaskManager(include_defaults=not _is_path(wanted))
             found = manager.load([wanted])["tasks"]
         for task in found.values():
             if num_fewshot is not None and task.get_config("num_fewshot") != 0:

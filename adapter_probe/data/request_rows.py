@@ -68,15 +68,13 @@ def chat_prompt(row: RowOf, tokenizer: Any) -> str:
     good = isinstance(messages, list) and messages and all(isinstance(m, dict) for m in messages)
     if not good or messages[-1].get("role") != "user":
         raise row.error("messages", "messages whose last one is the user's, with what is right in answer")
-    return _templated(row, tokenizer, messages)[0]
+    _refuse_no_texts(row, messages)
+    return _applied(row, "messages", tokenizer, messages, head=True)
 
 
-def _templated(row: RowOf, tokenizer: Any, messages: Any, whole: Any = None) -> tuple[str, str]:
-    """Messages before a turn of the assistant, and other messages, by the chat template."""
-    if not all(is_text(m.get("content")) for m in whole or messages):
+def _refuse_no_texts(row: RowOf, messages: Any) -> None:
+    if not all(is_text(m.get("content")) for m in messages):
         raise row.error("messages", "messages whose content is a text each")
-    before = _applied(row, "messages", tokenizer, messages, head=True)
-    return before, _applied(row, "messages", tokenizer, whole) if whole else ""
 
 
 def _applied(row: RowOf, column: str, tokenizer: Any, messages: Any, head: bool = False) -> str:
@@ -95,7 +93,9 @@ def _chat(row: RowOf, tokenizer: Any) -> Request:
     good = isinstance(messages, list) and len(messages) > 1 and all(isinstance(m, dict) for m in messages)
     if not good or messages[-1].get("role") != "assistant":
         raise row.error("messages", "two or more messages, the last one of the assistant")
-    before, whole = _templated(row, tokenizer, messages[:-1], messages)
+    _refuse_no_texts(row, messages)
+    before = _applied(row, "messages", tokenizer, messages[:-1], head=True)
+    whole = _applied(row, "messages", tokenizer, messages)
     if not whole.startswith(before) or whole == before:
         raise row.error("messages", "turns that the tokenizer's chat template writes in sequence")
     return Request(before, (whole[len(before) :],), framed=False)
