@@ -179,6 +179,11 @@ def average_ranks(values: np.ndarray) -> np.ndarray:
     return ranks
 
 
+def finite_or_nan(values: np.ndarray) -> np.ndarray:
+    """Numbers, with NaN for what is infinite."""
+    return np.where(np.isfinite(values), values, np.nan)
+
+
 def is_complete(predictions: np.ndarray, n_axes: int = 1) -> np.ndarray:
     """Bool ``[...]``: whether predictions ``[..., examples]`` are complete, over so many last axes."""
     axes = tuple(range(-n_axes, 0))
