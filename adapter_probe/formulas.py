@@ -81,15 +81,13 @@ def class_f1(counts: ClassCounts) -> tuple[np.ndarray, np.ndarray]:
 
 def accuracy(counts: ClassCounts) -> np.ndarray:
     """The share of examples that are predicted rightly, ``[...]``."""
-    share: np.ndarray = counts.hits.sum(axis=-1) / counts.actual.sum(axis=-1)
-    return share
+    return counts.hits.sum(axis=-1) / counts.actual.sum(axis=-1)
 
 
 def macro_f1(counts: ClassCounts) -> np.ndarray:
     """Mean of the classes' F1 ``[...]``, without classes that are neither present nor predicted."""
     f1, there = class_f1(counts)
-    mean: np.ndarray = f1.sum(axis=-1) / there.sum(axis=-1)
-    return mean
+    return f1.sum(axis=-1) / there.sum(axis=-1)
 
 
 def micro_f1(counts: ClassCounts) -> np.ndarray:

@@ -87,8 +87,7 @@ def differences_from_logits(
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
     shifted = logits - logits.max(axis=-1, keepdims=True)
-    found: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return found
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 def predictions_from_likelihoods(metric: str, sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -243,8 +243,7 @@ class _Document:
     @property
     def config(self) -> dict[str, Any]:
         """The task's configuration as plain JSON."""
-        plain: dict[str, Any] = json.loads(json.dumps(self.task.dump_config(), default=str))
-        return plain
+        return json.loads(json.dumps(self.task.dump_config(), default=str))
 
     def error(self, what: str) -> DataError:
         return DataError(f"lm-eval task {self.name!r} row {self.number}: {what}")
@@ -252,16 +251,14 @@ class _Document:
     def scored(self, sums: Sequence[float], greedy: bool = False) -> Mapping[str, Any]:
         """The result of the task's `process_results` for log-likelihoods."""
         results = list(sums) if self.form == "text" else [(value, greedy) for value in sums]
-        made: Mapping[str, Any] = self.task.process_results(self.instances[0].doc, results)
-        return made
+        return self.task.process_results(self.instances[0].doc, results)
 
     def drawn(self, draw: int) -> list[float]:
         """Random log-likelihoods, in proportion to the choices' lengths, so that each choice can win."""
         values = -np.random.default_rng([self.number, draw]).uniform(0.1, 5, len(self.instances))
         if self.form == "choice":
             values *= [len(instance.args[1]) for instance in self.instances]
-        made: list[float] = values.tolist()
-        return made
+        return values.tolist()
 
     def greedy(self, draw: int) -> bool:
         """Random values for whether the continuation is the most likely one."""

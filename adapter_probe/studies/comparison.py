@@ -40,8 +40,7 @@ class SeveralAblations(DrawnStudy):
     @property
     def spans(self) -> pd.DataFrame:
         """One row per span, with the columns that the class of `record` documents."""
-        frame: pd.DataFrame = self.record.spans
-        return frame
+        return self.record.spans
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -167,13 +167,11 @@ class StoredStudy(DrawnStudy):
     @property
     def folder(self) -> Path:
         """The results folder."""
-        folder: Path = self.record.folder
-        return folder
+        return self.record.folder
 
     def facts(self) -> dict[str, Any]:
         """The main results as plain JSON, which the commands print with ``--json``."""
-        found: dict[str, Any] = self.record.summary.to_dict()
-        return found
+        return self.record.summary.to_dict()
 
     def _keep(self, folder: str | Path) -> None:
         """Copy the results out of a temporary folder."""
