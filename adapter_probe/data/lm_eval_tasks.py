@@ -251,7 +251,7 @@ class _Document:
     def scored(self, sums: Sequence[float], greedy: bool = False) -> Mapping[str, Any]:
         """The result of the task's `process_results` for log-likelihoods."""
         results = list(sums) if self.form == "text" else [(value, greedy) for value in sums]
-        return self.task.process_results(self.instances[0].doc, results)
+        return self.task.process_results(self.doc, results)
 
     def drawn(self, draw: int) -> list[float]:
         """Random log-likelihoods, in proportion to the choices' lengths, so that each choice can win."""
