@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from adapter_probe import metrics
-from adapter_probe.formulas import NO_CLASS
+from adapter_probe.formulas import NO_CLASS, finite_or_nan
 from adapter_probe.predictions import (
     differences_from_logits,
     entity_types,
@@ -243,12 +243,10 @@ class AblationResults:
         -1 or NaN where an output is not finite.
         """
         if self.differences is not None:
-            return np.where(np.isfinite(self.differences), self.differences, np.nan)[
-                ..., metrics.COMPARISONS.index(self.metric)
-            ]
+            return finite_or_nan(self.differences[..., metrics.COMPARISONS.index(self.metric)])
         if self.kind == "embedding":
-            scored = self.outputs[..., metrics.COMPARABLE["embedding"].index(self.metric)].astype(np.float64)
-            return np.where(np.isfinite(scored), scored, np.nan)
+            scored = self.outputs[..., metrics.COMPARABLE["embedding"].index(self.metric)]
+            return finite_or_nan(scored.astype(np.float64))
         if self.metric in metrics.COMPARISONS:
             intact = self.outputs[np.argmax(self.masks.all(axis=1))]
             there = None if self.counts is None else self.counts[..., 0] > 0
@@ -257,9 +255,7 @@ class AblationResults:
             finite = np.isfinite(self.outputs).all(axis=-1)
             return np.where(finite, 1 - self.greedy, NO_CLASS).astype(np.int64)
         if metrics.is_generated(self.metric):
-            scores = np.where(np.isfinite(self.outputs[..., 0]), self.outputs[..., 0], np.nan).astype(
-                np.float64
-            )
+            scores = finite_or_nan(self.outputs[..., 0].astype(np.float64))
             if metrics.is_ratio(self.metric):
                 return scores
             return np.where(np.isnan(scores), NO_CLASS, 1 - np.nan_to_num(scores)).astype(np.int64)
@@ -279,7 +275,7 @@ class AblationResults:
         if self.kind == "multilabel":
             return labels_from_logits(self.outputs)
         if self.kind == "regression" and self.scored_with.ndim == 2:
-            return np.where(np.isfinite(self.outputs), self.outputs.astype(np.float64), np.nan)
+            return finite_or_nan(self.outputs.astype(np.float64))
         if self.kind == "extractive":
             return self.outputs[..., QUESTION_SCORES.index(self.metric)]
         return predictions_from_logits(self.outputs, self.kind)

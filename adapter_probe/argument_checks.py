@@ -194,8 +194,8 @@ def _fitting(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
     if (fitted := _fitted_one(value, kinds)) is not _UNKNOWN:
         if isinstance(value, str) and value[:1] in _CONTENT and any(get_origin(k) is Mapping for k in kinds):
             return fitted  # the content in place of a file
-        if Path in kinds or any(Path in kinds_of(get_args(kind)[0]) for kind in kinds if _of_many(kind)):
-            named = any(Path in kinds_of(get_args(kind)[0]) for kind in kinds if _of_many(kind))
+        named = any(Path in kinds_of(get_args(kind)[0]) for kind in kinds if _of_many(kind))
+        if named or Path in kinds:
             several = fitted if named and isinstance(fitted, (tuple, list)) else (fitted,)
             for path in several:
                 refuse_no_path(name, path)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from adapter_probe.errors import DataError, one_line, shown
-from adapter_probe.formulas import is_complete
+from adapter_probe.formulas import finite_or_nan, is_complete
 
 CUSTOM = "custom:"
 """Prefix of the names of user-defined metrics."""
@@ -75,7 +75,7 @@ class CustomMetric(str):
                     if hasattr(error, "add_note"):  # from Python 3.11 on
                         error.add_note(f"adapter-probe: the metric {self.own_name} was scoring {what}{name}")
                     raise
-        return np.where(np.isfinite(found), found, np.nan)
+        return finite_or_nan(found)
 
     def score(self, labels: np.ndarray, predictions: np.ndarray) -> float:
         """What the function gives.

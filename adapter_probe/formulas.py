@@ -81,15 +81,13 @@ def class_f1(counts: ClassCounts) -> tuple[np.ndarray, np.ndarray]:
 
 def accuracy(counts: ClassCounts) -> np.ndarray:
     """The share of examples that are predicted rightly, ``[...]``."""
-    share: np.ndarray = counts.hits.sum(axis=-1) / counts.actual.sum(axis=-1)
-    return share
+    return counts.hits.sum(axis=-1) / counts.actual.sum(axis=-1)
 
 
 def macro_f1(counts: ClassCounts) -> np.ndarray:
     """Mean of the classes' F1 ``[...]``, without classes that are neither present nor predicted."""
     f1, there = class_f1(counts)
-    mean: np.ndarray = f1.sum(axis=-1) / there.sum(axis=-1)
-    return mean
+    return f1.sum(axis=-1) / there.sum(axis=-1)
 
 
 def micro_f1(counts: ClassCounts) -> np.ndarray:
@@ -177,6 +175,11 @@ def average_ranks(values: np.ndarray) -> np.ndarray:
     np.put_along_axis(ranks, order, shared, axis=-1)
     ranks[np.isnan(values).any(axis=-1)] = np.nan
     return ranks
+
+
+def finite_or_nan(values: np.ndarray) -> np.ndarray:
+    """Numbers, with NaN for what is infinite."""
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def is_complete(predictions: np.ndarray, n_axes: int = 1) -> np.ndarray:

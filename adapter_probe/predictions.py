@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from adapter_probe.formulas import NO_CLASS
+from adapter_probe.formulas import NO_CLASS, finite_or_nan
 from adapter_probe.metrics import LOSSES, check_kind
 
 _ENTITY = re.compile(r"[BIES](?:-(?P<type>.+))?")
@@ -37,8 +37,7 @@ def predictions_from_logits(logits: np.ndarray, kind: str) -> np.ndarray:
         raise ValueError("answers are decoded from a window's start and end logits, not from one row of them")
     if logits.shape[-1] != 1:
         raise ValueError(f"a regression head has 1 output, got {logits.shape[-1]}")
-    values = logits[..., 0].astype(np.float64)
-    return np.where(np.isfinite(values), values, np.nan)
+    return finite_or_nan(logits[..., 0].astype(np.float64))
 
 
 def labels_from_logits(logits: np.ndarray) -> np.ndarray:
@@ -88,8 +87,7 @@ def differences_from_logits(
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
     shifted = logits - logits.max(axis=-1, keepdims=True)
-    found: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return found
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 def predictions_from_likelihoods(metric: str, sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -105,8 +103,7 @@ def predictions_from_likelihoods(metric: str, sums: np.ndarray, sizes: np.ndarra
         log-likelihood of a choice is NaN or infinite; for a loss float64, the negative log-likelihood or NaN.
     """
     if metric in LOSSES:
-        nats = -sums[..., 0].astype(np.float64)
-        return np.where(np.isfinite(nats), nats, np.nan)
+        return finite_or_nan(-sums[..., 0].astype(np.float64))
     there = sizes > 0
     with np.errstate(divide="ignore", invalid="ignore"):
         compared = np.where(there, sums.astype(np.float64) / sizes, -np.inf)
@@ -130,6 +127,5 @@ def scores_of_pairs(metric: str, outputs: np.ndarray, reference: np.ndarray | No
     """
     values = outputs.astype(np.float64) - (0.0 if reference is None else reference)
     with np.errstate(invalid="ignore"):
-        margins = values[..., 0] - values[..., 1]
-    margins = np.where(np.isfinite(margins), margins, np.nan)
+        margins = finite_or_nan(values[..., 0] - values[..., 1])
     return margins if metric == "margin" else (1 + np.sign(margins)) / 2

@@ -21,7 +21,6 @@ from adapter_probe.errors import AdapterProbeError, AdapterProbeWarning, JobsDet
 from adapter_probe.progress import activity, clear_status, print_message, printable
 
 from .declared import Declared
-from .options import Place
 
 Command = TypeVar("Command", bound=Callable[..., None])
 USER_ERROR, INTERRUPTED = 2, 130
@@ -36,15 +35,11 @@ def command(function: Command) -> Command:
     """
     hints = get_type_hints(function, include_extras=True)
     groups = {name: Declared(hint) for name, hint in hints.items() if is_dataclass(hint)}
-    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-    places = {name: mark for name, some in marks.items() for mark in some if isinstance(mark, Place)}
 
     @functools.wraps(function)
     def polite(**kwargs: Any) -> None:
         try:
             with _warnings_in_one_line(), activity(f"{function.__name__.replace('_', '-')}: loading"):
-                for name, place in places.items():
-                    place.check(kwargs[name])
                 given = {name: group.settings(kwargs) for name, group in groups.items()}
                 function(**kwargs, **given)
         except JobsDetached as jobs:

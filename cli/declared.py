@@ -26,7 +26,7 @@ from adapter_probe.settings import (
 
 from . import options
 
-_SHELL = (str, int, float, bool, Path)
+_SHELL = (Path, str, int, float, bool)
 _METAVARS = {int: "N", float: "NUMBER", str: "TEXT", Path: "FILE"}
 
 
@@ -70,7 +70,7 @@ class Declared:
             chosen["cluster"] = _cluster({name: given.pop(name) for name in _slurm()})
         for one in fields_of(self._kind):
             if one.name in chosen and (place := one.metadata.get("place")):
-                options.PLACES[place].check(chosen[one.name])
+                options.refuse_missing(place, chosen[one.name])
         return self._kind(**chosen)
 
     @property
@@ -120,47 +120,40 @@ def _option(one: Field[Any], annotation: Any, panel: str) -> _Option | None:
         made = typer.Option(
             *flags, **words, show_default=shown, rich_help_panel=about.get("panel") or panel or None
         )
-    parameter = inspect.Parameter(
-        one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made]
+    return _Option(_parameter(one.name, default, kind, made), read)
+
+
+def _parameter(name: str, default: Any, kind: Any, made: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made]
     )
-    return _Option(parameter, read)
 
 
 def _in_shell(annotation: Any) -> Any:
     """The type of a shell's value for an annotation: a list of numbers is one text."""
-    for kind in kinds_of(annotation):
+    kinds = kinds_of(annotation)
+    for kind in kinds:
         if is_list(kind):
             return {int: options.whole_numbers, float: options.numbers}.get(get_args(kind)[0], options.texts)
         if any(choices_of(kind)):
             return kind
-    kinds = kinds_of(annotation)
-    return next((kind for kind in (Path, *_SHELL) if kind in kinds), None)
+    return next((kind for kind in _SHELL if kind in kinds), None)
 
 
 @cache
 def _slurm() -> dict[str, _Option]:
     """The options that describe a cluster: those of `SlurmOptions`, none of which has a default here."""
     own = {name: _without_default(option) for name, option in Declared(SlurmOptions)._own.items()}
-    extra = {
-        "slurm": (
-            bool, False, "Submit the work to a SLURM cluster as a job array; --device is then that of each "
-            "node.", None,
-        ),
-        "slurm_config": (
-            Path | None, None, "TOML file with defaults for the options of SLURM; a table [sbatch] sets any "
-            "other option of sbatch.", "FILE",
-        ),
-    }  # fmt: skip
-    made = {}
-    for name, (kind, default, help, metavar) in extra.items():
-        flag = [flag_of(name)] if kind is bool else []
-        option = typer.Option(*flag, help=help, metavar=metavar, rich_help_panel=SlurmOptions.panel)
-        made[name] = _Option(
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
-            )
-        )
-    return {"slurm": made["slurm"], **own, "slurm_config": made["slurm_config"]}
+    flag = typer.Option(
+        "--slurm", rich_help_panel=SlurmOptions.panel,
+        help="Submit the work to a SLURM cluster as a job array; --device is then that of each node.",
+    )  # fmt: skip
+    file = typer.Option(
+        metavar="FILE", rich_help_panel=SlurmOptions.panel, help="TOML file with defaults for the options of "
+        "SLURM; a table [sbatch] sets any other option of sbatch.",
+    )  # fmt: skip
+    last = _Option(_parameter("slurm_config", None, Path | None, file))
+    return {"slurm": _Option(_parameter("slurm", False, bool, flag)), **own, "slurm_config": last}
 
 
 def _without_default(option: _Option) -> _Option:

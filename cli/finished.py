@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import adapter_probe
-from adapter_probe.analysis.summary_text import aligned_columns, comparison_rows, file_lists
+from adapter_probe.analysis.summary_text import file_lists
 from adapter_probe.errors import ResultsError
 from adapter_probe.progress import print_message
 from adapter_probe.studies.figure_arguments import Compare, Draw, Report
@@ -40,7 +40,7 @@ def compare(asked: Compare, json: options.Json = False) -> None:
             }
         )  # fmt: skip
         return
-    show(f"{aligned_columns(comparison_rows(comparison.record))}\n\n{file_lists([files])}")
+    show(f"{comparison}\n\n{file_lists([files])}")
 
 
 @command

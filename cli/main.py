@@ -68,13 +68,9 @@ def _options(
     pass
 
 
+@unneeded_libraries_hidden()
 def main() -> None:
     """Run the program."""
-    with unneeded_libraries_hidden():
-        _run()
-
-
-def _run() -> None:
     page = _help_asked(sys.argv[1:])
     if page is not None:
         typer.echo(page)

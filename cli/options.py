@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -15,38 +14,27 @@ from adapter_probe.hub_names import is_hub_name, is_missing
 OUTPUT, RUNNING = "Output", "Running"  # headings of the help
 
 
-@dataclass(frozen=True)
-class Place:
-    """Marks paths that have to exist, which is checked before anything is loaded.
-
-    Attributes:
-        message: the error for a path to nothing, with ``{}`` for the path.
-        on_hub: whether a name on the Hugging Face Hub is allowed in place of a path.
-    """
-
-    message: str
-    on_hub: bool = False
-
-    def check(self, given: object) -> None:
-        """Refuse a path to nothing.
-
-        Raises:
-            AdapterProbeError: one of the paths does not exist.
-        """
-        for path in given if isinstance(given, (list, tuple)) else (given,):
-            elsewhere = str(path).startswith("lm-eval:") or (self.on_hub and is_hub_name(path))
-            if isinstance(path, Path) and not elsewhere and is_missing(path):
-                raise AdapterProbeError(self.message.format(path))
-
-
-PLACES = {
-    "checkpoint": Place("checkpoint {}: no such folder"),
-    "checkpoint or name": Place("checkpoint {}: no such folder", on_hub=True),
-    "results": Place("{}: no such folder; give results folders"),
-    "ablation": Place("--ablation {}: no such folder; give the results folder of an ablation"),
-    "file": Place("{}: cannot be read (no such file)"),
-    "overlay": Place("--overlay {}: no such file or folder"),
+_MISSING = {
+    "checkpoint": "checkpoint {}: no such folder",
+    "checkpoint or name": "checkpoint {}: no such folder",
+    "results": "{}: no such folder; give results folders",
+    "ablation": "--ablation {}: no such folder; give the results folder of an ablation",
+    "file": "{}: cannot be read (no such file)",
+    "overlay": "--overlay {}: no such file or folder",
 }
+
+
+def refuse_missing(place: str, given: object) -> None:
+    """Refuse paths to nothing, before anything is loaded; `place` is what declares them, see `setting`.
+
+    Raises:
+        AdapterProbeError: one of the paths does not exist.
+    """
+    for path in given if isinstance(given, (list, tuple)) else (given,):
+        on_hub = place == "checkpoint or name" and is_hub_name(path)
+        elsewhere = on_hub or str(path).startswith("lm-eval:")
+        if isinstance(path, Path) and not elsewhere and is_missing(path):
+            raise AdapterProbeError(_MISSING[place].format(path))
 
 
 Json = Annotated[

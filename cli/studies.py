@@ -8,7 +8,7 @@ from typing import Any
 
 import adapter_probe
 from adapter_probe.ablation_settings import RaceSettings
-from adapter_probe.analysis.summary_text import aligned_columns, data_comparison_rows, score_text
+from adapter_probe.analysis.summary_text import aligned_columns, score_text
 from adapter_probe.errors import ResultsError
 from adapter_probe.figure_settings import Paper, Tolerance
 from adapter_probe.settings import as_points, fields_of, flag_of
@@ -74,7 +74,7 @@ def ablate(
     study = run(adapter_probe.ablate, asked, json, dry_run, **vars(look))
     if study is not None and study.against is not None and not json:
         both = adapter_probe.compare_data(study, study.against)
-        show("\n" + aligned_columns(data_comparison_rows(both.record)))
+        show(f"\n{both}")
 
 
 def _for_race(asked: Ablate, look: Tolerance, dry_run: bool) -> dict[str, Any]:

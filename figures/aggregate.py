@@ -23,7 +23,7 @@ from adapter_probe.analysis.published import published_aggregate, published_size
 from adapter_probe.analysis.study_records import StudyRecord, TradeoffRecord
 from adapter_probe.known_tasks import known_task
 from adapter_probe.results.schema import SIZES_COLUMNS
-from adapter_probe.wording import BASELINE, count_text, is_loss, range_text, signed, task_label
+from adapter_probe.wording import BASELINE, count_text, is_loss, method_label, range_text, signed, task_label
 
 from . import curves, style
 from .curves import MarkerStyle
@@ -187,7 +187,9 @@ def legend_entries(
     frame: pd.DataFrame, published: pd.DataFrame | None, axes: Sequence[Axes]
 ) -> list[LegendEntry]:
     """Legend handles and labels: methods, the frontier, the paper."""
-    unit, entries = style.scale_factor(), [*curves.method_entries(frame), *curves.level_entries(axes)]
+    unit, marks = style.scale_factor(), curves.marks_of(frame["method"])
+    entries = [(curves.line_of(mark), method_label(name)) for name, mark in marks.items()]
+    entries += curves.level_entries(axes)
     if frame["on_frontier"].any():
         rim = {"marker": "o", "markersize": 3.4 * unit, "markeredgewidth": 0.7 * unit}
         handle = Line2D([], [], linestyle="", color=style.GRID, markeredgecolor=style.INK, **rim)

@@ -85,11 +85,6 @@ def interaction_map(record: AblationRecord, ax: Axes, scale: Scale) -> None:
     write_notes(ax, said + ["crossed out: undefined"] * bool(np.isnan(values).any()), cells)
 
 
-def interaction_label(metric: str | None) -> str:
-    """Label of the colour bar of interactions."""
-    return f"interaction ({unit_name(metric)})"
-
-
 def is_clear(frame: pd.DataFrame) -> np.ndarray:
     """Whether an interaction differs from 0 by its interval, or by size without one, bool `[rows]`."""
     if "interaction_low_points" not in frame:
@@ -211,7 +206,7 @@ def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions
         for index, (record, ax) in enumerate(zip(records, axes)):
             interaction_map(record, ax, scale)
             ax.set_ylabel("" if index % columns else ax.get_ylabel())
-        add_bar(scale, axes, interaction_label(common_metric(records)), "bottom")
+        add_bar(scale, axes, f"interaction ({unit_name(common_metric(records))})", "bottom")
         legend_below(figure, draw_shares(records, shares))
         return fit_height(figure, max(options.venue.tallest, len(heights) * LOWEST_ROW))
 

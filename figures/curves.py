@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from adapter_probe.settings import Axis
-from adapter_probe.wording import BASELINE, METHOD_LABELS, count_text, method_label, range_text
+from adapter_probe.wording import BASELINE, METHOD_LABELS, count_text, range_text
 
 from . import style
 from .legends import LegendEntry
@@ -281,11 +281,6 @@ def hollow(mark: MarkerStyle) -> dict[str, object]:
 def published_handle() -> Line2D:
     """A legend's handle for published values of any method."""
     return Line2D([], [], **line_props(METHODS["adapters"], published=True) | {"color": style.FAINT})
-
-
-def method_entries(points: pd.DataFrame) -> list[LegendEntry]:
-    """Legend handles and labels of the methods that the points have."""
-    return [(line_of(mark), method_label(name)) for name, mark in marks_of(points["method"]).items()]
 
 
 def has_dots(series: Iterable[ScoreSeries]) -> bool:

@@ -64,7 +64,8 @@ def write_gallery(
         ResultsError: a table is not a grid of spans, the grids do not fit the width, the number of labels
             differs from that of ablations, a name in `only` is unknown, or a file cannot be written.
     """
-    made: list[Drawing | Table] = [*figures_of(studies, options), *tables_of(studies, options)]
+    made: list[Drawing | Table] = [*figures_of(studies, options)]
+    made += tables(with_labels(studies, options.labels), options)
     names = [name.strip() for name in options.only if name.strip()]
     for name in names:
         if not any(f"{one.stem}-".startswith(f"{name}-") for one in made):
@@ -88,8 +89,3 @@ def figures_of(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterat
     named = with_labels(studies, options.labels)
     for drawings in FIGURES:
         yield from drawings(named, options)
-
-
-def tables_of(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[Table]:
-    """Yield all tables of the studies; see `figures_of`."""
-    yield from tables(with_labels(studies, options.labels), options)

@@ -129,7 +129,7 @@ def bar_label(label: str, tolerance: float | None, metric: str | None) -> str:
     return label if tolerance is None else f"{label}; black line = {tolerance_text(tolerance, metric)}"
 
 
-def draw(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Scale, numbers: bool = True) -> Axes:
+def draw(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Scale, numbers: bool = True) -> None:
     """Draw one grid without a colour bar; `numbers` in the cells only where they fit."""
     frame, cells, words = grid.frame, Cells.of(grid.frame), grid.words
     drops = drop_points(frame["delta_points"])  # [spans]
@@ -152,7 +152,6 @@ def draw(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Scale, n
         said.append("○ not significant" + (f" ({grid.test}, Holm)" if grid.test else ""))
     if notes:
         write_notes(ax, [*grid.notes, *said], cells)
-    return ax
 
 
 def marked_cells(frame: pd.DataFrame, column: str, value: bool) -> np.ndarray:

@@ -37,10 +37,6 @@ class Venue:
     tallest: float = 9.0
     sans: bool = False
 
-    def width(self, column: Column) -> float:
-        """Inches."""
-        return self.half if column == "half" else self.full
-
 
 @dataclass(frozen=True)
 class FigureOptions:
@@ -62,7 +58,7 @@ class FigureOptions:
 
     def width(self, preferred: Column) -> float:
         """Width in inches: of the requested column, or else of the one that the figure prefers."""
-        return self.venue.width(self.column or preferred)
+        return self.venue.half if (self.column or preferred) == "half" else self.venue.full
 
 
 def _measured(name: str, half: Callable | None, full: Callable, fonts: Callable) -> Venue:

@@ -38,5 +38,4 @@ def shares(drops: np.ndarray) -> np.ndarray:
     first, last = np.triu_indices(n)
     layers = np.arange(n)[:, None]
     inside = (first <= layers) & (layers <= last)  # [layers, spans]
-    found: np.ndarray = interactions(drops)[..., first, last] @ (inside / (last - first + 1)).T
-    return found
+    return interactions(drops)[..., first, last] @ (inside / (last - first + 1)).T

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -92,9 +92,7 @@ def notable_modules(frame: pd.DataFrame, study: StudyKind = "ablated") -> dict[s
     return found
 
 
-def notable_spans(
-    frame: pd.DataFrame, study: StudyKind = "ablated", tolerances: Sequence[float] = TOLERANCES
-) -> dict[str, Any]:
+def notable_spans(frame: pd.DataFrame, study: StudyKind = "ablated") -> dict[str, Any]:
     """The notable spans of a grid.
 
     Args:
@@ -111,7 +109,7 @@ def notable_spans(
     known = frame[frame["drop"].notna()]
     singles = known.iloc[:0] if units is None else known.merge(pd.DataFrame(units, columns=["first", "last"]))
     single = singles.sort_values(["drop", "first"], ascending=[not ablated, True])
-    spans = {f"{t:g}": span_of(longest_removable(frame, t, study=study)) for t in tolerances}
+    spans = {f"{t:g}": span_of(longest_removable(frame, t, study=study)) for t in TOLERANCES}
     found = None if single.empty else span_of(single.iloc[0])
     layer = found and LayerDrop(found.first, found.delta_points, found.last if found.n_layers > 1 else None)
     if ablated:

@@ -52,8 +52,7 @@ def ranks_by_share(shares: Sequence[float], rank: int) -> list[int]:
     ranks = np.floor(exact).astype(int)
     order = np.argsort(ranks - exact, kind="stable")
     ranks[order[: rank * len(weights) - ranks.sum()]] += 1
-    found: list[int] = ranks.tolist()
-    return found
+    return ranks.tolist()
 
 
 def next_lora(results: AblationResults, layers: pd.DataFrame, spans: Mapping[str, Any]) -> dict[str, str]:

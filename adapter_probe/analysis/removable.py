@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import get_args
 
 import numpy as np
@@ -86,7 +85,7 @@ def tolerance_border(drops: np.ndarray, tolerance: float) -> list[Segment]:
     return upright + level
 
 
-def removable_table(spans: pd.DataFrame, tolerances: Sequence[float] = TOLERANCES) -> pd.DataFrame:
+def removable_table(spans: pd.DataFrame) -> pd.DataFrame:
     """The longest removable span at each tolerance by either basis; empty fields if there is none.
 
     Returns:
@@ -94,11 +93,11 @@ def removable_table(spans: pd.DataFrame, tolerances: Sequence[float] = TOLERANCE
     """
     wanted = ["first", "last", "n_layers", "delta_points", "ci_low_points"]
     rows = []
-    for tolerance in tolerances:
+    for tolerance in TOLERANCES:
         for basis in get_args(Basis):
             found = longest_removable(spans, tolerance, basis)
             values = {} if found is None else found[wanted].to_dict()
-            rows.append({"tolerance_points": float(tolerance), "basis": basis, **values})
+            rows.append({"tolerance_points": tolerance, "basis": basis, **values})
     frame = pd.DataFrame(rows, columns=list(REMOVABLE_COLUMNS))
     whole = dict.fromkeys(("first", "last", "n_layers"), "Int64")
     return frame.astype({**whole, "delta_points": "float64", "ci_low_points": "float64"})

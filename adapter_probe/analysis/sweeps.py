@@ -249,7 +249,7 @@ def go_on(scores: Sequence[float | None], metric: str, n_examples: int) -> np.nd
     Args:
         scores: validation score of every rate at the cut; None where the training diverged.
     """
-    values = np.array([np.nan if one is None else one for one in scores], dtype=np.float64)
+    values = np.array(scores, dtype=np.float64)  # None is NaN
     values = np.where(np.isnan(values), -np.inf, sign_of(metric) * values)
     ranked = np.sort(values)[::-1]
     last = ranked[math.ceil(len(ranked) / 2) - 1]

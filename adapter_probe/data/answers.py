@@ -290,5 +290,4 @@ class Extractor:
             ) from None
         if match is None:
             return None
-        found: str | None = match.group(1) if self._pattern.groups else match.group(0)
-        return found
+        return match.group(1) if self._pattern.groups else match.group(0)

@@ -32,8 +32,7 @@ class Numbers:
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """See `Combine`."""
-        found: np.ndarray = values[:, self.places, 0]
-        return found
+        return values[:, self.places, 0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,5 +157,4 @@ def _directions(vectors: np.ndarray, dot: bool) -> np.ndarray:
     if dot:
         return vectors
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    found: np.ndarray = vectors / np.maximum(lengths, 1e-12)  # as PyTorch's normalize
-    return found
+    return vectors / np.maximum(lengths, 1e-12)  # as PyTorch's normalize

@@ -121,10 +121,9 @@ def chat_writer(tokenizer: Any, name: str) -> Callable[..., str]:
         options = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
         options["continue_final_message"] = not add_generation_prompt
         try:
-            made: str = tokenizer.apply_chat_template(messages, **options)
+            return tokenizer.apply_chat_template(messages, **options)
         except TemplateError:  # of a template without a turn of the system
             rest = [one for one in messages if one["role"] != "system"]
-            made = tokenizer.apply_chat_template(rest, **options)
-        return made
+            return tokenizer.apply_chat_template(rest, **options)
 
     return write

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -118,10 +119,7 @@ def names_in_lists(rows: Rows, column: str, what: str) -> tuple[str, ...]:
     Raises:
         DataError: a value is no list of names or numbers, or fewer than two are different.
     """
-    values = rows.column(column)
-    for value, place in zip(values, rows.places):
-        if not isinstance(value, list):
-            raise DataError(must_be(f"{place}: {column}", f"a list of {what}s", value))
+    values = _lists(rows, column, what)
     found = {_label_text(one, place) for value, place in zip(values, rows.places) for one in value}
     if what == "label" and _are_flags(values, found):
         return tuple(map(str, range(len(values[0]))))
@@ -129,6 +127,14 @@ def names_in_lists(rows: Rows, column: str, what: str) -> tuple[str, ...]:
         only = listed(found) or "none"
         raise DataError(f"{rows.path}: the only {what} is {only}; expected two or more {what}s")
     return _in_order(found)
+
+
+def _lists(rows: Rows, column: str, what: str) -> list[list]:
+    values: list[Any] = rows.column(column)
+    for value, place in zip(values, rows.places):
+        if not isinstance(value, list):
+            raise DataError(must_be(f"{place}: {column}", f"a list of {what}s", value))
+    return values
 
 
 def _are_flags(values: list[list], found: set[str]) -> bool:
@@ -150,10 +156,7 @@ def label_sets(rows: Rows, column: str, names: Sequence[str]) -> np.ndarray:
     Raises:
         DataError: a value is no list, has an unknown label, or both forms are possible.
     """
-    values = rows.column(column)
-    for value, place in zip(values, rows.places):
-        if not isinstance(value, list):
-            raise DataError(must_be(f"{place}: {column}", "a list of labels", value))
+    values = _lists(rows, column, "label")
     written = {str(one).lower() for value in values for one in value}
     if any(isinstance(one, str) for value in values for one in value) and _are_flags(values, written):
         return np.array([[str(one).lower() in ("1", "true") for one in value] for value in values], np.int64)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -27,6 +26,7 @@ from adapter_probe.errors import DataError, install_extra, listed, one_line
 from adapter_probe.metrics import LOSSES, PROPORTIONS, score
 from adapter_probe.predictions import predictions_from_likelihoods
 from adapter_probe.reads import report_unknown
+from adapter_probe.startup import import_needed
 
 PREFIX = "lm-eval:"
 _FEWSHOT_SEED = 1234  # the library's own default
@@ -134,11 +134,8 @@ def _is_path(name: str) -> bool:
 
 
 def _open(wanted: str, num_fewshot: int | None = None) -> dict[str, Any]:
-    for name in ("scipy", "sklearn"):  # our programs hide them from libraries that import them for nothing
-        if sys.modules.get(name, name) is None:
-            del sys.modules[name]
     try:
-        from lm_eval.tasks import TaskManager
+        tasks = import_needed("lm_eval.tasks")
     except ModuleNotFoundError as error:
         raise DataError(
             f"{PREFIX}{wanted}: {error.name} is not installed; {install_extra('lm-eval')}"
@@ -147,10 +144,10 @@ def _open(wanted: str, num_fewshot: int | None = None) -> dict[str, Any]:
         raise DataError(f"{PREFIX}{wanted}: no such task file or folder")
     try:
         if _is_path(wanted) and os.path.isdir(wanted):
-            manager = TaskManager(include_path=wanted, include_defaults=False)
+            manager = tasks.TaskManager(include_path=wanted, include_defaults=False)
             found: dict[str, Any] = manager.load(list(manager.all_subtasks))["tasks"]
         else:
-            manager = TaskManager(include_defaults=not _is_path(wanted))
+            manager = tasks.TaskManager(include_defaults=not _is_path(wanted))
             found = manager.load([wanted])["tasks"]
         for task in found.values():
             if num_fewshot is not None and task.get_config("num_fewshot") != 0:
@@ -246,8 +243,7 @@ class _Document:
     @property
     def config(self) -> dict[str, Any]:
         """The task's configuration as plain JSON."""
-        plain: dict[str, Any] = json.loads(json.dumps(self.task.dump_config(), default=str))
-        return plain
+        return json.loads(json.dumps(self.task.dump_config(), default=str))
 
     def error(self, what: str) -> DataError:
         return DataError(f"lm-eval task {self.name!r} row {self.number}: {what}")
@@ -255,16 +251,14 @@ class _Document:
     def scored(self, sums: Sequence[float], greedy: bool = False) -> Mapping[str, Any]:
         """The result of the task's `process_results` for log-likelihoods."""
         results = list(sums) if self.form == "text" else [(value, greedy) for value in sums]
-        made: Mapping[str, Any] = self.task.process_results(self.instances[0].doc, results)
-        return made
+        return self.task.process_results(self.doc, results)
 
     def drawn(self, draw: int) -> list[float]:
         """Random log-likelihoods, in proportion to the choices' lengths, so that each choice can win."""
         values = -np.random.default_rng([self.number, draw]).uniform(0.1, 5, len(self.instances))
         if self.form == "choice":
             values *= [len(instance.args[1]) for instance in self.instances]
-        made: list[float] = values.tolist()
-        return made
+        return values.tolist()
 
     def greedy(self, draw: int) -> bool:
         """Random values for whether the continuation is the most likely one."""

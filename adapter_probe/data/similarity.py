@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -80,22 +82,16 @@ def _negatives(names: Iterable[str]) -> list[str]:
     return [name for name in names if name in ("negative", "negatives") or name.startswith("negative_")]
 
 
-class _Places:
-    """Distinct texts in the order in which they are met."""
-
-    def __init__(self) -> None:
-        self.texts: dict[tuple[str, str], int] = {}
-
-    def of(self, text: str, role: str) -> int:
-        return self.texts.setdefault((text, role), len(self.texts))
+def _places() -> dict[tuple[str, str], int]:
+    """The places of distinct texts, to be filled by looking them up: in the order in which they are met."""
+    return defaultdict(count().__next__)
 
 
 def pairs_of(split: Split, dot: bool) -> tuple[Texts, Combine]:
     """The distinct texts of labelled pairs, and what makes their similarities."""
-    places = _Places()
-    both = zip(split.texts, split.texts_b or ())
-    rows = [[places.of(one, ""), places.of(other, "")] for one, other in both]
-    return list(places.texts), Similarities(np.array(rows, dtype=np.int64), dot)
+    places = _places()
+    rows = [[places[text, ""] for text in both] for both in zip(split.texts, split.texts_b or ())]
+    return list(places), Similarities(np.array(rows, dtype=np.int64), dot)
 
 
 def triplets_of(
@@ -103,11 +99,11 @@ def triplets_of(
 ) -> tuple[Split, Texts, Combine]:
     """Queries with a similar text, and texts that are not similar."""
     split, rows = contrasts_of(tables, name, max_examples)
-    places = _Places()
-    found = [[places.of(*text) for text in row] for row in rows]
+    places = _places()
+    found = [[places[text] for text in row] for row in rows]
     most = max(map(len, found))
     padded = np.array([one + [-1] * (most - len(one)) for one in found], dtype=np.int64)
-    return split, list(places.texts), Similarities(padded, dot)
+    return split, list(places), Similarities(padded, dot)
 
 
 def contrasts_of(tables: Sequence[Rows], name: str, max_examples: int | None) -> tuple[Split, list[Texts]]:
@@ -153,24 +149,20 @@ def retrieval_of(
     corpus, queries, judged = _collection(tables) if "_id" in tables[0].names else _of_positives(tables)
     if not corpus:
         raise DataError(f"{tables[0].path}: the corpus has no documents")
-    kept = [query for query in queries if any(gain > 0 for gain in judged.get(query, {}).values())]
-    n_bare = len(queries) - len(kept)
-    if not kept:
-        raise DataError(f"{tables[0].path}: no query has a relevant document")
-    kept = _chosen(kept, max_examples)
-    places = _Places()
+    kept, n_bare = _asked(tables, judged, max_examples)
+    places = _places()
     numbers = {document: number for number, document in enumerate(corpus)}
-    documents = np.array([places.of(text, "document") for text in corpus.values()], dtype=np.int64)
+    documents = np.array([places[text, "document"] for text in corpus.values()], dtype=np.int64)
     gains = []
     for query in kept:
         own = np.zeros(len(corpus), np.float32)
         for document, gain in judged[query].items():
             own[numbers[document]] = max(gain, 0.0)
         gains.append(own)
-    asked = np.array([places.of(queries[query], "query") for query in kept], dtype=np.int64)
+    asked = np.array([places[queries[query], "query"] for query in kept], dtype=np.int64)
     content = [list(corpus.items()), [[query, queries[query], judged[query]] for query in kept]]
     split = _split(tuple(queries[query] for query in kept), name, content)
-    return split, list(places.texts), Ranking((documents,) * len(kept), tuple(gains), asked, dot), n_bare
+    return split, list(places), Ranking((documents,) * len(kept), tuple(gains), asked, dot), n_bare
 
 
 Judged = dict[str, dict[str, float]]
@@ -229,23 +221,28 @@ def reranked_of(
     tables: Sequence[Rows], name: str, max_examples: int | None
 ) -> tuple[Split, list[tuple[str, str]], Combine, int]:
     """Queries with their documents, of which a reranker reads each with its query; see `retrieval_of`."""
-    groups: dict[str, dict[str, float]] = {}
+    groups: Judged = {}
     for row in (row for table in tables for row in table):
         column = _named(row.record, _GAIN)
         if column is None:
             raise _lacks(row, listed(_GAIN))
         own = groups.setdefault(_text(row, "query"), {})
         own[_text(row, "document")] = row.number(column)
-    kept = [query for query, own in groups.items() if any(gain > 0 for gain in own.values())]
-    if not kept:
-        raise DataError(f"{tables[0].path}: no query has a relevant document")
-    n_bare, kept = len(groups) - len(kept), _chosen(kept, max_examples)
+    kept, n_bare = _asked(tables, groups, max_examples)
     pairs = [(query, document) for query in kept for document in groups[query]]
     ends = np.cumsum([len(groups[query]) for query in kept])[:-1]
     gains = [np.maximum(np.array(list(groups[query].values()), np.float32), 0) for query in kept]
     split = _split(tuple(kept), name, [[query, groups[query]] for query in kept])
     documents = tuple(np.split(np.arange(len(pairs)), ends))
     return split, pairs, Ranking(documents, tuple(gains)), n_bare
+
+
+def _asked(tables: Sequence[Rows], judged: Judged, max_examples: int | None) -> tuple[list[str], int]:
+    """The queries with a relevant document, or some of them, and how many have none."""
+    kept = [query for query, own in judged.items() if any(gain > 0 for gain in own.values())]
+    if not kept:
+        raise DataError(f"{tables[0].path}: no query has a relevant document")
+    return _chosen(kept, max_examples), len(judged) - len(kept)
 
 
 def _chosen(rows: list[Any], max_examples: int | None) -> list[Any]:

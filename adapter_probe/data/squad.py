@@ -142,13 +142,9 @@ class WindowSettings:
     max_question: int = 64
 
     @classmethod
-    def within(cls, limit: int | None) -> WindowSettings:
-        """The usual settings, scaled down in proportion if fewer tokens are allowed.
-
-        Args:
-            limit: maximum number of tokens; None for the usual 384.
-        """
-        length = cls.max_length if limit is None else min(cls.max_length, limit)
+    def within(cls, limit: int) -> WindowSettings:
+        """The usual settings, scaled down in proportion if fewer tokens are allowed."""
+        length = min(cls.max_length, limit)
         share = length / cls.max_length
         return cls(length, int(share * cls.stride), max(1, int(share * cls.max_question)))
 

@@ -132,21 +132,19 @@ def find_task(
     if validation_share:
         files = _split_off(files, validation_share)
     asked = tuple(column for column in (text, text_b, label) if column is not None)
-    if kind == "causal" or (
-        kind is None and chosen is None and not asked and are_for_language_model(files, encoding)
-    ):
-        called = name or _name_of(next(iter(files.values()))[0], folder is None)
+    lead = next(iter(files))  # the train split, or else the first split
+    called = name or (_name_of(files[lead][0], folder is None) if chosen is None else chosen.name)
+    inferred = kind is None and chosen is None and not asked
+    if kind == "causal" or (inferred and are_for_language_model(files, encoding)):
         return task_of_rows(called, "causal", files, metric, encoding, validation_share)
     tables = {
         split: share_out([read_source(entry, asked, encoding) for entry in entries], split, validation_share)
         for split, entries in files.items()
     }
-    lead = next(iter(files))  # the train split, or else the first split
     names = tables[lead][0].names
-    if kind is None and chosen is None and not asked and are_contrasts(names):
-        called = name or _name_of(files[lead][0], folder is None)
+    if inferred and are_contrasts(names):
         return task_of_rows(called, kind_of_rows(names), files, metric, encoding, validation_share)
-    if kind == "tokens" or (kind is None and chosen is None and not asked and has_tags(tables[lead][0])):
+    if kind == "tokens" or (inferred and has_tags(tables[lead][0])):
         kind, columns = "tokens", tag_columns(tables[lead][0], text, label)
     elif chosen is None or asked:
         columns = choose_columns(tables[lead][0], text, text_b, label)
@@ -164,7 +162,7 @@ def find_task(
         classes = names_in_lists(Rows.joined(list(rows.values())), columns.label, what)
     usual = tag_metric(classes) if kind == "tokens" else default_metric(kind)
     spec = TaskSpec(
-        name=name or (_name_of(files[lead][0], folder is None) if chosen is None else chosen.name),
+        name=called,
         kind=kind,
         metric=metric or (usual if chosen is None else chosen.task.metric),
         label_names=classes,

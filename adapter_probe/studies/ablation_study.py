@@ -21,7 +21,7 @@ from adapter_probe.results.ablation_files import read_generations
 from adapter_probe.results.schema import PREDICTIONS
 from adapter_probe.settings import Style, as_points
 
-from .study_base import StoredStudy, axes_for
+from .study_base import StoredStudy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -166,11 +166,10 @@ class Ablation(StoredStudy):
         """
         from adapter_probe.figures.heatmap import heatmap
 
-        with axes_for(ax, style) as place:
-            return heatmap(
-                self.record, place, tolerance=as_points("tolerance", tolerance), paper=paper,
-                colorbar=colorbar, notes=notes, cmap=cmap, annot=annot,
-            )  # fmt: skip
+        return self._on(
+            heatmap, ax, style, tolerance=as_points("tolerance", tolerance), paper=paper,
+            colorbar=colorbar, notes=notes, cmap=cmap, annot=annot,
+        )  # fmt: skip
 
     @checked
     def plot(
@@ -191,10 +190,8 @@ class Ablation(StoredStudy):
         """
         from adapter_probe.figures.span_curve import plot
 
-        with axes_for(ax, style) as place:
-            return plot(
-                self.record, place, tolerance=as_points("tolerance", tolerance), paper=paper, notes=notes
-            )
+        within = as_points("tolerance", tolerance)
+        return self._on(plot, ax, style, tolerance=within, paper=paper, notes=notes)
 
     @checked
     def attribution(self, ax: Axes | None = None, *, legend: bool = True, style: Style | None = None) -> Axes:
@@ -213,8 +210,7 @@ class Ablation(StoredStudy):
         """
         from adapter_probe.figures.attribution import attribution
 
-        with axes_for(ax, style) as place:
-            return attribution(self.record, place, legend=legend)
+        return self._on(attribution, ax, style, legend=legend)
 
     @checked
     def recipe(

@@ -27,7 +27,7 @@ from adapter_probe.settings import Style, as_points
 from .ablation_call import AGAINST_PREFIX
 from .ablation_study import Ablation
 from .load import ablations_of
-from .study_base import DrawnStudy, axes_for
+from .study_base import DrawnStudy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,8 +40,7 @@ class SeveralAblations(DrawnStudy):
     @property
     def spans(self) -> pd.DataFrame:
         """One row per span, with the columns that the class of `record` documents."""
-        frame: pd.DataFrame = self.record.spans
-        return frame
+        return self.record.spans
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,16 +63,14 @@ class Comparison(SeveralAblations):
         """Draw the difference of the drops, in points; see `Ablation.heatmap`."""
         from adapter_probe.figures.heatmap import heatmap
 
-        with axes_for(ax, style) as place:
-            return heatmap(self.record, place, colorbar=colorbar, notes=notes, cmap=cmap, annot=annot)
+        return self._on(heatmap, ax, style, colorbar=colorbar, notes=notes, cmap=cmap, annot=annot)
 
     @checked
     def plot(self, ax: Axes | None = None, *, notes: bool = True, style: Style | None = None) -> Axes:
         """Draw the heatmap, or of spans in a line a curve; see `Ablation.plot`."""
         from adapter_probe.figures.span_curve import plot
 
-        with axes_for(ax, style) as place:
-            return plot(self.record, place, notes=notes)
+        return self._on(plot, ax, style, notes=notes)
 
     def rows(self) -> list[tuple[str, str]]:
         """The main results as (name, value) pairs of text."""
@@ -106,11 +103,10 @@ class Average(SeveralAblations):
         """
         from adapter_probe.figures.heatmap import heatmap
 
-        with axes_for(ax, style) as place:
-            return heatmap(
-                self.record, place, tolerance=as_points("tolerance", tolerance), colorbar=colorbar,
-                notes=notes, spread=spread, cmap=cmap, annot=annot,
-            )  # fmt: skip
+        return self._on(
+            heatmap, ax, style, tolerance=as_points("tolerance", tolerance), colorbar=colorbar,
+            notes=notes, spread=spread, cmap=cmap, annot=annot,
+        )  # fmt: skip
 
     @checked
     def plot(
@@ -124,8 +120,7 @@ class Average(SeveralAblations):
         """Draw the heatmap, or of spans in a line a curve; see `Ablation.plot`."""
         from adapter_probe.figures.span_curve import plot
 
-        with axes_for(ax, style) as place:
-            return plot(self.record, place, tolerance=as_points("tolerance", tolerance), notes=notes)
+        return self._on(plot, ax, style, tolerance=as_points("tolerance", tolerance), notes=notes)
 
     def rows(self) -> list[tuple[str, str]]:
         """The main results as (name, value) pairs of text."""
@@ -146,8 +141,7 @@ class DataComparison(SeveralAblations):
         """
         from adapter_probe.figures.joint import data_comparison
 
-        with axes_for(ax, style) as place:
-            return data_comparison(self.record, place)
+        return self._on(data_comparison, ax, style)
 
     def rows(self) -> list[tuple[str, str]]:
         """The main results as (name, value) pairs of text."""

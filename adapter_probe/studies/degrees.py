@@ -20,7 +20,7 @@ from adapter_probe.progress import activity
 from adapter_probe.settings import Style
 from adapter_probe.wording import examples_text, metric_name
 
-from .study_base import StoredStudy, axes_for
+from .study_base import StoredStudy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,8 +48,7 @@ class DegreeStudy(StoredStudy):
         """
         from adapter_probe.figures.strengths import strengths
 
-        with axes_for(ax, style) as place:
-            return strengths(self.record, place)
+        return self._on(strengths, ax, style)
 
     def facts(self) -> dict[str, Any]:
         """See `StoredStudy.facts`."""

@@ -19,7 +19,6 @@ from adapter_probe.results.trial_files import study_identity
 from adapter_probe.settings import Style
 
 from .cost_plan import SweepPlan, plan_sweep
-from .study_base import axes_for
 from .sweep_trials import Sweep, find_trials, majority_rows, spread_text
 from .training_arguments import InitSweepSettings, RunInitSweep
 
@@ -62,8 +61,7 @@ class InitSweep(Sweep):
         """
         from adapter_probe.figures.init_sweep import init_sweep
 
-        with axes_for(ax, style) as place:
-            return init_sweep(self.record, place, paper=paper)
+        return self._on(init_sweep, ax, style, paper=paper)
 
     def rows(self) -> list[tuple[str, str]]:
         """The table as (point, score) pairs of text."""

@@ -44,8 +44,7 @@ def load(folder: str | Path) -> Ablation | InitSweep | Tradeoff | Strengths | Ra
     if len(folders) > 1:
         names = ", ".join(str(path) for path in folders)
         raise ResultsError(f"{folder} contains {len(folders)} studies; give one of {names}")
-    study: Any = _read(folders[0])
-    return study  # type: ignore[no-any-return]
+    return _read(folders[0])  # type: ignore[return-value]
 
 
 def studies_of(given: Sequence[DrawnStudy | str | Path]) -> list[DrawnStudy]:

@@ -213,7 +213,7 @@ class Model:
             DataError: no text is given, or a text has no tokens.
             ModelError: the span or mask does not fit the model, or the model has no logits per text.
         """
-        return self.variants(texts, self._mask(off)[None])[0]
+        return self.variants(texts, self.mask(off)[None])[0]
 
     @checked
     def variants(self, texts: Texts, masks: np.ndarray, *, tokens_per_pass: int | None = None) -> np.ndarray:
@@ -245,14 +245,11 @@ class Model:
             ModelError: the span or mask does not fit the model.
         """
         off: Any = first if last is None else (first, last)
-        with self._running.model.switched_off(self._mask(off)):
+        with self._running.model.switched_off(self.mask(off)):
             yield self
 
     def mask(self, off: Off = None) -> np.ndarray:
         """The bool mask ``[sites]`` (True = on) that corresponds to `off`; see `logits`."""
-        return self._mask(off).copy()
-
-    def _mask(self, off: Off) -> np.ndarray:
         mask = np.ones(self.n_sites, dtype=bool)
         if off is None:
             return mask
@@ -277,7 +274,7 @@ class Model:
                 span = in_model(self._running.model.stacks, span)
             mask.reshape(-1, len(self._running.model.sites))[span.first : span.last + 1] = False
             return mask
-        return self._checked(given[None])[0]
+        return self._checked(given[None])[0].copy()
 
     def _checked(self, masks: np.ndarray) -> np.ndarray:
         masks = np.asarray(masks)

@@ -22,7 +22,7 @@ from adapter_probe.settings import Style
 from .ablate import prepare, say_before
 from .ablation_call import asked_of, opened_for, record_reads, refuse_other_settings, reopen
 from .checkpoint_arguments import RunRace
-from .study_base import StoredStudy, axes_for
+from .study_base import StoredStudy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,8 +65,7 @@ class Race(StoredStudy):
         """
         from adapter_probe.figures.race import race
 
-        with axes_for(ax, style) as place:
-            return race(self.record, place, notes=notes)
+        return self._on(race, ax, style, notes=notes)
 
     def rows(self) -> list[tuple[str, str]]:
         """The answer, its certainty and its cost, as pairs of text."""

@@ -16,7 +16,6 @@ from adapter_probe.settings import OutsideChoice, Style, as_points, fixed, setti
 
 from .checkpoint_arguments import OnOneMachine, spans_of_degrees
 from .degrees import Degrees, DegreeStudy
-from .study_base import axes_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,8 +105,7 @@ class Ranks(DegreeStudy):
         """Draw the singular values of every layer's change; arguments as of `plot`."""
         from adapter_probe.figures.strengths import spectra
 
-        with axes_for(ax, style) as place:
-            return spectra(self.record, place)
+        return self._on(spectra, ax, style)
 
     def _asked(self) -> str:
         return "directions needed"

@@ -100,7 +100,7 @@ def write_recipe(
             f"{study.folder}: no recipe can be derived from this study. {study.summary.warning}"
         )
     _, adapted, ranked = studied
-    span = None
+    span = removed = None
     if keep == "needed":
         within = as_points("within", within)
         held = np.array([bool(n) for n in study.summary.layer_parameters or ()])
@@ -108,7 +108,8 @@ def write_recipe(
         if span is None:
             limit = tolerance_text(within, study.summary.metric)
             raise ResultsError(f"{study.folder}: every span costs more than {limit}; give a larger within")
-        layers = kept_layers(adapted, Span(int(span["first"]), int(span["last"])))
+        removed = Span(int(span["first"]), int(span["last"]))
+        layers = kept_layers(adapted, removed)
         if not layers:
             raise ResultsError(f"{study.folder}: no layer would keep an adapter; give a smaller within")
     elif isinstance(keep, int):
@@ -130,7 +131,6 @@ def write_recipe(
     changed = of_layers(found / CONFIG, config, layers, adapted, rank, shares)
     by_layer = (changed["rank_pattern"].get(pattern_of(layer), changed["r"]) for layer in layers)
     ranks = () if config.get("rank_pattern") else tuple(by_layer)
-    removed = None if span is None else Span(int(span["first"]), int(span["last"]))
     recipe = Recipe(Path(out), tuple(layers), ranks, removed)
     _write(out, found, changed, _card(study, found, config, recipe, span, within, shares, rank, len(adapted)))
     return recipe

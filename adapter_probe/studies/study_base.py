@@ -6,8 +6,7 @@ import base64
 import html
 import io
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -56,28 +55,6 @@ def write_figures(studies: Sequence[DrawnStudy], folder: str | Path, look: Look)
     )  # fmt: skip
     with stage("drawing figures"):
         return write_gallery([study.record for study in studies], folder, options)
-
-
-@contextmanager
-def axes_for(ax: Axes | None, style: Style | None) -> Iterator[Axes]:
-    """The Axes to draw on: the given ones, the current ones, or those of a new figure in a venue's style.
-
-    Raises:
-        ResultsError: the style is unknown, or both `ax` and `style` are given.
-    """
-    from matplotlib import pyplot as plt
-
-    if style is None:
-        yield plt.gca() if ax is None else ax
-        return
-    if ax is not None:
-        raise ResultsError(f"style {style!r} draws a new figure and cannot be combined with ax; omit one")
-    from adapter_probe.figures.style import paper_style
-    from adapter_probe.figures.venues import VENUES
-
-    venue = VENUES[Look(style=style).style]
-    with paper_style(venue):
-        yield plt.figure(figsize=(venue.half, venue.half), layout="constrained").add_subplot()
 
 
 class DrawnStudy:
@@ -141,6 +118,26 @@ class DrawnStudy:
         """Draw the main figure of the study."""
         raise NotImplementedError
 
+    def _on(self, draw: Callable[..., Axes], ax: Axes | None, style: Style | None, **options: Any) -> Axes:
+        """Draw on the given Axes, the current ones, or those of a new figure in a venue's style.
+
+        Raises:
+            ResultsError: the style is unknown, or both `ax` and `style` are given.
+        """
+        if style is None:
+            return draw(self.record, ax, **options)
+        if ax is not None:
+            raise ResultsError(f"style {style!r} draws a new figure and cannot be combined with ax; omit one")
+        from matplotlib import pyplot as plt
+
+        from adapter_probe.figures.style import paper_style
+        from adapter_probe.figures.venues import VENUES
+
+        venue = VENUES[Look(style=style).style]
+        with paper_style(venue):
+            place = plt.figure(figsize=(venue.half, venue.half), layout="constrained").add_subplot()
+            return draw(self.record, place, **options)
+
     def _draw(self, ax: Axes) -> Axes:
         """The figure that a notebook shows."""
         return self.plot(ax)
@@ -170,13 +167,11 @@ class StoredStudy(DrawnStudy):
     @property
     def folder(self) -> Path:
         """The results folder."""
-        folder: Path = self.record.folder
-        return folder
+        return self.record.folder
 
     def facts(self) -> dict[str, Any]:
         """The main results as plain JSON, which the commands print with ``--json``."""
-        found: dict[str, Any] = self.record.summary.to_dict()
-        return found
+        return self.record.summary.to_dict()
 
     def _keep(self, folder: str | Path) -> None:
         """Copy the results out of a temporary folder."""

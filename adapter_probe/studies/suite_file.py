@@ -138,7 +138,7 @@ class SuiteFile:
             if data is None and preset_named(one.task) is not None and task != one.task:
                 data = Path(task)  # a known task with its files beside the suite
             try:
-                spec = find_one_task(task if data is None else one.task, data, one, one.name, compared)
+                spec = find_one_task(task if data is None else one.task, data, one, compared, one.name)
             except AdapterProbeError as error:
                 where = f"tasks[{number}]"
                 raise DataError(f"{where}: {by_field(str(error), SuiteTask, '')}") from error

@@ -98,10 +98,13 @@ def find_trials(
     sweep: SweepSettings,
     options: TaskOptions,
 ) -> list[Trial]:
-    """The trials of a sweep; see `requests_of`, `find_tasks` and `plan_trials` for other errors.
+    """The trials of a sweep; see `find_one_task`, `requests_of` and `plan_trials` for other errors.
+
+    `tasks` are names of known tasks or folders, and `data` the folders of their data, one per task.
 
     Raises:
         TrainingError: there is no method.
+        DataError: the number of data folders differs from that of tasks.
     """
     from adapter_probe.jobs.trials import plan_trials
 
@@ -110,34 +113,18 @@ def find_trials(
             "no method is chosen, so there is nothing to train; give at least one of --sizes, --top-k, "
             "--lora-ranks, --method, --layernorm, --head-only, --full and --baseline"
         )
-    return plan_trials(
-        requests_of(
-            sweep, base, find_tasks(tasks, data, options, sweep.pooling is not None), methods, options
-        )
-    )
-
-
-def find_tasks(
-    names: Sequence[str | Path],
-    data: Sequence[str | Path] | None,
-    options: TaskOptions,
-    compared: bool = False,
-) -> list[TaskSpec]:
-    """Find tasks by names of known tasks or folders, with the folders of their data; see `find_task`.
-
-    Raises:
-        DataError: a task cannot be found, or the number of data folders differs from that of tasks.
-    """
-    if data and len(data) != len(names):
-        raise DataError(f"{len(data)} --data for {len(names)} --task; give one per --task, in the same order")
-    folders = [Path(folder) for folder in data] if data else [None] * len(names)
-    return [
-        find_one_task(str(name), folder, options, compared=compared) for name, folder in zip(names, folders)
+    if data and len(data) != len(tasks):
+        raise DataError(f"{len(data)} --data for {len(tasks)} --task; give one per --task, in the same order")
+    folders = [Path(folder) for folder in data] if data else [None] * len(tasks)
+    specs = [
+        find_one_task(str(name), folder, options, sweep.pooling is not None)
+        for name, folder in zip(tasks, folders)
     ]
+    return plan_trials(requests_of(sweep, base, specs, methods, options))
 
 
 def find_one_task(
-    task: str, data: Path | None, options: TaskOptions, name: str | None = None, compared: bool = False
+    task: str, data: Path | None, options: TaskOptions, compared: bool, name: str | None = None
 ) -> TaskSpec:
     """Find one task; `name` is its name in tables and figures, by default the task's own."""
     from adapter_probe.data.tasks import find_task, locate_task

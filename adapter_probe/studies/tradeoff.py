@@ -20,7 +20,7 @@ from adapter_probe.settings import Axis, Style
 from adapter_probe.wording import percent_text
 
 from .cost_plan import SweepPlan, plan_sweep
-from .study_base import axes_for, overlay_of
+from .study_base import overlay_of
 from .sweep_trials import Sweep, find_trials, majority_rows, spread_text
 from .training_arguments import TOP_K, RunTradeoff, TradeoffSettings
 
@@ -122,8 +122,8 @@ class Tradeoff(Sweep):
         """
         from adapter_probe.figures.tradeoff import tradeoff
 
-        with axes_for(ax, style) as place:
-            return tradeoff(self.record, place, task=task, x=x, paper=paper, overlay=overlay_of(overlay))
+        given = overlay_of(overlay)
+        return self._on(tradeoff, ax, style, task=task, x=x, paper=paper, overlay=given)
 
     def rows(self) -> list[tuple[str, str]]:
         """The table as (point, score) pairs of text."""

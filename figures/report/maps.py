@@ -24,13 +24,14 @@ from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.removable import tolerance_border
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.figures import style
-from adapter_probe.figures.attribution import interaction_label, interaction_map
+from adapter_probe.figures.attribution import interaction_map
 from adapter_probe.figures.grid import NUMBER, Cells
 from adapter_probe.figures.layout import fit_height, legend_below, new_figure
 from adapter_probe.figures.levels import Scale, draw_colorbar
 from adapter_probe.figures.span_curve import SpanLine, draw_line, line_entries
 from adapter_probe.figures.span_grid import Grid, draw
 from adapter_probe.figures.venues import FigureOptions, Venue
+from adapter_probe.wording import unit_name
 
 from .markup import Html, plain, tag
 
@@ -249,7 +250,8 @@ def grid_map(grid: Grid, scale: Scale, labels: Sequence[str], prefix: str) -> Ma
 
 def interaction_grid(record: AblationRecord, scale: Scale, labels: Sequence[str], prefix: str) -> Map:
     """The grid of an ablation's interactions; arguments as of `line_map`."""
-    paint, label = partial(interaction_map, record, scale=scale), interaction_label(record.summary.metric)
+    paint = partial(interaction_map, record, scale=scale)
+    label = f"interaction ({unit_name(record.summary.metric)})"
     return _map(record.spans, paint, scale, label, labels, prefix, False)
 
 

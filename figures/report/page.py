@@ -56,12 +56,14 @@ def map_studies(studies: Sequence[Reported], tolerance: float = 1.0) -> list[Map
     """The studies of spans, ready for the page; all grids share one scale, and equal spans the tolerances."""
     studies = [part for one in studies for part in one.in_stacks]
     records = [one.record if isinstance(one, ReportedAblation) else one for one in studies]
-    drops = []  # that share the scale, with the spread of a mean; none of a difference
+    drops, metrics = [], []  # that share the scale, with the spread of a mean; none of a difference
     for record in records:
-        spans, shown = record.spans, not isinstance(record, ComparisonRecord)
-        spread = spans.get("sd_points", pd.Series(dtype=float))
-        drops.append(np.append(drop_points(spans["delta_points"]), spread) if shown else np.zeros(0))
-    metrics = [one.metric if isinstance(one, JointRecord) else one.summary.metric for one in records]
+        if isinstance(record, ComparisonRecord):
+            drops.append(np.zeros(0))
+            continue
+        spread = record.spans.get("sd_points", pd.Series(dtype=float))
+        drops.append(np.append(drop_points(record.spans["delta_points"]), spread))
+        metrics.append(record.metric if isinstance(record, JointRecord) else record.summary.metric)
     gains = not metrics or not all(map(is_distance, metrics))
     scale = drop_scale(np.concatenate(drops or [np.zeros(0)]), gains)
     interactions = [one.interactions for one in studies if isinstance(one, ReportedAblation)]

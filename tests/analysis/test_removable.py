@@ -68,7 +68,7 @@ def test_both_bases_at_each_tolerance():
     deltas, lows = [-9.0] * len(SPANS), [-9.0] * len(SPANS)
     deltas[1], lows[1] = -0.4, -1.5  # span 0-1
     deltas[5], lows[5] = -0.2, -0.9  # span 1-1
-    table = removable_table(frame_of(deltas, lows), (0.5, 1.0, 2.0))
+    table = removable_table(frame_of(deltas, lows))
     assert table[["tolerance_points", "basis"]].to_numpy().tolist() == [
         [t, basis] for t in (0.5, 1.0, 2.0) for basis in ("estimate", "interval")
     ]

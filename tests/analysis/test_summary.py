@@ -49,9 +49,9 @@ def test_a_grid_made_by_hand():
         "largest_single_layer_drop": LayerDrop(1, -3.0),
         "longest_removable": {"0.5": span(1, 2, 0.4), "1": span(1, 2, 0.4), "2": span(1, 2, 0.4)},
     }
-    assert notable_spans(frame, "kept", [1.0]) == {
+    assert notable_spans(frame, "kept") == {
         "best_single_layer": LayerDrop(0, -0.2),
-        "shortest_sufficient": {"1": span(0, 0, -0.2)},
+        "shortest_sufficient": dict.fromkeys(("0.5", "1", "2"), span(0, 0, -0.2)),
     }
 
 
@@ -59,7 +59,7 @@ def test_ties_go_to_the_smaller_drop_then_to_the_lower_layer():
     frame = frame_of(
         (0, 1, -0.4), (1, 2, -0.1), (2, 3, -0.1), (0, 0, -0.5), (1, 1, 0.0), (2, 2, 0.0), (3, 3, -0.5)
     )
-    found = notable_spans(frame, tolerances=[0.5])
+    found = notable_spans(frame)
     assert found["longest_removable"]["0.5"] == span(1, 2, -0.1)
     assert found["largest_single_layer_drop"].layer == 0
 

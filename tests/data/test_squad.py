@@ -224,7 +224,7 @@ def test_windows_are_the_same_however_many_are_tokenised_at_once(monkeypatch):
 
 
 def test_usual_settings_and_smaller_ones_in_proportion():
-    assert WindowSettings.within(None) == WindowSettings.within(512) == WindowSettings(384, 128, 64)
+    assert WindowSettings.within(384) == WindowSettings.within(512) == WindowSettings(384, 128, 64)
     assert WindowSettings.within(192) == WindowSettings(192, 64, 32)
     for limit in range(12, 385):
         encode_windows(TOKENIZERS["roberta"], questions_on(("x", "abc", "b")), WindowSettings.within(limit))

@@ -15,9 +15,11 @@ from adapter_probe.analysis.costs import read_overlay
 from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.figures import style
-from adapter_probe.figures.gallery import figures_of, tables_of, write_gallery
+from adapter_probe.figures.ablation_words import with_labels
+from adapter_probe.figures.gallery import figures_of, write_gallery
 from adapter_probe.figures.heatmap import heatmap_figure
 from adapter_probe.figures.span_grid import Grid
+from adapter_probe.figures.table_layouts import tables
 from adapter_probe.figures.venues import PAPER, VENUES, FigureOptions, Venue
 from adapter_probe.studies.load import studies_of
 
@@ -72,7 +74,7 @@ def test_one_task_twice_is_told_apart_by_folder(tmp_path, ablation_folder):
     folders = [ablation_folder(tmp_path / name, "cola", 2) for name in ("small", "large")]
     heatmap, _ = drawn(folders)
     assert list(heatmap.frame["grid"].unique()) == ["CoLA, small", "CoLA, large"]
-    names = stems(tables_of(records_in(folders), OPTIONS))
+    names = stems(tables(with_labels(records_in(folders), ()), OPTIONS))
     assert names == ["table-removable-cola-small", "table-removable-cola-large"]
 
 
@@ -178,7 +180,7 @@ def test_kept_spans_are_a_figure_of_their_own(tmp_path, ablation_folder):
     made = drawn(folders)
     assert stems(made) == ["heatmap", "heatmap-kept", "attribution"]
     assert names(made[1].figure.axes[0].get_xlabel(), "last layer", "kept on")
-    assert stems(tables_of(records_in(folders), OPTIONS)) == ["table-removable-cola-off"]
+    assert stems(tables(with_labels(records_in(folders), ()), OPTIONS)) == ["table-removable-cola-off"]
 
 
 @pytest.fixture(scope="session")
@@ -226,7 +228,7 @@ def test_every_case_of_the_gallery_is_tidy_and_as_wide_as_its_venue(
     assert made
     for one in made:
         assert_tidy(one.figure)
-        assert one.figure.get_figwidth() in ([venue.width(column)] if column else [venue.half, venue.full])
+        assert one.figure.get_figwidth() in ([getattr(venue, column)] if column else [venue.half, venue.full])
         assert min(text.get_fontsize() for text in letters(one.figure)) >= style.SMALLEST_SIZE, one.stem
         nine_in_a_column = case.name == "tradeoff" and column == "half"
         if style_name != "talk" and not nine_in_a_column:  # on a low slide, what can be read may be taller

@@ -170,7 +170,7 @@ def test_the_papers_figure_is_tidy(assert_tidy, name, spans, n_layers, group):
         )
         drawing.figure.draw_without_rendering()
         assert_tidy(drawing.figure)
-        assert drawing.figure.get_figwidth() == VENUES[name].width(column)
+        assert drawing.figure.get_figwidth() == getattr(VENUES[name], column)
     assert says(drawing.caption, "Filled marks", "0.05", "exact", "two-sided", "McNemar")
     interval = "95% paired bootstrap interval" + ("s" if spans == "single" else "")
     assert says(drawing.caption, interval, "fewer than 25", "exact", "Fay and Lumbard")

@@ -22,7 +22,7 @@ from adapter_probe.jobs.sweep_search import say_slow_bfloat16
 from adapter_probe.studies.cost_plan import SuitePlan
 from adapter_probe.studies.init_sweep import InitSweep, init_sweep
 from adapter_probe.studies.load import load
-from adapter_probe.studies.sweep_trials import TaskOptions, find_tasks, majority_rows
+from adapter_probe.studies.sweep_trials import TaskOptions, find_one_task, majority_rows
 from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
 from adapter_probe.training.baseline import fit_baseline
 from adapter_probe.training.settings import TrainingSettings
@@ -367,7 +367,7 @@ def test_points_no_better_than_the_majority_class():
 def test_a_sweep_without_validation_files_in_another_encoding(tmp_path):
     rows = [f"café {i},{'yes' if i % 2 else 'no'}" for i in range(20)]
     (tmp_path / "train.csv").write_bytes("\n".join(["text,label", *rows]).encode("latin-1"))
-    (task,) = find_tasks([tmp_path], None, TaskOptions(encoding="latin-1", validation_share=0.25))
+    task = find_one_task(str(tmp_path), None, TaskOptions(encoding="latin-1", validation_share=0.25), False)
     assert (task.encoding, task.validation_share, list(task.files)) == (
         "latin-1",
         0.25,

@@ -345,7 +345,7 @@ def test_a_warning_of_the_summary_comes_along(study_of, make_ablation):
     assert "The spans mean nothing." in section(study, 0)
     assert not any(step["prune"] or step["estimate"] is not None for step in study.steps)
     assert all(one[2] is None for step in study.steps for one in step["advice"])
-    table = lay_out_removable(removable_table(read_spans(folder), (1.0,)), load(folder).record)
+    table = lay_out_removable(removable_table(read_spans(folder)), load(folder).record)
     assert "no better than the majority class" in table.caption
 
 
