@@ -53,10 +53,6 @@ class WritingRunner:
             return ""
         return f"the texts are written for one variant after the other: {self._decoder.reason}"
 
-    def on(self, request: AblationRequest) -> WritingRunner:
-        """The same on other examples of the same kind."""
-        return WritingRunner(request, self._decoder, self._module, self._lanes)
-
     def twin(self) -> WritingRunner:
         """The same on a copy that shares all weights."""
         return WritingRunner(self._request, self._decoder.twin(), self._module, self._lanes)
@@ -95,8 +91,7 @@ class WritingRunner:
 
     def _room(self) -> float:
         """Tokens of all pairs whose keys and values fit into memory, by an upper bound of their size."""
-        config: Any = self._module.config
-        config = config.get_text_config() if hasattr(config, "get_text_config") else config
+        config = self._request.model.config
         width = int(getattr(config, "hidden_size", 0) or 1024)
         heads, groups = (
             int(getattr(config, n, 0) or 1) for n in ("num_attention_heads", "num_key_value_heads")

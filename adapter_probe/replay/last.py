@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from .checking import alike
+from .checking import RAISED, alike
 from .describing import Described
 from .recording import Inputs, Runner, call_again, changed
 from .stacks import Layer
@@ -24,7 +24,6 @@ from .tensors import split
 
 Run = Callable[[], Tensor]
 """The model's output on the example, by the last layer's own forward."""
-_UNFIT = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
 Where = Callable[[int, int], Tensor]
 """Given numbers of rows and of positions in each: int64 ``[read]``, positions in the rows end to end."""
 
@@ -96,7 +95,7 @@ def _same(own: Tensor, run: Run, modules: Sequence[nn.Module], change: Callable[
     try:
         with changed({module: change(module.forward) for module in modules}):
             return alike(own, run())
-    except _UNFIT:
+    except RAISED:
         return False
 
 
@@ -116,7 +115,7 @@ def _positionwise(modules: Sequence[nn.Module], run: Run) -> set[nn.Module]:
             out = out[0] if isinstance(out, tuple) else out
             at = where(*out.shape[:2]).to(out.device)
             return bool(out.flatten(0, 1)[at].isfinite().all())
-        except _UNFIT:
+        except RAISED:
             return False
 
     def probe(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,7 +137,7 @@ def _positionwise(modules: Sequence[nn.Module], run: Run) -> set[nn.Module]:
     try:
         with changed({module: probe(module, module.forward) for module in modules}):
             run()
-    except _UNFIT:  # one of them does not stand to be called again
+    except RAISED:  # one of them does not stand to be called again
         alone = modules if len(modules) > 1 else ()
         return {module for module in alone if _positionwise([module], run)}
     return {module for module, all_finite in finite.items() if all_finite}

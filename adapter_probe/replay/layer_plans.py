@@ -12,7 +12,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 
 from adapter_probe.errors import ModelError
 
-from .checking import alike
+from .checking import RAISED, alike
 from .recording import PLAIN, Call, call_again, changed
 from .stacks import Layer
 from .switches import Switchable
@@ -146,11 +146,11 @@ def whole_of(layer: Layer) -> Plan:
 
 def form_of(layer: Layer, one: Call, two: Call) -> object:
     """What a plan depends on: the modules of a layer, its sites, and what it is given."""
-    modules = [(name, type(module)) for name, module in layer.module.named_modules()]
     names = {module: name for name, module in layer.module.named_modules()}
+    modules = tuple((name, type(module)) for module, name in names.items())
     sites = tuple(tuple(names[module] for module in part) for part in layer.parts)
     axes = tuple(batch_axis(*pair) for pair in zip(one.given, two.given))
-    return tuple(modules), sites, str(one.given_spec), axes
+    return modules, sites, str(one.given_spec), axes
 
 
 def find_plan(layer: Layer, one: Call, two: Call, out_axes: Sequence[int | None], switch: Set) -> Plan:
@@ -252,7 +252,7 @@ def _is_exact(
                 for x, axis, y in zip(owns[variant], out_axes, ours):
                     if not alike(x, split(y, axis, 2)[number] if isinstance(y, Tensor) else y):
                         return False
-    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError, ModelError):
+    except (*RAISED, ModelError):
         return False
     finally:
         switch_all(modules, np.ones(n, dtype=bool), switch)

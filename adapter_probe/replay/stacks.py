@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from itertools import groupby
 
 from torch import nn
 
 from adapter_probe.errors import ModelError, shown
-from adapter_probe.spans import SITES, Site
+from adapter_probe.spans import SITES, Site, ends_with
 from adapter_probe.units import ATTENTION, FFN, UNITS, Unit, part_of
 
 from .several import OneAdapter
@@ -68,6 +67,12 @@ def in_calls(layers: Sequence[Layer], order: Sequence[int]) -> list[Layer]:
         found.append(layers[number].called(seen[number]))
         seen[number] += 1
     return found
+
+
+def sites_of(layers: Sequence[Layer], call: int) -> slice:
+    """The columns of a mask that switch the parts of a call's layer."""
+    begin = sum(len(layer.parts) for layer in layers[:call])
+    return slice(begin, begin + len(layers[call].parts))
 
 
 def in_copy(layers: Sequence[Layer], model: nn.Module, copy: nn.Module) -> list[Layer]:
@@ -246,7 +251,7 @@ def _by_pattern(strengths: Mapping[str, float], layers: Sequence[Layer]) -> dict
     }
     found = dict.fromkeys(named, 1.0)
     for pattern, strength in strengths.items():
-        chosen = [module for module, name in named.items() if _matches(name, pattern)]
+        chosen = [module for module, name in named.items() if ends_with(name, pattern)]
         if not chosen:
             listed = ", ".join(list(named.values())[:_MOST_LISTED])
             raise ModelError(
@@ -255,8 +260,3 @@ def _by_pattern(strengths: Mapping[str, float], layers: Sequence[Layer]) -> dict
             )
         found |= dict.fromkeys(chosen, strength)
     return found
-
-
-def _matches(name: str, pattern: str) -> bool:
-    names = name.split(".")
-    return any(fnmatchcase(".".join(names[n:]), pattern) for n in range(len(names)))

@@ -16,6 +16,7 @@ from adapter_probe.data.packing import PackedBatch
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.bottleneck import TokenBatchNorm
 from adapter_probe.models.methods import ParameterRole
+from adapter_probe.replay.recording import changed
 
 from .forward import (
     PaddedRows,
@@ -24,7 +25,6 @@ from .forward import (
     output_of,
     pad_rows,
     pair_rows,
-    passing_over,
 )
 from .own_methods import Prepared
 
@@ -115,12 +115,14 @@ class TrainingModel(nn.Module):
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Put tensors of `saved` into the model."""
-        if self.is_tuned:
-            from .peft_tuners import load_into_peft
-
-            load_into_peft(self.base, tensors)
+        if not self.is_tuned:
+            self.restore(tensors)
             return
-        self.restore(tensors)
+        from peft import set_peft_model_state_dict  # whose import takes seconds
+
+        from adapter_probe.checkpoints.peft_loading import ADAPTER
+
+        set_peft_model_state_dict(self.base, dict(tensors), adapter_name=ADAPTER)
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
@@ -215,7 +217,8 @@ class TrainingModel(nn.Module):
         if self._keeps_one:
             rows = rows.of_one_token()
         states = rows.spread(features)
-        with passing_over(self._frozen, states if self._beside is None else (states, *self._beside)):
+        output = states if self._beside is None else (states, *self._beside)
+        with changed(dict.fromkeys(self._frozen, lambda *_, **__: output)):
             return self._read_out(self._compute(rows), rows)
 
     @property
