@@ -214,9 +214,6 @@ class _Clock:
 class PeakMemory:
     """The peak of memory in use within the ``with`` block.
 
-    Args:
-        device: device of the training.
-
     Attributes:
         n_bytes: after the block, the peak in bytes: allocated tensors on a CUDA device; on the CPU the
             resident memory of this process, whose peak Linux resets and tells; None elsewhere.

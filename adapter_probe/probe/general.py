@@ -177,21 +177,15 @@ def general_runners(
     Raises:
         ModelError: the model cannot be run, or not exactly; see `Replay`.
     """
-    model = request.model
-    settings, shares = request.settings, can_share(model.module)
-    strength, rank = settings.strength, settings.rank
-    third = bool(strength or rank or settings.strengths_by_layer)
-
-    def fits(module: nn.Module) -> bool:
-        added = bytes_of_finished(module) * (2 if third else 1)
-        return added < _SHARE_OF_FREE * available_memory(request.device)
-
-    module = model.module
-    if shares and not model.fixed:
+    settings, module = request.settings, request.model.module
+    shares = can_share(module)
+    if shares and not request.model.fixed:
         module.to(request.device)
         module = cast_copy(module, dtype)
-        if fits(module):
-            finish_maps(module, strength, rank)
+        third = settings.strength or settings.rank or settings.strengths_by_layer
+        added = bytes_of_finished(module) * (2 if third else 1)
+        if added < _SHARE_OF_FREE * available_memory(request.device):
+            finish_maps(module, settings.strength, settings.rank)
     first: GeneralRunner | WritingRunner
     if isinstance(request.encoded, EncodedPrompts):
         first = prepared_runner(request, module, lanes)
@@ -208,34 +202,29 @@ def general_runners(
 def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tuple[Layout, bool] | None]:
     """A model prepared on short examples, and the layout of a language model's rows."""
     encoded, (device, dtype) = request.encoded, place_of(module)
-    switches = Switches(request.settings.strength, request.settings.rank)
-    if not isinstance(encoded, EncodedRequests):
+    layout: tuple[Layout, bool] | None = None
+    if isinstance(encoded, EncodedRequests):
+        share = dtype.itemsize > 2 or _may_share(request, module)
+        layout = choose_layout(module, encoded, dtype, device, share)
+        n_read = np.array([len(tree.read) for tree in encoded.trees])
+        few = 2 * n_read <= encoded.lengths  # so that positions that are not read can be told
+        items = np.lexsort((encoded.lengths, ~few))[:1]
+        rows = rows_of(encoded, items, layout[0], dtype, device)[0]
+        inputs, read, one = rows.inputs, Scorer(rows, layout[1]), False
+        encoding = encoding_once(module, rows.share)
+    else:
         items = example_of(encoded)
-        inputs = inputs_of(module, encoded, items, device)
+        inputs, read = inputs_of(module, encoded, items, device), reader(request, items)
         others = request.examples.windows or request.examples.words  # which read several positions
         others = others or request.checkpoint.embedding
-        one = others is None and isinstance(encoded, Encoded)
-        return Replay(
-            module,
-            inputs,
-            read=reader(request, items),
-            switches=switches,
-            one_position=one,
-            instead=None if module is request.model.module else activated_in_place,
-            by=request.settings.unit,
-        ), None
-    share = dtype.itemsize > 2 or _may_share(request, module)
-    layout = choose_layout(module, encoded, dtype, device, share)
-    read = np.array([len(tree.read) for tree in encoded.trees])
-    few = 2 * read <= encoded.lengths  # so that positions that are not read can be told
-    items = np.lexsort((encoded.lengths, ~few))[:1]
-    rows = rows_of(encoded, items, layout[0], dtype, device)[0]
-    with encoding_once(module, rows.share):
+        one, encoding = others is None and isinstance(encoded, Encoded), nullcontext()
+    with encoding:
         replay = Replay(
             module,
-            rows.inputs,
-            read=Scorer(rows, layout[1]),
-            switches=switches,
+            inputs,
+            read=read,
+            switches=Switches(request.settings.strength, request.settings.rank),
+            one_position=one,
             instead=None if module is request.model.module else activated_in_place,
             by=request.settings.unit,
         )

@@ -45,9 +45,7 @@ class GeneralModel:
         by: the unit that is a site of its own, see `adapter_probe.replay.stacks.find_layers`.
 
     Attributes:
-        module: the model.
         layers: the layer of every call, in order; an encoder's come before its decoder's.
-        fixed: see above.
     """
 
     def __init__(

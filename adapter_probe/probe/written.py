@@ -77,15 +77,14 @@ class WritingRunner:
     ) -> np.ndarray:
         """The tokens of some prompts, in as many batches as memory asks for."""
         pairs = max(1, int(self._room() // int(encoded.lengths[items].max())))
-        if len(items) * len(masks) > pairs:
-            of, n = (items, 1) if len(items) > 1 else (masks, 0)
-            if len(of) > 1:
-                halves = np.array_split(of, 2)
-                parts = [
-                    self._texts(encoded, half, masks, how) if n else self._texts(encoded, items, half, how)
-                    for half in halves
-                ]
-                return np.concatenate(parts, axis=n)
+        too_many = len(items) * len(masks) > pairs
+        if too_many and len(items) > 1:
+            parts = [self._texts(encoded, half, masks, how) for half in np.array_split(items, 2)]
+            return np.concatenate(parts, axis=1)
+        if too_many and len(masks) > 1:
+            return np.concatenate(
+                [self._texts(encoded, items, half, how) for half in np.array_split(masks, 2)]
+            )
         prompts = padded([encoded.input_ids[item] for item in items], self._module, encoded.reads)
         return self._decoder.texts(prompts, masks, how, items)
 

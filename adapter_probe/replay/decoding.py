@@ -217,7 +217,6 @@ class Decoder:
         Args:
             prompts: token ids and attention mask, padded on the left, or of an encoder on the right.
             masks: bool ``[variants, columns]``, True = on.
-            how: how they are written.
             examples: int ``[prompts]``, numbers that the noise depends on.
         """
         distinct, variant = np.unique(masks | ~self.has_adapter, axis=0, return_inverse=True)

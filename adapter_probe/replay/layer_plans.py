@@ -161,7 +161,6 @@ def find_plan(layer: Layer, one: Call, two: Call, out_axes: Sequence[int | None]
         one: the recorded call for the example.
         two: that for two copies of it.
         out_axes: the batch axes of its results.
-        switch: switches a module.
     """
     seen = Observed(layer, one, two)
     whole, plan = whole_of(layer), _planned(seen)

@@ -244,8 +244,7 @@ class Replay:
             inputs: a batch of at least two examples, or of one.
             examples: int ``[pairs]``, the example of each pair in the batch.
             masks: bool ``[pairs, columns]``.
-            rows: see `outputs`.
-            each_pass: see `outputs`.
+            rows, each_pass: see `outputs`.
 
         Raises:
             ModelError: the intact model's output differs from its own forward's.

@@ -22,7 +22,6 @@ def copy_with(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
     """What `copy.deepcopy` returns, in a third of the time: most of it goes into empty dictionaries.
 
     Args:
-        model: the model.
         memo: what stands in the copy for objects of the model, by their identity; copied modules are added.
     """
     plain = [m for m in model.modules() if id(m) not in memo and _is_copied_by_state(type(m))]

@@ -25,7 +25,6 @@ class Layer:
 
     Attributes:
         name: its name in the model.
-        module: the module.
         parts: the modules that each site switches.
         unclear: the name of an adapter that belongs to neither by its name; everything is in the first part
             then. Empty if there is none.
@@ -90,7 +89,6 @@ def find_layers(model: nn.Module, switches: Switches, by: Unit = "span") -> list
     """The layers of all outermost lists of modules that hold an adapter, in the order of the modules.
 
     Args:
-        model: the model.
         switches: what can be switched.
         by: the unit that is a site of its own; by span, those are the adapters of a sublayer together.
 
@@ -219,7 +217,6 @@ def layer_strengths(
         strengths: of every layer, or by pattern. A pattern is compared with a module's name in the model and
             with every end of it after a dot; a later pattern overrides an earlier one, and what none matches
             has strength 1.
-        layers: the layers.
 
     Raises:
         ModelError: there are more or fewer strengths than layers, a pattern matches no module, or layers that

@@ -145,14 +145,7 @@ class Rows:
 
 @contextmanager
 def together(layer: nn.Module, plan: Plan, rows: Rows, switch: Set) -> Iterator[None]:
-    """While the layer is called with these rows, its modules get those of them that they need.
-
-    Args:
-        layer: the layer.
-        plan: how its variants are computed.
-        rows: of the call.
-        switch: switches a module of it.
-    """
+    """While the layer is called with these rows, its modules get those of them that they need."""
     current = [rows]
     forwards = {}
     for part in plan.parts:

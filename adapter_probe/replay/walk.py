@@ -198,10 +198,8 @@ class Walk:
         """What the call returns and something later needs, ``[rows, ...]``.
 
         Args:
-            branch: the branch.
             rows: int64 ``[rows]``, the node of each row.
             on: bool ``[rows, sites]``, which sites of the layer are on.
-            plan: how they are computed.
         """
         k, n = branch.call, len(rows)
         call, links, axes = self.recorded.calls[k], self.structure.links[k], self.recorded.given_axes[k]

@@ -48,7 +48,6 @@ class RunDirectory:
     """The folder of one run, claimed by this process for the duration of a ``with`` block.
 
     Attributes:
-        path: the folder.
         identity: everything that determines the numbers, as plain JSON.
         plan: division of the work into parts. The first run's plan is stored and used by later runs, so that
             a resumed run has the same parts.

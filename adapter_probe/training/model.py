@@ -35,11 +35,7 @@ class TrainingModel(nn.Module):
     Frozen layers below all trained parameters run without dropout, so that their outputs are the same in
     every epoch and can be kept. A frozen layer above a trained one keeps its dropout.
 
-    Args:
-        prepared: the base with its method.
-
     Attributes:
-        base: the model.
         is_tuned: whether a tuner of PEFT trains, which is saved in PEFT's format.
         n_layers: number of layers of the base.
         lowest_trained_layer: the lowest layer with a trained parameter; -1 for the embeddings, and where
@@ -307,7 +303,6 @@ class TrainingModel(nn.Module):
         """Put several examples into a row from now on, once it is seen that they do not see each other.
 
         Args:
-            batch: some examples.
             tolerance: of logits, relative to their largest.
 
         Raises:

@@ -42,7 +42,6 @@ class Known(NamedTuple):
     """What is known of a parameter.
 
     Attributes:
-        role: its role.
         layer: -1 in the embeddings, the number of layers in what follows the layers; with a tuner of PEFT 0.
         name: in the base, or of an adapter in this project's format.
     """

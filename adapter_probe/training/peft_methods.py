@@ -47,8 +47,7 @@ _UNTRAINABLE = {
     "CARTRIDGE": "it is trained by distillation",
 }
 _STD, _TOKENS, _INIT = "init_std", "num_virtual_tokens", "init_lora_weights"
-_INITS: dict[str, Any] = {name: name for name in ("gaussian", "orthogonal", "olora", "pissa")}
-INITS = {KAIMING: True, **_INITS}
+INITS: dict[str, Any] = {KAIMING: True, **{n: n for n in ("gaussian", "orthogonal", "olora", "pissa")}}
 """PEFT's initialisations of a LoRA that need no data, by name, as its configuration has them."""
 _FAST_PISSA = re.compile(r"pissa_niter_[1-9]\d?")
 
@@ -106,10 +105,10 @@ def initialised(method: object, stds: Sequence[float], inits: Sequence[str] | No
     for name in inits:
         if name not in INITS and not _FAST_PISSA.fullmatch(str(name)):
             raise ModelError(must_be("--inits", f"of {', '.join(INITS)}, pissa_niter_4, ...", name))
-    named = [own if name == KAIMING else {**fields, _INIT: INITS.get(name, name)} for name in inits]
-    return [*(peft_method({**fields, _STD: std}) for std in stds), *(
-        one if isinstance(one, PeftMethod) else peft_method(one) for one in named
-    )]  # fmt: skip
+    drawn = [peft_method({**fields, _STD: std}) for std in stds]
+    return drawn + [
+        own if name == KAIMING else peft_method({**fields, _INIT: INITS.get(name, name)}) for name in inits
+    ]
 
 
 def _document(given: object, flag: str) -> dict[str, Any]:

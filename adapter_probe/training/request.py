@@ -59,8 +59,6 @@ class TrainingRequest:
     Attributes:
         base: folder or hub id of the base; `revision` is its commit on the hub.
         task: data, labels and metric, with the splits ``train`` and ``validation``.
-        method: training method.
-        settings: training settings.
         max_length: truncate examples to this many tokens; None for the model's limit.
         max_train: train on a fixed random subset of this many examples; None for all.
     """
