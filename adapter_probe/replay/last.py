@@ -7,8 +7,8 @@ head does not read. So if the head reads others in a later batch, its output is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -143,11 +143,9 @@ def _positionwise(modules: Sequence[nn.Module], run: Run) -> set[nn.Module]:
     return {module for module, all_finite in finite.items() if all_finite}
 
 
-@contextmanager
-def only_positions(modules: Sequence[nn.Module], where: Where) -> Iterator[None]:
+def only_positions(modules: Sequence[nn.Module], where: Where) -> AbstractContextManager[None]:
     """Inside, the modules compute some positions of ``[rows, positions, ...]``, and the others are NaN."""
-    with changed({module: _only(where)(module.forward) for module in modules}):
-        yield
+    return changed({module: _only(where)(module.forward) for module in modules})
 
 
 def _only(where: Where, whole: bool = False, poison: bool = False) -> Callable[..., Any]:

@@ -132,9 +132,10 @@ class Model:
 
     def __repr__(self) -> str:
         about, sites = self._opened.description, int(self.has_adapter.sum())
+        device, _ = place_of(self._running.model.module)
         return (
             f"Model({about.base.name!r}, {about.method.name}, {self.n_layers} layers, adapters at {sites} "
-            f"of {self.n_sites} sites, task {about.task.name!r}, on {self._running.model.device})"
+            f"of {self.n_sites} sites, task {about.task.name!r}, on {device})"
         )
 
     @checked
