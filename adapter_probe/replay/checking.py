@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,8 @@ def refused(preparing: bool = False, how: str = "layer by layer") -> Iterator[No
 
 def _of_the_model(error: BaseException) -> bool:
     """Whether an error was raised in another package's code."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return frame is None or not frame.tb_frame.f_globals["__name__"].startswith("adapter_probe.")
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return not frame.f_globals["__name__"].startswith("adapter_probe.")
 
 
 def coarsest(model: nn.Module) -> torch.dtype:

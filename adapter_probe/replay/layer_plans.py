@@ -127,11 +127,6 @@ class Observed:
         )
         return own / max(1, every)
 
-    def only_adds(self, name: str) -> bool:
-        """Whether a switched module only adds to its argument."""
-        module = self.module.get_submodule(name)
-        return isinstance(module, Switchable) and module.only_adds
-
 
 def _versions(found: Iterable[Any]) -> list[int]:
     return [x._version for x in found if isinstance(x, Tensor) and not x.is_inference()]
@@ -204,7 +199,8 @@ def _planned(seen: Observed) -> Plan:
     parts = [*_before(seen, seen.module, "", len(acts), acts, switched)]
     for holder, inside in switched.items():
         sites = tuple(sorted({site for site, _ in inside}))
-        adds = all(seen.only_adds(name) for _, name in inside)
+        modules = [seen.module.get_submodule(name) for _, name in inside]
+        adds = all(isinstance(module, Switchable) and module.only_adds for module in modules)
         parts.append(Part(holder, sites, tuple(inside), seen.axes(holder) or (), only_adds=adds))
     return Plan(whole, tuple(parts), tuple((site, name) for name, site in seen.site.items()))
 
