@@ -60,7 +60,7 @@ def choose_sites(sites: str, of_layer: Sequence[Site] = SITES) -> list[int]:
     for pattern in map(str.strip, sites.strip(", ").split(",")):
         found = [n for n, own in enumerate(of_layer) if pattern in (own.name, own.path)]
         found = found or [n for n, own in enumerate(of_layer) if pattern in ("both", own.sublayer)]
-        found = found or [n for n, own in enumerate(of_layer) if _ends_with(own.path, pattern)]
+        found = found or [n for n, own in enumerate(of_layer) if ends_with(own.path, pattern)]
         if not found:
             listed = ", ".join(own.name for own in of_layer)
             raise ResultsError(
@@ -71,7 +71,7 @@ def choose_sites(sites: str, of_layer: Sequence[Site] = SITES) -> list[int]:
     return sorted(chosen)
 
 
-def _ends_with(path: str, pattern: str) -> bool:
+def ends_with(path: str, pattern: str) -> bool:
     """Whether a module's name, or its end after a dot, matches a pattern."""
     names = path.split(".")
     return any(fnmatchcase(".".join(names[n:]), pattern) for n in range(len(names)))

@@ -28,7 +28,7 @@ from adapter_probe.replay.decoding import Decoder, Decoding
 from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.sharing import cast_copy
 from adapter_probe.replay.switches import Switches
-from adapter_probe.replay.two_weights import finished_maps
+from adapter_probe.replay.two_weights import finish_maps
 
 VOCABULARY, LAYERS, TOGETHER, PAD = 49152, 30, 33, 2  # TOGETHER: see `tokens_per_part`
 
@@ -83,7 +83,8 @@ def given(
 
 
 def together(model: nn.Module, x: dict[str, Tensor], lengths: list[int], new: int) -> np.ndarray:
-    finished = cast_copy(model, next(model.parameters()).dtype, finished_maps(model))
+    finished = cast_copy(model, next(model.parameters()).dtype)
+    finish_maps(finished)
     example = {name: values[-3:, -12:].clone() for name, values in x.items()}
     example["attention_mask"][0, :3] = 0
     replay = Replay(finished, {name: values[-1:] for name, values in example.items()})

@@ -145,8 +145,8 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoin
     n_layers = len(base.layer_names)
     if depth != n_layers:
         raise CheckpointError(f"{index} is of a model with {depth} layers, but the base has {n_layers}")
-    adapters, trained, frozen = _names(base)
-    names = {**adapters, **trained, **frozen}
+    trained, frozen = _names(base)
+    names = {**trained, **frozen}
     if lacking := sorted(names.keys() - source.tensors.keys()):
         raise CheckpointError(f"{index} lacks {first_of(lacking)}")
     refuse_left(source.folder, source.tensors.keys() - names.keys())
@@ -173,9 +173,8 @@ def translate(source: ForeignCheckpoint, base: BaseShape) -> TranslatedCheckpoin
     return TranslatedCheckpoint(method, tensors, tuple(notes), frozenset(frozen.values()))
 
 
-def _names(base: BaseShape) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Our names of the adapters' variables, of the other trained ones (LayerNorms, head), and of the rest."""
-    adapters: dict[str, str] = {}
+def _names(base: BaseShape) -> tuple[dict[str, str], dict[str, str]]:
+    """Our names of the variables that were trained (adapters, LayerNorms, head), and of the rest."""
     trained = {**_HEAD, **_under("bert/embeddings/LayerNorm", _NORM)}
     frozen = {f"bert/embeddings/{name}": f"bert.embeddings.{name}.weight" for name in _EMBEDDINGS}
     frozen |= _under("bert/pooler/dense", _DENSE)
@@ -183,11 +182,11 @@ def _names(base: BaseShape) -> tuple[dict[str, str], dict[str, str], dict[str, s
         start = f"bert/encoder/layer_{layer}"
         for site, scope in _SITES.items():
             own = base.prefix + base.adapter_name(layer, site)
-            adapters |= _under(f"{start}/{scope}/adapters", _ADAPTER, own)
+            trained |= _under(f"{start}/{scope}/adapters", _ADAPTER, own)
             trained |= _under(f"{start}/{scope}/LayerNorm", _NORM)
         for scope in _LINEAR_MAPS:
             frozen |= _under(f"{start}/{scope}", _DENSE)
-    return adapters, trained, frozen
+    return trained, frozen
 
 
 def _under(scope: str, parts: Mapping[str, str], module: str | None = None) -> dict[str, str]:

@@ -14,7 +14,7 @@ from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 from .adapterhub import HEAD_CONFIG, HEAD_WEIGHTS, WEIGHTS
 from .adapterhub_config import BOTTLENECK
 from .embedding import of_library
-from .files import CONFIG, DESCRIPTION, MODULES, refuse_full
+from .files import CONFIG, DESCRIPTION, MODULES
 from .native import keep_record, save_checkpoint
 from .opened_peft import OWN, OpenedPeft, OpenedPlaced, role_of
 from .peft_writing import WRITABLE
@@ -34,10 +34,8 @@ def to_native(opened: OpenedPlaced, out: Path) -> None:
     """Write this project's own format, which holds all that can be opened but causal language models.
 
     Raises:
-        CheckpointError: `out` contains a checkpoint, or `opened` is of a causal language model or has no
-            known data.
+        CheckpointError: `opened` is of a causal language model or has no known data.
     """
-    refuse_full(out)
     if opened.description.task.kind == "causal":
         raise CheckpointError(
             "a checkpoint of a causal language model cannot be written in this project's format, which "
@@ -69,7 +67,6 @@ def to_adapterhub(opened: OpenedPlaced, out: Path, lossy: bool = False) -> list[
     Raises:
         CheckpointError: the format cannot express the adapters, or something would be lost without `lossy`.
     """
-    refuse_full(out)
     method = opened.description.method
     families = f"{', '.join(_FAMILIES[:-1])} and {_FAMILIES[-1]}"
     if not isinstance(method, Adapters):

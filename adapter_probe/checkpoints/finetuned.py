@@ -165,7 +165,7 @@ def note_on_outside(difference: Difference, base_used: bool = False) -> str:
 
 def with_outside_of_base(opened: OpenedPeft) -> OpenedPeft:
     """A fine-tuned model with its base's tensors outside the layers, in place."""
-    if not isinstance(opened, OpenedFinetuned) or opened.difference is None:
+    if not isinstance(opened, OpenedFinetuned):
         raise CheckpointError(
             f"--outside base applies only to a fine-tuned model, and checkpoint {opened.folder} has adapters"
         )

@@ -79,7 +79,6 @@ class BaseShape:
 
     Attributes:
         places: where the adapters sit.
-        config: configuration of the model.
         prefix: prefix of the encoder's names in the whole model, including the dot.
         modules: names of all modules of the whole model.
         layer_names: module of every layer in the encoder, bottom first.

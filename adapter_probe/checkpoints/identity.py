@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from adapter_probe.results.fingerprints import hash_json
@@ -56,10 +56,6 @@ class BaseIdentity:
     vocab_size: int
     config: dict[str, Any]
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain dict."""
-        return asdict(self)
-
 
 def config_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a base's config.json that can change a number, as plain JSON."""
@@ -98,19 +94,6 @@ def encoding_changes(old: Any, new: Any) -> list[str]:
         for each in (old, new)
     )
     return sorted(name for name in one.keys() | two.keys() if one.get(name) != two.get(name))
-
-
-def training_identity(base: Mapping[str, Any], tokenizer: Mapping[str, str]) -> dict[str, Any]:
-    """The identity of a base in a training.
-
-    Args:
-        base: the record of its `BaseIdentity`.
-        tokenizer: see `tokenizer_parts`.
-    """
-    return {
-        "base": {"weights_sha256": base["weights_sha256"], "config": dict(base["config"])},
-        "tokenizer": dict(tokenizer),
-    }
 
 
 def checkpoint_identity(record: Mapping[str, Any]) -> dict[str, Any]:

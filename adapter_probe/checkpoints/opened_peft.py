@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -75,7 +75,7 @@ class OpenedPeft:
         return replace(self, description=replace(self.description, task=task))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OpenedPlaced(OpenedPeft):
     """A checkpoint of AdapterHub, of the paper's code or of this project.
 
@@ -85,9 +85,9 @@ class OpenedPlaced(OpenedPeft):
         shapes: of all parameters, by their names in this project's format.
     """
 
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    layer_names: tuple[str, ...] = ()
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    tensors: Mapping[str, Tensor]
+    layer_names: tuple[str, ...]
+    shapes: Mapping[str, tuple[int, ...]]
 
     def without(self, span: Span) -> tuple[Adapters | ImportedMethod, dict[str, Tensor]]:
         """The method and the tensors without the adapters of a span's layers."""
@@ -104,7 +104,7 @@ class OpenedPlaced(OpenedPeft):
         return replace(method, bottlenecks=bottlenecks, inner=inner), kept
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OpenedFinetuned(OpenedPlaced):
     """A fine-tuned model whose layers also hold the tensors of its base.
 
@@ -113,8 +113,8 @@ class OpenedFinetuned(OpenedPlaced):
         others: the base's tensors in place of those outside the layers that differ.
     """
 
-    difference: Difference | None = None
-    others: Mapping[str, Tensor] = field(default_factory=dict)
+    difference: Difference
+    others: Mapping[str, Tensor]
 
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,7 +45,7 @@ from .native import Description, read_description, task_of, versions_of, with_re
 from .opened_peft import OpenedPeft, OpenedPlaced, Shapes, role_of
 from .peft_fields import refuse_unswitched
 from .placed import fill, put_method
-from .places import Places, places_in
+from .places import places_on
 from .tokenizer import load_tokenizer, with_blanks
 
 
@@ -278,7 +277,8 @@ def open_own(folder: Path, base: str | None, load: Load) -> OpenedPlaced:
 def _find(name: str, revision: str | None) -> AnyBase:
     """A base of a family that takes bottlenecks."""
     name, revision, fields = read_fields(name, revision)
-    _places(name, SimpleNamespace(**{"model_type": None, **fields}))  # before a strange configuration is made
+    # Before a strange configuration is made.
+    places_on(name, SimpleNamespace(**{"model_type": None, **fields}))
     found = find_any_base(name, revision)
     if method_of(found.fields):
         raise CheckpointError(
@@ -288,15 +288,8 @@ def _find(name: str, revision: str | None) -> AnyBase:
     return found
 
 
-def _places(name: str, config: Any) -> Places:
-    try:
-        return places_in(config)
-    except ModelError as error:
-        raise CheckpointError(f"base {name}: {error}") from error
-
-
 def _load(found: AnyBase, kind: Head, outputs: int | None, load: Load) -> tuple[AnyLoaded, BaseShape]:
-    places = _places(found.name, found.config)
+    places = places_on(found.name, found.config)
     loaded = load(found, choose_class(found.name, found.config, kind, ()), outputs)
     refuse_lost(loaded, kind == "causal")
     return loaded, BaseShape.of(loaded.model, places)

@@ -24,7 +24,7 @@ from adapter_probe.results.atomic import make_folder
 
 from .adapter_folder import PREFIX, read_adapter, write_adapter
 from .base import load_any_base
-from .files import CONFIG, read_json_file, refuse_full
+from .files import CONFIG, read_json_file
 from .native import Description, names_of_outputs
 from .opened_peft import OpenedPeft, OpenedPlaced
 from .peft_loading import ADAPTER
@@ -54,9 +54,8 @@ def write_without(opened: OpenedPeft, gone: Collection[nn.Module], out: Path) ->
     itself is written, as transformers loads it.
 
     Raises:
-        CheckpointError: `out` contains a checkpoint, or the base cannot be written without adapters.
+        CheckpointError: the base cannot be written without adapters.
     """
-    refuse_full(out)
     document = read_json_file(opened.folder / CONFIG)
     left, removed = {}, []
     for name, module in switched_modules(opened.model.get_base_model()):
@@ -177,9 +176,8 @@ def write_truncated(opened: OpenedPeft, modules: Collection[nn.Module], rank: in
         rank: how many directions each of them keeps, at most.
 
     Raises:
-        CheckpointError: `out` contains a checkpoint, or the adapter is no LoRA of single maps.
+        CheckpointError: the adapter is no LoRA of single maps.
     """
-    refuse_full(out)
     document = read_json_file(opened.folder / CONFIG)
     if document.get("peft_type") != "LORA" or document.get("target_parameters"):
         what = "LoRA of experts" if document.get("target_parameters") else document.get("peft_type")
@@ -255,9 +253,8 @@ def write_scaled(opened: OpenedPeft, strengths: Mapping[nn.Module, float], out: 
         strengths: modules of PEFT in its model, with their numbers.
 
     Raises:
-        CheckpointError: `out` contains a checkpoint, or no weights of this tuner give the scaled change.
+        CheckpointError: no weights of this tuner give the scaled change.
     """
-    refuse_full(out)
     document = read_json_file(opened.folder / CONFIG)
     tensors, _ = read_adapter(opened.folder)
     base = opened.model.get_base_model()

@@ -20,7 +20,6 @@ from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_states import TwoStates, finished
 
 from .adapter_folder import PREFIX, write_adapter
-from .files import refuse_full
 from .model_class import HEADS, Head, without_weights
 from .opened_peft import OWN, OpenedFinetuned, OpenedPlaced
 
@@ -38,9 +37,8 @@ def to_peft(opened: OpenedPlaced, out: Path, library: str = "PEFT") -> None:
         library: whose format a refusal is about, PEFT or MLX-LM, which is written from PEFT's.
 
     Raises:
-        CheckpointError: `out` contains a checkpoint, or PEFT has no such adapters.
+        CheckpointError: PEFT has no such adapters.
     """
-    refuse_full(out)
     _write(out, opened, _writable_specs(opened.description.method, library), opened.tensors)
 
 
@@ -176,9 +174,8 @@ def to_lora(opened: OpenedFinetuned, rank: int, out: Path, strength: float | Non
         what the rank leaves out, by the Frobenius norm.
 
     Raises:
-        CheckpointError: `out` contains a checkpoint, or PEFT's format cannot express the rest.
+        CheckpointError: PEFT's format cannot express the rest.
     """
-    refuse_full(out)
     model = opened.model
     switched = Switches().inside(model)
     if strength is not None:
@@ -202,7 +199,6 @@ def to_lora(opened: OpenedFinetuned, rank: int, out: Path, strength: float | Non
     if not specs:
         raise CheckpointError(f"checkpoint {opened.folder} differs from its base in no linear map of a layer")
     different = opened.difference
-    assert different is not None, "it is a fine-tuned model"
     for name in (*different.inside, *different.outside, *different.lacking):
         holder = name.rpartition(".")[0]
         if holder in maps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from adapter_probe.errors import ModelError
+from adapter_probe.errors import CheckpointError, ModelError
 
 
 @dataclass(frozen=True)
@@ -196,3 +196,11 @@ def places_in(config: Any) -> Places:
             raise ModelError(f"{config.model_type} configured as a decoder is not supported")
         raise ModelError(f"{name} {value!r} is not supported; allowed is {allowed[0]!r}")
     return places
+
+
+def places_on(base: str, config: Any) -> Places:
+    """`places_in` a base, which the error names as what cannot be opened."""
+    try:
+        return places_in(config)
+    except ModelError as error:
+        raise CheckpointError(f"base {base}: {error}") from error

@@ -25,6 +25,10 @@ _TAKEN = ("job-name", "array", "output", "error", "open-mode", "signal", "depend
 
 _WORDS = {int: "a whole number", str: "text in quotes", tuple: "a line in quotes or a list of lines",
           Mapping: "a table, [sbatch]"}  # fmt: skip
+_ALLOWED: dict[Any, tuple[Any, str]] = {
+    str: (str, "a string"), int: (Integral, "a whole number"), bool: (bool, "True or False"),
+    tuple: ((tuple, list), "a list of strings"), Mapping: (Mapping, "a mapping from option to value"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,9 +95,11 @@ class SlurmOptions(Settings):
     def __post_init__(self) -> None:
         kinds = annotations_of(SlurmOptions)
         for one in fields(self):
-            value = getattr(self, one.name)
-            if not _fits(value, kinds[one.name]):
-                words = next(_ALLOWED[get_origin(kind) or kind] for kind in kinds_of(kinds[one.name]))
+            value, (kind, *others) = getattr(self, one.name), kinds_of(kinds[one.name])
+            taken, words = _ALLOWED[get_origin(kind) or kind]
+            fits = isinstance(value, taken) and isinstance(value, bool) == (kind is bool)
+            fits &= not isinstance(value, (tuple, list)) or all(isinstance(line, str) for line in value)
+            if not fits and not (others and value is None):
                 raise TrainingError(must_be(one.name, words, value))
         super().__post_init__()
         minutes(self.time)
@@ -107,22 +113,6 @@ class SlurmOptions(Settings):
                 raise TrainingError(must_be(f"the sbatch option {name!r}", wanted, value))
         if self.mem is not None and not _MEMORY.fullmatch(self.mem):
             raise TrainingError(f"mem {self.mem!r} is not a size such as 16G or 500M")
-
-
-_ALLOWED: dict[Any, str] = {
-    str: "a string", int: "a whole number", bool: "True or False", tuple: "a list of strings",
-    Mapping: "a mapping from option to value",
-}  # fmt: skip
-
-
-def _fits(value: object, annotation: Any) -> bool:
-    kinds = [get_origin(kind) or kind for kind in kinds_of(annotation)]
-    if isinstance(value, bool):
-        return bool in kinds
-    wider: dict[Any, Any] = {int: Integral, tuple: (tuple, list)}
-    if not any(isinstance(value, wider.get(kind, kind)) for kind in kinds):
-        return False
-    return not isinstance(value, (tuple, list)) or all(isinstance(line, str) for line in value)
 
 
 def minutes(time: str) -> int:

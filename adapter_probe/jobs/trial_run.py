@@ -36,9 +36,9 @@ from adapter_probe.results.trial_files import (
     read_trial,
     write_trial,
 )
-from adapter_probe.training.baseline import baseline_of
+from adapter_probe.training.baseline import fit_baseline, n_fits, splits_of
 from adapter_probe.training.checkpoint import STATE_FOLDER
-from adapter_probe.training.loop import OnProgress, Paused, Trainer
+from adapter_probe.training.loop import OnProgress, Paused, Progress, Trainer
 from adapter_probe.training.model import TrainingModel
 from adapter_probe.training.request import (
     TrainingInputs,
@@ -142,9 +142,14 @@ def _fit(
 
     All of its parameters belong to the task.
     """
+    task = request.task
+    total = n_fits(task.kind, task.metric)
     with clock:
-        fitted = baseline_of(request, inputs, report)
-    score = float(metrics.score(request.task.metric, fitted.predictions, inputs.splits["validation"].labels))
+        fitted = fit_baseline(
+            *splits_of(inputs), task.kind, task.metric,
+            lambda fits: report(Progress(fits, total, math.nan, ())),
+        )  # fmt: skip
+    score = float(metrics.score(task.metric, fitted.predictions, inputs.splits["validation"].labels))
     model, lacked = inputs.base.model, inputs.base.missing
     inside = f"{model.base_model_prefix}."
     own = [p.numel() for n, p in model.named_parameters() if n.startswith(inside) and n not in lacked]
@@ -208,9 +213,6 @@ class _Clock:
 
 class PeakMemory:
     """The peak of memory in use within the ``with`` block.
-
-    Args:
-        device: device of the training.
 
     Attributes:
         n_bytes: after the block, the peak in bytes: allocated tensors on a CUDA device; on the CPU the

@@ -61,7 +61,6 @@ class Trial:
 
     Attributes:
         id: start of the hash of its identity.
-        request: the training.
         n_steps: number of optimiser steps, or of fitted models for the baseline without pretraining.
         identity: everything that determines what it trains.
     """

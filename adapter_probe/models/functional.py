@@ -281,7 +281,7 @@ def packed_frozen_maps(layers: Iterable[nn.Module]) -> Iterator[None]:
     modules = dict.fromkeys(module for layer in layers for module in layer.modules())
     frozen = [module for module in modules if _is_frozen(module)]
     for linear in frozen:
-        linear.forward = FrozenMap(linear)  # type: ignore[method-assign]
+        linear.forward = partial(_through, linear, PackedMap(linear))  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -296,17 +296,9 @@ def _is_frozen(module: nn.Module) -> bool:
     return can_pack_weight(module.weight) and "forward" not in vars(module)
 
 
-class FrozenMap:
-    """Replacement of the `forward` of a frozen linear map in bfloat16 on a CPU; see `PackedMap`."""
-
-    def __init__(self, linear: nn.Linear):
-        self._linear, self._packed = linear, PackedMap(linear)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """``[..., inputs]`` to ``[..., outputs]``."""
-        weight = self._linear.weight
-        out: Tensor = _Through.apply(x.to(weight.dtype), weight, self._packed)
-        return out
+def _through(linear: nn.Linear, packed: PackedMap, x: Tensor) -> Tensor:
+    out: Tensor = _Through.apply(x.to(linear.weight.dtype), linear.weight, packed)
+    return out
 
 
 class _Through(torch.autograd.Function):

@@ -24,6 +24,7 @@ from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.tagged import Tagged, Words, tag_metric, words_with_fingerprint
 from adapter_probe.errors import DataError, ModelError, must_be, one_line
 from adapter_probe.metrics import COMPARABLE, OF_TOKENS, Kind, default_metric
+from adapter_probe.replay.checking import RAISED
 from adapter_probe.replay.recording import Inputs, Runner, base_of
 from adapter_probe.replay.stacks import find_layers
 from adapter_probe.replay.switches import Switches
@@ -64,7 +65,7 @@ def examples_of(
         try:
             outputs = reading(model(**inputs(0)))
             encoded = encoded.with_lengths(lambda item: _positions(model, inputs(item)))
-        except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
+        except RAISED as error:
             raise ModelError(f"the model does not run on the batches: {one_line(error)}") from error
     if outputs.dim() == 3 and labels is None and not callable(read):
         head = head_of_class(type(base).__name__, both)

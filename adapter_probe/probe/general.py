@@ -22,9 +22,9 @@ from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.tensors import split
-from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, finish_maps, finished_maps
+from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, finish_maps
 
-from .general_model import example_of, ignore_padding, inputs_of
+from .general_model import example_of, ignore_padding, inputs_of, place_of
 from .lanes import available_memory, return_free_memory
 from .layouts import Layout, choose_layout, encoding_once
 from .likelihoods import WrittenScores, summed_by_continuation
@@ -49,8 +49,7 @@ class GeneralRunner:
 
     def __init__(self, request: AblationRequest, replay: Replay, layout: tuple[Layout, bool] | None):
         self._request, self._replay, self._layout = request, replay, layout
-        self._device, self._dtype = _place(replay.model)
-        self._most = 1 if getattr(request.checkpoint, "alone", False) else None  # tokens of a batch
+        self._device, self._dtype = place_of(replay.model)
         self._passes = 0
         self._width = request.model.inner_size
 
@@ -82,7 +81,7 @@ class GeneralRunner:
             with self._faster():
                 return self._scores(encoded, items, masks, tokens_per_pass, step)
         found: dict[int, Arrays] = {}
-        for group in alike(encoded.lengths, items, self._most):
+        for group in alike(encoded.lengths, items):
             inputs = inputs_of(self._replay.model, encoded, group, self._device)
             read = reader(self._request, group)
             with self._faster():
@@ -178,23 +177,15 @@ def general_runners(
     Raises:
         ModelError: the model cannot be run, or not exactly; see `Replay`.
     """
-    model = request.model
-    settings, shares = request.settings, can_share(model.module)
-    strength, rank = settings.strength, settings.rank
-    third = bool(strength or rank or settings.strengths_by_layer)
-
-    def fits(module: nn.Module) -> bool:
-        added = bytes_of_finished(module) * (2 if third else 1)
-        return added < _SHARE_OF_FREE * available_memory(request.device)
-
-    module = model.module
-    if shares and not model.fixed:
+    settings, module = request.settings, request.model.module
+    shares = can_share(module)
+    if shares and not request.model.fixed:
         module.to(request.device)
-        ready = all(p.dtype == dtype for p in module.parameters() if p.is_floating_point())
-        finished = finished_maps(module, strength, rank) if ready and fits(module) else {}
-        module = cast_copy(module, dtype, finished)
-        if not ready and fits(module):
-            finish_maps(module, strength, rank)
+        module = cast_copy(module, dtype)
+        third = settings.strength or settings.rank or settings.strengths_by_layer
+        added = bytes_of_finished(module) * (2 if third else 1)
+        if added < _SHARE_OF_FREE * available_memory(request.device):
+            finish_maps(module, settings.strength, settings.rank)
     first: GeneralRunner | WritingRunner
     if isinstance(request.encoded, EncodedPrompts):
         first = prepared_runner(request, module, lanes)
@@ -210,38 +201,30 @@ def general_runners(
 
 def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tuple[Layout, bool] | None]:
     """A model prepared on short examples, and the layout of a language model's rows."""
-    encoded, alone = request.encoded, getattr(request.checkpoint, "alone", False)
-    device, dtype = _place(module)
-    switches = Switches(request.settings.strength, request.settings.rank)
-    if not isinstance(encoded, EncodedRequests):
-        items = example_of(encoded)[: 1 if alone else None]
-        inputs = inputs_of(module, encoded, items, device)
+    encoded, (device, dtype) = request.encoded, place_of(module)
+    layout: tuple[Layout, bool] | None = None
+    if isinstance(encoded, EncodedRequests):
+        share = dtype.itemsize > 2 or _may_share(request, module)
+        layout = choose_layout(module, encoded, dtype, device, share)
+        n_read = np.array([len(tree.read) for tree in encoded.trees])
+        few = 2 * n_read <= encoded.lengths  # so that positions that are not read can be told
+        items = np.lexsort((encoded.lengths, ~few))[:1]
+        rows = rows_of(encoded, items, layout[0], dtype, device)[0]
+        inputs, read, one = rows.inputs, Scorer(rows, layout[1]), False
+        encoding = encoding_once(module, rows.share)
+    else:
+        items = example_of(encoded)
+        inputs, read = inputs_of(module, encoded, items, device), reader(request, items)
         others = request.examples.windows or request.examples.words  # which read several positions
         others = others or request.checkpoint.embedding
-        one = others is None and isinstance(encoded, Encoded)
-        return Replay(
-            module,
-            inputs,
-            read=reader(request, items),
-            switches=switches,
-            alone=alone,
-            one_position=one,
-            instead=None if module is request.model.module else activated_in_place,
-            by=request.settings.unit,
-        ), None
-    share = dtype.itemsize > 2 or _may_share(request, module)
-    layout = choose_layout(module, encoded, dtype, device, alone, share)
-    read = np.array([len(tree.read) for tree in encoded.trees])
-    few = 2 * read <= encoded.lengths  # so that positions that are not read can be told
-    items = np.lexsort((encoded.lengths, ~few))[:1]
-    rows = rows_of(encoded, items, layout[0], dtype, device)[0]
-    with encoding_once(module, rows.share):
+        one, encoding = others is None and isinstance(encoded, Encoded), nullcontext()
+    with encoding:
         replay = Replay(
             module,
-            rows.inputs,
-            read=Scorer(rows, layout[1]),
-            switches=switches,
-            alone=alone,
+            inputs,
+            read=read,
+            switches=Switches(request.settings.strength, request.settings.rank),
+            one_position=one,
             instead=None if module is request.model.module else activated_in_place,
             by=request.settings.unit,
         )
@@ -252,16 +235,16 @@ def _may_share(request: AblationRequest, module: nn.Module) -> bool:
     """Whether a copy of a model of half precision allows shared rows in float32, if there is room for it."""
     model = request.model
     size = sum(4 * tensor.numel() for tensor in module.parameters())
-    device = _place(module)[0]
+    device = device_of(module)
     if model.fixed or not can_share(module) or size > _SHARE_OF_FREE * available_memory(device):
         return False
     exact = cast_copy(module, torch.float32)
-    return choose_layout(exact, request.encoded, torch.float32, device, alone=False)[0] == "shared"
+    return choose_layout(exact, request.encoded, torch.float32, device)[0] == "shared"
 
 
 def all_logits(request: AblationRequest, module: nn.Module) -> np.ndarray:
     """Logits ``[examples, labels]`` by a model's own forward, in the examples' order."""
-    lengths, device, found = request.encoded.lengths, _place(module)[0], {}
+    lengths, device, found = request.encoded.lengths, device_of(module), {}
     with torch.inference_mode():
         for group in alike(lengths, np.arange(len(lengths)), _TOKENS_AT_ONCE):
             out = module(**inputs_of(module, request.encoded, group, device))["logits"]
@@ -274,7 +257,7 @@ def own_forward(request: AblationRequest, module: nn.Module, items: np.ndarray) 
     if getattr(request.checkpoint, "quantised", None) is None:
         module.to(request.device)
     ignore_padding(module)
-    encoded, (device, dtype) = request.encoded, _place(module)
+    encoded, (device, dtype) = request.encoded, place_of(module)
     if isinstance(encoded, EncodedPrompts):
         prompts = [encoded.input_ids[item] for item in items]
         own = padded(prompts, module, encoded.reads, started=True)
@@ -285,12 +268,6 @@ def own_forward(request: AblationRequest, module: nn.Module, items: np.ndarray) 
         batches = [inputs_of(module, encoded, group, device) for group in alike(encoded.lengths, items)]
     read = reader(request, items)
     return lambda: torch.cat([read(module, lambda x=x: module(**x), 1).flatten() for x in batches])
-
-
-def _place(module: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """The device of the inputs, and the precision of the states."""
-    tensors = (*module.parameters(), *module.buffers())
-    return device_of(module), next(t.dtype for t in tensors if t.is_floating_point())
 
 
 def pack(replay: Replay) -> None:

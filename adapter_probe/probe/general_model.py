@@ -16,7 +16,6 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ModelError
-from adapter_probe.replay.directions import refuse_without
 from adapter_probe.replay.recording import Inputs, base_of, device_of
 from adapter_probe.replay.replay import layers_in_order
 from adapter_probe.replay.stacks import Layer, layer_strengths, stacks_of
@@ -46,9 +45,7 @@ class GeneralModel:
         by: the unit that is a site of its own, see `adapter_probe.replay.stacks.find_layers`.
 
     Attributes:
-        module: the model.
         layers: the layer of every call, in order; an encoder's come before its decoder's.
-        fixed: see above.
     """
 
     def __init__(
@@ -88,11 +85,6 @@ class GeneralModel:
         """Give every tuned module the strength that it has where it is off, see `layer_strengths`."""
         for module, strength in layer_strengths(strengths, self.layers).items():
             vars(module)[STRENGTH] = strength
-
-    @property
-    def adapter_parameters(self) -> int:
-        """Number of parameters that the tuners add, those outside the layers included."""
-        return added_parameters(self.module)
 
     @contextmanager
     def switched_off(self, mask: np.ndarray, strength: float = 0.0, rank: int = 0) -> Iterator[None]:
@@ -167,17 +159,6 @@ class GeneralModel:
         config = getattr(self.module, "config", None)
         return config.get_text_config() if hasattr(config, "get_text_config") else config
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of the states."""
-        tensors = (*self.module.parameters(), *self.module.buffers())
-        return next(x.dtype for x in tensors if x.is_floating_point())
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the inputs."""
-        return device_of(self.module)
-
     def check_norms(self, norms: NormChoice) -> None:
         """Let the base's LayerNorms stand after adapters that are off, if `norms` is "pretrained".
 
@@ -194,15 +175,6 @@ class GeneralModel:
             )
         for adapter in placed:
             adapter.restore_norm()
-
-    def check_rank(self, rank: int) -> None:
-        """Refuse a rank of adapters that have no directions, or fewer.
-
-        Raises:
-            ModelError: it is so.
-        """
-        if rank:
-            refuse_without((module for part in self.site_modules for module in part), rank)
 
     def check_sites(self, sites: str) -> None:
         """Refuse one sublayer of layers in which the sublayers cannot be told apart.
@@ -252,6 +224,12 @@ def model_of(
         example = inputs_of(module, encoded, example_of(encoded)[:1], device)
     names = () if Switches().inside(module) else getattr(opened, "layer_names", ())
     return GeneralModel(module, example, getattr(opened, "quantised", None) is not None, names, by)
+
+
+def place_of(module: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """The device of a model's inputs, and the precision of its states."""
+    tensors = (*module.parameters(), *module.buffers())
+    return device_of(module), next(t.dtype for t in tensors if t.is_floating_point())
 
 
 def ignore_padding(module: nn.Module) -> None:

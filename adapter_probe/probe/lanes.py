@@ -18,8 +18,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar
 
 import torch
@@ -30,15 +30,8 @@ _M_ARENA_MAX = -8  # malloc.h
 _STATES_KEPT = 16
 
 
-@dataclass
-class _Resident:
-    """Least memory of the process since free memory was last returned, in bytes, and the number of lanes."""
-
-    least: int = 0
-    lanes: int = 1
-
-
-_resident = _Resident()
+# The least memory of the process since free memory was last returned, in bytes, and the number of lanes.
+_resident = SimpleNamespace(least=0, lanes=1)
 
 
 def share_one_heap(lanes: int) -> None:

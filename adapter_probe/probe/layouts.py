@@ -22,7 +22,7 @@ from .rows import Layout, Scorer, arguments_of, output_embedding, rows_of, text_
 # The largest difference between sums of log-likelihoods, which are kept in float32, relative to the largest
 # of them or, where continuations are short, to the largest logit, which was rounded before they were formed.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 2e-2}
-_TOGETHER = 256  # tokens of texts of one length that share a forward, of a model that keeps them apart
+_TOGETHER = 256  # tokens of texts of one length that share a forward
 # Positions of these kinds depend on the length of the row.
 _BY_LENGTH = ("dynamic", "longrope")
 
@@ -32,7 +32,6 @@ def choose_layout(
     encoded: EncodedRequests,
     dtype: torch.dtype,
     device: torch.device,
-    alone: bool,
     share: bool = True,
 ) -> tuple[Layout, bool]:
     """The cheapest layout whose scores equal those of every text on its own.
@@ -46,7 +45,6 @@ def choose_layout(
 
     Args:
         model: in evaluation mode, with every adapter on.
-        alone: whether rows must not share a batch.
         share: whether rows may hold several continuations.
 
     Returns:
@@ -61,11 +59,11 @@ def choose_layout(
     several = [item for item, tree in enumerate(encoded.trees) if not tree.is_one_text]
     deepest = [int(np.argmax(depths)), *([max(several, key=depths.__getitem__)] if several else [])]
     items = np.unique([order[0], order[-1], *deepest])
-    first = 2 if alone or _depends_on_length(model) else 0 if share else 1
+    first = 2 if _depends_on_length(model) else 0 if share else 1
     worst, name = float("nan"), str(dtype).removeprefix("torch.")
     with torch.no_grad():
         with refused(preparing=True, how=f"in {name}"):
-            own, largest, is_last = _own_scores(model, encoded, items, device, 0 if alone else _TOGETHER)
+            own, largest, is_last = _own_scores(model, encoded, items, device)
         known = np.isfinite(own)
         if not known.any():
             raise ModelError(
@@ -109,11 +107,11 @@ def _kinds(rope: Any) -> Iterator[object]:
 
 
 def _own_scores(
-    model: nn.Module, encoded: EncodedRequests, items: np.ndarray, device: torch.device, most: int
+    model: nn.Module, encoded: EncodedRequests, items: np.ndarray, device: torch.device
 ) -> tuple[np.ndarray, float, bool]:
     """Log-likelihoods of single texts, and in what size their logits were rounded.
 
-    Only texts of the same length share a forward, of at most so many tokens.
+    Only texts of the same length share a forward.
 
     Of an item with many continuations the first, the last and the longest are computed, and the others are
     NaN, as where an item has fewer.
@@ -127,7 +125,7 @@ def _own_scores(
     largest = 0.0
     handle = output_embedding(model).register_forward_hook(lambda _module, _args, out: seen.append(out))
     try:
-        for batch in _of_one_length(encoded, items, most):
+        for batch in _of_one_length(encoded, items):
             before, trees = len(seen), [text for *_, text in batch]
             inputs = arguments_of(trees, np.stack([text.tokens for text in trees]))
             out = model(**{name: x.to(device) for name, x in inputs.items()})["logits"]
@@ -145,10 +143,8 @@ def _own_scores(
     return sums, largest, is_last
 
 
-def _of_one_length(
-    encoded: EncodedRequests, items: np.ndarray, most: int
-) -> Iterator[list[tuple[int, int, TokenTree]]]:
-    """Some texts of the items, with their items' places and their numbers, in batches of `most` tokens."""
+def _of_one_length(encoded: EncodedRequests, items: np.ndarray) -> Iterator[list[tuple[int, int, TokenTree]]]:
+    """Some texts of the items, with their items' places and their numbers, in batches."""
     groups: dict[tuple[int, ...], list[tuple[int, int, TokenTree]]] = {}
     for place, item in enumerate(items):
         sizes = list(map(len, encoded.trees[item].scored))
@@ -157,7 +153,7 @@ def _of_one_length(
             lengths = (len(text.tokens), 0 if text.source is None else len(text.source))
             groups.setdefault(lengths, []).append((place, number, text))
     for (length, source), texts in groups.items():
-        size = max(1, most // (length + source))
+        size = max(1, _TOGETHER // (length + source))
         yield from (texts[i : i + size] for i in range(0, len(texts), size))
 
 

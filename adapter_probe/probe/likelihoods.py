@@ -95,15 +95,12 @@ def score_states(parts: LogitsInParts, batch: Scored, states: Tensor) -> Tensor:
     Returns:
         float ``[scored, 2]``: the log-likelihood in nats, and 1 for the most likely token, else 0.
     """
-    dtype = torch.promote_types(states.dtype, torch.float32)
-    scores, done = [], 0
-    for begin in range(0, len(states), _ROWS_PER_CHUNK):
-        some = states[begin : begin + _ROWS_PER_CHUNK]
-        end = int(batch.ends[begin + len(some) - 1])
-        inside, done = slice(done, end), end
-        rows = batch.after[inside] - begin
-        chosen, total, top = _normalised(parts, some, rows, batch.targets[inside], dtype)
-        scores.append(torch.stack([chosen - total[rows], (chosen >= top[rows]).to(dtype)], dim=1))
+    dtype, scores = torch.promote_types(states.dtype, torch.float32), []
+    for chunk, size, scored in _chunks(batch, states):
+        predictions = _Predictions(*scored, dtype)
+        for first, logits in parts(states[chunk], size):
+            predictions.add(first, logits.to(dtype))
+        scores.append(predictions.scores())
     return torch.cat(scores)
 
 
@@ -122,16 +119,9 @@ def compare_states(parts: LogitsInParts, batch: Scored, states: Sequence[Tensor]
         KL(intact || variant) of the prediction of the token, in nats; and 1 where both models find the same
         token the most likely one, else 0.
     """
-    dtype = torch.promote_types(intact.dtype, torch.float32)
-    scores, done = [], 0
-    for begin in range(0, len(intact), _ROWS_PER_CHUNK):
-        chunk = slice(begin, begin + _ROWS_PER_CHUNK)
-        end = int(batch.ends[min(chunk.stop, len(intact)) - 1])
-        inside, done = slice(done, end), end
-        rows, targets = batch.after[inside] - begin, batch.targets[inside]
-        own, *others = (_Predictions(rows, targets, dtype) for _ in (intact, *states))
-        most = LOGITS_PER_CHUNK.get(intact.device.type, LOGITS_PER_CHUNK["cpu"])
-        size = max(1, most // len(intact[chunk]))
+    dtype, scores = torch.promote_types(intact.dtype, torch.float32), []
+    for chunk, size, scored in _chunks(batch, intact):
+        own, *others = (_Predictions(*scored, dtype) for _ in (intact, *states))
         theirs = [parts(some[chunk], size) for some in states]
         for first, logits in parts(intact[chunk], size):
             reference = logits.to(dtype)
@@ -143,6 +133,22 @@ def compare_states(parts: LogitsInParts, batch: Scored, states: Sequence[Tensor]
                 other.apart.append(weights.mul(apart).sum(dim=-1))
         scores.append(torch.stack([other.compared(own) for other in others]))
     return torch.cat(scores, dim=1)
+
+
+def _chunks(batch: Scored, states: Tensor) -> Iterator[tuple[slice, int, tuple[Tensor, Tensor]]]:
+    """A few of the positions that are read at a time.
+
+    Yields:
+        the positions, how many tokens' logits are computed at a time, and of the tokens that are scored after
+        these positions the position, counted from the first of them, and the token.
+    """
+    most, done = LOGITS_PER_CHUNK.get(states.device.type, LOGITS_PER_CHUNK["cpu"]), 0
+    for begin in range(0, len(states), _ROWS_PER_CHUNK):
+        chunk = slice(begin, min(begin + _ROWS_PER_CHUNK, len(states)))
+        end = int(batch.ends[chunk.stop - 1])
+        inside, done = slice(done, end), end
+        scored = batch.after[inside] - begin, batch.targets[inside]
+        yield chunk, max(1, most // (chunk.stop - begin)), scored
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -228,6 +234,8 @@ class _Predictions:
     def add(self, first: int, part: Tensor) -> Tensor:
         """Add the logits ``[positions, tokens]`` from a token on; their exponentials over the largest."""
         top, place = part.max(dim=-1)
+        # Every target is looked up in every part, although only one part contains it: selecting the targets
+        # of a part would make the host wait for the accelerator.
         at = self.targets - first
         found = part[self.rows, at.clamp(0, part.shape[1] - 1)]
         self.chosen = torch.where((at >= 0) & (at < part.shape[1]), found, self.chosen)
@@ -237,43 +245,27 @@ class _Predictions:
         self.totals.append(weights.sum(dim=-1).log_().add_(top))
         return weights
 
+    def scores(self) -> Tensor:
+        """The scores of `score_states`, ``[scored, 2]``."""
+        likely = self.chosen - self._total()[self.rows]
+        greedy = self.chosen >= torch.stack(self.tops).amax(dim=0)[self.rows]
+        return torch.stack([likely, greedy.to(likely.dtype)], dim=1)
+
     def compared(self, intact: _Predictions) -> Tensor:
         """The scores of `compare_states`, ``[scored, 4]``."""
-        total, own = (torch.logsumexp(torch.stack(one.totals), dim=0) for one in (self, intact))
+        total, own = self._total(), intact._total()
         shares = (torch.stack(intact.tops) - own).exp()  # of what is 1 in each part's weights
         apart = (shares * torch.stack(self.apart)).sum(dim=0)
-        divergence = apart - own + total
-        same = self._likeliest() == intact._likeliest()
-        greedy = self.chosen >= torch.stack(self.tops).amax(dim=0)[self.rows]
-        columns = (self.chosen - total[self.rows], greedy, divergence[self.rows], same[self.rows])
-        return torch.stack([column.to(total.dtype) for column in columns], dim=1)
+        same = (self._likeliest() == intact._likeliest()).to(total.dtype)
+        differences = torch.stack([apart - own + total, same], dim=1)
+        return torch.cat([self.scores(), differences[self.rows]], dim=1)
+
+    def _total(self) -> Tensor:
+        return torch.logsumexp(torch.stack(self.totals), dim=0)
 
     def _likeliest(self) -> Tensor:
         part = torch.stack(self.tops).argmax(dim=0, keepdim=True)
         return torch.stack(self.places).gather(0, part)[0]
-
-
-def _normalised(
-    parts: LogitsInParts, states: Tensor, rows: Tensor, targets: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits of `targets` after states `rows`, and the log-sum-exp and the maximum of every state's logits.
-
-    The vocabulary is processed in parts; the largest logit of a part is subtracted before the exponential.
-    """
-    most = LOGITS_PER_CHUNK.get(states.device.type, LOGITS_PER_CHUNK["cpu"])
-    chosen = torch.empty(len(rows), dtype=dtype, device=states.device)
-    tops, totals = [], []
-    for first, logits in parts(states, max(1, most // len(states))):
-        part = logits.to(dtype)
-        top = part.amax(dim=-1)
-        # Every target is looked up in every part, although only one part contains it: selecting the targets
-        # of a part would make the host wait for the accelerator.
-        place = targets - first
-        found = part[rows, place.clamp(0, part.shape[1] - 1)]
-        chosen = torch.where((place >= 0) & (place < part.shape[1]), found, chosen)
-        totals.append(part.sub_(top[:, None]).exp_().sum(dim=-1).log_().add_(top))
-        tops.append(top)
-    return chosen, torch.logsumexp(torch.stack(totals), dim=0), torch.stack(tops).amax(dim=0)
 
 
 def summed_windows(encoded: EncodedRequests, sums: np.ndarray) -> np.ndarray:

@@ -111,7 +111,7 @@ def prune_checkpoint(
             module = write_peft(request, opened, layers, out, items, scores)
         forwards = [own_forward(request, one, items) for one in (model.module, module)]
         seconds = _time(forwards, lambda: bar.update(n_tokens))
-    counts = (model.adapter_parameters, added_parameters(module))
+    counts = (added_parameters(model.module), added_parameters(module))
     strength = BY_LAYER if request.settings.strengths_by_layer else request.settings.strength
     return PruneMeasurement(span or layers, *counts, *seconds, results, strength)
 
@@ -198,12 +198,11 @@ def write_own(
     description, layers = opened.description, range(span.first, span.last + 1)
     method = description.method
     assert isinstance(method, Adapters | ImportedMethod), "nothing else has adapters"
-    tensors = dict(opened.tensors)
     training = description.training
     if strengths := _strengths_of(request, span):
         from adapter_probe.checkpoints.peft_rewriting import scaled_bottlenecks  # which imports PEFT
 
-        tensors = dict(scaled_bottlenecks(opened, strengths).tensors)
+        tensors = scaled_bottlenecks(opened, strengths).tensors
         said = request.settings.strength or str(request.settings.strengths_by_layer)
         done = [*training.get("scaled_layers", ()), [span.first, span.last, said]]
         described = replace(description, training={**training, "scaled_layers": done}, scores=scores)

@@ -34,6 +34,7 @@ from adapter_probe.data.tagged import refuse_unscorable
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
 from adapter_probe.metrics import COMPARISONS, PER_TEXT, check_metric, generated_metric
 from adapter_probe.replay.decoding import Decoding, configuration
+from adapter_probe.replay.directions import refuse_without
 from adapter_probe.replay.recording import base_of
 from adapter_probe.replay.sharing import can_share
 from adapter_probe.replay.switches import Switches
@@ -255,7 +256,8 @@ def _refuse_unfit(model: GeneralModel, opened: OpenedPeft, arguments: AblationAr
     """
     settings = arguments.settings
     model.check_norms(settings.layernorm)
-    model.check_rank(settings.rank)
+    if settings.rank:
+        refuse_without((module for part in model.site_modules for module in part), settings.rank)
     has_adapter = model.has_adapter  # [sites]
     never_off = settings.variants(model.stacks, model.sites).masks.all(axis=0)  # [sites]
     if not (has_adapter & ~never_off).any():

@@ -53,10 +53,6 @@ class WritingRunner:
             return ""
         return f"the texts are written for one variant after the other: {self._decoder.reason}"
 
-    def on(self, request: AblationRequest) -> WritingRunner:
-        """The same on other examples of the same kind."""
-        return WritingRunner(request, self._decoder, self._module, self._lanes)
-
     def twin(self) -> WritingRunner:
         """The same on a copy that shares all weights."""
         return WritingRunner(self._request, self._decoder.twin(), self._module, self._lanes)
@@ -81,22 +77,20 @@ class WritingRunner:
     ) -> np.ndarray:
         """The tokens of some prompts, in as many batches as memory asks for."""
         pairs = max(1, int(self._room() // int(encoded.lengths[items].max())))
-        if len(items) * len(masks) > pairs:
-            of, n = (items, 1) if len(items) > 1 else (masks, 0)
-            if len(of) > 1:
-                halves = np.array_split(of, 2)
-                parts = [
-                    self._texts(encoded, half, masks, how) if n else self._texts(encoded, items, half, how)
-                    for half in halves
-                ]
-                return np.concatenate(parts, axis=n)
+        too_many = len(items) * len(masks) > pairs
+        if too_many and len(items) > 1:
+            parts = [self._texts(encoded, half, masks, how) for half in np.array_split(items, 2)]
+            return np.concatenate(parts, axis=1)
+        if too_many and len(masks) > 1:
+            return np.concatenate(
+                [self._texts(encoded, items, half, how) for half in np.array_split(masks, 2)]
+            )
         prompts = padded([encoded.input_ids[item] for item in items], self._module, encoded.reads)
         return self._decoder.texts(prompts, masks, how, items)
 
     def _room(self) -> float:
         """Tokens of all pairs whose keys and values fit into memory, by an upper bound of their size."""
-        config: Any = self._module.config
-        config = config.get_text_config() if hasattr(config, "get_text_config") else config
+        config = self._request.model.config
         width = int(getattr(config, "hidden_size", 0) or 1024)
         heads, groups = (
             int(getattr(config, n, 0) or 1) for n in ("num_attention_heads", "num_key_value_heads")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from adapter_probe.errors import ModelError, one_line
 
 # The largest difference to the model's own forward, relative to the largest output.
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+RAISED = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
+"""What a model's own code may raise where it is run in another way."""
 _UNITS = 100  # of rounding, between two runs on the same states
 _OUT_OF_MEMORY = ("allocate memory", "not enough memory", "out of memory")
 
@@ -28,7 +31,7 @@ def refused(preparing: bool = False, how: str = "layer by layer") -> Iterator[No
     """
     try:
         yield
-    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
+    except RAISED as error:
         said = one_line(error)
         if any(words in said for words in _OUT_OF_MEMORY) or not (preparing or _of_the_model(error)):
             raise
@@ -37,10 +40,8 @@ def refused(preparing: bool = False, how: str = "layer by layer") -> Iterator[No
 
 def _of_the_model(error: BaseException) -> bool:
     """Whether an error was raised in another package's code."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return frame is None or not frame.tb_frame.f_globals["__name__"].startswith("adapter_probe.")
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return not frame.f_globals["__name__"].startswith("adapter_probe.")
 
 
 def coarsest(model: nn.Module) -> torch.dtype:
@@ -49,10 +50,10 @@ def coarsest(model: nn.Module) -> torch.dtype:
     return max(found, key=lambda dtype: _TOLERANCE.get(dtype, 0.0), default=torch.float32)
 
 
-def tried_masks(n: int, seed: int) -> np.ndarray:
+def tried_masks(n: int) -> np.ndarray:
     """The masks of a comparison, bool ``[4, n]``: all on, all off, and two at random."""
     ends = np.array([[True], [False]]).repeat(n, axis=1)
-    return np.concatenate([ends, np.random.default_rng(seed).random((2, n)) < 0.5])
+    return np.concatenate([ends, np.random.default_rng(0).random((2, n)) < 0.5])
 
 
 def alike(own: Any, ours: Any) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,7 +173,6 @@ class Decoder:
         self._whole, self._switches, self._replay = model, switches, replay
         self.model: Any = base_of(model)
         self.layers = list(layers)
-        self._ends = np.cumsum([0, *(len(layer.parts) for layer in self.layers)])
         self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
         self._axes: dict[tuple[int, Path], tuple[int, int] | None] = {}
         self.shared, self.reason = "none", reason
@@ -200,8 +199,7 @@ class Decoder:
 
     def twin(self) -> Decoder:
         """The same for a copy of the model that shares its tensors and has switches of its own."""
-        other = object.__new__(Decoder)
-        vars(other).update(vars(self))
+        other = copy(self)
         other._replay = None if self._replay is None else self._replay.twin()
         whole: Any = sharing(self._whole) if other._replay is None else other._replay.model
         other._whole = whole
@@ -219,7 +217,6 @@ class Decoder:
         Args:
             prompts: token ids and attention mask, padded on the left, or of an encoder on the right.
             masks: bool ``[variants, columns]``, True = on.
-            how: how they are written.
             examples: int ``[prompts]``, numbers that the noise depends on.
         """
         distinct, variant = np.unique(masks | ~self.has_adapter, axis=0, return_inverse=True)
@@ -227,7 +224,7 @@ class Decoder:
         found = self._written(prompts, distinct, how, examples)[0]
         return found[variant.reshape(-1)]
 
-    def check(self, prompts: Inputs, seed: int = 0) -> float:
+    def check(self, prompts: Inputs) -> float:
         """Compare with `generate` for each variant: intact, all off, and two random masks.
 
         The logits of every step are compared, up to the first token that rounding decides otherwise.
@@ -235,7 +232,7 @@ class Decoder:
         Raises:
             ModelError: they differ by more than rounding.
         """
-        masks = tried_masks(len(self.has_adapter), seed) | ~self.has_adapter
+        masks = tried_masks(len(self.has_adapter)) | ~self.has_adapter
         how, largest = Decoding(_CHECKED_TOKENS), 0.0
         every = np.arange(len(prompts["input_ids"]))
         ours, our_logits = self._written(prompts, masks, how, every, logits=True)
@@ -285,10 +282,6 @@ class Decoder:
                 stopping_criteria=[stop],
             )  # fmt: skip
         return (made["sequences"], list(made["logits"])) if logits else (made, [])
-
-    def sites(self, call: int) -> slice:
-        """The columns of a mask that switch a call's layer."""
-        return slice(int(self._ends[call]), int(self._ends[call + 1]))
 
     def called(
         self, call: int, on: np.ndarray, forward: Callable[..., Any], args: tuple, kwargs: dict

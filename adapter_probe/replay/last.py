@@ -7,15 +7,15 @@ head does not read. So if the head reads others in a later batch, its output is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from .checking import alike
+from .checking import RAISED, alike
 from .describing import Described
 from .recording import Inputs, Runner, call_again, changed
 from .stacks import Layer
@@ -24,7 +24,6 @@ from .tensors import split
 
 Run = Callable[[], Tensor]
 """The model's output on the example, by the last layer's own forward."""
-_UNFIT = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
 Where = Callable[[int, int], Tensor]
 """Given numbers of rows and of positions in each: int64 ``[read]``, positions in the rows end to end."""
 
@@ -96,7 +95,7 @@ def _same(own: Tensor, run: Run, modules: Sequence[nn.Module], change: Callable[
     try:
         with changed({module: change(module.forward) for module in modules}):
             return alike(own, run())
-    except _UNFIT:
+    except RAISED:
         return False
 
 
@@ -116,7 +115,7 @@ def _positionwise(modules: Sequence[nn.Module], run: Run) -> set[nn.Module]:
             out = out[0] if isinstance(out, tuple) else out
             at = where(*out.shape[:2]).to(out.device)
             return bool(out.flatten(0, 1)[at].isfinite().all())
-        except _UNFIT:
+        except RAISED:
             return False
 
     def probe(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,17 +137,15 @@ def _positionwise(modules: Sequence[nn.Module], run: Run) -> set[nn.Module]:
     try:
         with changed({module: probe(module, module.forward) for module in modules}):
             run()
-    except _UNFIT:  # one of them does not stand to be called again
+    except RAISED:  # one of them does not stand to be called again
         alone = modules if len(modules) > 1 else ()
         return {module for module in alone if _positionwise([module], run)}
     return {module for module, all_finite in finite.items() if all_finite}
 
 
-@contextmanager
-def only_positions(modules: Sequence[nn.Module], where: Where) -> Iterator[None]:
+def only_positions(modules: Sequence[nn.Module], where: Where) -> AbstractContextManager[None]:
     """Inside, the modules compute some positions of ``[rows, positions, ...]``, and the others are NaN."""
-    with changed({module: _only(where)(module.forward) for module in modules}):
-        yield
+    return changed({module: _only(where)(module.forward) for module in modules})
 
 
 def _only(where: Where, whole: bool = False, poison: bool = False) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 
 from adapter_probe.errors import ModelError
 
-from .checking import alike
+from .checking import RAISED, alike
 from .recording import PLAIN, Call, call_again, changed
 from .stacks import Layer
 from .switches import Switchable
@@ -127,11 +127,6 @@ class Observed:
         )
         return own / max(1, every)
 
-    def only_adds(self, name: str) -> bool:
-        """Whether a switched module only adds to its argument."""
-        module = self.module.get_submodule(name)
-        return isinstance(module, Switchable) and module.only_adds
-
 
 def _versions(found: Iterable[Any]) -> list[int]:
     return [x._version for x in found if isinstance(x, Tensor) and not x.is_inference()]
@@ -146,11 +141,11 @@ def whole_of(layer: Layer) -> Plan:
 
 def form_of(layer: Layer, one: Call, two: Call) -> object:
     """What a plan depends on: the modules of a layer, its sites, and what it is given."""
-    modules = [(name, type(module)) for name, module in layer.module.named_modules()]
     names = {module: name for name, module in layer.module.named_modules()}
+    modules = tuple((name, type(module)) for module, name in names.items())
     sites = tuple(tuple(names[module] for module in part) for part in layer.parts)
     axes = tuple(batch_axis(*pair) for pair in zip(one.given, two.given))
-    return tuple(modules), sites, str(one.given_spec), axes
+    return modules, sites, str(one.given_spec), axes
 
 
 def find_plan(layer: Layer, one: Call, two: Call, out_axes: Sequence[int | None], switch: Set) -> Plan:
@@ -161,7 +156,6 @@ def find_plan(layer: Layer, one: Call, two: Call, out_axes: Sequence[int | None]
         one: the recorded call for the example.
         two: that for two copies of it.
         out_axes: the batch axes of its results.
-        switch: switches a module.
     """
     seen = Observed(layer, one, two)
     whole, plan = whole_of(layer), _planned(seen)
@@ -205,7 +199,8 @@ def _planned(seen: Observed) -> Plan:
     parts = [*_before(seen, seen.module, "", len(acts), acts, switched)]
     for holder, inside in switched.items():
         sites = tuple(sorted({site for site, _ in inside}))
-        adds = all(seen.only_adds(name) for _, name in inside)
+        modules = [seen.module.get_submodule(name) for _, name in inside]
+        adds = all(isinstance(module, Switchable) and module.only_adds for module in modules)
         parts.append(Part(holder, sites, tuple(inside), seen.axes(holder) or (), only_adds=adds))
     return Plan(whole, tuple(parts), tuple((site, name) for name, site in seen.site.items()))
 
@@ -252,7 +247,7 @@ def _is_exact(
                 for x, axis, y in zip(owns[variant], out_axes, ours):
                     if not alike(x, split(y, axis, 2)[number] if isinstance(y, Tensor) else y):
                         return False
-    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError, ModelError):
+    except (*RAISED, ModelError):
         return False
     finally:
         switch_all(modules, np.ones(n, dtype=bool), switch)

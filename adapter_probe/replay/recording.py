@@ -53,7 +53,6 @@ class Runner:
 
     Args:
         model: in evaluation mode.
-        layers: its layers.
     """
 
     def __init__(self, model: nn.Module, layers: Sequence[nn.Module]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from .last import only_positions, spared_positions
 from .layer_plans import find_plan, form_of, keep_exact, whole_of
 from .recording import Inputs, Runner, refuse_unknown
 from .sharing import sharing
-from .stacks import Layer, find_layers, in_calls
+from .stacks import Layer, find_layers, in_calls, sites_of
 from .structure import Reader, Recorded, arguments, measure_axes, record
 from .switches import Switches
 from .tensors import split
@@ -55,8 +56,6 @@ class Replay:
         inputs: keyword arguments of its forward; every tensor has the examples along its first axis.
         read: what is wanted of its output.
         switches: how adapters are switched.
-        alone: whether outputs depend on what else is computed at the same time: each batch must have one
-            example then, and variants are computed one at a time.
         one_position: whether the head may read one position of each text, see `last`. A reader that knows
             what it reads has a method ``where``, see `last.Where`; one that compares with the intact model
             is true in its ``reads_intact_first``.
@@ -79,12 +78,11 @@ class Replay:
         *,
         read: Reader = logits,
         switches: Switches | None = None,
-        alone: bool = False,
         one_position: bool = False,
         instead: Callable[[nn.Module], Callable[..., Any] | None] | None = None,
         by: Unit = "span",
     ):
-        self._switches, self._alone, self._by = switches or Switches(), alone, by
+        self._switches, self._by = switches or Switches(), by
         if model.training:
             raise ModelError("the model is in training mode; call eval() first")
         self.model = model
@@ -97,8 +95,7 @@ class Replay:
             found = describe(self._runner, inputs, read, self._all_on, self._off_from)
             self._structure = found.structure
             refuse_unknown(found.calls, [layer.name for layer in self._found])
-            if not alone:
-                refuse_coupled(self._runner, inputs, read, self._all_on, found)
+            refuse_coupled(self._runner, inputs, read, self._all_on, found)
             self.layers = in_calls(self._found, self._structure.layers)
             self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
             self._last = spared_positions(self._runner, self.layers[-1], inputs, read, found, one_position)
@@ -155,27 +152,20 @@ class Replay:
 
     def twin(self) -> Replay:
         """The same for a copy of the model that shares its tensors and has switches of its own."""
-        other = object.__new__(Replay)
-        other.model, other._switches, other._structure = sharing(self.model), self._switches, self._structure
-        other._by = self._by
-        other._found = find_layers(other.model, other._switches, self._by)
+        other = copy(self)
+        other.model, other._batches = sharing(self.model), 0
+        other._found = find_layers(other.model, self._switches, self._by)
         other._runner = Runner(other.model, [layer.module for layer in other._found])
-        other._alone, other._last, other.plans = self._alone, self._last, self.plans
-        other._axes, other._seen, other._batches = self._axes, self._seen, 0
-        other.has_adapter = self.has_adapter
         other.layers = in_calls(other._found, self._structure.layers)
         return other
 
-    def check(
-        self, inputs: Inputs, read: Reader = logits, intact: Tensor | None = None, seed: int = 0
-    ) -> float:
+    def check(self, inputs: Inputs, read: Reader = logits, intact: Tensor | None = None) -> float:
         """Compare with the model's own forward: intact, all off, and two random masks.
 
         Args:
             inputs: a batch.
             read: what is wanted of the model's output.
             intact: the intact model's output by its own forward, if it is known.
-            seed: of the random masks.
 
         Returns:
             The largest difference, relative to the largest output.
@@ -183,7 +173,7 @@ class Replay:
         Raises:
             ModelError: it is too large.
         """
-        masks = tried_masks(len(self.has_adapter), seed)
+        masks = tried_masks(len(self.has_adapter))
         on = self.own(inputs, masks[0], read) if intact is None else intact
         own = torch.stack([on, *(self.own(inputs, mask, read) for mask in masks[1:])])
         return self._compare(read, self.outputs(inputs, masks, read=read), own)
@@ -197,7 +187,9 @@ class Replay:
         """The output under one mask, by the model's own forward."""
         mask = mask | ~self.has_adapter
         with self.kept(), refused():
-            return record(self._runner, inputs, read, lambda k, _: self._switch(k, mask[self.sites(k)]))[1][0]
+            return record(
+                self._runner, inputs, read, lambda k, _: self.switch(k, mask[sites_of(self.layers, k)])
+            )[1][0]
 
     def outputs(
         self,
@@ -223,7 +215,7 @@ class Replay:
         Raises:
             ModelError: the intact model's output differs from its own forward's.
         """
-        rows, masks = 1 if self._alone else rows, masks | ~self.has_adapter
+        masks = masks | ~self.has_adapter
 
         def found() -> Tensor:
             with self.kept(), refused():
@@ -252,8 +244,7 @@ class Replay:
             inputs: a batch of at least two examples, or of one.
             examples: int ``[pairs]``, the example of each pair in the batch.
             masks: bool ``[pairs, columns]``.
-            rows: see `outputs`.
-            each_pass: see `outputs`.
+            rows, each_pass: see `outputs`.
 
         Raises:
             ModelError: the intact model's output differs from its own forward's.
@@ -288,19 +279,11 @@ class Replay:
 
     def switch(self, call: int, on: Sequence[bool], plan: Plan | None = None) -> None:
         """Switch the parts of a call's layer; or only what a plan says for the whole layer, the others on."""
-        if plan is None:
-            self._switch(call, on)
-            return
         layer = self.layers[call]
         layer.begin()
-        self._set(layer, [True] * len(layer.parts))
-        for site, name in plan.whole:
+        self._set(layer, on if plan is None else [True] * len(layer.parts))
+        for site, name in () if plan is None else plan.whole:
             self.set(layer.module.get_submodule(name), bool(on[site]))
-
-    def sites(self, call: int) -> slice:
-        """The columns of a mask that switch the parts of a call's layer."""
-        ends = np.cumsum([0, *(len(layer.parts) for layer in self.layers)])
-        return slice(int(ends[call]), int(ends[call + 1]))
 
     def plan(self, call: int) -> Plan:
         """How the variants of a call are computed."""
@@ -362,14 +345,10 @@ class Replay:
         for module in (module for part in self._found[layer].parts for module in part):
             self._switches.switch(module, call < start)
 
-    def _switch(self, call: int, on: Sequence[bool]) -> None:
-        self.layers[call].begin()
-        self._set(self.layers[call], on)
-
     def _set(self, layer: Layer, on: Sequence[bool]) -> None:
         for modules, state in zip(layer.parts, on):
             for module in modules:
-                self._switches.set(module, bool(state))
+                self.set(module, bool(state))
 
 
 def layers_in_order(model: nn.Module, inputs: Inputs, by: Unit = "span") -> list[Layer]:

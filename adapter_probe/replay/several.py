@@ -79,14 +79,11 @@ def split_adapters(model: nn.Module, names: Mapping[str, str] | None = None) -> 
                 f"{name} was trained as a whole, of which only one adapter can be active; choose one adapter"
             )
     for module in tuned:
-        held = [one for one in module.active_adapters if _holds(module, one)]
+        parts = [getattr(module, name) for name in module.adapter_layer_names]
+        held = [one for one in module.active_adapters if any(one in part for part in parts)]
         vars(module)[SEVERAL] = True
         for number, adapter in enumerate(held):
             module.add_module(
                 f"adapter_{number}", OneAdapter(module, adapter, (names or {}).get(adapter, adapter))
             )
         module._active_adapter = held
-
-
-def _holds(module: Any, adapter: str) -> bool:
-    return any(adapter in getattr(module, name) for name in module.adapter_layer_names)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
@@ -23,7 +22,6 @@ def copy_with(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
     """What `copy.deepcopy` returns, in a third of the time: most of it goes into empty dictionaries.
 
     Args:
-        model: the model.
         memo: what stands in the copy for objects of the model, by their identity; copied modules are added.
     """
     plain = [m for m in model.modules() if id(m) not in memo and _is_copied_by_state(type(m))]
@@ -45,18 +43,11 @@ def _is_copied_by_state(cls: type[nn.Module]) -> bool:
     return all(kind is object or own.isdisjoint(vars(kind)) for kind in cls.__mro__)
 
 
-def cast_copy(
-    model: nn.Module, dtype: torch.dtype, instead: Mapping[nn.Module, nn.Module] | None = None
-) -> nn.Module:
+def cast_copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """A copy that shares its tensors, but for those that are stored in another floating-point precision.
 
     Quantised weights are kept, and buffers of the model that are computed and not stored, such as rotary
     frequencies; but not those of tuners, such as the projections of a VeRA that were drawn again.
-
-    Args:
-        model: the model.
-        dtype: the precision.
-        instead: modules that stand in the copy in place of some of the model's, which are not copied.
     """
     stored = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
     tuners = (module for module in model.modules() if type(module).__module__.startswith("peft."))
@@ -70,9 +61,7 @@ def cast_copy(
         return nn.Parameter(other, requires_grad=False) if isinstance(tensor, nn.Parameter) else other
 
     tensors = chain(model.parameters(), model.buffers())
-    memo: dict[int, Any] = {id(tensor): cast(tensor) for tensor in tensors}
-    memo |= {id(module): other for module, other in (instead or {}).items()}
-    return copy_with(model, memo)
+    return copy_with(model, {id(tensor): cast(tensor) for tensor in tensors})
 
 
 def can_share(model: nn.Module) -> bool:

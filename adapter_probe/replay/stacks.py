@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from itertools import groupby
 
 from torch import nn
 
 from adapter_probe.errors import ModelError, shown
-from adapter_probe.spans import SITES, Site
+from adapter_probe.spans import SITES, Site, ends_with
 from adapter_probe.units import ATTENTION, FFN, UNITS, Unit, part_of
 
 from .several import OneAdapter
@@ -26,7 +25,6 @@ class Layer:
 
     Attributes:
         name: its name in the model.
-        module: the module.
         parts: the modules that each site switches.
         unclear: the name of an adapter that belongs to neither by its name; everything is in the first part
             then. Empty if there is none.
@@ -70,6 +68,12 @@ def in_calls(layers: Sequence[Layer], order: Sequence[int]) -> list[Layer]:
     return found
 
 
+def sites_of(layers: Sequence[Layer], call: int) -> slice:
+    """The columns of a mask that switch the parts of a call's layer."""
+    begin = sum(len(layer.parts) for layer in layers[:call])
+    return slice(begin, begin + len(layers[call].parts))
+
+
 def in_copy(layers: Sequence[Layer], model: nn.Module, copy: nn.Module) -> list[Layer]:
     """The same layers of a copy of the model, in which other modules may stand in place of some."""
     names = {module: name for name, module in model.named_modules()}
@@ -85,7 +89,6 @@ def find_layers(model: nn.Module, switches: Switches, by: Unit = "span") -> list
     """The layers of all outermost lists of modules that hold an adapter, in the order of the modules.
 
     Args:
-        model: the model.
         switches: what can be switched.
         by: the unit that is a site of its own; by span, those are the adapters of a sublayer together.
 
@@ -214,7 +217,6 @@ def layer_strengths(
         strengths: of every layer, or by pattern. A pattern is compared with a module's name in the model and
             with every end of it after a dot; a later pattern overrides an earlier one, and what none matches
             has strength 1.
-        layers: the layers.
 
     Raises:
         ModelError: there are more or fewer strengths than layers, a pattern matches no module, or layers that
@@ -246,7 +248,7 @@ def _by_pattern(strengths: Mapping[str, float], layers: Sequence[Layer]) -> dict
     }
     found = dict.fromkeys(named, 1.0)
     for pattern, strength in strengths.items():
-        chosen = [module for module, name in named.items() if _matches(name, pattern)]
+        chosen = [module for module, name in named.items() if ends_with(name, pattern)]
         if not chosen:
             listed = ", ".join(list(named.values())[:_MOST_LISTED])
             raise ModelError(
@@ -255,8 +257,3 @@ def _by_pattern(strengths: Mapping[str, float], layers: Sequence[Layer]) -> dict
             )
         found |= dict.fromkeys(chosen, strength)
     return found
-
-
-def _matches(name: str, pattern: str) -> bool:
-    names = name.split(".")
-    return any(fnmatchcase(".".join(names[n:]), pattern) for n in range(len(names)))

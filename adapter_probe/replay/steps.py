@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from adapter_probe.errors import ModelError
 
 from .recording import changed
-from .stacks import Layer
+from .stacks import Layer, sites_of
 
 Path = tuple[object, ...]
 
@@ -41,7 +41,7 @@ class Step:
         self.alive = np.ones(len(self.variant), dtype=bool)
         self.finite = np.ones(len(self.variant), dtype=bool)
         if decoder.shared == "states":
-            columns = [decoder.sites(call).stop for call in range(len(decoder.layers))]
+            columns = [sites_of(decoder.layers, call).stop for call in range(len(decoder.layers))]
             self._kinds = [_places(masks[:, :end]) for end in (0, *columns)]
         else:
             self._kinds = [np.arange(len(masks))] * (len(decoder.layers) + 1)
@@ -152,7 +152,7 @@ class Step:
             return x.unflatten(axis, (n, each)).index_select(axis, index).flatten(axis, axis + 1)
 
         args, kwargs = mapped((args, kwargs), at_target)
-        on = self._masks[self.variant[target.first], self._decoder.sites(call)]
+        on = self._masks[self.variant[target.first], sites_of(self._decoder.layers, call)]
         return self._decoder.called(call, on, forward, args, kwargs)
 
     def _reorder(self, cache: Any) -> None:

@@ -104,7 +104,6 @@ def hold_both(
     """Let every module in a model's layers hold another model's tensors too where they differ, in place.
 
     Args:
-        model: the model.
         base: the other model, of the same modules; equal tensors are not kept, the others are shared.
         lacking: names of tensors that the other model does not really have.
         names: what to call the two in messages.

@@ -153,19 +153,15 @@ def can_finish(module: nn.Module) -> bool:
     return plain and base.weight.device.type != "meta" and not _hooked(module)
 
 
-def finished_maps(model: nn.Module, strength: float = 0.0, rank: int = 0) -> dict[nn.Module, nn.Module]:
-    """Every map that can be finished, with what may stand in its place."""
-    return {module: TwoWeights(module, strength, rank) for module in model.modules() if can_finish(module)}
-
-
 def finish_maps(model: nn.Module, strength: float = 0.0, rank: int = 0) -> int:
     """Replace, in place, every map that can be finished; returns the bytes of the added weights."""
     added = 0
-    for parent, name, module in list(_children(model)):
-        if can_finish(module):
-            finished = TwoWeights(module, strength, rank)
-            setattr(parent, name, finished)
-            added += sum(w.nbytes for w in (finished.on, finished.scaled) if w is not None)
+    for parent in list(model.modules()):
+        for name, module in list(parent.named_children()):
+            if can_finish(module):
+                finished = TwoWeights(module, strength, rank)
+                setattr(parent, name, finished)
+                added += sum(w.nbytes for w in (finished.on, finished.scaled) if w is not None)
     return added
 
 
@@ -173,12 +169,6 @@ def bytes_of_finished(model: nn.Module) -> int:
     """The memory that `finish_maps` would add."""
     weights = (module.get_base_layer().weight for module in model.modules() if can_finish(module))
     return sum(weight.numel() * weight.element_size() for weight in weights)
-
-
-def _children(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
-    for parent in model.modules():
-        for name, child in parent.named_children():
-            yield parent, name, child
 
 
 def _active(module: Any) -> list[str]:

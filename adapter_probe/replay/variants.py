@@ -142,21 +142,10 @@ class Rows:
             self.alike[sites] = first, place.reshape(-1)
         return self.alike[sites]
 
-    def some(self, index: np.ndarray, known: Mapping[int, int | None]) -> Rows:
-        """Some of the rows."""
-        return Rows(self.node[index], self.on[index], known, all_at_once=self.all_at_once)
-
 
 @contextmanager
 def together(layer: nn.Module, plan: Plan, rows: Rows, switch: Set) -> Iterator[None]:
-    """While the layer is called with these rows, its modules get those of them that they need.
-
-    Args:
-        layer: the layer.
-        plan: how its variants are computed.
-        rows: of the call.
-        switch: switches a module of it.
-    """
+    """While the layer is called with these rows, its modules get those of them that they need."""
     current = [rows]
     forwards = {}
     for part in plan.parts:
@@ -188,15 +177,12 @@ def _equal_rows_once(forward: Callable[..., Any], part: Part, current: list[Rows
         out = _on_some(forward, args, kwargs, given_axes, current, first, part.sites)
         leaves, spec = tree_flatten(out)
         index = torch.from_numpy(place)
-        if part.passed_on:
-            every = [
-                blank(x, axis, len(first), len(place))
-                if axis is not None and isinstance(x, Tensor) and x.is_floating_point()
-                else picked(x, axis, len(first), index)
-                for x, axis in zip(leaves, out_axes)
-            ]
-        else:
-            every = [picked(x, axis, len(first), index) for x, axis in zip(leaves, out_axes)]
+        every = [
+            blank(x, axis, len(first), len(place))
+            if part.passed_on and axis is not None and isinstance(x, Tensor) and x.is_floating_point()
+            else picked(x, axis, len(first), index)
+            for x, axis in zip(leaves, out_axes)
+        ]
         rows.once |= {(part.sites, id(x)): own for x, own in zip(every, leaves) if isinstance(x, Tensor)}
         rows.kept += every
         return tree_unflatten(every, spec)
@@ -290,7 +276,7 @@ def _on_some(
             leaves[number] = picked(x, own, len(rows.node), where) if there is None else there
             known[id(leaves[number])] = own
     args, kwargs = tree_unflatten(leaves, spec)
-    current.append(rows.some(index, known))
+    current.append(Rows(rows.node[index], rows.on[index], known, all_at_once=rows.all_at_once))
     try:
         return forward(*args, **kwargs)
     finally:

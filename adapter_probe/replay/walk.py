@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_unflatten
 from adapter_probe.errors import ModelError
 
 from .recording import Inputs, Runner, Stop, flat_result
+from .stacks import sites_of
 from .structure import Reader, Recorded, Slot, Source, Structure, rest
 from .tensors import joined, picked, split, taken
 from .variants import Plan, Rows, together
@@ -117,7 +118,7 @@ class Walk:
                     out[number] = value
                 continue
             k = branch.call
-            bits = leaves[:, self.switched.sites(k)]
+            bits = leaves[:, sites_of(self.switched.layers, k)]
             forks = 1 + np.flatnonzero((bits[1:] != bits[:-1]).any(axis=1))
             forks = forks[(forks > branch.bounds[0]) & (forks < branch.bounds[-1])]
             bounds = np.union1d(branch.bounds, forks)
@@ -197,10 +198,8 @@ class Walk:
         """What the call returns and something later needs, ``[rows, ...]``.
 
         Args:
-            branch: the branch.
             rows: int64 ``[rows]``, the node of each row.
             on: bool ``[rows, sites]``, which sites of the layer are on.
-            plan: how they are computed.
         """
         k, n = branch.call, len(rows)
         call, links, axes = self.recorded.calls[k], self.structure.links[k], self.recorded.given_axes[k]

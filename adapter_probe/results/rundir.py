@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +48,6 @@ class RunDirectory:
     """The folder of one run, claimed by this process for the duration of a ``with`` block.
 
     Attributes:
-        path: the folder.
         identity: everything that determines the numbers, as plain JSON.
         plan: division of the work into parts. The first run's plan is stored and used by later runs, so that
             a resumed run has the same parts.
@@ -88,9 +86,7 @@ class RunDirectory:
             self._claim = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         held, self._claim = self._claim, None
         if held is not None:
             held.close()

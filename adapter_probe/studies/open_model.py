@@ -25,7 +25,7 @@ from adapter_probe.data.rows import is_column
 from adapter_probe.device import choose_device
 from adapter_probe.errors import DataError, ModelError, must_be, shown
 from adapter_probe.probe.general import GeneralRunner, all_logits, general_runners
-from adapter_probe.probe.general_model import ignore_padding, model_of
+from adapter_probe.probe.general_model import ignore_padding, model_of, place_of
 from adapter_probe.probe.plan import choose_tokens_per_pass, cut_batches
 from adapter_probe.probe.request import AblationRequest
 from adapter_probe.replay.recording import base_of
@@ -37,8 +37,6 @@ from .checkpoint_arguments import Tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from adapter_probe.probe.written import WritingRunner
-
 
 class _Open:
     """An open checkpoint, ready to run: one of those that a `Model` can show."""
@@ -46,7 +44,7 @@ class _Open:
     def __init__(self, opened: OpenedPeft, device: torch.device, given: torch.nn.Module | None = None):
         self.opened = opened
         self._given = given if given is opened.model else None  # which is not a copy
-        self._prepared: tuple[GeneralRunner | WritingRunner, list[tuple[Any, ...]]] | None = None
+        self._prepared: tuple[GeneralRunner, list[tuple[Any, ...]]] | None = None
         if opened.quantised is None:
             opened.model.to(device)
         self.base = base_of(opened.model)
@@ -76,13 +74,16 @@ class _Open:
             encoded, model = self._encoded(first, second), self.model
             rows = Split((), None, np.zeros(len(encoded), np.int64), "texts", "")
             metric, examples = self.opened.description.task.metric, Examples(rows, encoded)
-            request = AblationRequest(self.opened, examples, metric, AblationSettings(), model.device)
+            device, dtype = place_of(model.module)
+            request = AblationRequest(self.opened, examples, metric, AblationSettings(), device)
             if not model.has_adapter.any():
                 return all_logits(request, model.module)[None].repeat(len(masks), axis=0)
-            width = choose_tokens_per_pass(tokens_per_pass, model.device.type, model.inner_size)
+            width = choose_tokens_per_pass(tokens_per_pass, device.type, model.inner_size)
             stamps = self._stamps()
             if self._prepared is None or self._prepared[1] != stamps:  # it has products of the weights
-                self._prepared = next(general_runners(request, model.dtype, 1)), stamps
+                prepared = next(general_runners(request, dtype, 1))
+                assert isinstance(prepared, GeneralRunner), "texts are read, and not written"
+                self._prepared = prepared, stamps
             runner = self._prepared[0].on(request)
             order = np.argsort(encoded.lengths, kind="stable")
             batches = cut_batches(encoded.lengths, order, width)
@@ -131,9 +132,10 @@ class Model:
 
     def __repr__(self) -> str:
         about, sites = self._opened.description, int(self.has_adapter.sum())
+        device, _ = place_of(self._running.model.module)
         return (
             f"Model({about.base.name!r}, {about.method.name}, {self.n_layers} layers, adapters at {sites} "
-            f"of {self.n_sites} sites, task {about.task.name!r}, on {self._running.model.device})"
+            f"of {self.n_sites} sites, task {about.task.name!r}, on {device})"
         )
 
     @checked

@@ -7,7 +7,6 @@ validation rows are scored once. Nothing is left to chance: the same rows give t
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,6 @@ from adapter_probe.data.labels import Split
 from adapter_probe.errors import TrainingError, install_extra
 from adapter_probe.startup import import_needed
 
-from .loop import OnProgress, Progress
 from .request import TrainingInputs, TrainingRequest
 
 if TYPE_CHECKING:
@@ -134,21 +132,11 @@ def fit_baseline(
     return Outcome(best, model.predict(features.of(_rows(validation))), int(parameters))
 
 
-def baseline_of(request: TrainingRequest, inputs: TrainingInputs, report: OnProgress) -> Outcome:
-    """`fit_baseline` for a trial."""
-    task, total = request.task, n_fits(request.task.kind, request.task.metric)
-
-    def tell(fits: int) -> None:
-        report(Progress(fits, total, math.nan, ()))
-
-    return fit_baseline(*_splits(inputs), task.kind, task.metric, tell)
-
-
 def seconds_of_baseline(request: TrainingRequest, inputs: TrainingInputs, device: object) -> float:
     """Estimated seconds of `fit_baseline`: one fit, measured, times the number of fits."""
     kind = request.task.kind
     _refuse_others(kind)
-    train = _splits(inputs)[0]
+    train = splits_of(inputs)[0]
     setting = grid(kind, request.task.metric)[-1]
     start = time.monotonic()
     for module in ("feature_extraction.text", "linear_model", "exceptions"):
@@ -161,7 +149,8 @@ def seconds_of_baseline(request: TrainingRequest, inputs: TrainingInputs, device
     return imported - start + FOLDS * len(NGRAMS) * (between - imported) + fits
 
 
-def _splits(inputs: TrainingInputs) -> tuple[Split, Split]:
+def splits_of(inputs: TrainingInputs) -> tuple[Split, Split]:
+    """The rows to fit on and those to predict, texts with labels."""
     train, validation = (inputs.splits[name].rows for name in ("train", "validation"))
     assert isinstance(train, Split), "other kinds are refused"
     assert isinstance(validation, Split)

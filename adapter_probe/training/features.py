@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -50,7 +49,7 @@ class FrozenFeatures:
     """
 
     def __init__(self, model: TrainingModel, encoded: Encoded, max_bytes: int = MAX_BYTES):
-        self._model, self._states = model, None
+        self._model, self._encoded, self._states = model, encoded, None
         frozen = model.lowest_trained_layer
         if frozen < 1:
             return
@@ -79,28 +78,22 @@ class FrozenFeatures:
             return self._model(batch)
         return self._model.forward_from(self._states[self._rows(batch)].to(self._model.device), batch)
 
+    def evaluate(self) -> np.ndarray:
+        """Logits of the dataset, in its order; leaves the model in evaluation mode.
 
-def evaluate(
-    model: TrainingModel, encoded: Encoded, forward: Callable[[PackedBatch], Tensor] | None = None
-) -> np.ndarray:
-    """Logits of a dataset, in its order; leaves the model in evaluation mode.
-
-    Args:
-        forward: function that computes a batch's outputs; by default the model.
-
-    Returns:
-        float32 ``[examples, labels]``; where the head reads all positions ``[tokens, 2]``, one example's
-        tokens after the other's.
-    """
-    model.eval()
-    each = encoded.lengths if model.reads_all_positions else np.ones_like(encoded.lengths)
-    start = np.concatenate([[0], np.cumsum(each)])  # [examples + 1], rows of the logits
-    logits: np.ndarray | None = None
-    with torch.inference_mode():
-        for batch in in_batches(encoded, TOKENS_PER_BATCH, model.device):
-            out = (forward or model)(batch).float().cpu().numpy()
-            if logits is None:
-                logits = np.empty((start[-1], out.shape[1]), np.float32)
-            logits[rows_of(start, batch.index)] = out
-    assert logits is not None, "a dataset has at least one example"
-    return logits
+        Returns:
+            float32 ``[examples, labels]``; where the head reads all positions ``[tokens, 2]``, one example's
+            tokens after the other's.
+        """
+        model, encoded = self._model.eval(), self._encoded
+        each = encoded.lengths if model.reads_all_positions else np.ones_like(encoded.lengths)
+        start = np.concatenate([[0], np.cumsum(each)])  # [examples + 1], rows of the logits
+        logits: np.ndarray | None = None
+        with torch.inference_mode():
+            for batch in in_batches(encoded, TOKENS_PER_BATCH, model.device):
+                out = self.forward(batch).float().cpu().numpy()
+                if logits is None:
+                    logits = np.empty((start[-1], out.shape[1]), np.float32)
+                logits[rows_of(start, batch.index)] = out
+        assert logits is not None, "a dataset has at least one example"
+        return logits

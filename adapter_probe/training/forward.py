@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from adapter_probe.data.packing import PackedBatch
+from adapter_probe.replay.recording import Stop
 
 
 @dataclass(frozen=True)
@@ -143,10 +144,6 @@ def _first_fit(lengths: list[int], width: int) -> list[int]:
     return begins
 
 
-class _Reached(Exception):
-    """What a forward was run for is there."""
-
-
 def output_of(layers: Sequence[nn.Module], run: Callable[[], object]) -> Any:
     """What the last of some layers returns, from a forward that ends there.
 
@@ -158,27 +155,16 @@ def output_of(layers: Sequence[nn.Module], run: Callable[[], object]) -> Any:
     def note(_module: nn.Module, _inputs: tuple, output: Any) -> None:
         outputs.append(output)
         if len(outputs) == len(layers):
-            raise _Reached
+            raise Stop
 
     with ExitStack() as stack:
         for layer in dict.fromkeys(layers):
             stack.callback(layer.register_forward_hook(note).remove)
         try:
             run()
-        except _Reached:
+        except Stop:
             return outputs[-1]
     raise AssertionError("a layer was not called")
-
-
-@contextmanager
-def passing_over(layers: Sequence[nn.Module], output: Any) -> Iterator[None]:
-    """Inside, layers return this in place of computing."""
-    with ExitStack() as stack:
-        for layer in dict.fromkeys(layers):
-            assert "forward" not in vars(layer), "a layer with its own forward cannot be passed over"
-            layer.forward = lambda *_, **__: output  # type: ignore[method-assign]
-            stack.callback(delattr, layer, "forward")
-        yield
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -55,15 +55,6 @@ class Progress:
     epoch_scores: tuple[float, ...]
 
 
-@dataclass
-class _State:
-    """The state of a training. `best` contains the trained tensors after the best epoch so far."""
-
-    step: int = 0
-    scores: list[float] = field(default_factory=list)
-    best: dict[str, Tensor] = field(default_factory=dict)
-
-
 class Paused(Exception):
     """A training has reached the step after which it was to pause; its state is saved.
 
@@ -81,12 +72,13 @@ class Trainer:
 
     Args:
         model: model on its device, with its method installed and its trained parameters chosen.
-        objective: the task's objective.
-        settings: training settings.
         run: entered folder in which the state is saved.
         report: called after every step and every evaluation.
         workers: number of parallel trainings on this machine, which share the memory for cached features.
         pause: the step after which to pause; None for none.
+
+    Attributes:
+        scores: the validation score after each epoch so far, as fractions.
     """
 
     def __init__(
@@ -107,14 +99,10 @@ class Trainer:
         self._trained = {n: p for n, p in model.base.named_parameters() if p.requires_grad}
         self._delta = model.named_delta()  # these, and running averages that training updates
         self._optimizer = torch.optim.Adam(self._trained.values(), lr=settings.learning_rate, fused=True)
-        self._state = _State()
+        self._at, self._best = 0, dict[str, Tensor]()  # finished steps; the tensors of the best epoch
+        self.scores: list[float] = []
         self._n_steps = settings.n_steps(len(objective.train.example_lengths))
         self._durations: list[float] = []  # of the steps since the last interruption, in seconds
-
-    @property
-    def scores(self) -> tuple[float, ...]:
-        """The validation score after each epoch so far, as fractions."""
-        return tuple(self._state.scores)
 
     @property
     def seconds_per_step(self) -> float | None:
@@ -149,7 +137,7 @@ class Trainer:
                 self._features = FrozenFeatures(self._model, self._objective.train, self._feature_bytes)
                 left = self._feature_bytes - self._features.n_bytes
                 self._validation_features = FrozenFeatures(self._model, self._objective.validation, left)
-                if self._state.step == self._pause:  # it was stopped here before its score was written
+                if self._at == self._pause:  # it was stopped here before its score was written
                     raise Paused(self._objective.score(self._model, self._validation_features))
                 for batch_indices, last_of_epoch in self._remaining():
                     whole = False
@@ -162,30 +150,30 @@ class Trainer:
                     if last_of_epoch or time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
                         self._save()
                         saved = time.monotonic()
-                    self._report(Progress(self._state.step, self._n_steps, loss, tuple(self._state.scores)))
-                    if self._state.step == self._pause:
+                    self._report(Progress(self._at, self._n_steps, loss, tuple(self.scores)))
+                    if self._at == self._pause:
                         self._save()
                         raise Paused(self._objective.score(self._model, self._validation_features))
         except KeyboardInterrupt:
             if whole:  # in the middle of a step, the last saved state is valid
                 self._save()
             raise
-        return self._state.best, self._state.scores
+        return self._best, self.scores
 
     def _remaining(self) -> Iterator[tuple[np.ndarray, bool]]:
         """The remaining batches, each with whether it ends its epoch."""
         settings, lengths = self._settings, self._objective.train.example_lengths
         per_epoch = self._n_steps // settings.epochs
-        for epoch in range(self._state.step // per_epoch, settings.epochs):
+        for epoch in range(self._at // per_epoch, settings.epochs):
             batches = epoch_batches(lengths, settings.batch_size, settings.seed, epoch)
-            for number in range(self._state.step - epoch * per_epoch, per_epoch):
+            for number in range(self._at - epoch * per_epoch, per_epoch):
                 yield batches[number], number == per_epoch - 1
 
     def _step(self, indices: np.ndarray) -> float:
         """One optimiser step; returns the mean loss of the batch."""
-        state, settings = self._state, self._settings
+        settings = self._settings
         self._model.train()
-        torch.manual_seed(int(np.random.SeedSequence([settings.seed, state.step]).generate_state(1)[0]))
+        torch.manual_seed(int(np.random.SeedSequence([settings.seed, self._at]).generate_state(1)[0]))
         self._optimizer.zero_grad(set_to_none=True)
         value, whole = 0.0, self._objective.weight(indices)
         for part in np.array_split(indices, min(settings.accumulate, len(indices))):
@@ -197,13 +185,13 @@ class Trainer:
                 (loss * share).backward()
         if not np.isfinite(value):
             raise Diverged(
-                f"training diverged: the loss is {value} at step {state.step + 1} of {self._n_steps} with "
+                f"training diverged: the loss is {value} at step {self._at + 1} of {self._n_steps} with "
                 f"learning rate {settings.learning_rate}; give a lower --learning-rate"
             )
         for group in self._optimizer.param_groups:
-            group["lr"] = settings.rate_at(state.step, self._n_steps)
+            group["lr"] = settings.rate_at(self._at, self._n_steps)
         self._optimizer.step()
-        state.step += 1
+        self._at += 1
         return value
 
     def _finish_epoch(self) -> None:
@@ -213,20 +201,19 @@ class Trainer:
         """
         score = self._objective.score(self._model, self._validation_features)
         score = score if np.isfinite(score) else float("nan")
-        scores = self._state.scores
         sign = self._objective.sign
-        if not scores or sign * score > np.nanmax([-np.inf, *(sign * one for one in scores)]):
-            self._state.best = {name: t.detach().clone() for name, t in self._delta.items()}
-        scores.append(score)
+        if not self.scores or sign * score > np.nanmax([-np.inf, *(sign * one for one in self.scores)]):
+            self._best = {name: t.detach().clone() for name, t in self._delta.items()}
+        self.scores.append(score)
 
     def _save(self) -> None:
-        arrays = {"about": np.array(json.dumps({"step": self._state.step, "scores": self._state.scores}))}
+        arrays = {"about": np.array(json.dumps({"step": self._at, "scores": self.scores}))}
         arrays |= {f"now/{name}": t.detach().cpu().numpy() for name, t in self._delta.items()}
         for name, parameter in self._trained.items():
             for moment in _MOMENTS:
                 if parameter in self._optimizer.state:
                     arrays[f"{moment}/{name}"] = self._optimizer.state[parameter][moment].cpu().numpy()
-        arrays |= {f"best/{name}": tensor.cpu().numpy() for name, tensor in self._state.best.items()}
+        arrays |= {f"best/{name}": tensor.cpu().numpy() for name, tensor in self._best.items()}
         self._run.write_part(STATE_PART, arrays)
 
     def _restore(self) -> None:
@@ -234,12 +221,12 @@ class Trainer:
             return
         arrays = self._run.read_part(STATE_PART)
         about = json.loads(str(arrays["about"]))
-        self._state.step, self._state.scores = about["step"], about["scores"]
+        self._at, self.scores = about["step"], about["scores"]
         device = self._model.device
         self._model.restore({name: torch.from_numpy(arrays[f"now/{name}"]) for name in self._delta})
-        if self._state.scores:
-            self._state.best = {n: torch.from_numpy(arrays[f"best/{n}"]).to(device) for n in self._delta}
-        step = torch.tensor(float(self._state.step), device=device)  # fused Adam reads it there
+        if self.scores:
+            self._best = {n: torch.from_numpy(arrays[f"best/{n}"]).to(device) for n in self._delta}
+        step = torch.tensor(float(self._at), device=device)  # fused Adam reads it there
         for name, parameter in self._trained.items():
             if f"{_MOMENTS[0]}/{name}" in arrays:  # none of a parameter that no loss depended on
                 moments = {m: torch.from_numpy(arrays[f"{m}/{name}"]).to(device) for m in _MOMENTS}

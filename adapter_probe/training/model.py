@@ -16,6 +16,7 @@ from adapter_probe.data.packing import PackedBatch
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.bottleneck import TokenBatchNorm
 from adapter_probe.models.methods import ParameterRole
+from adapter_probe.replay.recording import changed
 
 from .forward import (
     PaddedRows,
@@ -24,7 +25,6 @@ from .forward import (
     output_of,
     pad_rows,
     pair_rows,
-    passing_over,
 )
 from .own_methods import Prepared
 
@@ -35,11 +35,7 @@ class TrainingModel(nn.Module):
     Frozen layers below all trained parameters run without dropout, so that their outputs are the same in
     every epoch and can be kept. A frozen layer above a trained one keeps its dropout.
 
-    Args:
-        prepared: the base with its method.
-
     Attributes:
-        base: the model.
         is_tuned: whether a tuner of PEFT trains, which is saved in PEFT's format.
         n_layers: number of layers of the base.
         lowest_trained_layer: the lowest layer with a trained parameter; -1 for the embeddings, and where
@@ -115,12 +111,14 @@ class TrainingModel(nn.Module):
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Put tensors of `saved` into the model."""
-        if self.is_tuned:
-            from .peft_tuners import load_into_peft
-
-            load_into_peft(self.base, tensors)
+        if not self.is_tuned:
+            self.restore(tensors)
             return
-        self.restore(tensors)
+        from peft import set_peft_model_state_dict  # whose import takes seconds
+
+        from adapter_probe.checkpoints.peft_loading import ADAPTER
+
+        set_peft_model_state_dict(self.base, dict(tensors), adapter_name=ADAPTER)
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
@@ -215,7 +213,8 @@ class TrainingModel(nn.Module):
         if self._keeps_one:
             rows = rows.of_one_token()
         states = rows.spread(features)
-        with passing_over(self._frozen, states if self._beside is None else (states, *self._beside)):
+        output = states if self._beside is None else (states, *self._beside)
+        with changed(dict.fromkeys(self._frozen, lambda *_, **__: output)):
             return self._read_out(self._compute(rows), rows)
 
     @property
@@ -304,7 +303,6 @@ class TrainingModel(nn.Module):
         """Put several examples into a row from now on, once it is seen that they do not see each other.
 
         Args:
-            batch: some examples.
             tolerance: of logits, relative to their largest.
 
         Raises:

@@ -30,7 +30,7 @@ from adapter_probe.predictions import (
     scores_of_pairs,
 )
 
-from .features import FrozenFeatures, evaluate
+from .features import FrozenFeatures
 from .model import TrainingModel
 
 _SCALE = 20.0  # of cosines, in the losses of sentence-transformers
@@ -92,7 +92,7 @@ class LabelObjective(Objective):
 
     def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
         """See `Objective.score`."""
-        logits = evaluate(model, self.validation, forward=features.forward)
+        logits = features.evaluate()
         several = self._task.kind == "multilabel"
         predictions = (
             labels_from_logits(logits) if several else predictions_from_logits(logits, self._task.kind)
@@ -123,7 +123,7 @@ class TagObjective(Objective):
 
     def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
         """See `Objective.score`."""
-        logits = evaluate(model, self.validation, forward=features.forward)
+        logits = features.evaluate()
         examples = np.split(logits, np.cumsum(self.validation.lengths)[:-1])
         tags = [self._scored.predicted(np.array([i]), own[None, None]) for i, own in enumerate(examples)]
         found, there = count_tags(
@@ -157,7 +157,7 @@ class AnswerObjective(Objective):
 
     def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
         """See `Objective.score`."""
-        logits = evaluate(model, self.validation, forward=features.forward)
+        logits = features.evaluate()
         if not np.isfinite(logits).all():
             return math.nan
         ends = np.cumsum(self.validation.lengths)
@@ -203,7 +203,7 @@ class EmbeddingObjective(Objective):
 
     def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
         """See `Objective.score`."""
-        outputs = self._combine(evaluate(model, self.validation)[None])[0].astype(np.float64)
+        outputs = self._combine(features.evaluate()[None])[0].astype(np.float64)
         if self._task.kind == "ranking":
             predictions = outputs[:, metrics.METRICS["ranking"].index(self._metric)]
         elif self._task.kind == "pairwise":

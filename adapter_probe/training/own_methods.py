@@ -22,7 +22,7 @@ from adapter_probe.checkpoints.foreign import BaseShape
 from adapter_probe.checkpoints.model_class import choose_class, head_of_kind
 from adapter_probe.checkpoints.opened_peft import OWN
 from adapter_probe.checkpoints.placed import PlacedAdapter, put_bottlenecks
-from adapter_probe.checkpoints.places import FAMILIES, Places, places_in
+from adapter_probe.checkpoints.places import FAMILIES, Places, places_in, places_on
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.methods import (
@@ -42,7 +42,6 @@ class Known(NamedTuple):
     """What is known of a parameter.
 
     Attributes:
-        role: its role.
         layer: -1 in the embeddings, the number of layers in what follows the layers; with a tuner of PEFT 0.
         name: in the base, or of an adapter in this project's format.
     """
@@ -103,10 +102,7 @@ def load_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -> AnyL
         )
     headless = kind in _HEADLESS
     if not headless and found.config.model_type in FAMILIES:
-        try:
-            places_in(found.config)
-        except ModelError as error:
-            raise CheckpointError(f"base {found.name}: {error}") from error
+        places_on(found.name, found.config)
     head = head_of_kind(kind, found.config.is_encoder_decoder)
     cls = choose_class(found.name, found.config, head, ())
     loaded = load_any_base(found, cls, n_outputs(task), torch.float32, seed=seed)

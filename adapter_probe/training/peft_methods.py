@@ -47,8 +47,7 @@ _UNTRAINABLE = {
     "CARTRIDGE": "it is trained by distillation",
 }
 _STD, _TOKENS, _INIT = "init_std", "num_virtual_tokens", "init_lora_weights"
-_INITS: dict[str, Any] = {name: name for name in ("gaussian", "orthogonal", "olora", "pissa")}
-INITS = {KAIMING: True, **_INITS}
+INITS: dict[str, Any] = {KAIMING: True, **{n: n for n in ("gaussian", "orthogonal", "olora", "pissa")}}
 """PEFT's initialisations of a LoRA that need no data, by name, as its configuration has them."""
 _FAST_PISSA = re.compile(r"pissa_niter_[1-9]\d?")
 
@@ -106,10 +105,10 @@ def initialised(method: object, stds: Sequence[float], inits: Sequence[str] | No
     for name in inits:
         if name not in INITS and not _FAST_PISSA.fullmatch(str(name)):
             raise ModelError(must_be("--inits", f"of {', '.join(INITS)}, pissa_niter_4, ...", name))
-    named = [own if name == KAIMING else {**fields, _INIT: INITS.get(name, name)} for name in inits]
-    return [*(peft_method({**fields, _STD: std}) for std in stds), *(
-        one if isinstance(one, PeftMethod) else peft_method(one) for one in named
-    )]  # fmt: skip
+    drawn = [peft_method({**fields, _STD: std}) for std in stds]
+    return drawn + [
+        own if name == KAIMING else peft_method({**fields, _INIT: INITS.get(name, name)}) for name in inits
+    ]
 
 
 def _document(given: object, flag: str) -> dict[str, Any]:
@@ -169,53 +168,51 @@ def _value(field: str, text: str) -> Any:
 
 def _canonical(place: str, document: dict[str, Any]) -> str:
     """The configuration with its size and without PEFT's defaults, as JSON; checked by PEFT's own class."""
-    plain = {name: _plain(v) for name, v in document.items() if name not in _NOT_OF_METHOD and v is not None}
-    kind = plain.get("peft_type")
+    own = {name: plain(v) for name, v in document.items() if name not in _NOT_OF_METHOD and v is not None}
+    kind = own.get("peft_type")
     if kind in _UNTRAINABLE:
         raise ModelError(f"{place}: {kind} cannot be trained here, because {_UNTRAINABLE[kind]}")
     for name, what in REFUSED_SETTINGS.items():
-        if plain.get(name):
+        if own.get(name):
             raise ModelError(f"{place}: {what} ({name}) cannot be trained here")
-    if whole := [name for name in plain.get("modules_to_save") or () if name not in _HEADS]:
-        plain["modules_to_save"] = whole
+    if whole := [name for name in own.get("modules_to_save") or () if name not in _HEADS]:
+        own["modules_to_save"] = whole
     else:
-        plain.pop("modules_to_save", None)
-    config = read_config(place, plain)
+        own.pop("modules_to_save", None)
+    config = read_config(place, own)
     defaults = {
         one.name: one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
         for one in dataclasses.fields(config)
     }
-    if unknown := [name for name in plain if name not in defaults]:
+    if unknown := [name for name in own if name not in defaults]:
         raise ModelError(
             f"{place}: {kind} has no setting {unknown[0]!r}; it has {', '.join(sorted(defaults))}"
         )
-    if _TOKENS in defaults and not plain.get(_TOKENS):
+    if _TOKENS in defaults and not own.get(_TOKENS):
         raise ModelError(f"{place}: {kind} needs the number of its trained tokens; add {_TOKENS}=20")
-    size = next((name for name in SIZES if defaults.get(name) or plain.get(name)), None)
+    size = next((name for name in SIZES if defaults.get(name) or own.get(name)), None)
     if size is not None:
-        plain.setdefault(size, defaults[size])
-        if not isinstance(plain[size], int) or plain[size] < 1:
-            raise ModelError(
-                f"{place}: {size} is {quote(plain[size])}, expected a whole number of at least 1"
-            )
+        own.setdefault(size, defaults[size])
+        if not isinstance(own[size], int) or own[size] < 1:
+            raise ModelError(f"{place}: {size} is {quote(own[size])}, expected a whole number of at least 1")
     kept = ("peft_type", size)
-    return json.dumps({k: v for k, v in plain.items() if k in kept or v != defaults[k]}, sort_keys=True)
+    return json.dumps({k: v for k, v in own.items() if k in kept or v != defaults[k]}, sort_keys=True)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value of a configuration as JSON; PEFT keeps names in sets, so their order means nothing."""
     if isinstance(value, set | frozenset | tuple | list):
-        items = [_plain(one) for one in value]
+        items = [plain(one) for one in value]
         return sorted(items) if all(isinstance(one, str) for one in items) else items
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): plain(one) for name, one in value.items()}
     return getattr(value, "value", value)
 
 
 def _std(place: str, std: Any, document: Mapping[str, Any]) -> float | None:
     if std is None:
         return None
-    if _plain(document.get("peft_type")) != "LORA" or document.get("init_lora_weights", True) is not True:
+    if plain(document.get("peft_type")) != "LORA" or document.get("init_lora_weights", True) is not True:
         raise ModelError(f"{place}: {_STD} is of the matrix A of LoRA with PEFT's default initialisation")
     real = isinstance(std, int | float) and not isinstance(std, bool) and math.isfinite(std)
     if not real or not STD_RANGE[0] <= std <= STD_RANGE[1]:

@@ -7,11 +7,10 @@ import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import peft
 import torch
-from peft import PeftConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from peft import PeftConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor
 
@@ -28,6 +27,7 @@ from adapter_probe.errors import ModelError, one_line
 from adapter_probe.models.methods import ParameterRole, PeftMethod
 
 from .own_methods import Known, Prepared, is_norm
+from .peft_methods import plain
 
 _MOST_NAMES = 12
 _WHOLE = ".modules_to_save."
@@ -75,14 +75,9 @@ def saved_by_peft(model: PeftModel) -> dict[str, Tensor]:
     }
 
 
-def load_into_peft(model: PeftModel, tensors: Mapping[str, Tensor]) -> None:
-    """Put tensors of a file of PEFT into a model, as PEFT does."""
-    set_peft_model_state_dict(model, dict(tensors), adapter_name=ADAPTER)
-
-
 def save_tuner(model: PeftModel, folder: Path, base: BaseIdentity) -> None:
     """Write a folder as PEFT does."""
-    fields = {name: _plain(value) for name, value in model.peft_config[ADAPTER].to_dict().items()}
+    fields = {name: plain(value) for name, value in model.peft_config[ADAPTER].to_dict().items()}
     place = {"base_model_name_or_path": base.name, "revision": base.revision}
     write_adapter(folder, saved_by_peft(model), {**fields, **place, "inference_mode": True})
 
@@ -99,13 +94,6 @@ def refuse_unfit(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec) -> None:
         except ModelError as error:
             if error.__cause__ is None or isinstance(error.__cause__, ValueError):
                 raise
-
-
-def _plain(value: Any) -> Any:
-    """A value of a configuration as JSON, in the same order in every process."""
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    return getattr(value, "value", value)
 
 
 def _wrapped(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec, seed: int) -> PeftModel:

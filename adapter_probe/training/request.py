@@ -16,7 +16,7 @@ from adapter_probe.checkpoints.base import AnyLoaded, limit_length, start_of
 from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.checkpoints.embedding import Embedding, Pooling, of_library
 from adapter_probe.checkpoints.files import MODULES
-from adapter_probe.checkpoints.identity import tokenizer_parts, training_identity
+from adapter_probe.checkpoints.identity import tokenizer_parts
 from adapter_probe.checkpoints.tokenizer import load_tokenizer, refuse_unknown_tokens, with_blanks
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples, load_training
@@ -59,8 +59,6 @@ class TrainingRequest:
     Attributes:
         base: folder or hub id of the base; `revision` is its commit on the hub.
         task: data, labels and metric, with the splits ``train`` and ``validation``.
-        method: training method.
-        settings: training settings.
         max_length: truncate examples to this many tokens; None for the model's limit.
         max_train: train on a fixed random subset of this many examples; None for all.
     """
@@ -172,7 +170,8 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         assert isinstance(examples.encoded, Encoded | EncodedRequests)
         refuse_unknown_tokens(examples.encoded, base.identity)
     fingerprints = {
-        **training_identity(base.identity.to_json(), tokenizer_parts(tokenizer)),
+        "base": {"weights_sha256": base.identity.weights_sha256, "config": base.identity.config},
+        "tokenizer": tokenizer_parts(tokenizer),
         "tokens": {name: examples.encoded.fingerprint for name, examples in splits.items()},
         "data": {**task.fingerprints, "train": splits["train"].rows.fingerprint},
         **({"modules": hash_files(files)} if files else {}),

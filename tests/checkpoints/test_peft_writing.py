@@ -18,10 +18,10 @@ from transformers import (
 )
 
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.peft_rewriting import write_without
 from adapter_probe.checkpoints.peft_writing import to_peft
 from adapter_probe.errors import CheckpointError
 from adapter_probe.spans import Span
+from adapter_probe.studies.inspect_convert import convert
 from adapter_probe.studies.prune import prune
 
 peft = pytest.importorskip("peft")
@@ -111,14 +111,12 @@ def test_what_peft_cannot_hold_is_named(case: str, words: tuple[str, ...], tmp_p
 
 def test_nothing_is_written_over(tmp_path: Path):
     folder = FIXTURES / "adapterhub" / "lora"
-    opened = open_any(folder, base_of(folder))
-    to_peft(opened, tmp_path / "p")
-    with pytest.raises(CheckpointError, match=naming(str(tmp_path / "p"))):
-        to_peft(opened, tmp_path / "p")
-    peft_own = open_any(tmp_path / "p", base_of(folder))
-    with pytest.raises(CheckpointError, match=naming(str(tmp_path / "p"))):
-        write_without(peft_own, (), tmp_path / "p")
-    write_without(peft_own, (), tmp_path / "q")
+    convert(folder, tmp_path / "p", "peft", base=base_of(folder))
+    made = tmp_path / "p"
+    for source, to in ((folder, "peft"), (made, "peft"), (folder, "native"), (folder, "adapterhub")):
+        with pytest.raises(CheckpointError, match=naming(str(tmp_path / "p"), "already")):
+            convert(source, tmp_path / "p", to, base=base_of(folder))
+    convert(tmp_path / "p", tmp_path / "q", "peft", base=base_of(folder))
     assert_close_in_float64(
         by_peft(tmp_path / "q", base_of(folder)), by_peft(tmp_path / "p", base_of(folder))
     )

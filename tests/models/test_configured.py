@@ -88,7 +88,10 @@ def test_every_setting(spec: BottleneckSpec, strength: float):
     adapter, norm = filled(ConfiguredBottleneck(D, spec)), filled(nn.LayerNorm(D), seed=5)
     x, h = states(3, 4), states(3, 4, seed=2)
     with torch.no_grad():
-        out = adapter.finish(x, h, norm, strength)
+        if spec.norm_after:
+            out = norm(adapter.adapt(x, h, norm, strength) + h)
+        else:
+            out = adapter.finish(x, h, norm, strength)
         for example in range(3):
             expected = by_hand(adapter, x[example], h[example], norm, strength)
             torch.testing.assert_close(out[example], expected)

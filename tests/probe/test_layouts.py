@@ -60,7 +60,7 @@ def test_a_text_of_a_tree_is_its_continuation_with_its_context():
 def test_contexts_share_a_row_where_the_scores_stay_the_same(name, layout):
     model, _ = family(name)
     dtype = torch.float32 if name in SINGLE else torch.float64
-    found, is_last = choose_layout(model, requests(), dtype, torch.device("cpu"), alone=False)
+    found, is_last = choose_layout(model, requests(), dtype, torch.device("cpu"))
     assert found == layout
     assert is_last == (name not in ("cohere", "recurrent_gemma"))  # they scale or cap the logits
 
@@ -70,7 +70,7 @@ def test_a_model_without_finite_logits_is_refused_with_the_reason():
     with torch.no_grad():
         model.get_output_embeddings().weight.fill_(float("inf"))
     with pytest.raises(ModelError, match=naming("NaN", "infinite", "--base")):
-        choose_layout(model, requests(), torch.float64, torch.device("cpu"), alone=False)
+        choose_layout(model, requests(), torch.float64, torch.device("cpu"))
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_a_model_without_finite_logits_is_refused_with_the_reason():
 def test_the_item_that_decides_is_neither_the_shortest_nor_the_longest(name):
     encoded = requests(((3, (1,)), (10, (2, 3, 4)), (40, (5,))))
     model, _ = family(name)
-    assert choose_layout(model, encoded, torch.float64, torch.device("cpu"), alone=False)[0] == "texts"
+    assert choose_layout(model, encoded, torch.float64, torch.device("cpu"))[0] == "texts"
 
 
 def test_likely_continuations_are_held_to_the_rounding_of_their_logits(monkeypatch):
@@ -101,19 +101,19 @@ def test_likely_continuations_are_held_to_the_rounding_of_their_logits(monkeypat
             if fits
             else pytest.raises(ModelError, match=naming("bfloat16", "--precision float32"))
         ):
-            choose_layout(model, encoded, torch.bfloat16, torch.device("cpu"), alone=False, share=False)
+            choose_layout(model, encoded, torch.bfloat16, torch.device("cpu"), share=False)
 
 
 def test_half_precision_may_be_kept_from_sharing():
     model, _ = family("llama")
     where = torch.device("cpu")
-    assert choose_layout(model, requests(), torch.float64, where, alone=False, share=False)[0] == "texts"
+    assert choose_layout(model, requests(), torch.float64, where, share=False)[0] == "texts"
 
 
 def test_rows_of_positions_that_depend_on_their_length_are_not_padded():
     model, _ = family("llama")
     model.config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-    assert choose_layout(model, requests(), torch.float64, torch.device("cpu"), alone=False)[0] == "alone"
+    assert choose_layout(model, requests(), torch.float64, torch.device("cpu"))[0] == "alone"
 
 
 def test_a_model_that_does_not_run_in_a_precision_says_so(monkeypatch):
@@ -124,5 +124,5 @@ def test_a_model_that_does_not_run_in_a_precision_says_so(monkeypatch):
 
     monkeypatch.setattr(model.model, "forward", forward)
     with pytest.raises(ModelError, match=naming("float64", "mat_a")) as caught:
-        choose_layout(model, requests(), torch.float64, torch.device("cpu"), alone=False)
+        choose_layout(model, requests(), torch.float64, torch.device("cpu"))
     assert "\n" not in str(caught.value)

@@ -82,7 +82,7 @@ def outputs(
     model: nn.Module, encoded: EncodedRequests, items: np.ndarray, masks: np.ndarray, rows: int
 ) -> dict[str, np.ndarray]:
     """What replay finds in rows that share contexts."""
-    layout, is_last = choose_layout(model, encoded, torch.float64, CPU, alone=False)
+    layout, is_last = choose_layout(model, encoded, torch.float64, CPU)
     assert (layout, is_last) == ("shared", True)
     found: dict[str, np.ndarray] = {}
     replay = None

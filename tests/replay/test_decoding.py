@@ -13,7 +13,7 @@ from adapter_probe.replay.decoding import Decoder, Decoding
 from adapter_probe.replay.replay import Replay, layers_in_order
 from adapter_probe.replay.sharing import cast_copy
 from adapter_probe.replay.switches import Switches
-from adapter_probe.replay.two_weights import TwoWeights, finished_maps
+from adapter_probe.replay.two_weights import TwoWeights, finish_maps
 
 NEW, EOS = 6, 3
 # How rows are shared where not as states: some of these models' own code reads the rows of the prompts after
@@ -84,7 +84,8 @@ def test_tokens_are_those_of_generate_for_every_span_and_random_masks(name):
 @pytest.mark.slow
 def test_few_rows_of_finished_weights_differ_from_the_others_by_the_change(monkeypatch):
     model, alone, x = prepared("llama")
-    finished = cast_copy(model, torch.float64, finished_maps(model))
+    finished = cast_copy(model, torch.float64)
+    finish_maps(finished)
     replay = Replay(finished, x)
     decoder = Decoder(finished, replay.layers, Switches(), replay, x)
     seen: list[torch.nn.Module] = []

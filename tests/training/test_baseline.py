@@ -175,7 +175,7 @@ def test_importing_scikit_learn_is_estimated_once(monkeypatch):
     monkeypatch.setattr(baseline, "_sklearn", lambda name: (said.append(name), imported(name))[1])
     ticking = SimpleNamespace(monotonic=lambda: (said.append("clock"), clock())[1])
     monkeypatch.setattr(baseline, "time", ticking)
-    monkeypatch.setattr(baseline, "_splits", lambda inputs: (a_split(20, 0), a_split(20, 1)))
+    monkeypatch.setattr(baseline, "splits_of", lambda inputs: (a_split(20, 0), a_split(20, 1)))
     task = SimpleNamespace(kind="classification", metric="accuracy")
     baseline.seconds_of_baseline(SimpleNamespace(task=task), None, None)
     first, second, *_ = (i for i, name in enumerate(said) if name == "clock")

@@ -21,6 +21,7 @@ from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import TrainingError
 from adapter_probe.models.methods import Adapters
 from adapter_probe.training.checkpoint import train_checkpoint
+from adapter_probe.training.features import FrozenFeatures
 from adapter_probe.training.peft_methods import method_of
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings
@@ -56,13 +57,13 @@ def test_it_learns_and_says_so_truly(tiny_base, tiny_task, train, tmp_path):
 )
 def test_the_best_epoch_is_kept(scores, best, tiny_base, short_task, train, tmp_path, monkeypatch):
     given, after_epoch = iter(scores), []
-    original = objectives.evaluate
+    original = FrozenFeatures.evaluate
 
-    def evaluate(model, encoded, **options):
-        after_epoch.append({n: p.detach().numpy().copy() for _, n, p in model.named_roles()})
-        return original(model, encoded, **options)
+    def evaluate(features):
+        after_epoch.append({n: p.detach().numpy().copy() for _, n, p in features._model.named_roles()})
+        return original(features)
 
-    monkeypatch.setattr(objectives, "evaluate", evaluate)
+    monkeypatch.setattr(FrozenFeatures, "evaluate", evaluate)
     monkeypatch.setattr(objectives.metrics, "score", lambda *_: next(given, 0.5))
     described = train(tiny_base("bert"), short_task, tmp_path / "c", epochs=3)
     assert described.training["validation_scores"] == [None if np.isnan(s) else s for s in scores]
@@ -221,9 +222,8 @@ def test_outputs_that_are_not_finite_have_no_score(kind, bad, tiny_base, short_t
         objective.score = objectives.AnswerObjective.score.__get__(objective)
     logits = np.zeros((len(objective.validation), 2), np.float32)
     logits[3, 1] = bad
-    monkeypatch.setattr(objectives, "evaluate", lambda *_, **__: logits)
-    features = type("Features", (), {"forward": None})()
-    assert np.isnan(objective.score(None, features))
+    monkeypatch.setattr(FrozenFeatures, "evaluate", lambda _: logits)
+    assert np.isnan(objective.score(None, object.__new__(FrozenFeatures)))
 
 
 METHODS = {

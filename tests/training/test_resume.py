@@ -12,9 +12,9 @@ from refusals import naming
 from trainings import stop_at
 
 import adapter_probe.training.loop as loop
-import adapter_probe.training.objectives as objectives
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.models.methods import Adapters
+from adapter_probe.training.features import FrozenFeatures
 
 FILES = ("adapter_probe.json", "delta.safetensors")
 
@@ -69,12 +69,12 @@ def interrupt_once(monkeypatch: pytest.MonkeyPatch, place: object, name: str, ca
     ("place", "name", "call"),
     [
         (torch.optim.Adam, "step", 5),
-        pytest.param(objectives, "evaluate", 2, marks=pytest.mark.slow),
+        pytest.param(FrozenFeatures, "evaluate", 2, marks=pytest.mark.slow),
         pytest.param(loop.Trainer, "_save", 1, marks=pytest.mark.slow),
         pytest.param(loop, "pack", 4, marks=pytest.mark.slow),
         pytest.param(torch.optim.Adam, "zero_grad", 2, marks=pytest.mark.slow),
         pytest.param(torch.optim.Adam, "step", 1, marks=pytest.mark.slow),
-        pytest.param(objectives, "evaluate", 1, marks=pytest.mark.slow),
+        pytest.param(FrozenFeatures, "evaluate", 1, marks=pytest.mark.slow),
         pytest.param(loop.Trainer, "_finish_epoch", 1, marks=pytest.mark.slow),
         pytest.param(loop.Trainer, "_finish_epoch", 2, marks=pytest.mark.slow),
         pytest.param(loop.Trainer, "_restore", 1, marks=pytest.mark.slow),

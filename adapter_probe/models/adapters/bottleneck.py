@@ -184,25 +184,22 @@ class ConfiguredBottleneck(nn.Module):
         return self._branch(residual if self.spec.parallel else x, None)
 
     def finish(self, x: Tensor, residual: Tensor, norm: Norm, strength: float = 1.0) -> Tensor:
-        """The states after the site.
+        """Without `norm_after`: the states after the site ``[examples, tokens, hidden]``.
 
         Args:
-            x: ``[examples, tokens, hidden]``, the sublayer's output.
+            x: the sublayer's output, of the same shape.
             residual: the sublayer's input, of the same shape.
             norm: module after the residual sum.
-            strength: what the difference that the adapter makes is multiplied by: in the sublayer's output,
-                or without `norm_after` in the states.
-
-        Returns:
-            ``[examples, tokens, hidden]``.
+            strength: what the difference that the adapter makes in the states is multiplied by.
         """
-        if self.spec.norm_after:
-            return norm(added(self.adapt(x, residual, norm, strength), residual))
         out = self._replaced(x, residual, norm)
         return out if strength == 1 else torch.lerp(norm(x + residual), out, strength)
 
     def adapt(self, x: Tensor, residual: Tensor, norm: Norm, strength: float = 1.0) -> Tensor:
-        """With `norm_after`: the output y of which ``norm(y + residual)`` is what `finish` returns."""
+        """With `norm_after`: the output y of which ``norm(y + residual)`` are the states after the site.
+
+        The arguments are those of `finish`, but for the difference in the sublayer's output.
+        """
         if strength != 1 and self.only_adds:
             return added(strength * self.change(x, residual), x)
         out = self._replaced(x, residual, norm)
