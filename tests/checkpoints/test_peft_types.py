@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import peft
@@ -9,59 +10,35 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel
 from peft_cases import IDS, write_adapter, write_base
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaForCausalLM,
-)
+from tiers import slow_unless
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
+from tuners import TUNERS, TWO, L, newer
 
 from adapter_probe.checkpoints.peft_opening import open_with_peft
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-L = ["q_proj", "v_proj", "down_proj"]
-C = {"task_type": "CAUSAL_LM"}
-TUNERS = {
-    "regex": LoraConfig(r=4, target_modules=r".*\.(q|v)_proj", exclude_modules=r".*\.0\..*", **C),
-    "biases": LoraConfig(r=4, target_modules=L, lora_bias=True, **C),
-    "embeddings": LoraConfig(r=4, target_modules=[*L, "embed_tokens"], **C),
-    "replication": LoraConfig(r=4, target_modules=L, layer_replication=[[0, 2], [1, 3]], **C),
-    "loha": peft.LoHaConfig(r=4, target_modules=L, **C),
-    "lokr": peft.LoKrConfig(r=4, target_modules=L, **C),
-    "oft": peft.OFTConfig(oft_block_size=4, target_modules=L, **C),
-    "boft": peft.BOFTConfig(boft_block_size=4, target_modules=L, **C),
-    "hra": peft.HRAConfig(r=4, target_modules=L, **C),
-    "fourierft": peft.FourierFTConfig(n_frequency=50, target_modules=L, **C),
-    "vera": peft.VeraConfig(r=4, target_modules=["q_proj"], **C),
-    "vera, projections left out": peft.VeraConfig(r=4, target_modules=["q_proj"], save_projection=False, **C),
-    "vblora": peft.VBLoRAConfig(r=2, num_vectors=8, vector_length=8, topk=2, target_modules=L, **C),
+CHANGING_THE_BASE = ("pissa", "olora")  # which test_adapter_folder is about
+CASES = {name: config for name, config in TUNERS.items() if name not in CHANGING_THE_BASE} | {
+    "regex": LoraConfig(r=4, target_modules=r".*\.(q|v)_proj", exclude_modules=r".*\.0\..*"),
+    "vera, projections left out": peft.VeraConfig(r=4, target_modules=["q_proj"], save_projection=False),
     "vblora, few weights": peft.VBLoRAConfig(
-        r=2, num_vectors=8, vector_length=8, topk=2, target_modules=L, save_only_topk_weights=True, **C
+        r=2, num_vectors=8, vector_length=8, topk=2, target_modules=L, save_only_topk_weights=True
     ),
-    "randlora": peft.RandLoraConfig(r=4, target_modules=["q_proj", "o_proj"], **C),
-    "miss": peft.MissConfig(r=4, target_modules=L, **C),
-    "shira": peft.ShiraConfig(r=4, target_modules=L, **C),
-    "c3a": peft.C3AConfig(block_size=8, target_modules=L, **C),
-    "adalora": peft.AdaLoraConfig(init_r=6, target_r=4, total_step=10, target_modules=L, **C),
-    "road": peft.RoadConfig(group_size=8, target_modules=L, **C),
-    "waveft": peft.WaveFTConfig(n_frequency=50, target_modules=L, **C),
-    "osf": peft.OSFConfig(target_modules=L, **C),
-    "delora": peft.DeloraConfig(r=4, target_modules=L, **C),
+    "lily": newer("LilyConfig", target_modules=TWO),
 }
-if hasattr(peft, "LilyConfig"):
-    TUNERS |= {
-        "gralora": peft.GraloraConfig(r=4, target_modules=L, **C),
-        "lily": peft.LilyConfig(target_modules=["q_proj", "o_proj"], **C),
-    }
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("base") / "llama", "llama", LlamaForCausalLM)
+    place = tmp_path_factory.mktemp("base") / "llama"
+    return write_base(place, "llama", LlamaForCausalLM, num_hidden_layers=4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list(TUNERS))
+@pytest.mark.parametrize("name", slow_unless("embeddings".__eq__, [name for name in CASES if CASES[name]]))
 def test_tuner(name, llama, tmp_path):
-    folder = write_adapter(tmp_path / "a", llama, AutoModelForCausalLM, TUNERS[name])
+    config = copy.deepcopy(CASES[name])
+    config.task_type = "CAUSAL_LM"
+    folder = write_adapter(tmp_path / "a", llama, AutoModelForCausalLM, config)
     torch.manual_seed(77)
     theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(llama), folder).eval()
     plain = AutoModelForCausalLM.from_pretrained(llama).eval()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
-from pathlib import Path
 
 import numpy as np
 import peft
@@ -14,14 +12,12 @@ from mask_loop import output, read, spans
 from refusals import naming
 from tiers import slow_unless
 from torch import nn
+from tuners import IN_FLOAT32, INSIDE, TUNERS, tuned
 
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.switches import Switches, blend
 from adapter_probe.replay.two_weights import TwoWeights, finish_maps
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from test_tuners import IN_FLOAT32, INSIDE, TUNERS, tuned
 
 STRENGTHS = (0.5, -1.0, 1.0000001)
 SCALED_BY_PEFT = ("lora", "rslora", "rank_pattern", "biases", "some layers")
