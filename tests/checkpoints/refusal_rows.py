@@ -181,7 +181,6 @@ OF_PEFT = [
     (FILE, {"task_type": ["SEQ_CLS"]}, '["SEQ_CLS"]', "SEQ_CLS, QUESTION_ANS, CAUSAL_LM"),
     (FILE, {"task_type": {}}),
     (FILE, {"task_type": "SEQ_2_SEQ_LM"}, "seq2seq", "bert"),
-    (FILE, {"base_model_name_or_path": 3}, "base_model_name_or_path", "3", "string"),
     (FILE, {"peft_type": ["LORA"]}, "peft_type", '["LORA"]', "string"),
     (FILE, {"peft_type": None}),
     (FILE, {"peft_type": "PREFIX_TUNING"}, '"PREFIX_TUNING"'),
