@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from brute_force import BruteForce
 from exact import assert_close_in_float32
+from placed_models import Placed
 from refusals import naming
 from tiers import slow_unless
 from transformers import AutoModelForSequenceClassification
@@ -78,7 +79,6 @@ def test_logits_equal_runs_of_their_own(
     settings: dict,
     prepared: Callable,
     small_parts: None,
-    separate_runs: Callable,
     tiny_base: Callable,
     tiny_task: Path,
     tmp_path: Path,
@@ -91,13 +91,12 @@ def test_logits_equal_runs_of_their_own(
         load_tokenizer(base), load_split(find_task(tiny_task), "validation"), max_length=MAX_LENGTH
     )
     assert max(encoded.lengths) == MAX_LENGTH
-    norms = settings.get("layernorm", "trained")
     opened, before = prepared().checkpoint, AutoModelForSequenceClassification.from_pretrained(base)
-    model = SimpleNamespace(base=opened.model, method=opened.description.method)
-    reference = separate_runs(model, before.state_dict(), norms)
+    placed = Placed(opened.model, opened.description.method, before.state_dict(), opened.tensors)
+    reference = BruteForce(placed, settings.get("layernorm", "trained"))
     some = Encoded(encoded.input_ids[::4], encoded.token_type_ids[::4], "")
     masks = span_variants(3, settings.get("sites", "both"), settings.get("complement", False)).masks
-    expected = np.stack([reference(some, mask).numpy() for mask in masks])
+    expected = reference.every(some, masks).numpy()
     assert np.ptp(expected, axis=0).max() > 0.1  # the variants differ
     assert_close_in_float32(results.outputs[:, ::4], expected, layers=3)
 
