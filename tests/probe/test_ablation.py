@@ -179,14 +179,6 @@ def test_a_resumed_run_equals_one_that_was_never_interrupted(
         assert before + sum(tokens) == resumed.tokens_total  # nothing was computed twice
 
 
-@pytest.mark.slow
-def test_a_finished_run_computes_nothing_again(prepared: Callable, small_parts: None, tmp_path: Path):
-    first = run(prepared(), tmp_path)
-    tokens = []
-    assert same(run(prepared(), tmp_path, tokens.append), first)
-    assert tokens == []
-
-
 def test_a_damaged_part_is_computed_again(prepared: Callable, small_parts: None, tmp_path: Path):
     first = run(prepared(), tmp_path)
     path = tmp_path / "parts" / "part-00002.npz"
@@ -242,18 +234,6 @@ def test_other_data_or_weights_are_not_mixed_in(
     other = replace(request, checkpoint=replace(request.checkpoint, description=description))
     with pytest.raises(ResultsError, match=r"checkpoint\.delta_sha256"):
         run(other, tmp_path)
-
-
-@pytest.mark.slow
-def test_a_subset_has_the_predictions_of_the_whole(
-    checkpoint: Path, prepared: Callable, small_parts: None, tmp_path: Path
-):
-    fewer = prepare_ablation(AblationArguments(str(checkpoint), max_examples=20), CPU)
-    subset, whole = run(fewer, tmp_path / "subset"), run(prepared(), tmp_path / "whole")
-    assert subset.outputs.shape == (7, 20, 2)
-    texts = prepared().examples.rows.texts
-    places = [texts.index(text) for text in fewer.examples.rows.texts]
-    assert_close_in_float32(subset.outputs, whole.outputs[:, places], layers=3)
 
 
 def test_other_files_can_be_judged(checkpoint: Path, tiny_task: Path, tmp_path: Path):

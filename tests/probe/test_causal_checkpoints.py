@@ -14,6 +14,7 @@ from byte_tokenizer import byte_tokenizer
 from exact import assert_close_in_float32, float32_bound
 from peft_folders import KV, saved, written
 from refusals import names, naming
+from scorer import Scorer
 from tiers import slow_unless
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -52,7 +53,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Reference:
-    """PEFT's own model, every text run whole and alone."""
+    """PEFT's own model, with its scales as switches."""
 
     def __init__(self, checkpoint: Path):
         base = AutoModelForCausalLM.from_pretrained(checkpoint.parent / "base", dtype=torch.float32)
@@ -67,52 +68,9 @@ class Reference:
                 if isinstance(getattr(module, "scaling", None), dict):
                     module.scaling["default"] = 0.0 if number in off else 8 / 4
 
-    def likelihood(self, context: list[int], continuation: list[int]) -> float:
-        text = (context + continuation)[-(MOST + 1) :]
-        with torch.no_grad():
-            logits = self.model(torch.tensor([text[:-1]])).logits[0].log_softmax(-1)
-        places = range(len(text) - 1 - len(continuation), len(text) - 1)
-        return sum(float(logits[place, text[place + 1]]) for place in places)
-
-    def continuation(self, context: str, continuation: str) -> float:
-        """By the convention: encoded together with its context, and cut."""
-        if not context.strip():
-            ids = self.tokenizer.encode(context + continuation, add_special_tokens=False)
-            return self.likelihood([self.tokenizer.bos_token_id], ids)
-        cut = self.tokenizer.encode(context.rstrip())
-        return self.likelihood(cut, self.tokenizer.encode(context + continuation)[len(cut) :])
-
-    def text(self, text: str) -> float:
-        ids, done, total = self.tokenizer.encode(text), 0, 0.0
-        while done < len(ids):
-            own = ids[done : done + MOST]
-            before = [self.tokenizer.bos_token_id, *ids][: done + 1]
-            if done:
-                before = before[-(MOST + 1 - len(own)) :]
-            total += self.likelihood(before, own)
-            done += len(own)
-        return total
-
-    def turn(self, messages: list[dict]) -> float:
-        """Every token of the template's text that holds a letter of the last turn."""
-        whole = self.tokenizer.apply_chat_template(messages, tokenize=False)
-        begin = len(
-            self.tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
-        )
-        made = self.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
-        first = next(n for n, (_, end) in enumerate(made["offset_mapping"]) if end > begin)
-        return self.likelihood(made["input_ids"][:first], made["input_ids"][first:])
-
-    def sums(self, row: dict) -> list[float]:
-        if "messages" in row:
-            return [self.turn(row["messages"])]
-        if "text" in row:
-            return [self.text(row["text"])]
-        if "completion" in row:
-            return [self.continuation(row["prompt"], row["completion"])]
-        if "choices" in row:
-            return [self.continuation(row["context"], f" {choice}") for choice in row["choices"]]
-        return [self.continuation("", f" {row[name]}") for name in ("sentence_good", "sentence_bad")]
+    @property
+    def scorer(self) -> Scorer:
+        return Scorer(self.model, self.tokenizer, MOST)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +95,7 @@ def test_log_likelihoods_are_pefts(rows, checkpoint, ablated):
     for (first, last), found in zip(results.spans.tolist(), results.outputs):
         reference.switch(range(first, last + 1) if first >= 0 else range(0))
         for row, sums in zip(rows, found):
-            expected = reference.sums(row)
+            expected = reference.scorer.sums(row)
             assert_close_in_float32(sums[: len(expected)], expected, layers=3)
             assert (sums[len(expected) :] == 0).all()
     assert np.ptp(results.outputs[:, :, 0], axis=0).min() > 0.01  # the LoRA matters
@@ -147,7 +105,7 @@ def test_log_likelihoods_are_pefts(rows, checkpoint, ablated):
 def test_scores_are_those_of_the_sums(checkpoint, ablated):
     reference = Reference(checkpoint)
     reference.switch(range(0))
-    sums = [np.array(reference.sums(row)) for row in CHOICES]
+    sums = [np.array(reference.scorer.sums(row)) for row in CHOICES]
     gold = [row["gold"] for row in CHOICES]
     sizes = {
         "accuracy": [np.ones(len(s)) for s in sums],
@@ -157,7 +115,7 @@ def test_scores_are_those_of_the_sums(checkpoint, ablated):
     for metric, divided_by in sizes.items():
         expected = np.mean([int(np.argmax(s / d)) == g for s, d, g in zip(sums, divided_by, gold)])
         assert ablated(CHOICES, metric=metric).summary.intact_score == pytest.approx(expected)
-    nats = sum(-reference.sums(row)[0] for row in TEXTS)
+    nats = sum(-reference.scorer.sums(row)[0] for row in TEXTS)
     n_bytes = sum(len(row["text"].encode()) for row in TEXTS)
     assert ablated(TEXTS).summary.intact_score == pytest.approx(nats / n_bytes / np.log(2), rel=ROUNDING)
     assert ablated(TEXTS).summary.metric == "bits_per_byte"
@@ -177,7 +135,7 @@ def test_without_a_start_texts_are_scored_from_their_second_token(checkpoint, tm
     study = adapter_probe.ablate(checkpoint, base=base, data=data, spans="single", out=tmp_path / "out")
     reference.switch(range(0))
     ids = [reference.tokenizer.encode(row["text"]) for row in rows]
-    nats = -sum(reference.likelihood(own[:1], own[1:]) for own in ids)
+    nats = -sum(reference.scorer.likelihood(own[:1], own[1:]) for own in ids)
     n_bytes = sum(len(row["text"].encode()) for row in rows)
     assert study.summary.intact_score == pytest.approx(nats / n_bytes / np.log(2), rel=ROUNDING)
     assert any(names(line, "BOS", "EOS", "second token") for line in capsys.readouterr().err.splitlines())

@@ -231,24 +231,6 @@ def test_rows_without_the_template_of_a_chat_model_are_remarked_on(checkpoint, t
 
 
 @pytest.mark.slow
-def test_the_tasks_own_results_are_ours_row_by_row(checkpoint, tmp_path):
-    pytest.importorskip("lm_eval")
-    from lm_eval.tasks import TaskManager
-
-    path = write_task(tmp_path / "tasks", "tiny", QUESTIONS, CHOICE)
-    (task,) = TaskManager(include_defaults=False).load([path])["tasks"].values()
-    for theirs, ours in (("acc", "accuracy"), ("acc_norm", "acc_norm")):
-        results = adapter_probe.ablate(
-            checkpoint, task=f"lm-eval:{path}", metric=ours, out=tmp_path / "out", progress=False
-        ).results
-        for sums, predictions in zip(results.outputs, results.predictions):
-            for row, (doc, found) in enumerate(zip(QUESTIONS, sums.tolist())):
-                pairs = [(value, False) for value in found[: len(doc["options"])]]
-                expected = task.process_results(doc, pairs)[theirs]
-                assert float(predictions[row] == results.scored_with[row]) == expected
-
-
-@pytest.mark.slow
 def test_several_tasks_are_groups_and_a_folder_is_all_its_tasks(checkpoint, tmp_path):
     pytest.importorskip("lm_eval")
     folder = tmp_path / "tasks"

@@ -86,12 +86,3 @@ def test_pairs_of_an_example_and_a_mask_equal_the_loop(name):
     own = brute(replay.model, [layer.module for layer in replay.layers], x, masks)
     for pair, example, whole in zip(pairs, examples, own):
         assert abs(pair - whole[example]).max() < 1e-10
-
-
-@pytest.mark.parametrize("rows", [60, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 10**6))])
-@pytest.mark.slow
-def test_bounded_rows_do_not_change_the_result(rows):
-    base, x = family("t5 (labels)")
-    replay = Replay(lora(base), x)
-    masks = spans(6).repeat(2, axis=1)
-    assert abs(replay.outputs(x, masks, rows=rows) - replay.outputs(x, masks)).max() < 1e-10
