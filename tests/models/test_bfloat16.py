@@ -73,17 +73,18 @@ def test_a_packed_map_is_the_map(rows: int, inputs: int, outputs: int, bias: boo
 @pytest.mark.parametrize("length", [1, 2, 7, 10, 11, 12, 15, 16, 17, 20, 26, 27, 31, 33, 38, 70])
 @pytest.mark.parametrize("rows", [3, 48])  # from 96 products on, short texts take another way
 @pytest.mark.parametrize("scale", [None, 0.5])
-@pytest.mark.parametrize("added", ["nothing", "a mask", "a bias"])
+@pytest.mark.parametrize("added", ["nothing", "a mask", "a mask of each row", "a bias"])
 def test_attention_in_bfloat16_at_every_length(length: int, rows: int, scale: float | None, added: str):
     torch.manual_seed(length)
     query, key, value = (torch.randn(rows, 2, length, 8).to(torch.bfloat16) for _ in range(3))
     bias = {
         "nothing": None,
         "a mask": torch.ones(length, length).tril().bool()[None, None],
+        "a mask of each row": (torch.arange(length) <= torch.arange(rows)[:, None])[:, None, None],
         "a bias": torch.randn(1, 2, length, length).to(torch.bfloat16),
     }[added]
     products = query.double() @ key.double().transpose(-1, -2) * (8**-0.5 if scale is None else scale)
-    if added == "a mask":
+    if added.startswith("a mask"):
         products = products.masked_fill(~bias, -torch.inf)
     elif bias is not None:
         products = products + bias.double()
