@@ -99,30 +99,25 @@ def folder(tmp_path):
     return write
 
 
-@pytest.mark.parametrize(("name", "files"), LAYOUTS)
-def test_every_layout_gives_the_same_rows(folder, name, files):
-    here = folder(files)
-    task = find_task(here, preset=name)
-    metric, _, classes = PUBLISHED[name]
-    assert (task.name, task.preset, task.metric, task.label_names) == (name, name, metric, classes)
-    assert task.kind == ("classification" if classes else "regression")
-    train = load_split(task, "train", expect_fingerprint=True)
-    assert train.texts == ("Uno.", "Tres.")
-    assert train.texts_b == (None if name in SINGLE else ("Dos.", "Cuatro."))
-    first_last = [3.8, 0.0] if name == "stsb" else [1, 2] if name.startswith("mnli") else [1, 0]
-    assert train.labels.tolist() == first_last
-    assert TaskSpec.from_json(json.loads(json.dumps(task.to_json()))) == task
-
-
 @pytest.mark.parametrize("name", [name for name in PUBLISHED if name != "squad"])
-def test_the_layouts_of_one_task_have_one_fingerprint(tmp_path, name):
+def test_every_layout_gives_the_same_rows(tmp_path, name):
     prints = set()
-    for number, (task, files) in enumerate(LAYOUTS):
-        if task == name:
-            (tmp_path / str(number)).mkdir()
-            for file, content in files.items():
-                (tmp_path / str(number) / file).write_text(content, encoding="utf-8")
-            prints.add(find_task(tmp_path / str(number), preset=name).fingerprints["train"])
+    for number, files in enumerate(files for task, files in LAYOUTS if task == name):
+        here = tmp_path / str(number)
+        here.mkdir()
+        for file, content in files.items():
+            (here / file).write_text(content, encoding="utf-8")
+        task = find_task(here, preset=name)
+        metric, _, classes = PUBLISHED[name]
+        assert (task.name, task.preset, task.metric, task.label_names) == (name, name, metric, classes)
+        assert task.kind == ("classification" if classes else "regression")
+        train = load_split(task, "train", expect_fingerprint=True)
+        assert train.texts == ("Uno.", "Tres.")
+        assert train.texts_b == (None if name in SINGLE else ("Dos.", "Cuatro."))
+        first_last = [3.8, 0.0] if name == "stsb" else [1, 2] if name.startswith("mnli") else [1, 0]
+        assert train.labels.tolist() == first_last
+        assert TaskSpec.from_json(json.loads(json.dumps(task.to_json()))) == task
+        prints.add(task.fingerprints["train"])
     assert len(prints) == 1
 
 
@@ -247,16 +242,6 @@ def test_what_is_said_overrides_a_preset(folder):
     assert names(said, "'rte'", "classification", "--kind regression")
     said = refused(find_task, here, text="a", text_b="b", preset="rte", metric="pearson")
     assert names(said, "'pearson'", "classification", "accuracy, mcc")
-
-
-def test_a_named_file_replaces_the_folders(folder, tmp_path_factory):
-    here = folder({"train.csv": PAIR, "dev.csv": PAIR})
-    more = tmp_path_factory.mktemp("more") / "held_out.csv"
-    more.write_text(PAIR.replace("Uno", "Otro"))
-    task = find_task(here, validation=more, preset="rte")
-    assert load_split(task, "validation").texts == ("Otro.", "Tres.")
-    assert list(find_task(validation=more, preset="rte").files) == ["validation"]
-    assert list(find_task(here, test=more, preset="rte").files) == ["train", "validation", "test"]
 
 
 def test_a_checkpoints_task_reads_other_files_by_the_same_conventions(folder, tmp_path_factory):

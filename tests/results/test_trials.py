@@ -140,14 +140,6 @@ def test_an_edited_record(change, words, tmp_path):
         assert word in str(caught.value)
 
 
-def test_a_cut_record(tmp_path):
-    write_trial(tmp_path, RECORD)
-    path = tmp_path / "trial.json"
-    path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(ResultsError, match=naming("trial.json")):
-        read_trial(tmp_path)
-
-
 BASE, COLA, MNLI = {"base_sha256": "1" * 64}, {"data": {"train": "2" * 64}}, {"data": {"train": "3" * 64}}
 
 
