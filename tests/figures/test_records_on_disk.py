@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from refusals import names
 
 from adapter_probe.analysis.study_records import AblationRecord, SweepRecord, TradeoffRecord
 from adapter_probe.errors import ResultsError
-from adapter_probe.results import schema
-from adapter_probe.results.atomic import write_csv
-from adapter_probe.studies.load import load, studies_of
+from adapter_probe.studies.load import load
 
 
 def refusal(folder) -> str:
@@ -34,15 +28,6 @@ def test_each_kind_is_told_by_its_tables(tmp_path, ablation_folder, sweep_folder
     assert names(refusal(tmp_path / "d"), str(tmp_path / "d"), "no results")
     (tmp_path / "d" / "sizes.csv").touch()
     assert names(refusal(tmp_path / "d"), str(tmp_path / "d"), "nothing")
-
-
-def test_a_checkpoint_stands_for_its_ablations(tmp_path, ablation_folder):
-    (tmp_path / "ckpt").mkdir()
-    (tmp_path / "ckpt" / "adapter_probe.json").write_text("{}")
-    for name in ("ablation", "ablation-attention"):
-        ablation_folder(tmp_path / "ckpt" / name)
-    found = studies_of([tmp_path / "ckpt"])
-    assert [study.folder.name for study in found] == ["ablation", "ablation-attention"]
 
 
 @pytest.mark.parametrize(
@@ -96,14 +81,3 @@ def test_a_damaged_summary(tmp_path, ablation_folder, change, words):
     if change is None:
         path.unlink()
     assert names(refusal(path.parent), str(path), *words)
-
-
-@given(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=1, max_size=8))
-def test_numbers_come_back_as_they_were_written(values):
-    """Every digit, whatever the version of pandas."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "t.csv"
-        frame = pd.DataFrame({"task": "a", "x": values})
-        write_csv(path, frame)
-        read = schema.read_table(path, {"task": "text", "x": "number"})
-    pd.testing.assert_series_equal(read["x"], frame["x"].astype(float), check_exact=True)

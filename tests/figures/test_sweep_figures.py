@@ -54,17 +54,6 @@ def drawn(draw_all):
     return draw_all(FigureOptions(PAPER))
 
 
-@pytest.mark.slow
-def test_many_tasks_stand_in_rows(draw_all, assert_tidy):
-    tasks = ("cola", "mnli", "mrpc", "rte", "sst2")
-    drawn = draw_all(FigureOptions(PAPER), tasks)
-    for drawing in drawn.values():
-        assert_tidy(drawing.figure)
-    panels = [ax for ax in drawn["tradeoff"].figure.axes if ax.get_xscale() == "log"]
-    assert len(panels) == len(tasks)
-    assert len({ax.get_xlim() for ax in panels}) == 1  # one scale of parameters
-
-
 def lines_of(ax, colour: str) -> list[tuple[list[float], list[float]]]:
     return [
         (list(line.get_xdata()), list(line.get_ydata()))
@@ -259,6 +248,7 @@ def test_panels_have_their_notes_above_them_within_the_figure(draw_all, tasks):
         assert "majority " in title
         assert ax._left_title.get_window_extent().x1 <= figure.bbox.width
     assert len(panels) == len(tasks)
+    assert len({ax.get_xlim() for ax in panels}) == 1  # one scale of parameters
 
 
 def test_scores_stand_against_what_the_trials_cost(tradeoff_trials):

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from byte_tokenizer import byte_tokenizer
 from exact import assert_close_in_float32, float32_bound
-from peft_folders import KV, saved, written
+from peft_folders import KV, reference, saved, span_off, written
 from refusals import names, naming
 from scorer import Scorer
 from tiers import slow_unless
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 import adapter_probe
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.errors import CheckpointError, DataError, ResultsError
 from adapter_probe.spans import Span
 from adapter_probe.studies.prune import prune
@@ -42,6 +42,18 @@ CHATS = [
     {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": answer}]}
     for answer in ("ok", "ab ab")  # the second one's first letters are one token with the space before them
 ]
+OTHER_FAMILIES = {
+    "qwen2_moe": (
+        {**KV, "moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2,
+         "shared_expert_intermediate_size": 24},
+        {"targets": ["q_proj", "v_proj"],
+         "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]},
+    ),
+    "mamba": (
+        {"hidden_size": 24, "num_hidden_layers": 3, "state_size": 4, "intermediate_size": 48},
+        {"targets": ["in_proj", "x_proj"]},
+    ),
+}  # fmt: skip
 TEXTS = [{"text": "a text that is longer than what the model reads at once"}, {"text": "ab"}]
 
 
@@ -53,20 +65,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Reference:
-    """PEFT's own model, with its scales as switches."""
+    """PEFT's own model, with its own switches."""
 
     def __init__(self, checkpoint: Path):
-        base = AutoModelForCausalLM.from_pretrained(checkpoint.parent / "base", dtype=torch.float32)
-        self.model = peft.PeftModel.from_pretrained(base, checkpoint).eval()
+        self.model, self.layers = reference(checkpoint, "CAUSAL_LM")
         self.tokenizer = AutoTokenizer.from_pretrained(checkpoint.parent / "base")
-        self.layers = self.model.base_model.model.model.layers
 
     def switch(self, off: range) -> None:
-        """PEFT's scaling of a layer's LoRA: as trained, or zero."""
-        for number, layer in enumerate(self.layers):
-            for module in layer.modules():
-                if isinstance(getattr(module, "scaling", None), dict):
-                    module.scaling["default"] = 0.0 if number in off else 8 / 4
+        span_off(self.layers, off.start, off.stop - 1)
 
     @property
     def scorer(self) -> Scorer:
@@ -91,7 +97,21 @@ def ablated(
     ids=["choices", "pairs", "completions", "chats", "texts"],
 )
 def test_log_likelihoods_are_pefts(rows, checkpoint, ablated):
-    results, reference = ablated(rows).results, Reference(checkpoint)
+    assert_pefts(ablated(rows).results, rows, checkpoint)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", OTHER_FAMILIES)
+def test_log_likelihoods_of_other_families_are_pefts(kind: str, tmp_path: Path):
+    sizes, lora = OTHER_FAMILIES[kind]
+    checkpoint = saved(tmp_path, kind, sizes, "CAUSAL_LM", noise=0.2, **lora)
+    rows = [{"text": "a text, ab ab"}, {"text": "ab c"}, {"text": "cab ab é"}]
+    study = adapter_probe.ablate(checkpoint, data=written(tmp_path, rows), progress=False)
+    assert_pefts(study.results, rows, checkpoint)
+
+
+def assert_pefts(results: AblationResults, rows: list[dict], checkpoint: Path) -> None:
+    reference = Reference(checkpoint)
     for (first, last), found in zip(results.spans.tolist(), results.outputs):
         reference.switch(range(first, last + 1) if first >= 0 else range(0))
         for row, sums in zip(rows, found):
