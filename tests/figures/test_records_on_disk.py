@@ -6,18 +6,11 @@ import json
 
 import pandas as pd
 import pytest
-from refusals import names
+from refusals import names, refused
 
 from adapter_probe.analysis.study_records import AblationRecord, SweepRecord, TradeoffRecord
 from adapter_probe.errors import ResultsError
 from adapter_probe.studies.load import load
-
-
-def refusal(folder) -> str:
-    with pytest.raises(ResultsError) as caught:
-        load(folder)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_each_kind_is_told_by_its_tables(tmp_path, ablation_folder, sweep_folder, tradeoff_folder):
@@ -25,9 +18,9 @@ def test_each_kind_is_told_by_its_tables(tmp_path, ablation_folder, sweep_folder
     assert isinstance(load(sweep_folder(tmp_path / "b")).record, SweepRecord)
     assert isinstance(load(tradeoff_folder(tmp_path / "c")).record, TradeoffRecord)
     (tmp_path / "d").mkdir()
-    assert names(refusal(tmp_path / "d"), str(tmp_path / "d"), "no results")
+    assert names(refused(load, tmp_path / "d", error=ResultsError), str(tmp_path / "d"), "no results")
     (tmp_path / "d" / "sizes.csv").touch()
-    assert names(refusal(tmp_path / "d"), str(tmp_path / "d"), "nothing")
+    assert names(refused(load, tmp_path / "d", error=ResultsError), str(tmp_path / "d"), "nothing")
 
 
 @pytest.mark.parametrize(
@@ -50,15 +43,15 @@ def test_a_damaged_table(tmp_path, sweep_folder, tradeoff_folder, table, column,
     else:
         frame.loc[2, column] = value
     frame.to_csv(folder / f"{table}.csv", index=False)
-    assert names(refusal(folder), str(folder / f"{table}.csv"), *words)
+    assert names(refused(load, folder, error=ResultsError), str(folder / f"{table}.csv"), *words)
 
 
 def test_empty_and_unreadable_tables(tmp_path, sweep_folder):
     path = sweep_folder(tmp_path / "s") / "sweep.csv"
     path.write_text(path.read_text().splitlines()[0] + "\n")
-    assert names(refusal(path.parent), str(path), "no rows")
+    assert names(refused(load, path.parent, error=ResultsError), str(path), "no rows")
     path.write_bytes(b"\xff\xfe\x00")
-    assert str(path) in refusal(path.parent)
+    assert str(path) in refused(load, path.parent, error=ResultsError)
 
 
 @pytest.mark.parametrize(
@@ -80,4 +73,4 @@ def test_a_damaged_summary(tmp_path, ablation_folder, change, words):
     path.write_text(json.dumps({**document, **(change if isinstance(change, dict) else {})}))
     if change is None:
         path.unlink()
-    assert names(refusal(path.parent), str(path), *words)
+    assert names(refused(load, path.parent, error=ResultsError), str(path), *words)

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import get_args
 
 import pytest
-from refusals import names
+from refusals import names, refused
 
 from adapter_probe.errors import AdapterProbeError, ModelError, quote
 from adapter_probe.models.adapters import bottleneck
@@ -81,13 +80,6 @@ def test_every_activation_named_can_be_computed():
     assert set(get_args(Activation)) == set(bottleneck._ACTIVATIONS)
 
 
-def refused(make: Callable[[], object], kind: type[AdapterProbeError] = AdapterProbeError) -> str:
-    with pytest.raises(kind) as caught:
-        make()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("field", "value", "facts"),
     [
@@ -104,8 +96,8 @@ def refused(make: Callable[[], object], kind: type[AdapterProbeError] = AdapterP
     ],
 )
 def test_a_value_out_of_range_is_named(field: str, value: object, facts: tuple[str, ...]):
-    assert names(refused(lambda: Adapters(**{field: value}), ModelError), *facts)
-    assert names(refused(lambda: method_from_json(document(**{field: value}))), *facts)
+    assert names(refused(Adapters, **{field: value}, error=ModelError), *facts)
+    assert names(refused(method_from_json, document(**{field: value}), error=AdapterProbeError), *facts)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +116,8 @@ def test_a_value_out_of_range_is_named(field: str, value: object, facts: tuple[s
     ],
 )
 def test_an_unfit_value_is_named(field: str, value: object, facts: tuple[str, ...]):
-    assert names(refused(lambda: Adapters(**{field: value}), ModelError), *facts)
-    message = refused(lambda: method_from_json(document(**{field: value}), "a.method"))
+    assert names(refused(Adapters, **{field: value}, error=ModelError), *facts)
+    message = refused(method_from_json, document(**{field: value}), "a.method", error=AdapterProbeError)
     assert names(message, f"a.method.{field}", quote(value))
 
 
@@ -135,7 +127,7 @@ def test_the_limits_themselves_are_allowed():
 
 
 def test_a_layernorm_over_a_single_number_is_refused():
-    said = refused(lambda: Adapters(1, norm="layernorm"), ModelError)
+    said = refused(Adapters, 1, norm="layernorm", error=ModelError)
     assert names(said, "adapter size 1", "'layernorm'")
     assert Adapters(2, norm="layernorm").size == 2
     assert Adapters(1, norm="batchnorm").size == 1
@@ -156,23 +148,23 @@ def test_a_layernorm_over_a_single_number_is_refused():
     ],
 )
 def test_a_document_that_does_not_fit_is_refused(changes: dict, facts: tuple[str, ...]):
-    assert names(refused(lambda: method_from_json(document(**changes)), RecordError), *facts)
+    assert names(refused(method_from_json, document(**changes), error=RecordError), *facts)
 
 
 @pytest.mark.parametrize("record", [None, [], "adapters", 3])
 def test_what_is_no_record_is_refused(record: object):
-    said = refused(lambda: method_from_json(record), RecordError)
+    said = refused(method_from_json, record, error=RecordError)
     assert names(said, repr(record), "object")
 
 
 @pytest.mark.parametrize("k", [-1, 2.0, "2", True, None])
 def test_a_k_that_is_no_number_of_layers_is_refused(k: object):
-    assert names(refused(lambda: TopLayers(k), ModelError), "k", "0", repr(k))
-    refused(lambda: method_from_json({"name": "top_layers", "k": k}))
+    assert names(refused(TopLayers, k, error=ModelError), "k", "0", repr(k))
+    refused(method_from_json, {"name": "top_layers", "k": k}, error=AdapterProbeError)
 
 
 def test_a_k_above_the_depth_is_refused_and_the_depth_named():
-    said = refused(lambda: check_depth(TopLayers(13), 12), ModelError)
+    said = refused(check_depth, TopLayers(13), 12, error=ModelError)
     assert names(said, "k 13", "12 layers", "0 to 12")
     for method in (TopLayers(12), FullFineTuning(), Adapters()):
         check_depth(method, 12)

@@ -12,7 +12,7 @@ import torch
 from brute_force import BruteForce
 from exact import assert_close_in_float32
 from placed_models import Placed
-from refusals import naming
+from refusals import naming, refused
 from tiers import slow_unless
 from transformers import AutoModelForSequenceClassification
 
@@ -216,9 +216,7 @@ def test_another_study_is_not_mixed_in(
     changed: dict, words: str, prepared: Callable, small_parts: None, tmp_path: Path
 ):
     interrupt(prepared(), tmp_path, after=6)
-    with pytest.raises(ResultsError) as caught:
-        run(prepared(**changed), tmp_path)
-    assert words in str(caught.value)
+    assert words in refused(run, prepared(**changed), tmp_path, error=ResultsError)
 
 
 @pytest.mark.slow
