@@ -126,7 +126,7 @@ OF_BASES = [
     (CONFIG, {"num_attention_heads": 0}, "num_attention_heads", "config.json", "0"),
     (CONFIG, {"num_hidden_layers": -1}),
     (CONFIG, {"hidden_act": "no-such-function"}, "'no-such-function'"),
-    (CONFIG, {"is_decoder": True}, "bert", "decoder"),
+    *((CONFIG, {name: True}, "bert", "decoder") for name in ("is_decoder", "add_cross_attention")),
     (CONFIG, {"dtype": "nonsense"}, "dtype", "config.json", '"nonsense"'),
     (CONFIG, {"torch_dtype": 3}, "torch_dtype", "config.json", "3"),
     (CONFIG, {"layer_norm_eps": NAN}, "NaN", "infinite"),

@@ -31,7 +31,6 @@ from transformers import (
 from adapter_probe.checkpoints import base_config, peft_fields, peft_loading
 from adapter_probe.checkpoints.base import load_any_base
 from adapter_probe.checkpoints.base_config import mixes_examples
-from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.peft_opening import open_with_peft
 from adapter_probe.errors import CheckpointError
@@ -69,13 +68,6 @@ def refusal(folder: Path, base: str | None = None) -> str:
     message = refused(open_with_peft, folder, base, error=CheckpointError)
     assert str(folder) in message or "base" in message
     return message
-
-
-def test_what_peft_loads_is_known_by_its_head(made: Path):
-    opened = open_any(made / "t5-lora")
-    assert isinstance(opened, OpenedPeft)
-    assert (opened.head, opened.description.task.kind) == ("seq2seq", "causal")
-    assert isinstance(open_any(made / "lora"), OpenedPeft)
 
 
 def test_a_head_with_a_tuner_in_it_is_the_bases(tmp_path: Path):

@@ -31,8 +31,6 @@ def test_each_kind_is_told_by_its_tables(tmp_path, ablation_folder, sweep_folder
         ("sweep", "init_std", "inf", ("data row 3", "init_std", "'inf'", "number")),
         ("aggregate", "on_frontier", "maybe", ("on_frontier", "'maybe'", "true", "false")),
         ("sweep", "task", None, ("no column task", "found: ")),
-        ("sweep", "mean", None, ("no column mean", "found: ")),
-        ("sweep", "init_std", None, ("no column init_std", "found: ")),
     ],
 )
 def test_a_damaged_table(tmp_path, sweep_folder, tradeoff_folder, table, column, value, words):

@@ -222,40 +222,6 @@ def test_what_is_not_possible_is_one_line(checkpoint, ablated, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [CHOICES, TEXTS], ids=["choices", "texts"])
-def test_lm_evals_own_run_scores_the_same(rows, checkpoint, ablated, tmp_path):
-    """The library's model class and task, on PEFT's model."""
-    lm_eval = pytest.importorskip("lm_eval")
-    huggingface = pytest.importorskip("lm_eval.models.huggingface")
-    data = written(tmp_path, rows)
-    task: dict = {
-        "task": "rows", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(data)}},
-        "test_split": "test",
-    }  # fmt: skip
-    if "text" in rows[0]:
-        metrics = ["bits_per_byte", "byte_perplexity", "word_perplexity"]
-        task |= {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}"}
-    else:
-        metrics = ["acc", "acc_norm", "acc_bytes"]
-        task |= {"output_type": "multiple_choice", "doc_to_text": "context", "doc_to_target": "gold"}
-        task["doc_to_choice"] = "choices"
-    task["metric_list"] = [{"metric": metric} for metric in metrics]
-    reference = Reference(checkpoint)
-    model = huggingface.HFLM(
-        pretrained=reference.model, tokenizer=reference.tokenizer, max_length=MOST, device="cpu", batch_size=1
-    )
-    for off in (range(0), range(1, 3)):
-        reference.switch(off)
-        found = lm_eval.simple_evaluate(model, tasks=[task], bootstrap_iters=0)["results"]["rows"]
-        for metric in metrics:
-            spans = ablated(rows, metric="accuracy" if metric == "acc" else metric)
-            ours = spans.summary.intact_score
-            if off:
-                ours = float(spans.spans.set_index(["first", "last"]).loc[(1, 2), "score"])
-            assert ours == pytest.approx(found[f"{metric},none"], rel=ROUNDING)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rows", [CHOICES, TEXTS], ids=["choices", "texts"])
 def test_a_pruned_checkpoint_is_the_one_with_the_span_off(rows, checkpoint, ablated, tmp_path: Path):
     study = ablated(rows * 3)
     data = study.folder.parent / "rows.jsonl"

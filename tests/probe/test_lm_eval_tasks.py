@@ -81,7 +81,7 @@ def harness(checkpoint: Path, task: str, off: range, **prompts) -> dict:
 @pytest.mark.parametrize(
     ("rows", "about"),
     [
-        (QUESTIONS, CHOICE),
+        (QUESTIONS, {**CHOICE, "metric_list": [{"metric": m} for m in ("acc", "acc_norm", "acc_bytes")]}),
         (QUESTIONS, {**CHOICE, "num_fewshot": 1, "fewshot_split": "test"}),
         (LASTS, LAST),
         (PAGES, PAGE),

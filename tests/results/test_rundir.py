@@ -62,12 +62,6 @@ def test_a_resumed_run_finds_its_parts_and_its_plan(out: Path):
     assert (out / "manifest.json").read_bytes() == manifest
 
 
-def test_a_part_can_be_replaced(out: Path):
-    with RunDirectory(out, IDENTITY, {}) as run:
-        run.write_part(1, part(5))
-        assert run.read_part(1)["examples"].size == 5
-
-
 def test_a_changed_identity_is_refused_by_its_keys(out: Path, refused: Callable):
     before = {path: path.read_bytes() for path in out.rglob("*.*") if path.is_file()}
     new = {
