@@ -65,7 +65,11 @@ def make_model(family: str, folder: Path) -> None:
 
 def write_rows(file: Path, form: str) -> None:
     """Rows of a form in the file's format."""
-    rows = ROWS[form]
+    write(file, ROWS[form])
+
+
+def write(file: Path, rows: list[dict[str, Any]]) -> None:
+    """Rows in the file's format."""
     if file.suffix == ".txt":
         file.write_text(rows[0]["text"])
     elif file.suffix == ".json":
