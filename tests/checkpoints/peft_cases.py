@@ -55,13 +55,17 @@ def _small_of(config: PretrainedConfig) -> dict[str, int]:
 
 
 def write_base(
-    folder: Path, model_type: str, cls: type[PreTrainedModel] | None = None, **settings: object
+    folder: Path,
+    model_type: str,
+    cls: type[PreTrainedModel] | None = None,
+    dtype: torch.dtype = torch.float32,
+    **settings: object,
 ) -> Path:
     """A random model of a type with its configuration made small, and a tokenizer; see `small_config`."""
     config = small_config(model_type, **settings)
     torch.manual_seed(0)
     model = AutoModel.from_config(config) if cls is None else cls(config)
-    model.save_pretrained(folder)
+    model.to(dtype).save_pretrained(folder)
     for file in WORDS.glob("*token*"):
         shutil.copy(file, folder)
     return folder

@@ -18,16 +18,12 @@ import adapter_probe as ap
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.native import read_description
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.prune import prune_checkpoint
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.spans import Span
-from adapter_probe.training.checkpoint import train_checkpoint
-from adapter_probe.training.request import TrainingRequest
-from adapter_probe.training.settings import TrainingSettings
 
 CPU = torch.device("cpu")
 METHODS = [
@@ -42,11 +38,9 @@ METHODS = [
     params=slow_unless(METHODS[0].__eq__, METHODS),
     ids=["plain", "variant", "one site"],
 )
-def checkpoint(request, tiny_base, tiny_task, tmp_path_factory) -> Path:
+def checkpoint(request, tiny_base, tiny_task, train, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoint") / "c"
-    settings = TrainingSettings(epochs=1, learning_rate=1e-2)
-    asked = TrainingRequest(str(tiny_base("bert")), find_task(tiny_task), request.param, settings)
-    train_checkpoint(asked, folder, CPU, lambda _: None)
+    train(tiny_base("bert"), tiny_task, folder, method=request.param, epochs=1)
     return folder
 
 

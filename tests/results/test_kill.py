@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from ablation_facts import small_ablation
 
-from adapter_probe.ablation_results import AblationResults
 from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.rundir import RunDirectory
 from adapter_probe.results.schema import SPANS_COLUMNS
@@ -37,23 +38,12 @@ def run_job(folder: Path) -> None:
             generator = np.random.default_rng(index)
             run.write_part(index, {"logits": generator.normal(size=(4, PER_PART, 2)).astype(np.float32)})
         logits = np.concatenate([run.read_part(index)["logits"] for index in range(N_PARTS)], axis=1)
-        save_predictions(folder, results(logits))
+        found = replace(
+            small_ablation(), masks=np.tri(4, dtype=bool), spans=np.array(SPANS), outputs=logits,
+            row_names=("intact", "0-0", "0-1", "1-1"), scored_with=np.arange(logits.shape[1]) % 2,
+        )  # fmt: skip
+        save_predictions(folder, found)
         write_spans(folder, span_frame(logits))
-
-
-def results(logits: np.ndarray) -> AblationResults:
-    return AblationResults(
-        masks=np.tri(4, dtype=bool),
-        spans=np.array(SPANS),
-        row_names=("intact", "0-0", "0-1", "1-1"),
-        outputs=logits,
-        scored_with=np.arange(logits.shape[1]) % 2,
-        metric="accuracy",
-        kind="classification",
-        label_names=("unacceptable", "acceptable"),
-        identity=IDENTITY,
-        settings={"sites": "both"},
-    )
 
 
 def span_frame(logits: np.ndarray) -> pd.DataFrame:
