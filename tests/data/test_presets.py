@@ -277,23 +277,14 @@ def test_squad_by_name_and_by_its_layout(folder):
     assert named.fingerprints == guessed.fingerprints
 
 
-REAL = {
-    "cola": {"train": 8551, "validation": 1043},
-    "mnli": {"train": 8999, "validation": 9815},
-    "sst2": {"train": 67349, "validation": 872},
-    "mrpc": {"train": 4076, "validation": 1725},
-    "stsb": {"train": 5749, "validation": 1500},
-    "squad": {"train": 8309, "validation": 2261},
-}
-
-
 @pytest.mark.real_data
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_real_folders_by_name(shared_dir, name):
+    """Their sizes are compared in test_tasks and test_questions."""
     folder = shared_dir / "data" / name
     if not folder.is_dir():
         pytest.skip(f"no real data at {folder}")
     task = find_task(folder, preset=name)
-    sizes = {split: len(load_split(task, split, expect_fingerprint=True)) for split in task.files}
-    assert sizes == REAL[name]
+    for split in ("train", "validation"):
+        load_split(task, split, expect_fingerprint=True)
     assert (task.metric, task.label_names) == (PUBLISHED[name][0], PUBLISHED[name][2])
