@@ -351,11 +351,6 @@ def test_max_examples_takes_a_nested_sample_in_file_order(folder):
             ("'auc'", "classification", "accuracy, mcc, f1, macro_f1"),
         ),
         (
-            BINARY,
-            {"metric": "pearson"},
-            ("'pearson'", "classification", "accuracy, mcc"),
-        ),
-        (
             f"{BINARY}c,2\n",
             {"metric": "f1"},
             ("'f1'", "3 labels", "accuracy, mcc"),
