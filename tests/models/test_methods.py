@@ -82,6 +82,7 @@ def test_a_record_from_before_the_variants_opens():
         ("activation", "elu", ("gelu, gelu_tanh, relu, swish, tanh", "elu")),
         ("hidden_layers", 0, ("hidden_layers", "1 to 16", "0")),
         ("hidden_layers", 17, ("hidden_layers", "1 to 16", "17")),
+        *(("skip_layers", own, ("skip_layers", "ascending", str(own))) for own in ([1, 1], [-1], [2, 0])),
     ],
 )
 def test_a_value_out_of_range_is_named(field: str, value: object, facts: tuple[str, ...]):
@@ -134,6 +135,8 @@ def test_a_layernorm_over_a_single_number_is_refused():
         ({"width": 3}, ("'method.width'", "activation", "train_pooler")),
         ({"init_std": "small"}, ("method.init_std", '"small"', "number")),
         ({"name": "top_layers"}, ("'method.activation'", "k")),
+        ({"skip_layers": ["0"]}, ("method.skip_layers[0]", '"0"', "whole number")),
+        ({"skip_layers": 1}, ("method.skip_layers", "1", "list")),
     ],
 )
 def test_a_document_that_does_not_fit_is_refused(changes: dict, facts: tuple[str, ...]):
@@ -157,6 +160,8 @@ def test_a_k_above_the_depth_is_refused_and_the_depth_named():
     assert names(said, "k 13", "12 layers", "0 to 12")
     for method in (TopLayers(12), FullFineTuning(), Adapters()):
         check_depth(method, 12)
+    said = refused(check_depth, Adapters(skip_layers=(0, 3)), 3, error=ModelError)
+    assert names(said, "skip_layers [0, 3]", "3 layers", "0 to 2")
 
 
 def document(**changes: object) -> dict:

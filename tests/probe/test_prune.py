@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -146,18 +145,3 @@ def test_what_cannot_be_pruned(checkpoint, tiny_base, tiny_task, tmp_path):
         prune(checkpoint, Span(1, 1), tmp_path / "p")
     with pytest.raises(CheckpointError, match=naming("layer 0", "1, 2")):
         prune(tmp_path / "p", Span(0, 1), tmp_path / "q")
-
-
-@pytest.mark.parametrize(
-    "layers", [[0, 3], *(pytest.param(x, marks=pytest.mark.slow) for x in ([1, 1], [-1], [2, 0], ["0"], 1))]
-)
-@pytest.mark.slow
-def test_edited_skipped_layers_are_refused(layers, checkpoint, tmp_path):
-    prune(checkpoint, Span(0, 0), tmp_path / "p")
-    path = tmp_path / "p" / "adapter_probe.json"
-    document = json.loads(path.read_text())
-    document["method"]["skip_layers"] = layers
-    path.write_text(json.dumps(document))
-    with pytest.raises(CheckpointError, match=r"\bskip_layers\b|\bmethod_sha256\b") as caught:
-        open_any(tmp_path / "p")
-    assert "adapter_probe.json" in str(caught.value)
