@@ -105,9 +105,11 @@ def test_log_likelihoods_are_pefts(rows, checkpoint, ablated):
 def test_log_likelihoods_of_other_families_are_pefts(kind: str, tmp_path: Path):
     sizes, lora = OTHER_FAMILIES[kind]
     checkpoint = saved(tmp_path, kind, sizes, "CAUSAL_LM", noise=0.2, **lora)
-    rows = [{"text": "a text, ab ab"}, {"text": "ab c"}, {"text": "cab ab é"}]
-    study = adapter_probe.ablate(checkpoint, data=written(tmp_path, rows), progress=False)
-    assert_pefts(study.results, rows, checkpoint)
+    texts = [{"text": "a text, ab ab"}, {"text": "ab c"}, {"text": "cab ab é"}]
+    for number, rows in enumerate((texts, CHOICES[:3])):
+        data, out = written(tmp_path, rows), tmp_path / str(number)
+        study = adapter_probe.ablate(checkpoint, data=data, out=out, progress=False)
+        assert_pefts(study.results, rows, checkpoint)
 
 
 def assert_pefts(results: AblationResults, rows: list[dict], checkpoint: Path) -> None:
