@@ -125,7 +125,7 @@ def settle(
         keep_files(source, made)
         opened = open_any(made, base)
         if (made / CONFIG).is_file():
-            keep_record(made, opened.description, source, scores)
+            keep_record(made, opened.description, source.folder, source.description, scores)
     except AdapterProbeError as error:
         said = str(error).replace(f"checkpoint {made}", "the new checkpoint").replace(f"{made}/", "")
         raise CheckpointError(

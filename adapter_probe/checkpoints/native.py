@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -35,9 +35,6 @@ from .base_config import AnyBase, config_changes
 from .files import DELTA, DESCRIPTION, check_values, read_json_file, read_whole, refuse_irregular
 from .identity import BaseIdentity, checkpoint_identity
 from .model_class import Head
-
-if TYPE_CHECKING:
-    from .opened_peft import OpenedPeft
 
 SCHEMA = 2
 NO_COLUMNS = Columns("", None, "")
@@ -109,7 +106,7 @@ def with_record(folder: Path, found: Description, digest: str, *more: str) -> De
 
 
 def keep_record(
-    folder: Path, found: Description, source: OpenedPeft, scores: Mapping[str, float | None]
+    folder: Path, found: Description, source: Path, said: Description, scores: Mapping[str, float | None]
 ) -> None:
     """Write beside a new checkpoint in another format the record that the one it was made from has.
 
@@ -117,10 +114,11 @@ def keep_record(
         folder: the new checkpoint.
         found: its description without the record.
         source: the checkpoint that it was made from.
+        said: the description of that.
         scores: validation scores of the new one, empty if they are not known.
     """
-    if (source.folder / DESCRIPTION).is_file():
-        kept = {name: getattr(source.description, name) for name in _OF_TRAINING}
+    if (source / DESCRIPTION).is_file():
+        kept = {name: getattr(said, name) for name in _OF_TRAINING}
         write_description(folder, replace(found, **kept, scores=dict(scores), versions=library_versions()))
 
 

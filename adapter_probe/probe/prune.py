@@ -308,7 +308,7 @@ def write_peft(
     write(out)
     keep_files(opened, out)
     if found is not None:
-        keep_record(out, found, opened, scores)
+        keep_record(out, found, opened.folder, opened.description, scores)
     return smaller
 
 

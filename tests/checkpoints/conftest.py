@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from training_models import load_plain, moved, with_method
-from trainings import short_task  # noqa: F401 (a fixture)
+from trainings import short_task, train  # noqa: F401 (fixtures)
 
 from adapter_probe.checkpoints.identity import tokenizer_parts
 from adapter_probe.checkpoints.native import Description, save_checkpoint

@@ -46,6 +46,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 TEXTS = "texts.json"
 ONLY_LOGITS = "--logits" in sys.argv
 LABELS = ("bad", "fair", "good")
+EVERYWHERE = {"intermediate_lora": True, "output_lora": True, "attn_matrices": ["q", "k", "v"]}
 
 _BERT = {
     "intermediate_size": 24,
@@ -209,7 +210,6 @@ def adapterhub_cases() -> dict[str, tuple]:
     )
 
     flex = {"layers": 2, "activation_function": "tanh"}
-    everywhere = {"intermediate_lora": True, "output_lora": True, "attn_matrices": ["q", "k", "v"]}
     return {
         "houlsby": ("bert", DoubleSeqBnConfig(reduction_factor=4), None, "bin"),
         "pfeiffer": ("bert", SeqBnConfig(reduction_factor=4), None, "safetensors"),
@@ -249,7 +249,7 @@ def adapterhub_cases() -> dict[str, tuple]:
         ),
         "adapter-plus": ("bert", AdapterPlusConfig(reduction_factor=4, stochastic_depth=0.0), None, "bin"),
         "lora": ("bert", LoRAConfig(r=2, alpha=6), None, "bin"),
-        "lora-everywhere": ("bert", LoRAConfig(r=2, alpha=3, **everywhere), None, "safetensors"),
+        "lora-everywhere": ("bert", LoRAConfig(r=2, alpha=3, **EVERYWHERE), None, "safetensors"),
         "ia3": ("bert", IA3Config(output_lora=True), None, "bin"),
         "union": ("bert", ConfigUnion(LoRAConfig(r=2), ParBnConfig(reduction_factor=4)), None, "bin"),
         "flex-pooled": ("bert", SeqBnConfig(reduction_factor=4), {**flex, "use_pooler": True}, "bin"),
@@ -260,32 +260,30 @@ def adapterhub_cases() -> dict[str, tuple]:
         "distilbert-flex": ("distilbert", LoRAConfig(r=2), flex, "bin"),
         "gpt2-pfeiffer": ("gpt2", SeqBnConfig(reduction_factor=4), None, "bin"),
         "gpt2-parallel": ("gpt2", ParBnConfig(reduction_factor=4, mh_adapter=True), None, "bin"),
-        "gpt2-lora": ("gpt2", LoRAConfig(r=2, alpha=3, **everywhere), None, "bin"),
+        "gpt2-lora": ("gpt2", LoRAConfig(r=2, alpha=3, **EVERYWHERE), None, "bin"),
         "gpt2-ia3": ("gpt2", IA3Config(), None, "bin"),
         "qa-static": ("bert", DoubleSeqBnConfig(reduction_factor=4), "qa", "bin"),
         "qa-flex": ("roberta", SeqBnConfig(reduction_factor=4), "flex-qa", "bin"),
         "regression": ("bert", ParBnConfig(reduction_factor=4), "regression", "bin"),
         "electra-flex": ("electra", SeqBnConfig(reduction_factor=4, mh_adapter=True), flex, "bin"),
-        "deberta-lora": ("deberta-v2", LoRAConfig(r=2, **everywhere), None, "bin"),
+        "deberta-lora": ("deberta-v2", LoRAConfig(r=2, **EVERYWHERE), None, "bin"),
         "deberta-flex": ("deberta-v2", DoubleSeqBnConfig(reduction_factor=4), flex, "bin"),
         "albert-pfeiffer": ("albert", SeqBnConfig(reduction_factor=4), None, "bin"),
         "llama-houlsby": ("llama", DoubleSeqBnConfig(reduction_factor=4), None, "bin"),
-        "llama-lora": ("llama", LoRAConfig(r=2, **everywhere), None, "bin"),
+        "llama-lora": ("llama", LoRAConfig(r=2, **EVERYWHERE), None, "bin"),
     }
 
 
 def adapterhub_1_0_cases() -> dict[str, tuple]:
-    """Cases as in `adapterhub_cases`, for a version that lost LoRA's scaling where it wrapped a linear "
-    "map."""
+    """As `adapterhub_cases`, for a version that lost LoRA's scaling where it wrapped a linear map."""
     from adapters import IA3Config, LoRAConfig
 
-    everywhere = {"intermediate_lora": True, "output_lora": True, "attn_matrices": ["q", "k", "v"]}
     return {
         "1.0-lora": ("bert", LoRAConfig(r=2, alpha=6), None, "bin"),
         "1.0-ia3": ("bert", IA3Config(alpha=2), None, "bin"),
-        "1.0-gpt2-lora": ("gpt2", LoRAConfig(r=2, alpha=6, **everywhere), None, "bin"),
+        "1.0-gpt2-lora": ("gpt2", LoRAConfig(r=2, alpha=6, **EVERYWHERE), None, "bin"),
         "1.0-gpt2-ia3": ("gpt2", IA3Config(alpha=2), None, "bin"),
-        "1.0-deberta-lora": ("deberta", LoRAConfig(r=2, alpha=6, **everywhere), None, "bin"),
+        "1.0-deberta-lora": ("deberta", LoRAConfig(r=2, alpha=6, **EVERYWHERE), None, "bin"),
     }
 
 
@@ -343,21 +341,19 @@ def make_adapterhub(only: list[str], cases: dict[str, tuple] | None = None) -> N
 
 
 def make_causal(only: list[str]) -> None:
-    """Checkpoints of the `adapters` library on causal language models: ``logits.npz`` ``[tokens, "
-    "vocabulary]``."""
+    """The same on causal language models: ``logits.npz`` ``[tokens, vocabulary]``."""
     import adapters
     from adapters import AutoAdapterModel, DoubleSeqBnConfig, LoRAConfig, SeqBnConfig
     from adapters.heads import CausalLMHead
     from transformers import AutoModelForCausalLM
 
-    everywhere = {"intermediate_lora": True, "output_lora": True, "attn_matrices": ["q", "k", "v"]}
     cases = {
         "gpt2-lora": ("gpt2", LoRAConfig(r=2, alpha=6), False),
         "gpt2-pfeiffer": ("gpt2", SeqBnConfig(reduction_factor=4), False),
         "gpt2-flex": ("gpt2", SeqBnConfig(reduction_factor=4), True),
     }
     for family in ("llama", "mistral"):  # whose output embeddings are not tied, so that the heads hold them
-        cases[f"{family}-lora"] = (family, LoRAConfig(r=2, alpha=6, **everywhere), False)
+        cases[f"{family}-lora"] = (family, LoRAConfig(r=2, alpha=6, **EVERYWHERE), False)
         cases[f"{family}-houlsby"] = (family, DoubleSeqBnConfig(reduction_factor=4), False)
         cases[f"{family}-flex"] = (family, SeqBnConfig(reduction_factor=4), True)
     for case, (family, config, flexible) in cases.items():

@@ -10,10 +10,13 @@ import numpy as np
 import torch
 from mask_loop import randomise
 from peft import PeftConfig, get_peft_model
+from refusals import refused
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
+import adapter_probe as ap
 from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
+from adapter_probe.errors import CheckpointError
 
 FIXTURES = Path(__file__).parent / "fixtures"
 WORDS = FIXTURES / "bases" / "bert"  # a tokenizer of 53 whole words
@@ -52,13 +55,17 @@ def _small_of(config: PretrainedConfig) -> dict[str, int]:
 
 
 def write_base(
-    folder: Path, model_type: str, cls: type[PreTrainedModel] | None = None, **settings: object
+    folder: Path,
+    model_type: str,
+    cls: type[PreTrainedModel] | None = None,
+    dtype: torch.dtype = torch.float32,
+    **settings: object,
 ) -> Path:
     """A random model of a type with its configuration made small, and a tokenizer; see `small_config`."""
     config = small_config(model_type, **settings)
     torch.manual_seed(0)
     model = AutoModel.from_config(config) if cls is None else cls(config)
-    model.save_pretrained(folder)
+    model.to(dtype).save_pretrained(folder)
     for file in WORDS.glob("*token*"):
         shutil.copy(file, folder)
     return folder
@@ -85,6 +92,11 @@ def edit(place: Path, **changes: object) -> Path:
     path = place / "adapter_config.json" if place.is_dir() else place
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     return place
+
+
+def refusals(folder: Path, base: Path | None = None) -> list[str]:
+    """What opening and inspecting say, one line each."""
+    return [refused(read, folder, error=CheckpointError, base=base) for read in (ap.open, ap.inspect)]
 
 
 def base_of(folder: Path) -> str:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from mask_loop import randomise
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft_cases import IDS, edit, write_adapter, write_base
-from refusals import names
+from peft_cases import IDS, edit, refusals, write_adapter, write_base
+from refusals import names, refused
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
@@ -41,16 +41,6 @@ def logits(folder: Path, base: Path | None = None, **named: str) -> torch.Tensor
     model = ap.open(folder, base=base, **named).base
     with torch.no_grad():
         return model(input_ids=IDS).logits
-
-
-def refusals(folder: Path, base: Path | None = None) -> list[str]:
-    """What opening and inspecting say, one line each."""
-    said = []
-    for read in (ap.open, ap.inspect):
-        with pytest.raises(CheckpointError) as raised:
-            read(folder, base=base)
-        said.append(str(raised.value))
-    return said
 
 
 def notes(folder: Path) -> list[str]:
@@ -98,9 +88,8 @@ def test_folders_of_many_adapters_below_are_listed(made: Path, tmp_path: Path):
 def test_adapters_that_are_not_there(name: str, made: Path, tmp_path: Path):
     shutil.copytree(made / "one", tmp_path / "a")
     shutil.copytree(made / "two", tmp_path / "a" / "ref")
-    with pytest.raises(CheckpointError) as raised:
-        choose_adapter(tmp_path / "a", name)
-    assert names(str(raised.value), f"--adapter {shown(name)}", "'ref'")
+    said = refused(choose_adapter, tmp_path / "a", name, error=CheckpointError)
+    assert names(said, f"--adapter {shown(name)}", "'ref'")
 
 
 # --- starts that change the base

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from peft_cases import write_base
 from refusals import naming
-from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, LlamaModel
+from transformers import BertConfig, BertModel, LlamaForCausalLM, LlamaModel
 
 from adapter_probe.checkpoints.base import AnyLoaded, load_any_base
 from adapter_probe.checkpoints.base_config import find_any_base
@@ -19,15 +20,9 @@ from adapter_probe.training.own_methods import load_base
 
 
 def saved(
-    folder: Path, dtype: torch.dtype = torch.float32, tied: bool = True, kind: type = LlamaForCausalLM
+    folder: Path, tied: bool = True, kind: type = LlamaForCausalLM, dtype: torch.dtype = torch.float32
 ) -> str:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=35, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        tie_word_embeddings=tied,
-    )  # fmt: skip
-    kind(config).to(dtype).save_pretrained(folder)
-    return str(folder)
+    return str(write_base(folder, "llama", kind, dtype, tie_word_embeddings=tied))
 
 
 def load(folder: str, head: str = "causal", dtype: torch.dtype = torch.float32) -> AnyLoaded:
@@ -37,7 +32,7 @@ def load(folder: str, head: str = "causal", dtype: torch.dtype = torch.float32) 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
 def test_the_weights_are_cast_and_identify_the_base_as_before(stored: torch.dtype, tmp_path: Path):
-    folder = saved(tmp_path, stored)
+    folder = saved(tmp_path, dtype=stored)
     whole, half = load(folder), load(folder, dtype=torch.bfloat16)
     assert half.identity == whole.identity
     expected = dict(whole.model.named_parameters())

@@ -10,6 +10,7 @@ import numpy as np
 import peft
 import pytest
 import torch
+from peft_cases import edit
 from peft_folders import HEADS, IDS, KV, T5, TOKENIZER, written
 from refusals import names, naming, says
 from safetensors.torch import load_file, save_file
@@ -24,7 +25,7 @@ from adapter_probe.errors import CheckpointError, ModelError
 BERT = {key: value for key, value in KV.items() if key != "num_key_value_heads"}
 ROWS = [{"text": f"some text {n:02d} and {n * 7:02d}", "label": str(n % 2)} for n in range(12)]
 PROMPTS = [{"prompt": f"text {n}", "completion": f" answer {n * 3}"} for n in range(4)]
-LAYER = "bert.encoder.layer.1."
+AWQ = {"quantization_config": {"quant_method": "awq", "bits": 4}}
 
 
 def saved(folder: Path, cls: type, kind: str, settings: dict, only: str = "") -> tuple[Path, Path]:
@@ -224,14 +225,6 @@ def test_a_language_model_that_this_project_trained_knows_its_base(llama, tmp_pa
     assert (study.spans["delta_points"] < 0).all()
 
 
-def _quantised(folder: Path) -> None:
-    import json
-
-    path = folder / "config.json"
-    fields = json.loads(path.read_text())
-    path.write_text(json.dumps(fields | {"quantization_config": {"quant_method": "awq", "bits": 4}}))
-
-
 def test_what_does_not_belong_together_is_refused_in_one_line(bert, llama, tmp_path):
     (tuned, base), data = bert, bert[0].parent / "rows.jsonl"
 
@@ -249,10 +242,10 @@ def test_what_does_not_belong_together_is_refused_in_one_line(bert, llama, tmp_p
     save_file(state | {head: state[head] + 1}, outside / "model.safetensors", {"format": "pt"})
     refused(str(outside), "only outside the layers", head, of=outside, base=tuned)
     quantised = shutil.copytree(base, tmp_path / "quantised")
-    _quantised(quantised)
+    edit(quantised / "config.json", **AWQ)
     refused(str(quantised), "awq", str(tuned), "--base", base=quantised)
     whole = shutil.copytree(tuned, tmp_path / "awq")
-    _quantised(whole)
+    edit(whole / "config.json", **AWQ)
     refused(str(whole), "awq", of=whole, base=base)
     narrow, _ = saved(tmp_path / "narrow", HEADS["SEQ_CLS"], "bert", BERT | {"intermediate_size": 24})
     refused("intermediate.dense.weight", "[24, 24]", "[40, 24]", of=narrow, base=base)

@@ -26,7 +26,7 @@ FIXTURES = Path(__file__).parent / "fixtures"
 CASES = sorted(
     path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("adapterhub/*/expected.npz")
 )
-PEFT = sorted(path.parent.name for path in FIXTURES.glob("peft/*/expected.npz"))
+PEFT = sorted(path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("peft/*/expected.npz"))
 
 
 def own_forward(base: torch.nn.Module, ids: np.ndarray) -> np.ndarray:
@@ -42,10 +42,7 @@ def test_there_are_cases_of_both_libraries():
 
 
 # A bottleneck, one joined to a LoRA, and logits of every token; the heads are compared below.
-QUICK = {
-    "adapterhub": ("gated-channel", "qa-flex", "union"),
-    "peft": ("gpt2-ia3", "qa"),
-}
+QUICK = ("adapterhub/gated-channel", "adapterhub/qa-flex", "adapterhub/union", "peft/gpt2-ia3", "peft/qa")
 # Heads that differ most, in either precision.
 QUICK_HEADS = {
     torch.float64: ("distilbert-flex", "flex-pooled", "qa-flex"),
@@ -53,13 +50,13 @@ QUICK_HEADS = {
 }
 
 
-@pytest.mark.parametrize("case", slow_unless(lambda case: Path(case).name in QUICK["adapterhub"], CASES))
+@pytest.mark.parametrize("case", slow_unless(QUICK.__contains__, [*CASES, *PEFT]))
 def test_logits_are_the_librarys_own(case: str):
     folder = FIXTURES / case
     expected = np.load(folder / "expected.npz")
     opened = open_any(folder, base_of(folder))
     model, masks = opened.model, np.repeat(~expected["skipped"], 2, axis=1)
-    thorough = folder.name in ("houlsby", "gated-channel") or folder.name not in QUICK["adapterhub"]
+    thorough = case in ("adapterhub/houlsby", "adapterhub/gated-channel") or case not in QUICK
     assert len(masks) == 7, "the intact model and six spans"
     if model.config.pad_token_id is None:
         model.config.pad_token_id = -1
@@ -88,21 +85,6 @@ def test_logits_are_the_librarys_own(case: str):
                 kinds, places = np.indices(wanted.shape[:2]).reshape(2, -1)
                 pairs = replay.outputs_of_pairs(inputs, places, masks[kinds], rows=10_000)
                 assert_close_in_float64(pairs[:, 0], wanted[kinds, places])
-
-
-@pytest.mark.parametrize("case", slow_unless(QUICK["peft"].__contains__, PEFT))
-def test_logits_of_every_span_are_pefts(case: str):
-    folder = FIXTURES / "peft" / case
-    model = to_float64(open_any(folder, base_of(folder)).model)
-    expected = np.load(folder / "expected.npz")
-    masks, found = np.repeat(~expected["skipped"], 2, axis=1), []
-    assert len(masks) == 7, "the intact model and six spans"
-    with Float64():
-        for ids in texts().input_ids:
-            inputs = {"input_ids": torch.from_numpy(ids)[None]}
-            found.append(Replay(model, inputs, read=read).outputs(inputs, masks, read=read)[:, 0])
-    every_token = found[0].dim() == 3
-    assert_close_in_float64((torch.cat if every_token else torch.stack)(found, dim=1), expected["logits"])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from mask_loop import randomise, switched
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
-from peft_cases import write_base
+from peft_cases import refusals, write_base
 from refusals import names
 from safetensors.torch import load_file, save_file
 from tiers import slow_unless
@@ -26,7 +27,6 @@ from transformers import (
 import adapter_probe as ap
 from adapter_probe.checkpoints.base import SharedBase
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.errors import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning")
 OLD, NEW = 64, 67
@@ -120,19 +120,14 @@ def test_models_of_other_kinds_grow(bases: Path, tmp_path: Path):
 )
 def test_rows_in_no_file(tied: bool, config: dict, said: tuple[str, ...], bases: Path, tmp_path: Path):
     trained(tmp_path, bases / f"llama-{tied}", save=False, **CAUSAL | config)
-    for read in (open_any, ap.inspect):
-        with pytest.raises(CheckpointError) as raised:
-            read(tmp_path)
-        assert names(str(raised.value), *said, "random", "--base")
+    assert all(names(line, *said, "random", "--base") for line in refusals(tmp_path))
 
 
 def test_a_base_never_shrinks(bases: Path, tmp_path: Path):
     trained(tmp_path, bases / "llama-False", **CAUSAL)
     file = tmp_path / "adapter_model.safetensors"
     save_file({k: t[:60] if "lora" not in k else t for k, t in load_file(file).items()}, file)
-    for read in (open_any, ap.inspect):
-        with pytest.raises(CheckpointError, match=r"\[60, 32\].*\[64, 32\]"):
-            read(tmp_path)
+    assert all(re.search(r"\[60, 32\].*\[64, 32\]", line) for line in refusals(tmp_path))
 
 
 def test_a_shared_base_keeps_its_rows(bases: Path, tmp_path: Path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import transformers
 from mask_loop import randomise
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
-from peft_cases import write_adapter, write_base
+from peft_cases import edit, write_adapter, write_base
 from refusals import naming
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, HqqConfig, LlamaForCausalLM
@@ -88,8 +87,6 @@ def test_files_are_refused_in_one_line(tmp_path):
     full = write_base(tmp_path / "full", "llama", LlamaForCausalLM, **SIZES)
     write_adapter(tmp_path / "lora", full, AutoModelForCausalLM, LORA)
     base = Path(shutil.copytree(full, tmp_path / "hqq"))
-    config = json.loads((base / "config.json").read_text())
-    config["quantization_config"] = HqqConfig(nbits=4, group_size=32).to_dict()
-    (base / "config.json").write_text(json.dumps(config))
+    edit(base / "config.json", quantization_config=HqqConfig(nbits=4, group_size=32).to_dict())
     with pytest.raises(CheckpointError, match=UNREAD):
         ap.ablate(tmp_path / "lora", base=base, data=TEXTS, metric="kl", out=tmp_path / "out")

@@ -15,7 +15,8 @@ import torch
 from byte_tokenizer import byte_tokenizer
 from mask_loop import randomise
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft_cases import IDS, write_base
+from peft_cases import IDS, edit, write_base
+from peft_folders import written
 from refusals import names, naming
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
@@ -27,6 +28,7 @@ from adapter_probe.errors import CheckpointError
 
 RANK, SCALE = 2, 5.0
 KEYS = ("self_attn.q_proj", "mlp.down_proj")
+ROW = {"prompt": "a b", "completion": " c d"}
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +99,7 @@ def test_the_change_is_that_of_the_closed_form(dora, flipped, base, tmp_path):
 
 def test_an_ablation_switches_the_layers_off_one_by_one(base, tmp_path):
     tensors = write(tmp_path / "adapters", base)
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text(json.dumps({"prompt": "a b", "completion": " c d"}) + "\n")
+    rows = written(tmp_path, [ROW])
     study = adapter_probe.ablate(
         tmp_path / "adapters", data=rows, metric="nll", precision="float64", spans="single", progress=False
     )
@@ -128,8 +129,7 @@ def test_it_is_inspected_converted_and_pruned_like_one_of_peft(base, tmp_path):
     adapter_probe.convert(tmp_path / "adapters", tmp_path / "peft", to="peft")
     theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "peft").eval()
     torch.testing.assert_close(theirs(IDS).logits.double(), logits(tmp_path / "adapters"), rtol=0, atol=1e-4)
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text(json.dumps({"prompt": "a b", "completion": " c d"}) + "\n")
+    rows = written(tmp_path, [ROW])
     adapter_probe.prune(tmp_path / "adapters", out=tmp_path / "less", span=1, data=rows, progress=False)
     left = {name.split(".")[4] for name in load_file(tmp_path / "less" / "adapter_model.safetensors")}
     assert left == {"2"}
@@ -200,6 +200,8 @@ def test_the_scale_of_older_versions(document, scale, remarked, base, tmp_path):
         ({}, {"vision_tower.layers.0.q_proj.lora_a": (8, 2)}, ("MLX-VLM",)),
         ({}, {"language_model.model.layers.1.self_attn.q_proj.A": (8, 2)}, ("MLX-VLM",)),
         ({}, {"model.layers.9.self_attn.q_proj.lora_a": (8, 2)}, ("model.layers.9.self_attn.q_proj.lora_b",)),
+        ({}, {f"model.layers.7.self_attn.q_proj.lora_{one}": (2, 2) for one in "ab"},
+         ("model.layers.7.self_attn.q_proj",)),
         ({}, {"model.layers.1.mlp.switch_mlp.up_proj.lora_a": (4, 2, 8)}, ("PEFT",)),
         ({}, {"model.norm.weight": (8,)}, ("model.norm.weight", "lora_a", "lora_b")),
     ],
@@ -214,20 +216,13 @@ def test_what_cannot_be_translated_is_one_line(document, tensor, message, base, 
     assert "adapter-probe-" not in str(caught.value)
 
 
-def test_adapters_of_mlx_vlm_and_modules_of_another_base_are_one_line(base, tmp_path):
+def test_adapters_of_mlx_vlm_and_on_bases_of_mlx_are_one_line(base, tmp_path):
     write(tmp_path / "adapters", base)
-    made = {f"model.layers.7.self_attn.q_proj.lora_{one}": torch.zeros(2, 2) for one in "ab"}
-    save_file(made, tmp_path / "adapters" / "adapters.safetensors")
-    with pytest.raises(CheckpointError, match=naming("model.layers.7.self_attn.q_proj")):
-        open_any(tmp_path / "adapters")
     (tmp_path / "adapters" / "adapter_config.json").write_text('{"rank": 10, "alpha": 0.1, "dropout": 0.0}')
     with pytest.raises(CheckpointError, match=naming("MLX-VLM")):
         adapter_probe.inspect(tmp_path / "adapters")
     quantised = shutil.copytree(base, tmp_path / "quantised")
-    config = json.loads((quantised / "config.json").read_text())
-    (quantised / "config.json").write_text(
-        json.dumps(config | {"quantization": {"bits": 4, "group_size": 64}})
-    )
+    edit(quantised / "config.json", quantization={"bits": 4, "group_size": 64})
     write(tmp_path / "on-quantised", quantised)
     with pytest.raises(CheckpointError, match=naming(str(tmp_path / "on-quantised"), "MLX", "--base")):
         open_any(tmp_path / "on-quantised")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import torch
 from mask_loop import randomise
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft_cases import IDS, write_adapter, write_base
+from peft_folders import written
 from refusals import names, naming
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaForCausalLM
 
@@ -141,9 +141,8 @@ def test_outputs_that_depend_on_the_batch_are_refused(made, tmp_path):
     for name in ("int8", "nf4"):
         tokenizer = AutoTokenizer.from_pretrained(made / name, eos_token="[SEP]")
         tokenizer.save_pretrained(made / name)
-    rows = tmp_path / "rows.jsonl"
     asked = [{"question": f"w1 w{n} w3", "choices": ["w4", "w5 w6"], "answer": 0} for n in (7, 8, 9)]
-    rows.write_text("".join(json.dumps(row) + "\n" for row in asked))
+    rows = written(tmp_path, asked)
     with pytest.raises(ModelError, match=naming("llm_int8_threshold")):
         adapter_probe.ablate(made / "lora", base=made / "int8", data=rows, out=tmp_path / "out")
     study = adapter_probe.ablate(made / "lora", base=made / "nf4", data=rows, out=tmp_path / "four")
@@ -161,8 +160,7 @@ def test_it_is_pruned_on_the_base_that_it_is_measured_on(settings, made, tmp_pat
     rows = [{"context": "the cat", "choices": ["saw a dog", "was"], "gold": n % 2} for n in range(4)]
     tokenizer = AutoTokenizer.from_pretrained(made / "fp4", eos_token="[SEP]")
     tokenizer.save_pretrained(made / "fp4")
-    given = {"base": made / "fp4", "data": tmp_path / "rows.jsonl", "progress": False}
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {"base": made / "fp4", "data": written(tmp_path, rows), "progress": False}
     pruned = adapter_probe.prune(made / "lora", tmp_path / "out", span=0, **given, **settings)
     study = adapter_probe.ablate(made / "lora", spans="single", **given, **settings, out=tmp_path / "study")
     assert (tmp_path / "out" / "adapter_config.json").is_file()
@@ -173,8 +171,7 @@ def test_it_is_pruned_on_the_base_that_it_is_measured_on(settings, made, tmp_pat
 def test_directions_are_truncated_without_a_base_in_full(made, tmp_path):
     """As PEFT computes with the LoRA that `prune` writes, on the quantised base."""
     rows = [{"text": f"the cat saw {n * 'a '}dog"} for n in range(6)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given = {"base": made / "nf4", "data": tmp_path / "rows.jsonl", "progress": False}
+    given = {"base": made / "nf4", "data": written(tmp_path, rows), "progress": False}
     study = adapter_probe.ranks(made / "lora", ranks=(2,), out=tmp_path / "study", **given)
     adapter_probe.prune(made / "lora", tmp_path / "out", rank=2, **given)
     whole = adapter_probe.ablate(tmp_path / "out", spans="whole", out=tmp_path / "cut", **given)

@@ -1,73 +1,189 @@
-"""Every type of tuner that PEFT has computes what PEFT computes; more LoRAs are in test_peft_causal."""
+"""PEFT's adapters of every type on causal language models, against the logits that PEFT computes."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import peft
 import pytest
 import torch
+from exact import Float64, assert_close_in_float32, assert_close_in_float64, to_float64
+from mask_loop import randomise
 from peft import LoraConfig, PeftModel
 from peft_cases import IDS, write_adapter, write_base
+from refusals import names
+from tiers import slow_unless
+from tokenizers import processors
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    GPT2LMHeadModel,
     LlamaForCausalLM,
+    Qwen2ForCausalLM,
 )
+from tuners import TUNERS, TWO, L, newer
 
-from adapter_probe.checkpoints.peft_opening import open_with_peft
+import adapter_probe
+from adapter_probe.checkpoints.opening import open_any
+from adapter_probe.checkpoints.peft_rewriting import write_without
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-L = ["q_proj", "v_proj", "down_proj"]
-C = {"task_type": "CAUSAL_LM"}
-TUNERS = {
-    "regex": LoraConfig(r=4, target_modules=r".*\.(q|v)_proj", exclude_modules=r".*\.0\..*", **C),
-    "biases": LoraConfig(r=4, target_modules=L, lora_bias=True, **C),
-    "embeddings": LoraConfig(r=4, target_modules=[*L, "embed_tokens"], **C),
-    "replication": LoraConfig(r=4, target_modules=L, layer_replication=[[0, 2], [1, 3]], **C),
-    "loha": peft.LoHaConfig(r=4, target_modules=L, **C),
-    "lokr": peft.LoKrConfig(r=4, target_modules=L, **C),
-    "oft": peft.OFTConfig(oft_block_size=4, target_modules=L, **C),
-    "boft": peft.BOFTConfig(boft_block_size=4, target_modules=L, **C),
-    "hra": peft.HRAConfig(r=4, target_modules=L, **C),
-    "fourierft": peft.FourierFTConfig(n_frequency=50, target_modules=L, **C),
-    "vera": peft.VeraConfig(r=4, target_modules=["q_proj"], **C),
-    "vera, projections left out": peft.VeraConfig(r=4, target_modules=["q_proj"], save_projection=False, **C),
-    "vblora": peft.VBLoRAConfig(r=2, num_vectors=8, vector_length=8, topk=2, target_modules=L, **C),
+CHANGING_THE_BASE = ("pissa", "olora")  # which test_adapter_folder is about
+FAMILIES = {"llama": LlamaForCausalLM, "gpt2": GPT2LMHeadModel, "qwen2": Qwen2ForCausalLM}
+
+
+def lora(**settings: object) -> LoraConfig:
+    return LoraConfig(r=2, lora_alpha=5, **settings)
+
+
+OF_LLAMA = {name: config for name, config in TUNERS.items() if name not in CHANGING_THE_BASE} | {
+    "plain": lora(),  # PEFT has its own targets for most families
+    "all-linear": lora(target_modules="all-linear"),
+    "regex": lora(target_modules=r".*\.(q|v)_proj", exclude_modules=r".*\.0\..*"),
+    "dora everywhere": lora(target_modules="all-linear", use_dora=True),
+    "both ends": lora(target_modules=L, modules_to_save=["embed_tokens", "lm_head"]),
+    "vera, projections left out": peft.VeraConfig(r=4, target_modules=["q_proj"], save_projection=False),
     "vblora, few weights": peft.VBLoRAConfig(
-        r=2, num_vectors=8, vector_length=8, topk=2, target_modules=L, save_only_topk_weights=True, **C
+        r=2, num_vectors=8, vector_length=8, topk=2, target_modules=L, save_only_topk_weights=True
     ),
-    "randlora": peft.RandLoraConfig(r=4, target_modules=["q_proj", "o_proj"], **C),
-    "miss": peft.MissConfig(r=4, target_modules=L, **C),
-    "shira": peft.ShiraConfig(r=4, target_modules=L, **C),
-    "c3a": peft.C3AConfig(block_size=8, target_modules=L, **C),
-    "adalora": peft.AdaLoraConfig(init_r=6, target_r=4, total_step=10, target_modules=L, **C),
-    "road": peft.RoadConfig(group_size=8, target_modules=L, **C),
-    "waveft": peft.WaveFTConfig(n_frequency=50, target_modules=L, **C),
-    "osf": peft.OSFConfig(target_modules=L, **C),
-    "delora": peft.DeloraConfig(r=4, target_modules=L, **C),
+    "lily": newer("LilyConfig", target_modules=TWO),
 }
-if hasattr(peft, "LilyConfig"):
-    TUNERS |= {
-        "gralora": peft.GraloraConfig(r=4, target_modules=L, **C),
-        "lily": peft.LilyConfig(target_modules=["q_proj", "o_proj"], **C),
-    }
+OF_GPT2 = {
+    "plain": lora(),
+    "all-linear": lora(target_modules="all-linear"),
+    "dora everywhere": lora(target_modules="all-linear", use_dora=True),
+    "patterns": lora(
+        target_modules=["c_attn"], use_rslora=True, layers_to_transform=[1, 3],
+        rank_pattern={r"\.1\..*": 3}, alpha_pattern={"c_attn": 7},
+    ),
+    "layers pattern": lora(target_modules=["c_attn"], layers_to_transform=2, layers_pattern="h"),
+    "both ends": lora(target_modules=["c_attn"], modules_to_save=["wte", "lm_head"]),
+    "ia3": peft.IA3Config(target_modules=["c_attn", "mlp.c_proj"], feedforward_modules=["mlp.c_proj"]),
+    "ln_tuning": peft.LNTuningConfig(target_modules=["ln_1", "ln_2"]),
+}  # fmt: skip
+OF_QWEN2 = {  # whose embeddings are tied
+    "tokens": lora(target_modules=L, trainable_token_indices=[9, 14]),
+    "head": lora(target_modules=L, modules_to_save=["lm_head"]),
+    "embeddings": lora(target_modules=L, modules_to_save=["embed_tokens"]),
+    "both ends": lora(target_modules=L, modules_to_save=["embed_tokens", "lm_head"]),
+}
+CASES = {
+    f"{family}, {name}": (family, config)
+    for family, configs in zip(FAMILIES, (OF_LLAMA, OF_GPT2, OF_QWEN2))
+    for name, config in configs.items()
+    if config
+}
+# The cases that differ most on one family, and one case on the family that differs most.
+QUICK = [f"llama, {name}" for name in ("plain", "dora", "tokens", "embeddings", "ia3", "ln_tuning")]
+QUICK += ["llama, both ends", "gpt2, patterns"]
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("base") / "llama", "llama", LlamaForCausalLM)
+@pytest.fixture(scope="session")
+def base_of_family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``base_of_family(family) -> folder`` of a tiny causal model whose every parameter is random."""
+    made: dict[str, Path] = {}
+
+    def make(family: str) -> Path:
+        if family not in made:
+            folder = tmp_path_factory.mktemp(family)
+            settings = {
+                "num_hidden_layers": 4,
+                "pad_token_id": None,
+                "tie_word_embeddings": family != "llama",
+            }
+            write_base(folder, family, FAMILIES[family], **settings)
+            model = AutoModelForCausalLM.from_pretrained(folder)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter += 0.2 * torch.randn_like(parameter)
+            model.save_pretrained(folder)
+            made[family] = folder
+        return made[family]
+
+    return make
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list(TUNERS))
-def test_tuner(name, llama, tmp_path):
-    folder = write_adapter(tmp_path / "a", llama, AutoModelForCausalLM, TUNERS[name])
+def logits(model: torch.nn.Module, tuner: str = "") -> torch.Tensor:
+    """In float64, which the model stays in."""
+    to_float64(model)
+    # PEFT computes FourierFT in float32 whatever the weights are.
+    with torch.no_grad(), nullcontext() if "fourierft" in tuner else Float64():
+        return model(input_ids=IDS).logits
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", slow_unless(QUICK.__contains__, CASES))
+def test_logits_are_pefts(case: str, base_of_family, tmp_path: Path):
+    family, config = copy.deepcopy(CASES[case])
+    base, config.task_type = base_of_family(family), "CAUSAL_LM"
+    folder = write_adapter(tmp_path, base, AutoModelForCausalLM, config)
     torch.manual_seed(77)
-    theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(llama), folder).eval()
-    plain = AutoModelForCausalLM.from_pretrained(llama).eval()
+    theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder).eval()
     torch.manual_seed(78)
-    opened = open_with_peft(folder)
+    opened = open_any(folder)
+    assert opened.description.task.kind == "causal"
+    wanted = logits(theirs, case)
+    assert (wanted - logits(AutoModelForCausalLM.from_pretrained(base))).abs().max() > 1e-3
+    assert_close_in_float64(logits(opened.model, case), wanted)
+
+
+def test_the_class_tells_the_task_where_no_task_type_does(base_of_family, tmp_path: Path):
+    folder = write_adapter(tmp_path, base_of_family("llama"), AutoModelForCausalLM, lora(target_modules=L))
+    theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base_of_family("llama")), folder)
+    assert_close_in_float64(logits(open_any(folder).model), logits(theirs.eval()))
+
+
+def test_a_tokenizer_that_was_saved_with_the_adapter(base_of_family, tmp_path: Path):
+    """It is the one of the training: here one that begins and ends texts differently than the base's."""
+    folder, base = tmp_path / "c", str(base_of_family("llama"))
+    write_adapter(
+        folder, Path(base), AutoModelForCausalLM, lora(target_modules="all-linear", task_type="CAUSAL_LM")
+    )
+    plain = open_any(folder, base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.padding_side, tokenizer.pad_token = "left", tokenizer.sep_token  # changes no text's tokens
+    tokenizer.save_pretrained(folder)
+    same = open_any(folder, base)
+    assert same.description.tokenizer == plain.description.tokenizer
+    assert same.notes == plain.notes
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A [SEP]", special_tokens=[("[SEP]", tokenizer.sep_token_id)]
+    )
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    tokenizer.save_pretrained(folder)
+    ids = tokenizer("w1 w2")["input_ids"]
+    assert ids != AutoTokenizer.from_pretrained(base)("w1 w2")["input_ids"]
+    opened = open_any(folder, base)
+    assert opened.tokenizer("w1 w2")["input_ids"] == ids
+    assert names(opened.notes[-1], "tokenizer", "base", "chat template, post processor")
+    old, new = plain.description.tokenizer, opened.description.tokenizer
+    assert {"post_processor", "chat_template"} <= {name for name in new if new[name] != old.get(name)}
+    write_without(opened, (), tmp_path / "peft")
+    assert open_any(tmp_path / "peft", base).description.tokenizer == new
+
+
+@pytest.mark.parametrize("pad", slow_unless("[SEP]".__eq__, ["[SEP]", "[MASK]"]))
+def test_a_classifier_reads_the_token_that_the_training_read(pad: str, base_of_family, tmp_path: Path):
+    """With a padding token that also ends texts, the one before; neither the base nor PEFT records it."""
+    base = str(base_of_family("llama"))
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.pad_token = pad
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A [SEP]", special_tokens=[("[SEP]", tokenizer.sep_token_id)]
+    )
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=3)
+    assert model.config.pad_token_id is None
+    model.config.pad_token_id = tokenizer.pad_token_id
+    config = lora(task_type="SEQ_CLS", target_modules="all-linear")
+    model = peft.get_peft_model(model, config)
+    randomise(model)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
     with torch.no_grad():
-        right, ours = theirs(input_ids=IDS).logits, opened.model(input_ids=IDS).logits
-        assert torch.allclose(ours, right, atol=1e-5)
-        assert not torch.allclose(ours, plain(input_ids=IDS).logits, atol=1e-3)
+        ids = torch.tensor([tokenizer("w1 w2 w3")["input_ids"]])
+        expected = model.eval()(input_ids=ids).logits
+    found = adapter_probe.open(tmp_path, base=base, device="cpu").logits("w1 w2 w3")
+    assert_close_in_float32(found, expected, layers=4)

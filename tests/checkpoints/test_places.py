@@ -33,12 +33,6 @@ def test_another_family_is_refused_and_the_supported_are_named(config: object):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("change", [{"is_decoder": True}, {"add_cross_attention": True}])
-def test_an_encoder_configured_as_a_decoder_is_refused(change: dict):
-    with pytest.raises(ModelError, match="decoder"):
-        places_in(AutoConfig.for_model("bert", **change))
-
-
 @pytest.mark.parametrize(
     ("family", "change", "allowed"),
     [

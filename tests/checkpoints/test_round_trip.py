@@ -20,9 +20,6 @@ from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.methods import Adapters
-from adapter_probe.training.checkpoint import train_checkpoint
-from adapter_probe.training.request import TrainingRequest
-from adapter_probe.training.settings import TrainingSettings
 
 IDS = torch.tensor([[2, 9, 14, 21, 7, 3], [2, 30, 11, 8, 26, 3]])
 FAMILIES = ("bert", "roberta", "electra")
@@ -77,16 +74,10 @@ def few_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_the_delta_is_what_differs_from_the_base(
-    family, prefix, pooler, train_pooler, tiny_base, few_rows, tmp_path
+    family, prefix, pooler, train_pooler, tiny_base, few_rows, train, tmp_path
 ):
     folder = tiny_base(family) if pooler else tiny_base(family, pooler=False)
-    request = TrainingRequest(
-        str(folder),
-        find_task(few_rows),
-        Adapters(size=2, train_pooler=train_pooler),
-        TrainingSettings(epochs=1, learning_rate=1e-2),
-    )
-    train_checkpoint(request, tmp_path / "c", torch.device("cpu"), lambda _: None)
+    train(folder, few_rows, tmp_path / "c", method=Adapters(size=2, train_pooler=train_pooler), epochs=1)
     delta = load_file(tmp_path / "c" / "delta.safetensors")
     model = open_any(tmp_path / "c").model
     # An adapter is a part of the module that places it.

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import naming
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from word_tokenizer import word_tokenizer
 
 from adapter_probe.data.squad import Answer, Questions, WindowSettings, encode_windows
 from adapter_probe.data.tasks import find_task, load_split
@@ -21,22 +22,9 @@ WORDS = [f"w{number}" for number in range(30)]
 
 def bert_like():
     """Whole words are tokens, accents are dropped, anything else is unknown."""
-    from transformers import PreTrainedTokenizerFast
-
-    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[CLS]", "[SEP]", "[UNK]", *WORDS])}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer()
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token="[PAD]",
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )
+    tokenizer = word_tokenizer(WORDS)
+    tokenizer.backend_tokenizer.normalizer = normalizers.BertNormalizer()
+    return tokenizer
 
 
 def roberta_like():

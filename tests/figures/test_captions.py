@@ -192,6 +192,8 @@ def test_a_sweep_counts_its_seeds_and_what_diverged():
     assert says(caption, "CoLA", "3 seeds", "0, 1, 2", *rates, "majority class 50.0%")
     assert says(caption, *CROSSES)
     assert says(caption, "bars", "standard errors")
+    assert says(caption, "truncated at two")
+    assert says(caption, "single trials")
 
 
 def test_a_sweep_without_trials_or_majority():
@@ -213,6 +215,8 @@ def test_a_tradeoff_of_several_metrics_names_them():
     assert says(caption, "Validation score", "parameters", "including the head")
     assert says(caption, "CoLA: Matthews correlation; RTE: accuracy")
     assert says(caption, "2–3 seeds")
+    assert says(caption, "standard errors")
+    assert says(caption, "full fine-tuning")
     assert says(caption, *CROSSES)
     alone = tradeoff._caption(curves[1:])
     assert "Validation accuracy" in alone
@@ -230,6 +234,8 @@ def test_an_aggregate_names_its_tasks_and_the_papers():
     caption = aggregate._caption(aggregate_points(), ["cola", "rte", "my_task"], None)
     assert says(caption, "2–3 tasks", "CoLA, RTE, my task")
     assert says(caption, "95% bootstrap interval", "seeds", "resampled within")
+    assert says(caption, "20th to 80th")
+    assert says(caption, "Pareto")
     assert "At 0: only" not in caption
     assert "Houlsby" not in caption
     assert "not at 0" not in caption
@@ -252,5 +258,6 @@ def test_sizes_count_what_is_missing():
                           "cola": [0.8, 0.7], "rte": [0.8, np.nan]})  # fmt: skip
     caption = aggregate._sizes_caption(frame, paper=True)
     assert says(caption, "mean", "2 tasks")
+    assert says(caption, "standard error")
     assert says(caption, "mean", "eight", "GLUE", "BERT-large")
     assert says(caption, "undefined (1)")

@@ -10,6 +10,7 @@ from docs_scripts import module
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from refusals import names, naming, says
+from tiers import slow_unless
 
 from adapter_probe.analysis.costs import read_overlay
 from adapter_probe.analysis.study_records import StudyRecord
@@ -204,11 +205,6 @@ def cases_in_tiers() -> list:
     return found
 
 
-def in_tiers(left_out: str) -> list:
-    """The styles but one, all but the default marked slow."""
-    return [n if n == "paper" else pytest.param(n, marks=pytest.mark.slow) for n in VENUES if n != left_out]
-
-
 def letters(figure: Figure) -> list[Text]:
     """Every text that is printed."""
     return [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
@@ -235,7 +231,7 @@ def test_every_case_of_the_gallery_is_tidy_and_as_wide_as_its_venue(
             assert one.figure.get_figheight() <= venue.tallest + 1e-9
 
 
-@pytest.mark.parametrize("name", in_tiers("icml"))
+@pytest.mark.parametrize("name", slow_unless("paper".__eq__, [name for name in VENUES if name != "icml"]))
 @pytest.mark.parametrize(
     ("n_layers", "column"), [(12, "half"), pytest.param(24, "full", marks=pytest.mark.slow)]
 )

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from refusals import names
+from refusals import names, refused
 
 from adapter_probe.analysis.study_records import AblationRecord, SweepRecord, TradeoffRecord
 from adapter_probe.errors import ResultsError
-from adapter_probe.results import schema
-from adapter_probe.results.atomic import write_csv
-from adapter_probe.studies.load import load, studies_of
-
-
-def refusal(folder) -> str:
-    with pytest.raises(ResultsError) as caught:
-        load(folder)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+from adapter_probe.studies.load import load
 
 
 def test_each_kind_is_told_by_its_tables(tmp_path, ablation_folder, sweep_folder, tradeoff_folder):
@@ -31,18 +18,9 @@ def test_each_kind_is_told_by_its_tables(tmp_path, ablation_folder, sweep_folder
     assert isinstance(load(sweep_folder(tmp_path / "b")).record, SweepRecord)
     assert isinstance(load(tradeoff_folder(tmp_path / "c")).record, TradeoffRecord)
     (tmp_path / "d").mkdir()
-    assert names(refusal(tmp_path / "d"), str(tmp_path / "d"), "no results")
+    assert names(refused(load, tmp_path / "d", error=ResultsError), str(tmp_path / "d"), "no results")
     (tmp_path / "d" / "sizes.csv").touch()
-    assert names(refusal(tmp_path / "d"), str(tmp_path / "d"), "nothing")
-
-
-def test_a_checkpoint_stands_for_its_ablations(tmp_path, ablation_folder):
-    (tmp_path / "ckpt").mkdir()
-    (tmp_path / "ckpt" / "adapter_probe.json").write_text("{}")
-    for name in ("ablation", "ablation-attention"):
-        ablation_folder(tmp_path / "ckpt" / name)
-    found = studies_of([tmp_path / "ckpt"])
-    assert [study.folder.name for study in found] == ["ablation", "ablation-attention"]
+    assert names(refused(load, tmp_path / "d", error=ResultsError), str(tmp_path / "d"), "nothing")
 
 
 @pytest.mark.parametrize(
@@ -53,8 +31,6 @@ def test_a_checkpoint_stands_for_its_ablations(tmp_path, ablation_folder):
         ("sweep", "init_std", "inf", ("data row 3", "init_std", "'inf'", "number")),
         ("aggregate", "on_frontier", "maybe", ("on_frontier", "'maybe'", "true", "false")),
         ("sweep", "task", None, ("no column task", "found: ")),
-        ("sweep", "mean", None, ("no column mean", "found: ")),
-        ("sweep", "init_std", None, ("no column init_std", "found: ")),
     ],
 )
 def test_a_damaged_table(tmp_path, sweep_folder, tradeoff_folder, table, column, value, words):
@@ -65,15 +41,15 @@ def test_a_damaged_table(tmp_path, sweep_folder, tradeoff_folder, table, column,
     else:
         frame.loc[2, column] = value
     frame.to_csv(folder / f"{table}.csv", index=False)
-    assert names(refusal(folder), str(folder / f"{table}.csv"), *words)
+    assert names(refused(load, folder, error=ResultsError), str(folder / f"{table}.csv"), *words)
 
 
 def test_empty_and_unreadable_tables(tmp_path, sweep_folder):
     path = sweep_folder(tmp_path / "s") / "sweep.csv"
     path.write_text(path.read_text().splitlines()[0] + "\n")
-    assert names(refusal(path.parent), str(path), "no rows")
+    assert names(refused(load, path.parent, error=ResultsError), str(path), "no rows")
     path.write_bytes(b"\xff\xfe\x00")
-    assert str(path) in refusal(path.parent)
+    assert str(path) in refused(load, path.parent, error=ResultsError)
 
 
 @pytest.mark.parametrize(
@@ -95,15 +71,4 @@ def test_a_damaged_summary(tmp_path, ablation_folder, change, words):
     path.write_text(json.dumps({**document, **(change if isinstance(change, dict) else {})}))
     if change is None:
         path.unlink()
-    assert names(refusal(path.parent), str(path), *words)
-
-
-@given(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=1, max_size=8))
-def test_numbers_come_back_as_they_were_written(values):
-    """Every digit, whatever the version of pandas."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "t.csv"
-        frame = pd.DataFrame({"task": "a", "x": values})
-        write_csv(path, frame)
-        read = schema.read_table(path, {"task": "text", "x": "number"})
-    pd.testing.assert_series_equal(read["x"], frame["x"].astype(float), check_exact=True)
+    assert names(refused(load, path.parent, error=ResultsError), str(path), *words)

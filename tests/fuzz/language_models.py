@@ -9,18 +9,25 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from byte_tokenizer import byte_tokenizer
+from peft import LoraConfig
+from peft_folders import save_lora, saved
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaConfig
+from scorer import Scorer, n_alike
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from truth import rows_of, unwrapped
 
-N_LAYERS, N_POSITIONS = 2, 64
+SIZES = {
+    "llama": {
+        "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 64,
+    },
+    "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 64},
+}  # fmt: skip
 ROWS: dict[str, list[dict[str, Any]]] = {
     "choices": [
         {"context": "ab ab", "choices": ["ab", "c", "abab ab"], "gold": 1},
@@ -48,42 +55,21 @@ def make_model(family: str, folder: Path) -> None:
 
     That of ``grown`` was trained with three tokens more than its base, a Llama.
     """
-    import peft
-
-    torch.manual_seed(0)
-    tokenizer = byte_tokenizer(True)
-    ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    if family != "gpt2":
-        config = LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=16, intermediate_size=24, num_hidden_layers=N_LAYERS,
-            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=N_POSITIONS, **ends,
-        )  # fmt: skip
-    else:
-        config = GPT2Config(
-            vocab_size=len(tokenizer), n_embd=16, n_layer=N_LAYERS, n_head=4, n_positions=N_POSITIONS, **ends
-        )
-    base = AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():
-        for parameter in base.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    base.save_pretrained(folder / "base")
-    tokenizer.save_pretrained(folder / "base")
-    modules = ["v_proj", "down_proj"] if family != "gpt2" else ["c_attn"]
-    made = peft.LoraConfig(task_type="CAUSAL_LM", r=2, lora_alpha=8, target_modules=modules)
-    base = AutoModelForCausalLM.from_pretrained(folder / "base")
+    kind = "gpt2" if family == "gpt2" else "llama"
+    targets = {"gpt2": ["c_attn"], "llama": ["v_proj", "down_proj"]}[kind]
+    made = saved(folder, kind, SIZES[kind], "CAUSAL_LM", targets, noise=0.2, lora_alpha=8)
     if family == "grown":
-        base.resize_token_embeddings(len(tokenizer) + 3)
-    model = peft.get_peft_model(base, made)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lora_" in name:
-                parameter.copy_(0.4 * torch.randn_like(parameter))
-    model.save_pretrained(folder / "checkpoint")
+        save_lora(folder, LoraConfig.from_pretrained(made), more_tokens=3)
+    made.rename(folder / "checkpoint")
 
 
 def write_rows(file: Path, form: str) -> None:
     """Rows of a form in the file's format."""
-    rows = ROWS[form]
+    write(file, ROWS[form])
+
+
+def write(file: Path, rows: list[dict[str, Any]]) -> None:
+    """Rows in the file's format."""
     if file.suffix == ".txt":
         file.write_text(rows[0]["text"])
     elif file.suffix == ".json":
@@ -96,74 +82,6 @@ def write_rows(file: Path, form: str) -> None:
             writer = csv.DictWriter(out, list(rows[0]), delimiter=mark, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-
-
-class Scorer:
-    """Log-likelihoods by one plain forward a text."""
-
-    def __init__(self, model: torch.nn.Module, tokenizer: Any, most: int):
-        self._model, self._tokenizer, self._most = model, tokenizer, most
-        self._first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-
-    @torch.no_grad()
-    def _likelihood(self, context: list[int], continuation: list[int]) -> float:
-        text = (context + continuation)[-(self._most + 1) :]
-        logits = self._model(torch.tensor([text[:-1]])).logits[0].float().log_softmax(-1)
-        places = range(len(text) - 1 - len(continuation), len(text) - 1)
-        return sum(float(logits[place, text[place + 1]]) for place in places)
-
-    def _continuation(self, context: str, continuation: str, framed: bool = True) -> float:
-        """By the convention: encoded together with its context, and cut.
-
-        What a chat's template writes is cut where tokens differ from those of the turns before alone.
-        """
-        encode = self._tokenizer.encode
-        if not framed:
-            before, whole = (encode(t, add_special_tokens=False) for t in (context, context + continuation))
-            same = n_alike(before, whole)
-            return self._likelihood(whole[:same], whole[same:])
-        if not context.strip():
-            return self._likelihood([self._first], encode(context + continuation, add_special_tokens=False))
-        cut = encode(context.rstrip())
-        whole = encode(context + continuation)
-        return self._likelihood(cut, whole[len(cut) :])
-
-    def _text(self, text: str) -> float:
-        ids, done, total = self._tokenizer.encode(text), 0, 0.0
-        while done < len(ids):
-            own = ids[done : done + self._most]
-            before = [self._first, *ids][: done + 1]
-            before = before[-(self._most + 1 - len(own)) :] if done else before
-            total += self._likelihood(before, own)
-            done += len(own)
-        return total
-
-    def sums(self, row: dict[str, Any]) -> list[float]:
-        """Of every continuation of a row.
-
-        Raises:
-            AssertionError, KeyError, TypeError: there is no sense in it.
-        """
-        if {"context", "choices", "gold"} <= row.keys() or {"question", "choices", "answer"} <= row.keys():
-            asked = "gold" in row and "context" in row
-            context = row["context"] if asked else f"Question: {row['question']}\nAnswer:"
-            assert isinstance(row["context" if asked else "question"], str)
-            assert isinstance(row["choices"], list)
-            assert len(row["choices"]) > 1
-            return [self._continuation(context, " " + choice) for choice in row["choices"]]
-        if {"sentence_good", "sentence_bad"} <= row.keys():
-            return [self._continuation("", " " + row[name]) for name in ("sentence_good", "sentence_bad")]
-        if {"prompt", "completion"} <= row.keys():
-            return [self._continuation(row["prompt"], row["completion"])]
-        if "messages" in row:
-            write, messages = self._tokenizer.apply_chat_template, row["messages"]
-            assert messages[-1]["role"] == "assistant"
-            before = write(messages[:-1], tokenize=False, add_generation_prompt=True)
-            after = write(messages, tokenize=False).removeprefix(before)
-            return [self._continuation(before, after, framed=False)]
-        text = row["text"] if "text" in row else row["prompt"]  # a prompt alone is a text
-        assert isinstance(text, str)
-        return [self._text(text)]
 
 
 def gold_of(row: dict[str, Any]) -> int:
@@ -251,11 +169,6 @@ def check_score(summary: Path, rows: list[dict[str, Any]], sums: np.ndarray, tok
     assert abs(said["intact_score"] - right) < 1e-4 * max(1, abs(right)), (
         f"{said['intact_score']}, not {right}"
     )
-
-
-def n_alike(one: list[int], other: list[int]) -> int:
-    """How many tokens both begin with."""
-    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(one, other))))
 
 
 def n_tokens(row: dict[str, Any], tokenizer: Any) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from language_models import judge_rows, write_rows
+from language_models import judge_rows, write, write_rows
 from mutations import ODD
 from safetensors.torch import load_file, save_file
 from truth import assert_same, examples_of, native_logits, peft_logits, switched_logits
@@ -101,7 +101,8 @@ ABLATE = ("ablate", "checkpoint", "--base", "base", "--out", "out", "--data")
 def judge_native(place: Path, _done: str) -> None:
     spans = predictions(place)["spans"]
     about = json.loads((place / "checkpoint" / "adapter_probe.json").read_text("utf-8-sig"))
-    texts, labels = examples_of(place / "rows.jsonl", about["task"]["label_names"])
+    (rows,) = place.glob("rows.*")
+    texts, labels = examples_of(rows, about["task"]["label_names"])
     right = native_logits(place / "checkpoint", place / "base", texts, spans)
     check_ablation(place, texts, labels, right)
 
@@ -125,7 +126,7 @@ def foreign(case: str, base: str) -> Callable[[Path, Path], None]:
         copy(FIXTURES / "bases" / base, place / "base")
         names = ("bad", "fair", "good") if case.startswith("adapterhub") else (0, 1, 2)
         rows = [{"text": text, "label": names[label]} for text, label in ROWS]
-        (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write(place / "rows.jsonl", rows)
 
     return lay
 
@@ -167,34 +168,15 @@ BASE = ("base/*.json", "base/*.json", "base/*.safetensors")
 
 
 def lay_data(suffix: str) -> Callable[[Path, Path], None]:
+    """As `lay_native`, with the rows in a file of another format."""
+
     def lay(place: Path, sources: Path) -> None:
-        copy(sources / "trained", place / "checkpoint")
-        copy(sources / "base", place / "base")
-        rows = [json.loads(line) for line in (sources / "rows.jsonl").read_text().splitlines()]
-        file = place / f"rows{suffix}"
-        if suffix == ".jsonl":
-            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        elif suffix == ".json":
-            file.write_text(json.dumps(rows))
-        else:
-            mark = "\t" if suffix == ".tsv" else ","
-            file.write_text(
-                "".join(mark.join(row) + "\n" for row in [["text", "label"], *map(dict.values, rows)])
-            )
+        lay_native(place, sources)
+        rows = [json.loads(line) for line in (place / "rows.jsonl").read_text().splitlines()]
+        (place / "rows.jsonl").unlink()
+        write(place / f"rows{suffix}", rows)
 
     return lay
-
-
-def judge_data(suffix: str) -> Callable[[Path, str], None]:
-    def judge(place: Path, _done: str) -> None:
-        names = json.loads((place / "checkpoint" / "adapter_probe.json").read_text())["task"]["label_names"]
-        texts, labels = examples_of(place / f"rows{suffix}", names)
-        spans = predictions(place)["spans"]
-        check_ablation(
-            place, texts, labels, native_logits(place / "checkpoint", place / "base", texts, spans)
-        )
-
-    return judge
 
 
 def lay_squad(place: Path, _sources: Path) -> None:
@@ -561,7 +543,7 @@ def on_foreign(case: str, base: str, share: float) -> Subject:
 def on_data(suffix: str) -> Subject:
     """A data file."""
     file = f"rows{suffix}"
-    return Subject(f"data-{suffix[1:]}", (file,), lay_data(suffix), (*ABLATE, file), judge_data(suffix), 1.5)
+    return Subject(f"data-{suffix[1:]}", (file,), lay_data(suffix), (*ABLATE, file), judge_native, 1.5)
 
 
 NATIVE = (*ABLATE, "rows.jsonl")

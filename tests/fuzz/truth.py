@@ -15,18 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from brute_force import ACTIVATIONS
 from mutations import WRAPPERS
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-ACTIVATIONS = {
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "relu": F.relu,
-    "swish": F.silu,
-    "tanh": torch.tanh,
-}
 
 
 def assert_same(found: np.ndarray, right: np.ndarray, words: str) -> None:

@@ -31,6 +31,8 @@ from adapter_probe.probe.request import AblationRequest, prepare_ablation
 
 FIXTURES = Path(__file__).parents[1] / "checkpoints" / "fixtures"
 ROUNDING = 2.0**-8  # of bfloat16, relative
+GENERATOR = torch.Generator().manual_seed(0)
+SEEN = torch.arange(7) < torch.tensor([3, 7, 5])[:, None]  # keys of three examples that are no padding
 NO_BFLOAT16 = "oneDNN does not multiply bfloat16 on this processor"
 
 
@@ -73,17 +75,18 @@ def test_a_packed_map_is_the_map(rows: int, inputs: int, outputs: int, bias: boo
 @pytest.mark.parametrize("length", [1, 2, 7, 10, 11, 12, 15, 16, 17, 20, 26, 27, 31, 33, 38, 70])
 @pytest.mark.parametrize("rows", [3, 48])  # from 96 products on, short texts take another way
 @pytest.mark.parametrize("scale", [None, 0.5])
-@pytest.mark.parametrize("added", ["nothing", "a mask", "a bias"])
+@pytest.mark.parametrize("added", ["nothing", "a mask", "a mask of each row", "a bias"])
 def test_attention_in_bfloat16_at_every_length(length: int, rows: int, scale: float | None, added: str):
     torch.manual_seed(length)
     query, key, value = (torch.randn(rows, 2, length, 8).to(torch.bfloat16) for _ in range(3))
     bias = {
         "nothing": None,
         "a mask": torch.ones(length, length).tril().bool()[None, None],
+        "a mask of each row": (torch.arange(length) <= torch.arange(rows)[:, None])[:, None, None],
         "a bias": torch.randn(1, 2, length, length).to(torch.bfloat16),
     }[added]
     products = query.double() @ key.double().transpose(-1, -2) * (8**-0.5 if scale is None else scale)
-    if added == "a mask":
+    if added.startswith("a mask"):
         products = products.masked_fill(~bias, -torch.inf)
     elif bias is not None:
         products = products + bias.double()
@@ -134,6 +137,62 @@ def test_trained_attention_and_its_gradients(length: int, added: str, rate: floa
     assert off(found, expected) < 4 * ROUNDING
     for gradient, wanted in zip(gradients, torch.autograd.grad(expected, exact, above.double())):
         assert off(gradient, wanted) < 6 * ROUNDING or length == 1  # of one token: nearly zero
+
+
+def drawn(heads: tuple[int, int, int], tokens: tuple[int, int]) -> list[torch.Tensor]:
+    """Queries, keys and values of three examples."""
+    lengths = (tokens[0], tokens[1], tokens[1])
+    return [torch.randn(3, h, n, 8, generator=GENERATOR) for h, n in zip(heads, lengths)]
+
+
+def attended(rows, dtype, **given) -> list[torch.Tensor]:
+    """The output and the gradients of queries, keys and values, in float32."""
+    rows = [own.clone().to(dtype).requires_grad_() for own in rows]
+    out = F.scaled_dot_product_attention(*rows, **given)
+    out.float().square().sum().backward()
+    return [out.detach().float(), *(own.grad.float() for own in rows)]
+
+
+@pytest.mark.parametrize(
+    ("heads", "tokens", "given"),
+    [
+        ((2, 2, 2), (7, 7), {"attn_mask": SEEN[:, None, None]}),
+        ((2, 2, 2), (7, 7), {"attn_mask": SEEN[0] & torch.ones(7, 7, dtype=torch.bool).tril()}),
+        ((2, 2, 2), (7, 7), {"is_causal": True, "scale": 0.2}),
+        ((2, 2, 2), (4, 7), {"attn_mask": SEEN[:, None, None]}),
+        ((4, 2, 2), (7, 7), {"is_causal": True, "enable_gqa": True}),
+    ],
+    ids=["padding", "window", "causal", "cross", "grouped"],
+)
+def test_attention_and_its_gradients_are_those_of_float32(heads, tokens, given):
+    rows = [own.bfloat16().float() for own in drawn(heads, tokens)]
+    expected = attended(rows, torch.float32, **given)
+    with FasterFunctions():
+        found = attended(rows, torch.bfloat16, **given)
+        traced = F.scaled_dot_product_attention(*(r.bfloat16().requires_grad_() for r in rows), **given)
+    assert "ScaledDotProduct" not in str(traced.grad_fn)
+    for own, other in zip(found, expected):
+        assert (own - other).norm() < 0.02 * other.norm()
+
+
+def test_a_query_without_keys_gets_no_nan():
+    rows = drawn((2, 2, 2), (7, 7))
+    with FasterFunctions():
+        found = attended(rows, torch.bfloat16, attn_mask=torch.zeros(7, 7, dtype=torch.bool))
+    assert all(own.isfinite().all() for own in found)
+
+
+def test_what_is_not_faster_is_pytorchs_to_the_bit():
+    rows = drawn((2, 2, 2), (7, 7))
+    expected = attended(rows, torch.float32)
+    with FasterFunctions():
+        assert all(map(torch.equal, attended(rows, torch.float32), expected))
+    quick = [own.bfloat16() for own in rows]
+    with pytest.raises(KeyError), FasterFunctions():
+        raise KeyError
+    with torch.no_grad():
+        again = F.scaled_dot_product_attention(*quick)
+        assert torch.equal(again, F.scaled_dot_product_attention(*quick))
 
 
 def test_dropout_in_bfloat16():

@@ -2,6 +2,7 @@
 
 import pytest
 from random_checkpoints import random_checkpoint  # noqa: F401
+from trainings import train  # noqa: F401
 
 from adapter_probe.probe import engine
 from adapter_probe.replay.walk import Walk

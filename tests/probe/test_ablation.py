@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from brute_force import BruteForce
 from exact import assert_close_in_float32
-from refusals import naming
+from placed_models import Placed
+from refusals import naming, refused
 from tiers import slow_unless
 from transformers import AutoModelForSequenceClassification
 
@@ -78,7 +79,6 @@ def test_logits_equal_runs_of_their_own(
     settings: dict,
     prepared: Callable,
     small_parts: None,
-    separate_runs: Callable,
     tiny_base: Callable,
     tiny_task: Path,
     tmp_path: Path,
@@ -91,13 +91,12 @@ def test_logits_equal_runs_of_their_own(
         load_tokenizer(base), load_split(find_task(tiny_task), "validation"), max_length=MAX_LENGTH
     )
     assert max(encoded.lengths) == MAX_LENGTH
-    norms = settings.get("layernorm", "trained")
     opened, before = prepared().checkpoint, AutoModelForSequenceClassification.from_pretrained(base)
-    model = SimpleNamespace(base=opened.model, method=opened.description.method)
-    reference = separate_runs(model, before.state_dict(), norms)
+    placed = Placed(opened.model, opened.description.method, before.state_dict(), opened.tensors)
+    reference = BruteForce(placed, settings.get("layernorm", "trained"))
     some = Encoded(encoded.input_ids[::4], encoded.token_type_ids[::4], "")
     masks = span_variants(3, settings.get("sites", "both"), settings.get("complement", False)).masks
-    expected = np.stack([reference(some, mask).numpy() for mask in masks])
+    expected = reference.every(some, masks).numpy()
     assert np.ptp(expected, axis=0).max() > 0.1  # the variants differ
     assert_close_in_float32(results.outputs[:, ::4], expected, layers=3)
 
@@ -180,14 +179,6 @@ def test_a_resumed_run_equals_one_that_was_never_interrupted(
         assert before + sum(tokens) == resumed.tokens_total  # nothing was computed twice
 
 
-@pytest.mark.slow
-def test_a_finished_run_computes_nothing_again(prepared: Callable, small_parts: None, tmp_path: Path):
-    first = run(prepared(), tmp_path)
-    tokens = []
-    assert same(run(prepared(), tmp_path, tokens.append), first)
-    assert tokens == []
-
-
 def test_a_damaged_part_is_computed_again(prepared: Callable, small_parts: None, tmp_path: Path):
     first = run(prepared(), tmp_path)
     path = tmp_path / "parts" / "part-00002.npz"
@@ -225,9 +216,7 @@ def test_another_study_is_not_mixed_in(
     changed: dict, words: str, prepared: Callable, small_parts: None, tmp_path: Path
 ):
     interrupt(prepared(), tmp_path, after=6)
-    with pytest.raises(ResultsError) as caught:
-        run(prepared(**changed), tmp_path)
-    assert words in str(caught.value)
+    assert words in refused(run, prepared(**changed), tmp_path, error=ResultsError)
 
 
 @pytest.mark.slow
@@ -243,18 +232,6 @@ def test_other_data_or_weights_are_not_mixed_in(
     other = replace(request, checkpoint=replace(request.checkpoint, description=description))
     with pytest.raises(ResultsError, match=r"checkpoint\.delta_sha256"):
         run(other, tmp_path)
-
-
-@pytest.mark.slow
-def test_a_subset_has_the_predictions_of_the_whole(
-    checkpoint: Path, prepared: Callable, small_parts: None, tmp_path: Path
-):
-    fewer = prepare_ablation(AblationArguments(str(checkpoint), max_examples=20), CPU)
-    subset, whole = run(fewer, tmp_path / "subset"), run(prepared(), tmp_path / "whole")
-    assert subset.outputs.shape == (7, 20, 2)
-    texts = prepared().examples.rows.texts
-    places = [texts.index(text) for text in fewer.examples.rows.texts]
-    assert_close_in_float32(subset.outputs, whole.outputs[:, places], layers=3)
 
 
 def test_other_files_can_be_judged(checkpoint: Path, tiny_task: Path, tmp_path: Path):

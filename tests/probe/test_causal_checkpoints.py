@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from byte_tokenizer import byte_tokenizer
 from exact import assert_close_in_float32, float32_bound
-from peft_folders import KV, saved, written
+from peft_folders import KV, reference, saved, span_off, written
 from refusals import names, naming
+from scorer import Scorer
 from tiers import slow_unless
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 import adapter_probe
+from adapter_probe.ablation_results import AblationResults
 from adapter_probe.errors import CheckpointError, DataError, ResultsError
 from adapter_probe.spans import Span
 from adapter_probe.studies.prune import prune
@@ -41,6 +42,18 @@ CHATS = [
     {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": answer}]}
     for answer in ("ok", "ab ab")  # the second one's first letters are one token with the space before them
 ]
+OTHER_FAMILIES = {
+    "qwen2_moe": (
+        {**KV, "moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2,
+         "shared_expert_intermediate_size": 24},
+        {"targets": ["q_proj", "v_proj"],
+         "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]},
+    ),
+    "mamba": (
+        {"hidden_size": 24, "num_hidden_layers": 3, "state_size": 4, "intermediate_size": 48},
+        {"targets": ["in_proj", "x_proj"]},
+    ),
+}  # fmt: skip
 TEXTS = [{"text": "a text that is longer than what the model reads at once"}, {"text": "ab"}]
 
 
@@ -52,67 +65,18 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Reference:
-    """PEFT's own model, every text run whole and alone."""
+    """PEFT's own model, with its own switches."""
 
     def __init__(self, checkpoint: Path):
-        base = AutoModelForCausalLM.from_pretrained(checkpoint.parent / "base", dtype=torch.float32)
-        self.model = peft.PeftModel.from_pretrained(base, checkpoint).eval()
+        self.model, self.layers = reference(checkpoint, "CAUSAL_LM")
         self.tokenizer = AutoTokenizer.from_pretrained(checkpoint.parent / "base")
-        self.layers = self.model.base_model.model.model.layers
 
     def switch(self, off: range) -> None:
-        """PEFT's scaling of a layer's LoRA: as trained, or zero."""
-        for number, layer in enumerate(self.layers):
-            for module in layer.modules():
-                if isinstance(getattr(module, "scaling", None), dict):
-                    module.scaling["default"] = 0.0 if number in off else 8 / 4
+        span_off(self.layers, off.start, off.stop - 1)
 
-    def likelihood(self, context: list[int], continuation: list[int]) -> float:
-        text = (context + continuation)[-(MOST + 1) :]
-        with torch.no_grad():
-            logits = self.model(torch.tensor([text[:-1]])).logits[0].log_softmax(-1)
-        places = range(len(text) - 1 - len(continuation), len(text) - 1)
-        return sum(float(logits[place, text[place + 1]]) for place in places)
-
-    def continuation(self, context: str, continuation: str) -> float:
-        """By the convention: encoded together with its context, and cut."""
-        if not context.strip():
-            ids = self.tokenizer.encode(context + continuation, add_special_tokens=False)
-            return self.likelihood([self.tokenizer.bos_token_id], ids)
-        cut = self.tokenizer.encode(context.rstrip())
-        return self.likelihood(cut, self.tokenizer.encode(context + continuation)[len(cut) :])
-
-    def text(self, text: str) -> float:
-        ids, done, total = self.tokenizer.encode(text), 0, 0.0
-        while done < len(ids):
-            own = ids[done : done + MOST]
-            before = [self.tokenizer.bos_token_id, *ids][: done + 1]
-            if done:
-                before = before[-(MOST + 1 - len(own)) :]
-            total += self.likelihood(before, own)
-            done += len(own)
-        return total
-
-    def turn(self, messages: list[dict]) -> float:
-        """Every token of the template's text that holds a letter of the last turn."""
-        whole = self.tokenizer.apply_chat_template(messages, tokenize=False)
-        begin = len(
-            self.tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
-        )
-        made = self.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
-        first = next(n for n, (_, end) in enumerate(made["offset_mapping"]) if end > begin)
-        return self.likelihood(made["input_ids"][:first], made["input_ids"][first:])
-
-    def sums(self, row: dict) -> list[float]:
-        if "messages" in row:
-            return [self.turn(row["messages"])]
-        if "text" in row:
-            return [self.text(row["text"])]
-        if "completion" in row:
-            return [self.continuation(row["prompt"], row["completion"])]
-        if "choices" in row:
-            return [self.continuation(row["context"], f" {choice}") for choice in row["choices"]]
-        return [self.continuation("", f" {row[name]}") for name in ("sentence_good", "sentence_bad")]
+    @property
+    def scorer(self) -> Scorer:
+        return Scorer(self.model, self.tokenizer, MOST)
 
 
 @pytest.fixture(scope="module")
@@ -133,11 +97,27 @@ def ablated(
     ids=["choices", "pairs", "completions", "chats", "texts"],
 )
 def test_log_likelihoods_are_pefts(rows, checkpoint, ablated):
-    results, reference = ablated(rows).results, Reference(checkpoint)
+    assert_pefts(ablated(rows).results, rows, checkpoint)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", OTHER_FAMILIES)
+def test_log_likelihoods_of_other_families_are_pefts(kind: str, tmp_path: Path):
+    sizes, lora = OTHER_FAMILIES[kind]
+    checkpoint = saved(tmp_path, kind, sizes, "CAUSAL_LM", noise=0.2, **lora)
+    texts = [{"text": "a text, ab ab"}, {"text": "ab c"}, {"text": "cab ab é"}]
+    for number, rows in enumerate((texts, CHOICES[:3])):
+        data, out = written(tmp_path, rows), tmp_path / str(number)
+        study = adapter_probe.ablate(checkpoint, data=data, out=out, progress=False)
+        assert_pefts(study.results, rows, checkpoint)
+
+
+def assert_pefts(results: AblationResults, rows: list[dict], checkpoint: Path) -> None:
+    reference = Reference(checkpoint)
     for (first, last), found in zip(results.spans.tolist(), results.outputs):
         reference.switch(range(first, last + 1) if first >= 0 else range(0))
         for row, sums in zip(rows, found):
-            expected = reference.sums(row)
+            expected = reference.scorer.sums(row)
             assert_close_in_float32(sums[: len(expected)], expected, layers=3)
             assert (sums[len(expected) :] == 0).all()
     assert np.ptp(results.outputs[:, :, 0], axis=0).min() > 0.01  # the LoRA matters
@@ -147,7 +127,7 @@ def test_log_likelihoods_are_pefts(rows, checkpoint, ablated):
 def test_scores_are_those_of_the_sums(checkpoint, ablated):
     reference = Reference(checkpoint)
     reference.switch(range(0))
-    sums = [np.array(reference.sums(row)) for row in CHOICES]
+    sums = [np.array(reference.scorer.sums(row)) for row in CHOICES]
     gold = [row["gold"] for row in CHOICES]
     sizes = {
         "accuracy": [np.ones(len(s)) for s in sums],
@@ -157,7 +137,7 @@ def test_scores_are_those_of_the_sums(checkpoint, ablated):
     for metric, divided_by in sizes.items():
         expected = np.mean([int(np.argmax(s / d)) == g for s, d, g in zip(sums, divided_by, gold)])
         assert ablated(CHOICES, metric=metric).summary.intact_score == pytest.approx(expected)
-    nats = sum(-reference.sums(row)[0] for row in TEXTS)
+    nats = sum(-reference.scorer.sums(row)[0] for row in TEXTS)
     n_bytes = sum(len(row["text"].encode()) for row in TEXTS)
     assert ablated(TEXTS).summary.intact_score == pytest.approx(nats / n_bytes / np.log(2), rel=ROUNDING)
     assert ablated(TEXTS).summary.metric == "bits_per_byte"
@@ -177,7 +157,7 @@ def test_without_a_start_texts_are_scored_from_their_second_token(checkpoint, tm
     study = adapter_probe.ablate(checkpoint, base=base, data=data, spans="single", out=tmp_path / "out")
     reference.switch(range(0))
     ids = [reference.tokenizer.encode(row["text"]) for row in rows]
-    nats = -sum(reference.likelihood(own[:1], own[1:]) for own in ids)
+    nats = -sum(reference.scorer.likelihood(own[:1], own[1:]) for own in ids)
     n_bytes = sum(len(row["text"].encode()) for row in rows)
     assert study.summary.intact_score == pytest.approx(nats / n_bytes / np.log(2), rel=ROUNDING)
     assert any(names(line, "BOS", "EOS", "second token") for line in capsys.readouterr().err.splitlines())
@@ -240,40 +220,6 @@ def test_what_is_not_possible_is_one_line(checkpoint, ablated, tmp_path):
         ablated(CHOICES, metric="mcc")
     with pytest.raises(CheckpointError, match=naming("--data FILE")):
         adapter_probe.ablate(checkpoint, out=tmp_path / "out", progress=False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rows", [CHOICES, TEXTS], ids=["choices", "texts"])
-def test_lm_evals_own_run_scores_the_same(rows, checkpoint, ablated, tmp_path):
-    """The library's model class and task, on PEFT's model."""
-    lm_eval = pytest.importorskip("lm_eval")
-    huggingface = pytest.importorskip("lm_eval.models.huggingface")
-    data = written(tmp_path, rows)
-    task: dict = {
-        "task": "rows", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(data)}},
-        "test_split": "test",
-    }  # fmt: skip
-    if "text" in rows[0]:
-        metrics = ["bits_per_byte", "byte_perplexity", "word_perplexity"]
-        task |= {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}"}
-    else:
-        metrics = ["acc", "acc_norm", "acc_bytes"]
-        task |= {"output_type": "multiple_choice", "doc_to_text": "context", "doc_to_target": "gold"}
-        task["doc_to_choice"] = "choices"
-    task["metric_list"] = [{"metric": metric} for metric in metrics]
-    reference = Reference(checkpoint)
-    model = huggingface.HFLM(
-        pretrained=reference.model, tokenizer=reference.tokenizer, max_length=MOST, device="cpu", batch_size=1
-    )
-    for off in (range(0), range(1, 3)):
-        reference.switch(off)
-        found = lm_eval.simple_evaluate(model, tasks=[task], bootstrap_iters=0)["results"]["rows"]
-        for metric in metrics:
-            spans = ablated(rows, metric="accuracy" if metric == "acc" else metric)
-            ours = spans.summary.intact_score
-            if off:
-                ours = float(spans.spans.set_index(["first", "last"]).loc[(1, 2), "score"])
-            assert ours == pytest.approx(found[f"{metric},none"], rel=ROUNDING)
 
 
 @pytest.mark.slow

@@ -25,18 +25,7 @@ from adapter_probe.probe.general_model import model_of
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.rows import text_of
 
-ROWS = {
-    "choices": [
-        {"context": "ab ab", "choices": ["ab", "c", "abab ab"], "gold": 1},
-        {"context": "one two ", "choices": ["three", "ab"], "gold": 0},
-        {"context": "", "choices": ["ab ab", "ab c"], "gold": 1},
-        {"context": "a much longer context than others", "choices": ["yes", "no", "y"], "gold": 0},
-    ],
-    "texts": [{"text": "a text that is longer than what the model reads at once"}, {"text": "ab"}],
-    "pairs": [
-        {"sentence_good": f"Cats {v}.", "sentence_bad": f"Cats {v}s."} for v in ("purr", "sleep", "ab")
-    ],
-}
+PAIRS = [{"sentence_good": f"Cats {v}.", "sentence_bad": f"Cats {v}s."} for v in ("purr", "sleep", "ab")]
 LABELLED = [
     {"text": text, "label": n % 2}
     for n, text in enumerate(["ab", "cd ab", "ba", "ab cd", "x", "a longer one"] * 2)
@@ -108,17 +97,10 @@ def continuations(model: torch.nn.Module, tree: TokenTree) -> list[tuple[float, 
     return found
 
 
-@pytest.mark.parametrize(
-    ("rows", "threads"),
-    [
-        pytest.param("choices", 1, marks=pytest.mark.slow),
-        ("texts", 1),
-        pytest.param("pairs", 2, marks=pytest.mark.slow),
-    ],
-)
-def test_scores_of_a_language_model_are_those_of_a_loop(rows, threads, causal, tmp_path):
-    request, before = request_of(causal, ROWS[rows], tmp_path), torch.get_num_threads()
-    torch.set_num_threads(threads)
+def test_scores_of_a_language_model_are_those_of_a_loop(causal, tmp_path):
+    """On two threads; rows of other forms are in test_causal_checkpoints."""
+    request, before = request_of(causal, PAIRS, tmp_path), torch.get_num_threads()
+    torch.set_num_threads(2)
     try:
         found = outputs(request)
     finally:
@@ -137,24 +119,12 @@ def test_logits_of_texts_are_those_of_a_loop(sites, classifier, tmp_path):
     assert_close_in_float32(outputs(request)["logits"], by_loop(request, classifier)["logits"], layers=3)
 
 
-@pytest.mark.parametrize("precision", slow_unless("float64".__eq__, ["float64", "bfloat16"]))
-@pytest.mark.slow
-def test_other_precisions(precision, classifier, causal, tmp_path):
-    for checkpoint, rows in ((classifier, LABELLED), (causal, ROWS["choices"])):
-        request = request_of(checkpoint, rows, tmp_path, precision=precision)
-        found, wanted = outputs(request)["logits"], by_loop(request, checkpoint)["logits"]
-        if precision == "bfloat16":
-            np.testing.assert_allclose(found, wanted, rtol=0.05, atol=0.3)
-        else:
-            assert_close_in_float32(found, wanted, layers=3)
-
-
 def test_projections_that_are_drawn_and_not_stored_take_the_precision_of_the_run(causal, tmp_path):
     config = peft.VeraConfig(r=4, task_type="CAUSAL_LM", target_modules=["v_proj"], save_projection=False)
     model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(causal.parent / "base"), config)
     randomise(model, 0.5)
     model.save_pretrained(tmp_path / "v")
-    data, found = (str(written(tmp_path, ROWS["texts"])),), []
+    data, found = (str(written(tmp_path, PAIRS)),), []
     for precision in ("float32", "float64"):
         settings = AblationSettings(precision=precision)
         base = str(causal.parent / "base")
@@ -162,19 +132,6 @@ def test_projections_that_are_drawn_and_not_stored_take_the_precision_of_the_run
         found.append(outputs(prepare_ablation(arguments, torch.device("cpu")))["logits"])
     assert_close_in_float32(*found, layers=3)
     assert np.ptp(found[0][:, :, 0], axis=0).min() > 1e-4
-
-
-@pytest.mark.slow
-def test_mixed_precision_gives_the_predictions_of_float32(classifier, tmp_path):
-    mixed = request_of(classifier, LABELLED, tmp_path, precision="mixed")
-    engine = Engine(mixed)
-    (arrays,) = engine.outputs([np.arange(len(mixed.encoded))], lambda _: None)
-    guard = engine.repeat_doubtful_pairs(arrays)
-    exact = by_loop(mixed, classifier)["logits"]
-    assert guard["decided_in_float32"] > 0
-    np.testing.assert_array_equal(arrays["logits"].argmax(-1), exact.argmax(-1))
-    repeated = ~np.isnan(arrays["error"])
-    assert_close_in_float32(arrays["logits"][repeated], exact[repeated], layers=3)
 
 
 def test_a_base_whose_outputs_depend_on_the_batch_is_refused():

@@ -183,14 +183,6 @@ def test_no_beginning_runs_twice():
     ]  # fmt: skip
 
 
-def test_texts_that_part_do_not_see_each_other():
-    tree = grow_tree([([1], [2, 3, 9]), ([1], [4, 5, 9])], 24)
-    assert tree.tokens.tolist() == [1, 2, 3, 4, 5]
-    assert tree.sees.astype(int).tolist() == [
-        [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 0, 1, 0], [1, 0, 0, 1, 1],
-    ]  # fmt: skip
-
-
 def test_divergences_in_parts_are_those_of_whole_distributions(monkeypatch):
     """Of tokens that share positions, with logits of minus infinity and parts of a few tokens."""
     generator = torch.Generator().manual_seed(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +17,12 @@ import adapter_probe as ap
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.native import read_description
 from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError
 from adapter_probe.models.methods import Adapters
 from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.prune import prune_checkpoint
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.spans import Span
-from adapter_probe.training.checkpoint import train_checkpoint
-from adapter_probe.training.request import TrainingRequest
-from adapter_probe.training.settings import TrainingSettings
 
 CPU = torch.device("cpu")
 METHODS = [
@@ -42,11 +37,9 @@ METHODS = [
     params=slow_unless(METHODS[0].__eq__, METHODS),
     ids=["plain", "variant", "one site"],
 )
-def checkpoint(request, tiny_base, tiny_task, tmp_path_factory) -> Path:
+def checkpoint(request, tiny_base, tiny_task, train, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoint") / "c"
-    settings = TrainingSettings(epochs=1, learning_rate=1e-2)
-    asked = TrainingRequest(str(tiny_base("bert")), find_task(tiny_task), request.param, settings)
-    train_checkpoint(asked, folder, CPU, lambda _: None)
+    train(tiny_base("bert"), tiny_task, folder, method=request.param, epochs=1)
     return folder
 
 
@@ -152,18 +145,3 @@ def test_what_cannot_be_pruned(checkpoint, tiny_base, tiny_task, tmp_path):
         prune(checkpoint, Span(1, 1), tmp_path / "p")
     with pytest.raises(CheckpointError, match=naming("layer 0", "1, 2")):
         prune(tmp_path / "p", Span(0, 1), tmp_path / "q")
-
-
-@pytest.mark.parametrize(
-    "layers", [[0, 3], *(pytest.param(x, marks=pytest.mark.slow) for x in ([1, 1], [-1], [2, 0], ["0"], 1))]
-)
-@pytest.mark.slow
-def test_edited_skipped_layers_are_refused(layers, checkpoint, tmp_path):
-    prune(checkpoint, Span(0, 0), tmp_path / "p")
-    path = tmp_path / "p" / "adapter_probe.json"
-    document = json.loads(path.read_text())
-    document["method"]["skip_layers"] = layers
-    path.write_text(json.dumps(document))
-    with pytest.raises(CheckpointError, match=r"\bskip_layers\b|\bmethod_sha256\b") as caught:
-        open_any(tmp_path / "p")
-    assert "adapter_probe.json" in str(caught.value)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import peft
 import pytest
 import torch
+import tuners
 from byte_tokenizer import byte_tokenizer
 from mask_loop import switched
 from peft import LoraConfig, PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
+from peft_cases import IDS, write_adapter, write_base
 from peft_folders import written
 from refusals import naming
 from safetensors.torch import load_file
@@ -30,33 +32,21 @@ from adapter_probe.probe.prune import PruneMeasurement, prune_checkpoint
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.spans import Span
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
-from peft_cases import IDS, write_adapter, write_base
-
 L = ["q_proj", "o_proj"]
-LM = {"task_type": "CAUSAL_LM"}
+SHARED = ("dora", "ia3", "ln_tuning", "vera", "adalora", "vblora", "fourierft", "randlora")
 TUNERS = {
-    "lora": lambda: LoraConfig(r=4, target_modules=L, **LM),
-    "some layers": lambda: LoraConfig(r=4, target_modules=L, layers_to_transform=[0, 1, 2], **LM),
-    "all linear maps but one": lambda: LoraConfig(
-        r=4, target_modules="all-linear", exclude_modules=["v_proj"], **LM
+    "lora": LoraConfig(r=4, target_modules=L),
+    "some layers": LoraConfig(r=4, target_modules=L, layers_to_transform=[0, 1, 2]),
+    "all linear maps but one": LoraConfig(r=4, target_modules="all-linear", exclude_modules=["v_proj"]),
+    "modules to save": LoraConfig(
+        r=4, target_modules=[*L, "embed_tokens"], modules_to_save=["lm_head", "input_layernorm"]
     ),
-    "dora": lambda: LoraConfig(r=4, target_modules=L, use_dora=True, **LM),
-    "modules to save": lambda: LoraConfig(
-        r=4, target_modules=[*L, "embed_tokens"], modules_to_save=["lm_head", "input_layernorm"], **LM
+    "tokens": LoraConfig(r=4, target_modules=L, trainable_token_indices=[7]),
+    "replicated layers": LoraConfig(r=4, target_modules=L, layer_replication=[[0, 2], [1, 3]]),
+    "experts": LoraConfig(
+        r=4, target_modules=L, target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
     ),
-    "tokens": lambda: LoraConfig(r=4, target_modules=L, trainable_token_indices=[7], **LM),
-    "replicated layers": lambda: LoraConfig(r=4, target_modules=L, layer_replication=[[0, 2], [1, 3]], **LM),
-    "experts": lambda: LoraConfig(
-        r=4, target_modules=L, target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"], **LM
-    ),
-    "ia3": lambda: peft.IA3Config(target_modules=L, feedforward_modules=["o_proj"], **LM),
-    "norms": lambda: peft.LNTuningConfig(target_modules=["input_layernorm"], **LM),
-    "vera": lambda: peft.VeraConfig(r=4, target_modules=["q_proj"], **LM),
-    "adalora": lambda: peft.AdaLoraConfig(init_r=6, target_r=4, total_step=10, target_modules=L, **LM),
-    "vblora": lambda: peft.VBLoRAConfig(r=2, num_vectors=8, vector_length=8, topk=2, target_modules=L, **LM),
-    "fourierft": lambda: peft.FourierFTConfig(n_frequency=50, target_modules=L, **LM),
-    "randlora": lambda: peft.RandLoraConfig(r=4, target_modules=["q_proj", "o_proj"], **LM),
+    **{name: tuners.TUNERS[name] for name in SHARED},
 }
 ROWS = [{"context": "the cat", "choices": ["saw a dog", "was"], "gold": n % 2} for n in range(6)]
 Made = Callable[..., Path]
@@ -73,7 +63,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def made(base: Path, tmp_path: Path) -> Made:
-    def write(config: peft.PeftConfig) -> Path:
+    def write(tuner: peft.PeftConfig) -> Path:
+        config = copy.deepcopy(tuner)
+        config.task_type = "CAUSAL_LM"
         written(tmp_path, ROWS)
         return write_adapter(tmp_path / "adapter", base, AutoModelForCausalLM, config)
 
@@ -95,7 +87,7 @@ def by_peft(base: Path, checkpoint: Path) -> PeftModel:
     "name", [pytest.param(n, marks=() if n == "lora" else pytest.mark.slow) for n in TUNERS]
 )
 def test_peft_loads_what_is_left_and_computes_the_same(name: str, made: Made, base: Path, tmp_path: Path):
-    checkpoint, out = made(TUNERS[name]()), tmp_path / "pruned"
+    checkpoint, out = made(TUNERS[name]), tmp_path / "pruned"
     pruned = prune(checkpoint, Span(1, 1), out)
     whole, smaller = by_peft(base, checkpoint), by_peft(base, out)
     kinds = (BaseTunerLayer, AuxiliaryTrainingWrapper)
@@ -118,7 +110,8 @@ def test_trained_biases_stay(bias: str, tmp_path: Path):
     place = write_base(tmp_path / "gpt2", "gpt2", GPT2LMHeadModel, vocab_size=len(tokenizer))
     tokenizer.save_pretrained(place)
     written(tmp_path, ROWS)
-    config = LoraConfig(r=2, target_modules=["c_attn", "c_fc"], bias=bias, fan_in_fan_out=True, **LM)
+    config = LoraConfig(r=2, target_modules=["c_attn", "c_fc"], bias=bias, fan_in_fan_out=True)
+    config.task_type = "CAUSAL_LM"
     checkpoint = write_adapter(tmp_path / "adapter", place, AutoModelForCausalLM, config)
     prune(checkpoint, Span(1, 1), tmp_path / "out")
     whole, smaller = by_peft(place, checkpoint), by_peft(place, tmp_path / "out")
@@ -148,13 +141,13 @@ def scaled(layer: torch.nn.Module, strength: float) -> None:
                 one.copy_(other + strength * (one - other))
 
 
-BY_PEFT = ("lora", "some layers", "modules to save", "replicated layers", "experts", "ia3", "norms")
+BY_PEFT = ("lora", "some layers", "modules to save", "replicated layers", "experts", "ia3", "ln_tuning")
 UNSCALABLE = {"dora": "DoRA", "randlora": "RANDLORA", "vblora": "VBLORA"}
 
 
 @pytest.mark.parametrize("name", slow_unless(("lora", "dora").__contains__, TUNERS))
 def test_peft_loads_scaled_adapters_and_computes_the_same(name: str, made: Made, base: Path, tmp_path: Path):
-    checkpoint, out = made(TUNERS[name]()), tmp_path / "scaled"
+    checkpoint, out = made(TUNERS[name]), tmp_path / "scaled"
     if name in UNSCALABLE:
         with pytest.raises(CheckpointError, match=naming("PEFT", "-0.5", UNSCALABLE[name])):
             prune(checkpoint, Span(1, 1), out, -0.5)
@@ -174,7 +167,7 @@ def test_peft_loads_scaled_adapters_and_computes_the_same(name: str, made: Made,
 
 
 def test_a_converted_adapter_is_scaled_as_a_whole(made: Made, base: Path, tmp_path: Path):
-    checkpoint, out = made(TUNERS["lora"]()), tmp_path / "half"
+    checkpoint, out = made(TUNERS["lora"]), tmp_path / "half"
     ap.convert(checkpoint, out, to="peft", strength=0.5)
     whole, half = by_peft(base, checkpoint), by_peft(base, out)
     with torch.no_grad():
@@ -187,7 +180,7 @@ def test_a_converted_adapter_is_scaled_as_a_whole(made: Made, base: Path, tmp_pa
 
 @pytest.mark.slow
 def test_modules_are_removed_by_name(made: Made, base: Path, tmp_path: Path):
-    checkpoint, out = made(TUNERS["lora"]()), tmp_path / "pruned"
+    checkpoint, out = made(TUNERS["lora"]), tmp_path / "pruned"
     given = {"data": checkpoint.parent / "rows.jsonl", "progress": False}
     pruned = ap.prune(checkpoint, out=out, span=(0, 1), sites="o_proj", **given)
     whole, smaller = by_peft(base, checkpoint), by_peft(base, out)
@@ -209,7 +202,7 @@ def test_modules_are_removed_by_name(made: Made, base: Path, tmp_path: Path):
 def test_every_layer_or_module_is_scaled_by_its_own_strength(
     how: str, made: Made, base: Path, tmp_path: Path
 ):
-    checkpoint, rows = made(TUNERS["lora"]()), tmp_path / "rows.jsonl"
+    checkpoint, rows = made(TUNERS["lora"]), tmp_path / "rows.jsonl"
     n = len(AutoModelForCausalLM.from_pretrained(base).model.layers)
     by_pattern = tmp_path / "strengths.json"
     by_pattern.write_text(json.dumps({"*.o_proj": 0.5, "layers.1.self_attn.o_proj": -2}))
@@ -233,11 +226,11 @@ def test_every_layer_or_module_is_scaled_by_its_own_strength(
 
 
 @pytest.mark.parametrize(
-    "name", ["lora", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ia3", "norms", "dora"))]
+    "name", ["lora", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ia3", "ln_tuning", "dora"))]
 )
 @pytest.mark.slow
 def test_without_any_adapter_the_model_itself_is_left(name: str, made: Made, base: Path, tmp_path: Path):
-    checkpoint = made(TUNERS[name]())
+    checkpoint = made(TUNERS[name])
     pruned = prune(checkpoint, Span(0, 2), tmp_path / "out")
     assert pruned.adapters_after == 0
     assert not (tmp_path / "out" / "adapter_config.json").exists()
@@ -248,4 +241,4 @@ def test_without_any_adapter_the_model_itself_is_left(name: str, made: Made, bas
 
 def test_a_model_is_not_overwritten(made: Made, base: Path):
     with pytest.raises(CheckpointError, match=naming(str(base), "already")):
-        prune(made(TUNERS["lora"]()), Span(0, 2), base)
+        prune(made(TUNERS["lora"]), Span(0, 2), base)

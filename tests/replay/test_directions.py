@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
-from pathlib import Path
 
 import numpy as np
 import peft
@@ -16,6 +14,7 @@ from refusals import naming
 from tiers import slow_unless
 from tiny_families import TARGETS, family, lora
 from torch import nn
+from tuners import TUNERS, tuned
 
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.directions import directions, rank_of, refuse_without, truncate
@@ -23,9 +22,6 @@ from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.sharing import sharing
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_weights import TwoWeights, finish_maps
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from test_tuners import TUNERS, tuned
 
 BY_FACTORS = ("lora", "rslora", "rank_pattern", "biases", "adalora", "some layers")
 BY_MATRIX = ("vera", "loha", "lokr", "fourierft", "randlora", "shira")

@@ -17,7 +17,6 @@ from transformers import (
 
 from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.tensors import split
-from adapter_probe.units import part_of
 
 SIZES = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -124,9 +123,3 @@ def test_a_language_model_computes_what_is_read():
     own = [replay.own({"input_ids": ids}, mask, Read([1, 5, 8])) for mask in masks]
     assert torch.allclose(found, torch.stack(own), atol=1e-10)
     assert all(name.startswith(("mlp", "post_", "self_attn.q_", "self_attn.o_")) for name in replay._last[1])
-
-
-def test_a_norm_after_the_attention_belongs_to_no_sublayer_for_certain():
-    assert part_of("post_attention_layernorm") is None
-    assert part_of("self_attn.q_proj") == 0
-    assert part_of("mlp.down_proj") == 1

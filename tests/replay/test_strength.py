@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
-from pathlib import Path
 
 import numpy as np
 import peft
@@ -14,14 +12,12 @@ from mask_loop import output, read, spans
 from refusals import naming
 from tiers import slow_unless
 from torch import nn
+from tuners import IN_FLOAT32, INSIDE, TUNERS, tuned
 
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.switches import Switches, blend
 from adapter_probe.replay.two_weights import TwoWeights, finish_maps
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from test_tuners import IN_FLOAT32, INSIDE, TUNERS, tuned
 
 STRENGTHS = (0.5, -1.0, 1.0000001)
 SCALED_BY_PEFT = ("lora", "rslora", "rank_pattern", "biases", "some layers")
@@ -47,27 +43,31 @@ def assert_close(
     assert not changes or (own - own[0]).abs().max() > 1e-3
 
 
+def scaled_by_peft(model: nn.Module, masks: np.ndarray, strength: float, x: dict) -> list[torch.Tensor]:
+    """Outputs with the LoRAs of layers that are off scaled by PEFT's own factors."""
+    wanted = []
+    for mask in masks:
+        scaled = copy.deepcopy(model)
+        for on, layer in zip(mask, scaled.get_base_model().model.layers):
+            for module in layer.modules():
+                if not on and isinstance(module, peft.tuners.lora.LoraLayer):
+                    module.set_scale("default", strength)
+        with torch.no_grad():
+            wanted.append(output(scaled(**x)))
+    return wanted
+
+
 @pytest.mark.parametrize("finished", slow_unless(bool, [False, True]))
 @pytest.mark.parametrize("name", slow_unless(lambda name: name == "lora", SCALED_BY_PEFT))
 def test_a_lora_is_scaled_as_by_pefts_own_factors(name, finished):
     model, x = tuned(TUNERS[name])
-    layers = model.get_base_model().model.layers
     for strength in STRENGTHS:
         own = copy.deepcopy(model)
         if finished:
             finish_maps(own, strength)
         _, masks, ours = masks_of(own, strength, x)
-        wanted = []
-        for mask in masks:
-            scaled = copy.deepcopy(model)
-            for on, layer in zip(mask, scaled.get_base_model().model.layers):
-                for module in layer.modules():
-                    if not on and isinstance(module, peft.tuners.lora.LoraLayer):
-                        module.set_scale("default", strength)
-            with torch.no_grad():
-                wanted.append(output(scaled(**x)))
-        assert len(layers) == masks.shape[1]
-        assert_close(ours, wanted, strength != STRENGTHS[-1])
+        assert len(model.get_base_model().model.layers) == masks.shape[1]
+        assert_close(ours, scaled_by_peft(model, masks, strength, x), strength != STRENGTHS[-1])
 
 
 @pytest.mark.parametrize("name", slow_unless("dora".__eq__, [n for n in TUNERS if n not in UNMERGED]))
@@ -112,16 +112,7 @@ def test_experts_are_scaled_and_outputs_that_are_no_numbers_refused():
     config = peft.LoraConfig(r=4, target_modules=["q_proj"], target_parameters=targets)
     model, x = tuned(config, 0.1, "mixtral")
     _, masks, ours = masks_of(model, 0.5, x)
-    wanted = []
-    for mask in masks:
-        scaled = copy.deepcopy(model)
-        for on, layer in zip(mask, scaled.get_base_model().model.layers):
-            for module in layer.modules():
-                if not on and isinstance(module, peft.tuners.lora.LoraLayer):
-                    module.set_scale("default", 0.5)
-        with torch.no_grad():
-            wanted.append(output(scaled(**x)))
-    assert_close(ours, wanted)
+    assert_close(ours, scaled_by_peft(model, masks, 0.5, x))
     whole = torch.zeros(1, dtype=torch.long)
     assert blend(whole, whole, 0.5) is whole
     with pytest.raises(ModelError, match=naming("--strength 0.5", "Tensor")):

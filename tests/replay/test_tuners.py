@@ -6,82 +6,17 @@ import numpy as np
 import peft
 import pytest
 import torch
-from mask_loop import assert_equal_to_loop, randomise, spans
+from mask_loop import assert_equal_to_loop, spans
 from peft import LoraConfig, get_peft_model
 from refusals import naming
 from tiny_families import family, lora
+from tuners import IN_FLOAT32, INSIDE, LM, TUNERS, TWO, tuned
 
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, finish_maps
 
-L = ["q_proj", "v_proj", "down_proj"]
-TWO = ["q_proj", "o_proj"]
-LM = {"task_type": "CAUSAL_LM"}
-
-
-def newer(name: str, **settings: object) -> peft.PeftConfig | None:
-    """A tuner that the lowest supported version of PEFT does not have; None where it is missing."""
-    return getattr(peft, name)(**settings) if hasattr(peft, name) else None
-
-
-TUNERS = {
-    "lora": LoraConfig(r=4, target_modules=L),
-    "dora": LoraConfig(r=4, target_modules=L, use_dora=True),
-    "rslora": LoraConfig(r=4, target_modules=L, use_rslora=True),
-    "rank_pattern": LoraConfig(r=4, target_modules=L, rank_pattern={"q_proj": 2}),
-    "some layers": LoraConfig(r=4, target_modules=L, layers_to_transform=[1, 3]),
-    "modules_to_save": LoraConfig(r=4, target_modules=L, modules_to_save=["lm_head", "input_layernorm"]),
-    "embeddings": LoraConfig(r=4, target_modules=[*L, "embed_tokens"]),
-    "biases": LoraConfig(r=4, target_modules=L, lora_bias=True),
-    "layer_replication": LoraConfig(r=4, target_modules=L, layer_replication=[[0, 3], [1, 4]]),
-    "ia3": peft.IA3Config(target_modules=L, feedforward_modules=["down_proj"], **LM),
-    "ln_tuning": peft.LNTuningConfig(target_modules=["input_layernorm"], **LM),
-    "loha": peft.LoHaConfig(r=4, target_modules=L),
-    "lokr": peft.LoKrConfig(r=4, target_modules=L),
-    "oft": peft.OFTConfig(oft_block_size=4, target_modules=L),
-    "boft": peft.BOFTConfig(boft_block_size=4, target_modules=L),
-    "hra": peft.HRAConfig(r=4, target_modules=L),
-    "fourierft": peft.FourierFTConfig(n_frequency=50, target_modules=L),
-    "vblora": peft.VBLoRAConfig(r=2, num_vectors=8, vector_length=8, topk=2, target_modules=L),
-    "randlora": peft.RandLoraConfig(r=4, target_modules=TWO),
-    "miss": peft.MissConfig(r=4, target_modules=L),
-    "shira": peft.ShiraConfig(r=4, target_modules=L),
-    "c3a": peft.C3AConfig(block_size=8, target_modules=L),
-    "adalora": peft.AdaLoraConfig(init_r=6, target_r=4, total_step=10, target_modules=L),
-    "vera": peft.VeraConfig(r=4, target_modules=["q_proj"]),
-    "tokens": LoraConfig(r=4, target_modules=L, trainable_token_indices=[7]),
-    "pissa": LoraConfig(r=4, target_modules=L, init_lora_weights="pissa"),
-    "olora": LoraConfig(r=4, target_modules=L, init_lora_weights="olora"),
-    "psoft": newer("PsoftConfig", r=4, target_modules=L),
-    "pvera": newer("PveraConfig", r=4, target_modules=["q_proj"]),
-    "adamss": newer("AdamssConfig", r=4, num_subspaces=2, subspace_rank=1, target_modules=L),
-    "beft": newer("BeftConfig", target_modules=L),
-    "deft": newer("DeftConfig", r=4, target_modules=L),
-    "delora": peft.DeloraConfig(r=4, target_modules=L),
-    "frod": newer("FrodConfig", target_modules=["q_proj"]),
-    "glora": newer("GloraConfig", r=4, target_modules=L),
-    "gralora": newer("GraloraConfig", r=4, target_modules=TWO, gralora_k=2),
-    "hira": newer("HiraConfig", r=4, target_modules=L),
-    "osf": peft.OSFConfig(effective_rank=4, target_modules=L),
-    "peanut": newer("PeanutConfig", r=4, target_modules=L),
-    "road": peft.RoadConfig(target_modules=L, group_size=8),
-    "supertuning": newer("SupertuningConfig", target_modules=L),
-    "tinylora": newer("TinyLoraConfig", r=2, target_modules=L),
-    "unilora": newer("UniLoraConfig", r=4, theta_d_length=64, target_modules=L),
-    "waveft": peft.WaveFTConfig(n_frequency=50, target_modules=L),
-}
-TUNERS = {name: config for name, config in TUNERS.items() if config}
-IN_FLOAT32 = ("pissa", "olora", "psoft")  # whose start PEFT computes in this precision only
-INSIDE = ("c3a",)  # which PEFT always computes in float32, where some processors round differently by batch
 QUICK = ("lora", "ia3", "layer_replication")
-
-
-def tuned(config, std=0.2, name="llama", dtype=None):
-    base, x = family(name, dtype)
-    model = get_peft_model(base, config).double()
-    randomise(model, std)
-    return model.eval(), x
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 import pytest
+from ablation_facts import small_ablation
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -58,21 +59,6 @@ def ablations(draw: st.DrawFn) -> AblationResults:
     )
 
 
-def small() -> AblationResults:
-    return AblationResults(
-        masks=np.array([[True, True], [False, False]]),
-        spans=np.array([[-1, -1], [0, 0]]),
-        row_names=("intact", "0-0"),
-        outputs=np.arange(12, dtype=np.float32).reshape(2, 3, 2),
-        scored_with=np.array([0, 1, 1]),
-        metric="mcc",
-        kind="classification",
-        label_names=("unacceptable", "acceptable"),
-        identity={"base": {"sha": "ab"}},
-        settings={"sites": "both", "complement": False},
-    )
-
-
 @given(ablations())
 def test_ablations_round_trip(tmp_path_factory: pytest.TempPathFactory, results: AblationResults):
     folder = tmp_path_factory.mktemp("ablation")
@@ -92,10 +78,10 @@ def test_ablations_round_trip(tmp_path_factory: pytest.TempPathFactory, results:
 
 
 def test_predictions_are_plain_numpy(tmp_path: Path):
-    save_predictions(tmp_path, small())
+    save_predictions(tmp_path, small_ablation())
     with np.load(tmp_path / "predictions.npz", allow_pickle=False) as archive:
         assert set(archive.files) == {"masks", "spans", "logits", "labels", "about"}
-        assert np.array_equal(archive["logits"], small().outputs)
+        assert np.array_equal(archive["logits"], small_ablation().outputs)
         assert json.loads(str(archive["about"]))["label_names"] == ["unacceptable", "acceptable"]
 
 
@@ -130,7 +116,7 @@ def test_predictions_are_plain_numpy(tmp_path: Path):
 )
 def test_what_does_not_fit_together_is_refused(change: dict, words: tuple[str, ...]):
     with pytest.raises(ValueError, match=naming(*words)):
-        dataclasses.replace(small(), **change)
+        dataclasses.replace(small_ablation(), **change)
 
 
 def test_no_ablation_here(tmp_path: Path, refused: Callable):
@@ -143,7 +129,7 @@ def test_no_ablation_here(tmp_path: Path, refused: Callable):
 
 
 def test_damaged_predictions_are_one_line(tmp_path: Path, refused: Callable):
-    save_predictions(tmp_path, small())
+    save_predictions(tmp_path, small_ablation())
     path = tmp_path / "predictions.npz"
     path.write_bytes(path.read_bytes()[:-1])
     with refused(path, "damaged", f"{path.stat().st_size} bytes"):
@@ -154,7 +140,7 @@ def test_damaged_predictions_are_one_line(tmp_path: Path, refused: Callable):
     "about", ["not JSON", "[]", "{}", '{"schema": 1}', '{"schema": "1"}', '{"schema": null}', "3"]
 )
 def test_arrays_of_something_else_are_one_line(tmp_path: Path, refused: Callable, about: str):
-    save_predictions(tmp_path, small())
+    save_predictions(tmp_path, small_ablation())
     path = tmp_path / "predictions.npz"
     arrays = read_arrays(path)
     write_arrays(path, {**arrays, "about": np.array(about)})
@@ -169,7 +155,7 @@ def test_arrays_of_something_else_are_one_line(tmp_path: Path, refused: Callable
 def test_newer_predictions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable):
     with monkeypatch.context() as patch:
         patch.setattr(ablation_files, "SCHEMA", 2)
-        save_predictions(tmp_path, small())
+        save_predictions(tmp_path, small_ablation())
     with refused(tmp_path / "predictions.npz", "newer", "2", "1"):
         load_ablation(tmp_path)
 

@@ -1,19 +1,21 @@
-"""A run killed at any instant and started again leaves the same bytes as one that was never disturbed."""
+"""A run that ends at any system call and is started again leaves the same bytes as an undisturbed one.
+
+The program is killed at random instants in tests/cli/test_kill_at_random.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import multiprocessing
 import os
-import signal
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from ablation_facts import small_ablation
 
-from adapter_probe.ablation_results import AblationResults
 from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.rundir import RunDirectory
 from adapter_probe.results.schema import SPANS_COLUMNS
@@ -36,23 +38,12 @@ def run_job(folder: Path) -> None:
             generator = np.random.default_rng(index)
             run.write_part(index, {"logits": generator.normal(size=(4, PER_PART, 2)).astype(np.float32)})
         logits = np.concatenate([run.read_part(index)["logits"] for index in range(N_PARTS)], axis=1)
-        save_predictions(folder, results(logits))
+        found = replace(
+            small_ablation(), masks=np.tri(4, dtype=bool), spans=np.array(SPANS), outputs=logits,
+            row_names=("intact", "0-0", "0-1", "1-1"), scored_with=np.arange(logits.shape[1]) % 2,
+        )  # fmt: skip
+        save_predictions(folder, found)
         write_spans(folder, span_frame(logits))
-
-
-def results(logits: np.ndarray) -> AblationResults:
-    return AblationResults(
-        masks=np.tri(4, dtype=bool),
-        spans=np.array(SPANS),
-        row_names=("intact", "0-0", "0-1", "1-1"),
-        outputs=logits,
-        scored_with=np.arange(logits.shape[1]) % 2,
-        metric="accuracy",
-        kind="classification",
-        label_names=("unacceptable", "acceptable"),
-        identity=IDENTITY,
-        settings={"sites": "both"},
-    )
 
 
 def span_frame(logits: np.ndarray) -> pd.DataFrame:
@@ -80,34 +71,13 @@ def start(target: object, *args: object) -> multiprocessing.Process:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], float]:
-    """What an undisturbed run leaves, and the seconds it takes once everything is warm."""
-    for name in ("cold", "warm"):
-        folder = tmp_path_factory.mktemp(name)
-        began = time.perf_counter()
-        run_job(folder)
-        seconds = time.perf_counter() - began
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What an undisturbed run leaves."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run_job(folder)
     files = contents(folder)
     assert len(files) == N_PARTS + 3
-    return files, seconds
-
-
-def test_kill_9_at_random_instants(tmp_path: Path, undisturbed: tuple[dict[str, str], float]):
-    files, seconds = undisturbed
-    generator = np.random.default_rng(20190202)
-    kills, attempt, folder = 0, 0, tmp_path / "0"
-    while kills < 30:
-        attempt += 1
-        assert attempt < 300, f"only {kills} of {attempt} kills came before the run's end"
-        child = start(run_job, folder)
-        child.join(timeout=generator.uniform(0, seconds))
-        child.kill()
-        child.join()
-        kills += child.exitcode == -signal.SIGKILL
-        if attempt % 3 == 0:  # three kills in one folder, then the run that goes through
-            run_job(folder)
-            assert contents(folder) == files
-            folder = tmp_path / str(attempt)
+    return files
 
 
 def die_before_call(number: int, folder: Path) -> None:
@@ -133,8 +103,8 @@ def die_before_call(number: int, folder: Path) -> None:
     run_job(folder)
 
 
-def test_death_before_every_single_system_call(tmp_path: Path, undisturbed: tuple[dict[str, str], float]):
-    files, _ = undisturbed
+def test_death_before_every_single_system_call(tmp_path: Path, undisturbed: dict[str, str]):
+    files = undisturbed
     number = half_written = 0
     while True:
         number += 1

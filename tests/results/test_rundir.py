@@ -3,8 +3,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -64,12 +62,6 @@ def test_a_resumed_run_finds_its_parts_and_its_plan(out: Path):
     assert (out / "manifest.json").read_bytes() == manifest
 
 
-def test_a_part_can_be_replaced(out: Path):
-    with RunDirectory(out, IDENTITY, {}) as run:
-        run.write_part(1, part(5))
-        assert run.read_part(1)["examples"].size == 5
-
-
 def test_a_changed_identity_is_refused_by_its_keys(out: Path, refused: Callable):
     before = {path: path.read_bytes() for path in out.rglob("*.*") if path.is_file()}
     new = {
@@ -94,10 +86,6 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def store_elsewhere(path: Path) -> None:
-    np.savez(path, **part(1))
-
-
 def take_the_neighbour(path: Path) -> None:
     path.write_bytes(path.with_name("part-00000.npz").read_bytes())
 
@@ -114,12 +102,9 @@ def take_another_plans(path: Path) -> None:
         path.write_bytes((run.path / "parts" / path.name).read_bytes())
 
 
+# Every cut and every flipped byte, and files of other programs, are in test_atomic.
 DAMAGE = {
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
-    "flipped": flip,
-    "empty": lambda path: path.write_bytes(b""),
-    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
-    "of another program": store_elsewhere,
     "of another number": take_the_neighbour,
     "of another run": take_another_runs,
     "of another plan": take_another_plans,
@@ -217,23 +202,10 @@ def test_a_full_disk_costs_no_finished_part(
         assert sorted(os.listdir(out / "parts")) == ["part-00000.npz", "part-00001.npz", "part-00007.npz"]
 
 
-def test_folders_that_cannot_be_used(tmp_path: Path, refused: Callable, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "file").write_text("a file, not a folder")
-    with (
-        refused(tmp_path / "file" / "out", os.strerror(errno.ENOTDIR)),
-        RunDirectory(tmp_path / "file" / "out", IDENTITY, {}),
-    ):
-        pass
+def test_a_file_in_the_place_of_the_parts(tmp_path: Path, refused: Callable):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "parts").write_text("a file, not a folder")
     with refused(tmp_path / "out" / "parts", "folder"), RunDirectory(tmp_path / "out", IDENTITY, {}):
-        pass
-
-    def read_only(*_: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(os, "replace", read_only)
-    with refused("manifest.json", os.strerror(errno.EROFS)), RunDirectory(tmp_path / "new", IDENTITY, {}):
         pass
 
 
@@ -255,20 +227,3 @@ def test_an_error_inside_passes_through_and_lets_go(out: Path):
         pytest.raises(ResultsError, match=naming(str(out), f"pid {os.getpid()}", "--out")),
     ):
         RunDirectory(out, IDENTITY, {}).__enter__()
-
-
-def test_two_programs_on_one_folder(out: Path):
-    code = """
-import sys
-from adapter_probe.errors import ResultsError
-from adapter_probe.results.rundir import RunDirectory
-try:
-    with RunDirectory(sys.argv[1], {}, {}):
-        print("entered")
-except ResultsError as error:
-    print(error)
-"""
-    with RunDirectory(out, IDENTITY, {}):
-        done = subprocess.run([sys.executable, "-c", code, str(out)], capture_output=True, text=True)
-    [line] = done.stdout.splitlines()
-    assert names(line, str(out), "in use", f"pid {os.getpid()}")

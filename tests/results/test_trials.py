@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import naming
+from refusals import naming, refused
 
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.sealing import read_study
@@ -134,18 +134,8 @@ def test_an_edited_record(change, words, tmp_path):
     write_trial(tmp_path, RECORD)
     path = tmp_path / "trial.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(ResultsError) as caught:
-        read_trial(tmp_path)
-    for word in (str(path), *words):
-        assert word in str(caught.value)
-
-
-def test_a_cut_record(tmp_path):
-    write_trial(tmp_path, RECORD)
-    path = tmp_path / "trial.json"
-    path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(ResultsError, match=naming("trial.json")):
-        read_trial(tmp_path)
+    said = refused(read_trial, tmp_path, error=ResultsError)
+    assert all(word in said for word in (str(path), *words))
 
 
 BASE, COLA, MNLI = {"base_sha256": "1" * 64}, {"data": {"train": "2" * 64}}, {"data": {"train": "3" * 64}}
@@ -169,10 +159,8 @@ def test_tasks_may_be_added_to_a_study(tmp_path):
 def test_another_study_is_refused(study, base, tasks, changed, tmp_path):
     claim_study(tmp_path, "tradeoff", BASE, {"CoLA": COLA})
     before = (tmp_path / "study.json").read_bytes()
-    with pytest.raises(ResultsError) as caught:
-        claim_study(tmp_path, study, base, tasks)
-    for word in (str(tmp_path), changed, "--out"):
-        assert word in str(caught.value)
+    said = refused(claim_study, tmp_path, study, base, tasks, error=ResultsError)
+    assert all(word in said for word in (str(tmp_path), changed, "--out"))
     assert (tmp_path / "study.json").read_bytes() == before
 
 

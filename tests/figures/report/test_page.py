@@ -45,13 +45,6 @@ def test_embedded_data_read_back_and_cannot_be_markup(value: object):
     assert not set(text) & set("<>&\u2028\u2029")
 
 
-@given(st.text())
-def test_no_text_ends_its_block(text: str):
-    document = PageReader(f'<script type="application/json" id="data">{json_for_html(text)}</script>')
-    assert [name for name, _ in document.elements] == ["script"]
-    assert json.loads(document.blocks["data"]) == text
-
-
 @pytest.mark.filterwarnings("ignore:Glyph")  # no font of the figures has the names' emoji
 def test_hostile_names_change_nothing_of_the_page(full: str, hostile: str):
     document = PageReader(full)
