@@ -1,15 +1,19 @@
-"""The device and the number of threads that torch uses."""
+"""The device and the number of threads that torch uses, and the memory that there is."""
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adapter_probe.errors import ModelError, must_be
 
 if TYPE_CHECKING:
     import torch
+
+_LIMIT = Path("/sys/fs/cgroup/memory.max")  # as a container sees its own
 
 
 def choose_device(name: str) -> torch.device:
@@ -49,6 +53,42 @@ def use_threads(threads: int) -> None:
         import torch
 
         torch.set_num_threads(threads)
+
+
+def memory_limit() -> int | None:
+    """Bytes that this process may use by the limit of a SLURM job or a container; None without one."""
+    given = os.environ
+    if "SLURM_MEM_PER_NODE" in given:  # of this task alone, in MiB
+        return int(given["SLURM_MEM_PER_NODE"]) << 20
+    if "SLURM_MEM_PER_CPU" in given:
+        return int(given["SLURM_MEM_PER_CPU"]) * int(given.get("SLURM_CPUS_ON_NODE", 1)) << 20
+    with suppress(OSError, ValueError):  # no container, or one without a limit
+        return int(_LIMIT.read_text("ascii"))
+    return None
+
+
+def available_memory(device: torch.device) -> int:
+    """Bytes that are free on a device."""
+    if device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[0])
+    free = 0  # unknown: nothing is spent
+    try:  # Linux
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        free = 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+    except (OSError, StopIteration):
+        if "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", {}):
+            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if (limit := memory_limit()) is not None:
+        with suppress(OSError):
+            free = min(free, max(0, limit - resident_memory()))
+    return free
+
+
+def resident_memory() -> int:
+    """Bytes that this process has in memory, on Linux."""
+    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def bfloat16_speed(device: torch.device, size: int = 1024) -> float:

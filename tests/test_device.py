@@ -48,3 +48,18 @@ def test_slow_bfloat16_is_said_with_the_option_that_is_faster(monkeypatch):
         said = device.say_slow_bfloat16(torch.device("cpu"), "--dtype float32")
         assert all(word in said for word in words)
         assert bool(said) == bool(words)
+
+
+def test_free_memory_ends_where_a_job_or_a_container_has_its_limit(monkeypatch, tmp_path):
+    cpu, limit = torch.device("cpu"), tmp_path / "memory.max"
+    monkeypatch.setattr(device, "_LIMIT", limit)
+    monkeypatch.setattr(device, "resident_memory", lambda: 300 << 20)
+    free = device.available_memory(cpu)
+    limit.write_text("max\n")
+    assert device.memory_limit() is None
+    limit.write_text(f"{500 << 20}\n")
+    assert device.available_memory(cpu) == min(free, 200 << 20)
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "400")
+    assert device.available_memory(cpu) == min(free, 100 << 20)
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "200")
+    assert device.available_memory(cpu) == 0

@@ -78,7 +78,12 @@ def open_any(
             with naming(translated, folder):
                 opened = open_any(translated, base, dtype=dtype, load=load, dequantise=dequantise)
             return replace(opened, notes=(*notes, *opened.notes))
-    if folder.is_dir() and is_whole_model(folder) and not adapter_bert.is_in(folder) and not dequantise:
+    if folder.is_dir() and is_whole_model(folder) and not adapter_bert.is_in(folder):
+        if dequantise:
+            raise CheckpointError(
+                f"--dequantise applies only to a quantised base of adapters; checkpoint {folder} is a whole "
+                "model"
+            )
         return open_whole_model(folder, base, dtype)
     load = partial(load_any_base, dtype=dtype, dequantise=True) if dequantise else partial(load, dtype=dtype)
     own = is_own(folder) or not folder.is_dir()  # reading its description says what a missing folder lacks

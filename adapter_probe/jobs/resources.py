@@ -108,7 +108,8 @@ class SlurmOptions(Settings):
                 own = "; it is a separate key outside [sbatch]" if name.replace("-", "_") in kinds else ""
                 raise TrainingError(f"[sbatch] {name} is not allowed, because the command sets it{own}")
         for name, value in {"partition": self.partition, **self.sbatch}.items():
-            if not _NAME.fullmatch(name) or not str(value).isprintable():
+            plain = value is None or isinstance(value, (str, int))
+            if not _NAME.fullmatch(name) or not plain or not str(value).isprintable():
                 wanted = "a name such as mail-type with a value on one line"
                 raise TrainingError(must_be(f"the sbatch option {name!r}", wanted, value))
         if self.mem is not None and not _MEMORY.fullmatch(self.mem):

@@ -70,8 +70,9 @@ def foreseen_trials(sweep: SweepSettings, trials: Sequence[Trial], out: Path) ->
         lost = set()
         if (out / HALVING_CSV).is_file():
             earlier = read_columns(out / HALVING_CSV, {"trial": "text", "stopped": "flag"})
-            lost = set(earlier.loc[earlier["stopped"], "trial"])
-        first = [trial for trial in first if trial.id not in lost]
+            stopped = set(earlier.loc[earlier["stopped"], "trial"])
+            lost = {_but_seed(trial) for trial in first if trial.id in stopped}
+        first = [trial for trial in first if _but_seed(trial) not in lost]
     if not others:
         return first
     table = trial_frame(read_trials(out))

@@ -241,7 +241,7 @@ class PeakMemory:
         if self._device.type == "cuda":
             self.n_bytes = torch.cuda.max_memory_allocated(self._device)
             return
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, LookupError):  # where the system does not tell
             lines = (_PROCESS / "status").read_text().splitlines()
             peak = dict(line.partition(":")[::2] for line in lines)["VmHWM"]
             self.n_bytes = int(peak.split()[0]) * 1024  # in kB

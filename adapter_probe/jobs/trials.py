@@ -23,9 +23,9 @@ from adapter_probe.checkpoints.base import has_untrained_pooler
 from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.identity import BaseIdentity
+from adapter_probe.device import available_memory
 from adapter_probe.errors import CheckpointError, DataError, TrainingError
 from adapter_probe.models.methods import PeftMethod, TfidfLinear, check_depth
-from adapter_probe.probe.lanes import available_memory
 from adapter_probe.progress import stage
 from adapter_probe.results.atomic import claim_folder, make_folder, write_json
 from adapter_probe.results.fingerprints import hash_json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -304,7 +305,8 @@ class Engine:
             return None
         status = Path("/proc/self/status")
         if status.exists():  # Linux, where `resource` counts the process that started this one, too
-            return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
+            found = re.search(r"VmHWM:\s*(\d+)", status.read_text())
+            return None if found is None else 1024 * int(found[1])
         import resource  # Unix only
 
         unit = 1 if sys.platform == "darwin" else 1024

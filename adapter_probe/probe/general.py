@@ -16,6 +16,7 @@ from adapter_probe.data.batches import EncodedBatches, EncodedWritten
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
+from adapter_probe.device import available_memory
 from adapter_probe.models.functional import FasterFunctions, PackedMap, activated_in_place, can_pack_weight
 from adapter_probe.replay.recording import device_of
 from adapter_probe.replay.replay import Replay, logits
@@ -25,7 +26,7 @@ from adapter_probe.replay.tensors import split
 from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, finish_maps
 
 from .general_model import example_of, ignore_padding, inputs_of, place_of
-from .lanes import available_memory, return_free_memory
+from .lanes import return_free_memory
 from .layouts import Layout, choose_layout, encoding_once
 from .likelihoods import WrittenScores, summed_by_continuation
 from .outputs import Arrays

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TypeVar
 
 import torch
+
+from adapter_probe.device import resident_memory
 
 _M_ARENA_MAX = -8  # malloc.h
 # What the next passes use again, in widest states of a pass. To return it to the system costs a page fault
@@ -52,33 +52,16 @@ def return_free_memory(state: int) -> None:
         state: bytes of the widest states of a pass, which determine how much is kept for each lane.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
-        _resident.least = min(_resident.least, now := _resident_memory())
+        _resident.least = min(_resident.least, now := resident_memory())
         if now - _resident.least > _resident.lanes * _STATES_KEPT * state:
             ctypes.CDLL(None).malloc_trim(0)
-            _resident.least = _resident_memory()
+            _resident.least = resident_memory()
 
 
 def return_all_free_memory() -> None:
     """Return all free memory of the heap to the operating system."""
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _resident_memory() -> int:
-    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def available_memory(device: torch.device) -> int:
-    """Bytes that are free on a device."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    with contextlib.suppress(OSError, StopIteration):  # Linux
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
-    names = getattr(os, "sysconf_names", {})
-    if "SC_AVPHYS_PAGES" in names:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 0  # unknown: nothing is spent
 
 
 Item, Result = TypeVar("Item"), TypeVar("Result")

@@ -12,14 +12,13 @@ from torch import nn
 from adapter_probe.data.answers import Extractor, scores_of
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests import Requests
+from adapter_probe.device import available_memory
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.decoding import NO_TOKEN, NOT_FINITE, Decoder, Decoding
 from adapter_probe.replay.recording import Inputs, base_of, device_of
 from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.stacks import in_copy
 from adapter_probe.replay.switches import Switches
-
-from .lanes import available_memory
 
 if TYPE_CHECKING:
     from .request import AblationRequest

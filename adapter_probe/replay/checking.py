@@ -82,6 +82,7 @@ def compare(ours: Tensor, own: Tensor, precision: torch.dtype | None = None, log
     Raises:
         ModelError: it is too large for the precision, or the outputs are not finite in the same places.
     """
+    ours, own = ours.detach(), own.detach()
     if ours.shape != own.shape:
         raise ModelError(f"the output has shape {list(ours.shape)}, and the model's own {list(own.shape)}")
     finite = own.isfinite()

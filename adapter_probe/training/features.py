@@ -10,6 +10,7 @@ from torch import Tensor
 
 from adapter_probe.data.encoding import Encoded, rows_of
 from adapter_probe.data.packing import PackedBatch, in_batches
+from adapter_probe.device import memory_limit
 
 from .model import TrainingModel
 
@@ -24,15 +25,10 @@ def feature_bytes(workers: int = 1) -> int:
     Args:
         workers: number of parallel trainings on this machine.
     """
-    given = os.environ
-    if "SLURM_MEM_PER_NODE" in given:  # of this task alone, in MiB
-        memory = int(given["SLURM_MEM_PER_NODE"]) << 20
-    elif "SLURM_MEM_PER_CPU" in given:
-        memory = int(given["SLURM_MEM_PER_CPU"]) * int(given.get("SLURM_CPUS_ON_NODE", 1)) << 20
-    elif hasattr(os, "sysconf"):
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    else:
-        memory = _SHARE * MAX_BYTES
+    memory = memory_limit()
+    if memory is None:
+        known = hasattr(os, "sysconf")
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if known else _SHARE * MAX_BYTES
     return min(MAX_BYTES, memory // (_SHARE * workers))
 
 

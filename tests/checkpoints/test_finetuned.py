@@ -233,6 +233,7 @@ def test_what_does_not_belong_together_is_refused_in_one_line(bert, llama, tmp_p
             ap.ablate(of, data=data, metric="kl", progress=False, out=tmp_path / "out", **options)
 
     refused(str(tuned), "whole model", "--base")
+    refused(str(tuned), "--dequantise", "quantised base", "whole model", base=base, dequantise=True)
     refused(str(tuned), "llama", "bert", base=llama[1])
     head = "classifier.bias"
     same = shutil.copytree(tuned, tmp_path / "same")

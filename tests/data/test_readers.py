@@ -64,6 +64,11 @@ def test_jsonl_lines_end_at_line_feeds_only(write):
     assert rows.texts("text") == [text]
 
 
+def test_a_long_document_is_a_field_of_csv(write):
+    (row,) = read_rows(write("a.csv", f'text,label\n"{"word " * 40_000}",1\n'))
+    assert len(row.record["text"]) == 200_000
+
+
 def test_csv_rows_are_placed_by_the_line_they_begin_on(write):
     rows = read_rows(write("a.csv", 'text,label\n"two\nlines, ""quoted""",1\n\nplain,0\n'))
     assert rows.texts("text") == ['two\nlines, "quoted"', "plain"]

@@ -124,11 +124,13 @@ def test_an_unfit_file(text, words, tmp_path):
         ("setup", "module load cuda", ["list", "strings"]),
         ("setup", (1,), ["list", "strings"]),
         ("sbatch", ["account"], ["mapping", "option", "value"]),
+        ("sbatch", {"account": ["a", "b"]}, ["account", "value on one line", "['a', 'b']"]),
         ("detach", "no", ["True", "False"]),
     ],
 )
 def test_a_value_of_a_wrong_type_is_refused_in_one_line(name, value, allowed):
-    with pytest.raises(TrainingError, match=naming(name, *allowed, repr(value))):
+    said = allowed if isinstance(value, dict) else [*allowed, repr(value)]
+    with pytest.raises(TrainingError, match=naming(name, *said)):
         SlurmOptions(**{name: value})
 
 

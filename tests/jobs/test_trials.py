@@ -327,6 +327,16 @@ def test_the_peak_is_of_the_block(tmp_path):
     assert large - after > 0.9 * size
 
 
+def test_a_system_that_does_not_tell_the_peak_has_none(tmp_path, monkeypatch):
+    from adapter_probe.jobs import trial_run
+
+    (tmp_path / "status").write_text("Name:\tpython\n")
+    monkeypatch.setattr(trial_run, "_PROCESS", tmp_path)
+    with trial_run.PeakMemory(CPU) as memory:
+        pass
+    assert memory.n_bytes is None
+
+
 def test_what_an_earlier_trial_left_is_not_counted():
     from adapter_probe.jobs.trial_run import PeakMemory
 

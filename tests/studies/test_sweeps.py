@@ -15,17 +15,21 @@ import pytest
 from docs_scripts import DOCS
 from refusals import names, naming, value_of
 
+from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.tasks import find_task, load_split
-from adapter_probe.errors import DataError, JobsDetached, ResultsError, TrainingError
+from adapter_probe.errors import DataError, JobsDetached, ModelError, ResultsError, TrainingError
 from adapter_probe.jobs.resources import Resources
-from adapter_probe.jobs.sweep_search import say_slow_bfloat16
+from adapter_probe.jobs.sweep_search import foreseen_trials, say_slow_bfloat16
+from adapter_probe.jobs.trials import Trial
+from adapter_probe.models.methods import Adapters
 from adapter_probe.studies.cost_plan import SuitePlan
 from adapter_probe.studies.init_sweep import InitSweep, init_sweep
 from adapter_probe.studies.load import load
 from adapter_probe.studies.sweep_trials import TaskOptions, find_one_task, majority_rows
 from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
 from adapter_probe.training.baseline import fit_baseline
-from adapter_probe.training.settings import TrainingSettings
+from adapter_probe.training.request import TrainingRequest
+from adapter_probe.training.settings import SweepSettings, TrainingSettings
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
@@ -301,6 +305,20 @@ def test_ids_of_trials_that_look_like_numbers_stay_texts(tiny_base, two_tasks, t
     assert load(tmp_path).trials["trial"].tolist() == ["00e1234567890123"]
 
 
+def test_no_seed_of_a_stopped_learning_rate_is_foreseen(tmp_path):
+    task = TaskSpec("t", "classification", "accuracy", ("a", "b"), Columns("", None, ""), {}, {})
+    trials = [
+        Trial(f"{rate}-{seed}", TrainingRequest("b", task, Adapters(), settings), 10, {})
+        for rate in (1e-4, 1e-3)
+        for seed in (0, 1, 2)
+        for settings in [TrainingSettings(learning_rate=rate, seed=seed)]
+    ]
+    (tmp_path / "halving.csv").write_text("trial,stopped\n0.0001-0,True\n0.001-0,False\n")
+    sweep = SweepSettings(learning_rates=(1e-4, 1e-3), seeds=3, halving=True)
+    left = foreseen_trials(sweep, trials, tmp_path)
+    assert [trial.id for trial in left] == ["0.001-0", "0.001-1", "0.001-2"]
+
+
 @pytest.mark.parametrize(("dtype", "told"), [("bfloat16", 1), ("float32", 0)])
 def test_a_sweep_in_slow_bfloat16_says_what_would_be_faster(dtype, told, monkeypatch, capfd):
     monkeypatch.setattr("adapter_probe.device.bfloat16_speed", lambda _: 0.25)
@@ -328,6 +346,7 @@ def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
         ({"seeds": 0}, TrainingError, ("--seeds", "1", "0")),
         ({"learning_rates": ()}, TrainingError, ("--learning-rates",)),
         ({"task": "no-such-task"}, DataError, ("no-such-task",)),
+        ({"method": "lora:r=2", "size": 8}, ModelError, ("--size 8", "rank", "--method")),
     ],
 )
 def test_bad_arguments(change, error, words, tiny_base, two_tasks, tmp_path):

@@ -8,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import peft
 import pytest
 import torch
+from peft_folders import HEADS, IDS, KV, TOKENIZER
 from refusals import naming
 from training_models import load_plain, moved, with_method
+from transformers import BertConfig
 
 import adapter_probe as ap
 from adapter_probe.checkpoints.native import Description, save_checkpoint
@@ -108,6 +111,22 @@ def test_the_base_is_read_once_and_kept_once(write, tiny_base, tiny_task, three_
     own = {name for name in before if ".adapter." in name or "LayerNorm" in name or "classifier" in name}
     assert shared == before.keys() - own
     assert model.label_names == ("negative", "neither", "positive")
+
+
+def test_a_checkpoint_without_a_head_has_the_bases_after_one_with_its_own(tmp_path):
+    torch.manual_seed(0)
+    config = BertConfig(**{k: v for k, v in KV.items() if k != "num_key_value_heads"}, **IDS, num_labels=2)
+    HEADS["SEQ_CLS"].from_config(config).save_pretrained(tmp_path / "base")
+    TOKENIZER.save_pretrained(tmp_path / "base")
+    for name, outputs, task in (("own", 3, "SEQ_CLS"), ("none", 2, None)):
+        base = HEADS["SEQ_CLS"].from_pretrained(
+            tmp_path / "base", num_labels=outputs, ignore_mismatched_sizes=True
+        )
+        lora = peft.LoraConfig(r=2, target_modules=["query"], task_type=task, init_lora_weights=False)
+        peft.get_peft_model(base, lora).save_pretrained(tmp_path / name)
+    alone = ap.open(tmp_path / "none").logits(TEXTS)
+    assert alone.shape == (len(TEXTS), 2)
+    np.testing.assert_array_equal(ap.open(tmp_path / "own").use(tmp_path / "none").logits(TEXTS), alone)
 
 
 def test_what_was_written_anew_is_read_anew(write, tiny_base, tiny_task, tmp_path):

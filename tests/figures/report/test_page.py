@@ -6,6 +6,7 @@ import html
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,12 @@ from page_reader import PageReader
 from tiers import slow_unless
 
 from adapter_probe.figures import style
+from adapter_probe.figures.levels import drop_scale
 from adapter_probe.figures.report import page as page_module
+from adapter_probe.figures.report.ablation_section import ReportedAblation
 from adapter_probe.figures.report.markup import json_for_html
 from adapter_probe.figures.report.page import map_studies, page_html, write_report
+from adapter_probe.studies.comparison import compare
 from adapter_probe.studies.load import load
 from adapter_probe.wording import RETRAINED
 
@@ -77,6 +81,21 @@ def test_studies_of_one_task_have_headings_of_their_own_and_what_they_share_is_s
     assert len(set(headings)) == len(headings) == 4
     assert [heading.split(", ")[-1] for heading in headings[2:]] == ["one", "two"]
     assert html.unescape(page).count(RETRAINED) == 1
+
+
+def test_divergences_have_no_gains_beside_a_comparison_of_other_studies(make_ablation, reported, monkeypatch):
+    scales = []
+    monkeypatch.setattr(
+        page_module, "drop_scale", lambda *given: scales.append(drop_scale(*given)) or scales[-1]
+    )
+    record = reported(make_ablation(n_layers=3)).record
+    spans = record.spans.assign(delta_points=-record.spans["delta_points"].abs())
+    kl = ReportedAblation(replace(record, spans=spans, summary=replace(record.summary, metric="kl")))
+    comparison = compare(*(load(make_ablation(n_layers=3)) for _ in range(2))).record
+    map_studies([kl])
+    map_studies([kl, comparison])
+    assert scales[0] == scales[1]
+    assert not scales[0].below
 
 
 def test_the_page_refers_to_nothing_outside(full: str):
