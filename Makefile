@@ -14,7 +14,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 
 
 # Tests that compare numbers of the models, about a fourth of those of these folders.
 NUMERIC := $(addprefix tests/,\
-	checkpoints/test_foreign.py checkpoints/test_peft_causal.py \
+	checkpoints/test_foreign.py checkpoints/test_peft_types.py \
 	checkpoints/test_adapter_bert.py checkpoints/test_placed.py training/families/test_families_forward.py \
 	replay/test_families.py replay/test_strength.py \
 	probe/test_ablation.py probe/test_causal_checkpoints.py probe/test_foreign_checkpoints.py probe/test_general.py \

@@ -95,11 +95,12 @@ def initialised_methods(chosen: InitSweepSettings) -> list[Method]:
     from adapter_probe.training.peft_methods import initialised
 
     if chosen.method != Adapters.name:
+        found: list[Method] = [*initialised(chosen.method, chosen.stds, chosen.inits)]
         if chosen.size != InitSweepSettings.size:
             raise ModelError(
                 f"--size {chosen.size} is of adapters; the rank of a LoRA is in --method, such as lora:r=8"
             )
-        return [*initialised(chosen.method, chosen.stds, chosen.inits)]
+        return found
     if chosen.inits:
         raise ModelError(
             "--inits are PEFT's names for a LoRA's; give --method lora:r=8, say, or leave them out"
