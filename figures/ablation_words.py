@@ -243,7 +243,8 @@ def _joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
             f"{name}: intact {score_text(score, metric)}" for name, score in zip(names, record.intact_scores)
         ]
     else:
-        notes += [f"mean ± s.d. of {len(record.names)} studies", n_examples]
+        shown = "mean" if record.by_module else "mean ± s.d."
+        notes += [f"{shown} of {len(record.names)} studies", n_examples]
         intact = [f"intact {metric_name(metric)} {score_range(record)}"]
     return notes + ([] if wording.is_distance(metric) else intact)
 

@@ -110,9 +110,10 @@ def published_grid(name: str, study: str = "ablated") -> Grid | None:
 
 
 def scale_of(grids: Sequence[Grid]) -> Scale:
-    """The smallest scale that covers all grids, with the spread where it is printed."""
+    """The smallest scale that covers all grids, with the spread where it is printed: not by module."""
     shown = [drop_points(grid.frame["delta_points"]) for grid in grids]
-    shown += [grid.frame["sd_points"].to_numpy(float) for grid in grids if "sd_points" in grid.frame]
+    spread = [grid.frame for grid in grids if {"sd_points", "module"} & {*grid.frame} == {"sd_points"}]
+    shown += [frame["sd_points"].to_numpy(float) for frame in spread]
     if grids[0].shows == "differences":
         return difference_scale(np.concatenate(shown))
     gains = not all(wording.is_distance(grid.words.metric) for grid in grids)

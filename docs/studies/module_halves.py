@@ -107,7 +107,7 @@ def main(out: Path, *given: str) -> None:
             for measure in costs:
                 about = {"task": name, "training": f"{one} and {other}", "measure": measure}
                 found += [{**about, **row} for row in agreements(cells, costs[measure], others[measure])]
-    table = pd.DataFrame(found).round(5)
+    table = pd.DataFrame(found).round(7)
     table[["first", "last", "of"]] = table[["first", "last", "of"]].astype("Int64")
     table.to_csv(out, index=False, lineterminator="\n")
     print(table.to_string(index=False))
