@@ -57,14 +57,15 @@ def use_threads(threads: int) -> None:
 
 def memory_limit() -> int | None:
     """Bytes that this process may use by the limit of a SLURM job or a container; None without one."""
-    given = os.environ
-    if "SLURM_MEM_PER_NODE" in given:  # of this task alone, in MiB
-        return int(given["SLURM_MEM_PER_NODE"]) << 20
-    if "SLURM_MEM_PER_CPU" in given:
-        return int(given["SLURM_MEM_PER_CPU"]) * int(given.get("SLURM_CPUS_ON_NODE", 1)) << 20
+    given, found = os.environ, 0
     with suppress(OSError, ValueError):  # no container, or one without a limit
-        return int(_LIMIT.read_text("ascii"))
-    return None
+        if "SLURM_MEM_PER_NODE" in given:  # of this task alone, in MiB
+            found = int(given["SLURM_MEM_PER_NODE"]) << 20
+        elif "SLURM_MEM_PER_CPU" in given:
+            found = int(given["SLURM_MEM_PER_CPU"]) * int(given.get("SLURM_CPUS_ON_NODE", 1)) << 20
+        else:
+            found = int(_LIMIT.read_text("ascii"))
+    return found or None  # SLURM's 0 is all of the memory
 
 
 def available_memory(device: torch.device) -> int:

@@ -6,7 +6,7 @@ of drops has a neutral middle; its other levels have the colours of drops and ga
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -107,7 +107,7 @@ def _logarithmic(values: np.ndarray) -> Scale:
     low, high = np.quantile(values, (0.2, 0.98))
     for mantissas in ((1, 2, 5), (1, 3), (1,)):
         edges = [float(f"{mantissa}e{power}") for power in range(-9, 5) for mantissa in mantissas]
-        first = max(0, bisect_right(edges, low) - 1)
+        first = max(0, bisect_left(edges, low) - 1)  # a value on an edge is below it
         if bisect_left(edges, high) - first < len(DROP_COLOURS):
             break
     last = max(first + 1, bisect_left(edges, values.max()))
@@ -193,7 +193,7 @@ def draw_colorbar(
     if tolerance is not None:
         for colour, width in ((style.WHITE, style.BORDER_HALO), (style.INK, style.BORDER)):
             line = bar.ax.axhline if upright else bar.ax.axvline
-            line(tolerance, color=colour, linewidth=width * style.scale_factor())
+            line(min(tolerance, scale.edges[-1]), color=colour, linewidth=width * style.scale_factor())
     bar.set_label(label, linespacing=1.1)
     if scale.below and scale.gains_below == 0:
         at = {"xy": (1, -0.05), "xytext": (2, 0), "ha": "left", "va": "top"}

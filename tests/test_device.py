@@ -63,3 +63,6 @@ def test_free_memory_ends_where_a_job_or_a_container_has_its_limit(monkeypatch, 
     assert device.available_memory(cpu) == min(free, 100 << 20)
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "200")
     assert device.available_memory(cpu) == 0
+    for value in ("0", "", "16G"):  # all of the memory, or what nobody can tell
+        monkeypatch.setenv("SLURM_MEM_PER_NODE", value)
+        assert device.memory_limit() is None

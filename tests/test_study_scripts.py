@@ -259,6 +259,13 @@ def test_shares_of_methods_are_those_of_their_ablations(airline: Path, tiny_base
     assert [*pd.read_csv(tmp_path / "out" / "trials.csv")["seed"]] == [0, 1, 0, 1, 2]
     assert (tmp_path / "out" / "maps.png").stat().st_size > 10_000
 
+    script("map_size").main(tmp_path / "size.csv", str(tmp_path / "airline-full-0" / "ablation"), 20, 9)
+    sizes = pd.read_csv(tmp_path / "size.csv").set_index("measure")
+    singles = divergences["full", 0].spans.query("n_layers == 1")["score"].to_numpy()
+    assert sizes.loc["kl", "mean_layer"] == pytest.approx(singles @ range(4) / singles.sum(), abs=1e-3)
+    assert (sizes["least_agreement"].dropna() <= sizes["mean_agreement"].dropna()).all()
+    assert sizes.loc["kl", "sd_mean_layer"] > 0
+
 
 def test_a_lora_for_embeddings_is_opened_with_its_pooling(tiny_base: Callable, tmp_path: Path):
     scored = {"good film": 5.0, "bad film": 1.0, "bad bad film": 0.0}

@@ -13,7 +13,7 @@ from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .adapterhub import HEAD_CONFIG, HEAD_WEIGHTS, WEIGHTS
 from .adapterhub_config import BOTTLENECK
-from .embedding import of_library
+from .embedding import saved_modules
 from .files import CONFIG, DESCRIPTION, MODULES
 from .native import keep_record, save_checkpoint
 from .opened_peft import OWN, OpenedPeft, OpenedPlaced, role_of
@@ -31,7 +31,7 @@ _FAMILIES = ("bert", "roberta", "xlm-roberta", "electra")
 
 
 def to_native(opened: OpenedPlaced, out: Path) -> None:
-    """Write this project's own format, which holds all that can be opened but causal language models.
+    """Write this project's own format, which holds all that can be opened but language models and embeddings.
 
     Raises:
         CheckpointError: `opened` is of a causal language model or has no known data.
@@ -40,6 +40,11 @@ def to_native(opened: OpenedPlaced, out: Path) -> None:
         raise CheckpointError(
             "a checkpoint of a causal language model cannot be written in this project's format, which "
             "remembers labelled data; keep it as it is, or give --to peft"
+        )
+    if opened.head == "features":
+        raise CheckpointError(
+            "a checkpoint of embeddings cannot be written in this project's format, which has no pooling; "
+            "keep it as it is"
         )
     if opened.own_tokenizer:
         raise CheckpointError(
@@ -121,8 +126,8 @@ def settle(
     """
     from .opening import open_any
 
+    keep_files(source, made)
     try:
-        keep_files(source, made)
         opened = open_any(made, base)
         if (made / CONFIG).is_file():
             keep_record(made, opened.description, source.folder, source.description, scores)
@@ -141,17 +146,17 @@ def settle(
 
 
 def keep_files(source: OpenedPeft, made: Path) -> None:
-    """Copy beside a new checkpoint what makes embeddings, and the config.json that names the labels."""
+    """Write beside a new checkpoint what makes embeddings, and the config.json that names the labels."""
     folder = source.folder if (source.folder / MODULES).is_file() else source.folder.parent
-    files = {}
-    if source.description.task.label_names:
-        files["config.json"] = source.folder / "config.json"
+    files, config = {}, source.folder / "config.json"
+    if source.description.task.label_names and config.is_file():
+        files[config.name] = config.read_bytes()
     if source.head == "features" and (folder / MODULES).is_file():
-        files |= of_library(folder)[2]
-    for name, file in files.items():
-        if file.is_file() and not (made / name).exists():
+        files |= saved_modules(folder)
+    for name, data in files.items():
+        if not (made / name).exists():
             make_folder((made / name).parent)
-            write_bytes(made / name, file.read_bytes())
+            write_bytes(made / name, data)
 
 
 def _write(opened: OpenedPlaced, method: Adapters, out: Path) -> None:

@@ -90,12 +90,7 @@ def of_library(folder: Path) -> tuple[Embedding, int | None, dict[str, Path]]:
         CheckpointError: the library is not installed, or a module is not its own or cannot be loaded.
     """
     path = folder / MODULES
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        first, *others = [(str(one["type"]), str(one["path"])) for one in entries]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        said = f"{path} lists no modules of sentence-transformers"
-        raise CheckpointError(f"{said}: {one_line(error)}") from None
+    first, *others = _listed(path)
     files, modules = {MODULES: path}, []
     if not first[0].startswith(_LIBRARY) or first[0].rpartition(".")[2] != "Transformer":
         raise CheckpointError(f"{path}: the first module is {first[0]}, expected the library's Transformer")
@@ -125,6 +120,38 @@ def of_library(folder: Path) -> tuple[Embedding, int | None, dict[str, Path]]:
     return Embedding(tuple(modules), similarity == "dot", prompts, lower), limit and int(limit), files
 
 
+def saved_modules(folder: Path) -> dict[str, bytes]:
+    """By name, the files for a new folder that has the Transformer itself; none of the modules is loaded.
+
+    Raises:
+        CheckpointError: a module is outside the folder.
+    """
+    (first, inside), *others = _listed(folder / MODULES)
+    listed_anew = [{"idx": n, "name": str(n), "type": kind, "path": place}
+                   for n, (kind, place) in enumerate([(first, ""), *others])]  # fmt: skip
+    files = {path.name: path for path in (folder / _CONFIG, folder / inside / _LIMITS) if path.is_file()}
+    for _, place in others:
+        _refuse_outside(folder, place)
+        files |= {f"{place}/{own.name}": own for own in sorted((folder / place).glob("*")) if own.is_file()}
+    made = {name: file.read_bytes() for name, file in files.items()}
+    return made | {MODULES: json.dumps(listed_anew, indent=2).encode()}
+
+
+def _listed(path: Path) -> list[tuple[str, str]]:
+    """The types and folders of the modules that a file lists, the Transformer first."""
+    try:
+        found = [(str(one["type"]), str(one["path"])) for one in json.loads(path.read_text("utf-8"))]
+        return [found[0], *found[1:]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        said = f"{path} lists no modules of sentence-transformers"
+        raise CheckpointError(f"{said}: {one_line(error)}") from None
+
+
+def _refuse_outside(folder: Path, inside: str) -> None:
+    if not (folder / inside).resolve().is_relative_to(folder.resolve()):
+        raise CheckpointError(f"{folder / MODULES}: a module is outside the folder, at {inside}")
+
+
 def _optional(path: Path, files: dict[str, Path]) -> dict[str, Any]:
     if not path.is_file():
         return {}
@@ -133,8 +160,7 @@ def _optional(path: Path, files: dict[str, Path]) -> dict[str, Any]:
 
 
 def _load(folder: Path, name: str, inside: str) -> nn.Module:
-    if not (folder / inside).resolve().is_relative_to(folder.resolve()):
-        raise CheckpointError(f"{folder / MODULES}: the module {name} is outside the folder, at {inside}")
+    _refuse_outside(folder, inside)
     weights = {path.suffix for path in (folder / inside).glob("*")}
     if ".bin" in weights and ".safetensors" not in weights:
         raise CheckpointError(f"{folder / inside} has a pickle and no safetensors file, which is not loaded")

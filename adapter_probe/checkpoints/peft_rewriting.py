@@ -24,7 +24,7 @@ from adapter_probe.results.atomic import make_folder
 
 from .adapter_folder import PREFIX, read_adapter, write_adapter
 from .base import load_any_base
-from .files import CONFIG, read_json_file
+from .files import CONFIG, DESCRIPTION, read_json_file
 from .native import Description, names_of_outputs
 from .opened_peft import OpenedPeft, OpenedPlaced
 from .peft_loading import ADAPTER
@@ -112,8 +112,10 @@ def _write_plain(opened: OpenedPeft, gone: Collection[nn.Module], out: Path) -> 
 
 
 def _labels_of(opened: OpenedPeft, of_base: Mapping[int, str]) -> tuple[str, ...]:
-    """The names of the classes: those beside the checkpoint, else the base's, else those of the data."""
+    """The names of the classes: the record's, or those beside the checkpoint, the base's, or the data's."""
     own = opened.description.task.label_names
+    if (opened.folder / DESCRIPTION).is_file():
+        return own
     named = {"id2label": {str(number): name for number, name in of_base.items()}}
     found = names_of_outputs(len(own), opened.folder / "config.json", named)
     return found if any(not name.isdigit() for name in found) else own

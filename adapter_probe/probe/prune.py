@@ -100,8 +100,7 @@ def prune_checkpoint(
     total = int(lengths.sum()) + 2 * (_TIMED_ROUNDS + 1) * n_tokens
     with progress_bar("prune", total, "tokens", enabled=progress) as bar:
         results = _results(request, layers, bar.update)
-        score = float(metrics.score(results.metric, results.predictions[1], results.scored_with))
-        scores = {request.metric: None if np.isnan(score) else score}
+        scores = _validation_scores(request, results)
         if isinstance(opened, OpenedPlaced):
             with TemporaryDirectory() as made:
                 write_own(request, opened, layers, Path(made), scores)
@@ -114,6 +113,15 @@ def prune_checkpoint(
     counts = (added_parameters(model.module), added_parameters(module))
     strength = BY_LAYER if request.settings.strengths_by_layer else request.settings.strength
     return PruneMeasurement(span or layers, *counts, *seconds, results, strength)
+
+
+def _validation_scores(request: AblationRequest, results: AblationResults) -> dict[str, float | None]:
+    """The new checkpoint's score, if it is one of its task on all of the data that it records."""
+    recorded = request.checkpoint.description.task.fingerprints.values()
+    if request.metric in metrics.COMPARISONS or request.examples.rows.fingerprint not in recorded:
+        return {}
+    score = float(metrics.score(results.metric, results.predictions[1], results.scored_with))
+    return {request.metric: None if np.isnan(score) else score}
 
 
 def _refuse_unfit(request: AblationRequest, span: Span, layers: Span, source: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -139,10 +139,15 @@ def convert(call: Convert) -> list[str]:
     check_encoding(call.encoding, as_tuple(call.data))
     with TemporaryDirectory() as made:
         source, lost = _write(call, Path(made))
-        changed = lost or call.strength is not None or call.strengths_by_layer
-        scores = {} if changed else source.description.scores
+        scores = {} if lost else _scores_of(source, call)
         settle(Path(made), Path(call.out), source, None if call.base is None else str(call.base), scores)
     return lost
+
+
+def _scores_of(opened: OpenedPeft, call: Convert) -> dict[str, float | None]:
+    """The scores of a checkpoint that still hold for the new one."""
+    changed = call.strength is not None or call.strengths_by_layer or as_tuple(call.data)
+    return {} if changed else opened.description.scores
 
 
 def _write(call: Convert, out: Path) -> tuple[OpenedPeft, list[str]]:
@@ -186,7 +191,8 @@ def _write(call: Convert, out: Path) -> tuple[OpenedPeft, list[str]]:
             opened.description.task, files, "validation", source, call.encoding, as_tuple(call.label_names)
         )
         opened = opened.with_task(task)
-    to_native(opened, out)
+    scored = replace(opened.description, scores=_scores_of(opened, call))
+    to_native(replace(opened, description=scored), out)
     return opened, []
 
 

@@ -14,6 +14,7 @@ import torch
 from adapter_probe.checkpoints.adapter_folder import WEIGHTS
 from adapter_probe.checkpoints.base import has_untrained_pooler
 from adapter_probe.checkpoints.base_config import silent_transformers
+from adapter_probe.checkpoints.embedding import saved_modules
 from adapter_probe.checkpoints.files import DESCRIPTION, Unsupported
 from adapter_probe.checkpoints.native import (
     Description,
@@ -88,9 +89,10 @@ def train_checkpoint(
             scores={task.metric: best_score(scores, task.metric)},
         )
         kind = request.modelled_task.kind
-        for place, file in embedding_of(request)[2].items():
-            make_folder((out / place).parent)
-            write_bytes(out / place, file.read_bytes())
+        if embedding_of(request)[2]:
+            for place, data in saved_modules(Path(request.base).expanduser()).items():
+                make_folder((out / place).parent)
+                write_bytes(out / place, data)
         if model.is_tuned or kind in ("causal", "embedding"):
             (out / DESCRIPTION).unlink(missing_ok=True)
             model.restore(best)

@@ -200,3 +200,9 @@ def test_distances_below_the_first_edge_have_a_logarithmic_scale(values, largest
     found = scale.colours(values)
     by_hand = [max(0, sum(edge < round(value, 9) for edge in scale.edges) - 1) for value in values]
     assert [scale.shown.index(colour) for colour in found] == by_hand
+
+
+def test_nothing_and_something_differ_in_colour():
+    values = np.array([0.0, 0.0, 0.1, 0.1])
+    nothing, _, something, _ = drop_scale(values, gains=False).colours(values)
+    assert nothing != something

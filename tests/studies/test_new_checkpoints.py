@@ -1,6 +1,7 @@
 """What prune and convert write says of task, labels and limit of tokens what the source does."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import adapter_probe as ap
 from adapter_probe.checkpoints.opening import open_any
 
 LORA = "lora:r=2"
+LABELS = ("negative", "positive")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,7 @@ def test_the_record_of_the_training_stays(method, write, options, trained, tmp_p
     scores = write(source, new, **options)
     before, after = (open_any(folder).description for folder in (source, new))
     assert (after.task, after.max_length, after.scores) == (before.task, 5, pytest.approx(scores))
-    assert after.task.label_names == ("negative", "positive")
+    assert after.task.label_names == LABELS
     assert after.training["validation_scores"] == before.training["validation_scores"]
     study = ap.ablate(new, spans="whole", progress=False)  # on the recorded data, cut as in the training
     if scores:
@@ -93,3 +95,37 @@ def test_data_is_given_to_the_format_that_records_it(given, trained, tmp_path):
     name = next(iter(given)).replace("_", "-")
     with pytest.raises(ap.CheckpointError, match=f"--{name} applies only to --to native"):
         ap.convert(trained(LORA), tmp_path / "new", "peft", **given)
+
+
+def test_scores_of_other_data_and_distances_are_not_recorded(trained, tmp_path):
+    source = trained(LORA)
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(json.dumps({"text": f"the cat {n}", "label": LABELS[n % 2]}) + "\n" for n in range(8))
+    )
+    pruned(source, tmp_path / "other", data=tmp_path / "rows.jsonl")
+    study = ap.ablate(source, metric="kl", spans="single", out=tmp_path / "kl", progress=False)
+    ap.prune(source, tmp_path / "far", within=100, ablation=study, progress=False)
+    for folder in ("other", "far"):
+        found = open_any(tmp_path / folder).description
+        assert (found.scores, found.task) == ({}, open_any(source).description.task)
+
+
+def test_what_is_scaled_has_no_score_in_this_projects_format(trained, tmp_path):
+    source = trained("adapters")
+    for strength, scores in ((None, open_any(source).description.scores), (0.5, {})):
+        ap.convert(source, tmp_path / str(strength), "native", strength=strength)
+        assert open_any(tmp_path / str(strength)).description.scores == scores
+
+
+def test_without_adapters_the_labels_are_those_of_the_record(tiny_base, tiny_task, tmp_path):
+    base = shutil.copytree(tiny_base("bert"), tmp_path / "base")
+    config = json.loads((base / "config.json").read_text())
+    named = {"id2label": {"0": "CONTRADICTION", "1": "ENTAILMENT"}}
+    (base / "config.json").write_text(json.dumps(config | named))
+    ap.train(
+        base, task=tiny_task, out=tmp_path / "c", method="lora:r=2,target_modules=query+value", epochs=1,
+        progress=False,
+    )  # fmt: skip
+    ap.prune(tmp_path / "c", tmp_path / "plain", span=(0, 2), progress=False)
+    config = json.loads((tmp_path / "plain" / "config.json").read_text())
+    assert config["id2label"] == {"0": "negative", "1": "positive"}

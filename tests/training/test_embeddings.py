@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
+from peft_cases import edit
 from refusals import naming
 from tiers import slow_unless
 from trainings import assert_resumes, losses_of, request_of
@@ -149,7 +150,16 @@ def test_a_folder_of_sentence_transformers_trains_with_its_own_modules(method, l
     assert said["max_length"] == 20
     study = ap.ablate(tmp_path / "c", spans="single", progress=False)
     assert study.summary.intact_score == pytest.approx(said["scores"]["ndcg@10"], abs=1e-5)
-    pruned = ap.prune(tmp_path / "c", tmp_path / "p", span=0, progress=False)
+    moved, limits = shutil.copytree(tmp_path / "c", tmp_path / "moved"), "sentence_bert_config.json"
+    modules = json.loads((moved / "modules.json").read_text())
+    assert modules[0]["path"] == ""
+    modules[0]["path"] = "0_Transformer"  # where older versions of the library have it
+    (moved / "modules.json").write_text(json.dumps(modules))
+    (moved / "0_Transformer").mkdir()
+    (moved / limits).rename(moved / "0_Transformer" / limits)
+    edit(moved / "0_Transformer" / limits, max_seq_length=4)
+    pruned = ap.prune(moved, tmp_path / "p", span=0, progress=False)
+    assert json.loads((tmp_path / "p" / limits).read_text())["max_seq_length"] == 4
     again = ap.ablate(tmp_path / "p", spans="whole", progress=False)  # with the same modules and limit
     assert again.summary.intact_score == pytest.approx(pruned.score_after, abs=1e-5)
     if method == "full":  # which sentence-transformers opens as it is
