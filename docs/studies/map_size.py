@@ -3,9 +3,9 @@
     python map_size.py OUT.csv FOLDER EXAMPLES [DRAWS]
 
 The folder holds an ablation of spans of a classifier. A row for each measure of `where_learnt.py`: the mean
-layer (single layers, weighted by what each costs) on all examples and its standard deviation over random subsets of
-so many of them, and the rank correlation within one length of span between the map of a subset and that of all
-other examples, the mean and the least.
+layer (single layers, weighted by what each costs) on all examples and its standard deviation over random
+subsets of so many of them, and the rank correlation within one length of span between the map of a subset
+and that of all other examples, the mean and the least.
 """
 
 import sys
