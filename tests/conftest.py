@@ -151,13 +151,14 @@ _ROBERTA_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 def _save_base(folder, family, tokenizer, layers, hidden, heads, pooler, dtype, seed) -> None:
     import torch
+    from mask_loop import fill
     from transformers import AutoModel
 
     config = _tiny_config(family, len(tokenizer), layers, hidden, heads)
     model = AutoModel.from_config(config, **({} if family == "electra" else {"add_pooling_layer": pooler}))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        _randomise(model, generator)
+        fill(model, generator)
         # The base knows which words are kind and which unkind, so that there is something to transfer.
         words = model.get_input_embeddings().weight
         lean = torch.randn(words.shape[1], generator=generator)
@@ -186,18 +187,6 @@ def _tiny_config(family, vocabulary, layers, hidden, heads):
         eos_token_id=sep,
         **({"embedding_size": hidden - 8} if family == "electra" else {}),
     )
-
-
-def _randomise(model, generator) -> None:
-    """Every weight so large that leaving it out shows."""
-    import torch
-
-    for name, parameter in model.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-        if parameter.dim() > 1:
-            parameter.copy_(noise * 1.2 / parameter.shape[-1] ** 0.5)
-        else:
-            parameter.copy_(noise * 0.2 + float(name.endswith("LayerNorm.weight")))
 
 
 @pytest.fixture(scope="session")

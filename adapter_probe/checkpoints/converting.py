@@ -13,8 +13,8 @@ from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 
 from .adapterhub import HEAD_CONFIG, HEAD_WEIGHTS, WEIGHTS
 from .adapterhub_config import BOTTLENECK
-from .embedding import saved_modules
-from .files import CONFIG, DESCRIPTION, MODULES
+from .embedding import folder_of_modules, saved_modules
+from .files import CONFIG, DESCRIPTION
 from .native import keep_record, save_checkpoint
 from .opened_peft import OWN, OpenedPeft, OpenedPlaced, role_of
 from .peft_writing import WRITABLE
@@ -31,10 +31,11 @@ _FAMILIES = ("bert", "roberta", "xlm-roberta", "electra")
 
 
 def to_native(opened: OpenedPlaced, out: Path) -> None:
-    """Write this project's own format, which holds all that can be opened but language models and embeddings.
+    """Write this project's own format, which holds adapters, what was trained with them, and the data.
 
     Raises:
-        CheckpointError: `opened` is of a causal language model or has no known data.
+        CheckpointError: `opened` is of a causal language model or of embeddings, has a tokenizer of its own,
+            or no known data.
     """
     if opened.description.task.kind == "causal":
         raise CheckpointError(
@@ -43,13 +44,13 @@ def to_native(opened: OpenedPlaced, out: Path) -> None:
         )
     if opened.head == "features":
         raise CheckpointError(
-            "a checkpoint of embeddings cannot be written in this project's format, which has no pooling; "
-            "keep it as it is"
+            "a checkpoint of embeddings cannot be written in this project's format, which has no place for "
+            "their pooling; keep it as it is"
         )
     if opened.own_tokenizer:
         raise CheckpointError(
-            "this project's format has no tokenizer, and the checkpoint has its own, which differs from the "
-            "base's; keep it as it is, or give --to peft"
+            "this project's format holds no tokenizer, and that of the checkpoint differs from the "
+            "base's; keep the checkpoint as it is, or give --to peft with --rank"
         )
     if not opened.description.task.files:
         raise CheckpointError(
@@ -147,11 +148,10 @@ def settle(
 
 def keep_files(source: OpenedPeft, made: Path) -> None:
     """Write beside a new checkpoint what makes embeddings, and the config.json that names the labels."""
-    folder = source.folder if (source.folder / MODULES).is_file() else source.folder.parent
     files, config = {}, source.folder / "config.json"
     if source.description.task.label_names and config.is_file():
         files[config.name] = config.read_bytes()
-    if source.head == "features" and (folder / MODULES).is_file():
+    if source.head == "features" and (folder := folder_of_modules(source.folder)) is not None:
         files |= saved_modules(folder)
     for name, data in files.items():
         if not (made / name).exists():

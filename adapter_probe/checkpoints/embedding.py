@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ def of_library(folder: Path) -> tuple[Embedding, int | None, dict[str, Path]]:
     """
     path = folder / MODULES
     first, *others = _listed(path)
-    files, modules = {MODULES: path}, []
+    modules = []
     if not first[0].startswith(_LIBRARY) or first[0].rpartition(".")[2] != "Transformer":
         raise CheckpointError(f"{path}: the first module is {first[0]}, expected the library's Transformer")
     for name, inside in others:
@@ -99,9 +99,8 @@ def of_library(folder: Path) -> tuple[Embedding, int | None, dict[str, Path]]:
             raise CheckpointError(
                 f"{path}: the module {name} is not of sentence-transformers; its code is not run"
             )
-        files |= {f"{inside}/{own.name}": own for own in sorted((folder / inside).glob("*")) if own.is_file()}
         modules.append(_load(folder, name, inside))
-    config = _optional(folder / _CONFIG, files)
+    config = _optional(folder / _CONFIG)
     similarity = config.get("similarity_fn_name") or "cosine"
     if similarity not in _SIMILARITIES:
         raise CheckpointError(
@@ -112,11 +111,12 @@ def of_library(folder: Path) -> tuple[Embedding, int | None, dict[str, Path]]:
     prompts[""] = prompts.get(str(config.get("default_prompt_name")), "")
     if any(prompts.values()) and not all(getattr(one, "include_prompt", True) for one in modules):
         raise CheckpointError(f"{path}: the pooling leaves the prompt out, which is not supported")
-    limits = _optional(folder / first[1] / _LIMITS, files)
+    limits = _optional(folder / first[1] / _LIMITS)
     if "message" in (limits.get("modality_config") or {}):
         raise CheckpointError(f"{folder}: texts go through a chat template, which embeddings here do not")
     limit = limits.get("max_seq_length")
     lower = bool(limits.get("do_lower_case"))
+    files = _files(folder, (first, *others))
     return Embedding(tuple(modules), similarity == "dot", prompts, lower), limit and int(limit), files
 
 
@@ -126,15 +126,25 @@ def saved_modules(folder: Path) -> dict[str, bytes]:
     Raises:
         CheckpointError: a module is outside the folder.
     """
-    (first, inside), *others = _listed(folder / MODULES)
-    listed_anew = [{"idx": n, "name": str(n), "type": kind, "path": place}
-                   for n, (kind, place) in enumerate([(first, ""), *others])]  # fmt: skip
-    files = {path.name: path for path in (folder / _CONFIG, folder / inside / _LIMITS) if path.is_file()}
-    for _, place in others:
-        _refuse_outside(folder, place)
-        files |= {f"{place}/{own.name}": own for own in sorted((folder / place).glob("*")) if own.is_file()}
-    made = {name: file.read_bytes() for name, file in files.items()}
-    return made | {MODULES: json.dumps(listed_anew, indent=2).encode()}
+    modules = _listed(folder / MODULES)
+    made = {name: file.read_bytes() for name, file in _files(folder, modules).items()}
+    (first, _), *others = modules
+    entries = [
+        {"idx": n, "name": str(n), "type": kind, "path": inside}
+        for n, (kind, inside) in enumerate([(first, ""), *others])
+    ]
+    return made | {MODULES: json.dumps(entries, indent=2).encode()}
+
+
+def _files(folder: Path, modules: Sequence[tuple[str, str]]) -> dict[str, Path]:
+    """By name, the files that make embeddings of the states of the Transformer, the first of the modules."""
+    (_, transformer), *others = modules
+    files = {MODULES: folder / MODULES}
+    for _, inside in others:
+        _refuse_outside(folder, inside)
+        files |= {f"{inside}/{own.name}": own for own in sorted((folder / inside).glob("*")) if own.is_file()}
+    settings = (folder / _CONFIG, folder / transformer / _LIMITS)
+    return files | {path.name: path for path in settings if path.is_file()}
 
 
 def _listed(path: Path) -> list[tuple[str, str]]:
@@ -152,11 +162,13 @@ def _refuse_outside(folder: Path, inside: str) -> None:
         raise CheckpointError(f"{folder / MODULES}: a module is outside the folder, at {inside}")
 
 
-def _optional(path: Path, files: dict[str, Path]) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    files[path.name] = path
-    return read_json_file(path)
+def _optional(path: Path) -> dict[str, Any]:
+    return read_json_file(path) if path.is_file() else {}
+
+
+def folder_of_modules(folder: Path) -> Path | None:
+    """The folder of sentence-transformers that an adapter belongs to: its own or the one above, if any."""
+    return next((place for place in (folder, folder.parent) if (place / MODULES).is_file()), None)
 
 
 def _load(folder: Path, name: str, inside: str) -> nn.Module:

@@ -24,7 +24,7 @@ from . import adapter_bert, adapterhub, native
 from .adapter_folder import choose_adapter, hash_contents, only_adapter, read_adapter
 from .base import AnyLoaded, Load, limit_length, load_any_base, n_outputs, refuse_lost
 from .base_config import AnyBase, find_any_base, method_of, place_of_base, quiet_quantisers, read_fields
-from .embedding import Embedding, Pooling, of_library
+from .embedding import Embedding, Pooling, folder_of_modules, of_library
 from .files import (
     CONFIG,
     DELTA,
@@ -197,8 +197,7 @@ def with_embedding(opened: OpenedPeft, pooling: str | None) -> OpenedPeft:
     Raises:
         CheckpointError: the pooling is neither given nor in the folder, or both, or cannot be loaded.
     """
-    folder = opened.folder if (opened.folder / MODULES).is_file() else opened.folder.parent
-    listed_there = (folder / MODULES).is_file()
+    folder = folder_of_modules(opened.folder)
     trained = opened.description.training.get("pooling")
     if opened.head != "features":
         if pooling is not None:
@@ -206,15 +205,15 @@ def with_embedding(opened: OpenedPeft, pooling: str | None) -> OpenedPeft:
                 f"--pooling {pooling} applies only to embeddings; checkpoint {opened.folder} has a head"
             )
         return opened
-    if pooling is None and trained is None and not listed_there:
+    if pooling is None and trained is None and folder is None:
         raise CheckpointError(
             f"checkpoint {opened.folder} is of embeddings and does not say how they are pooled; give "
             "--pooling mean, cls or last"
         )
-    if pooling not in (None, trained) and (listed_there or trained):
-        source = f"{folder / MODULES} says" if listed_there else f"the training of {opened.folder} recorded"
+    if pooling not in (None, trained) and (folder or trained):
+        source = f"{folder / MODULES} says" if folder else f"the training of {opened.folder} recorded"
         raise CheckpointError(f"{source} how embeddings are pooled; omit --pooling {pooling}")
-    if not listed_there:
+    if folder is None:
         return replace(opened, embedding=Embedding((Pooling(str(pooling or trained)),)))
     embedding, limit, files = of_library(folder)
     said = opened.description

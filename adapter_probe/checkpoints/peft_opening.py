@@ -29,7 +29,8 @@ from .adapter_folder import (
 )
 from .base import AnyLoaded, Load, hash_stored, limit_length, load_any_base, without_pooler
 from .base_config import AnyBase, find_any_base, method_of, mixes_examples, place_of_base
-from .files import CONFIG, MODULES, Unsupported, folder_of_base, read_json_file
+from .embedding import folder_of_modules
+from .files import CONFIG, Unsupported, folder_of_base, read_json_file
 from .identity import tokenizer_parts
 from .model_class import (
     HEADS,
@@ -84,7 +85,7 @@ def open_with_peft(
     plain = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     outputs, modules = _outputs(plain), _modules(plain)
     head, unfit = _head(config, found, outputs, modules)
-    if any((one / MODULES).is_file() for one in (folder, folder.parent)):
+    if folder_of_modules(folder) is not None:
         head, unfit = "features", ""
     cls = choose_class(found.name, found.config, head, modules)
     if (own := class_of_own_code(document)) not in (None, cls.__name__):

@@ -87,7 +87,7 @@ def _applied(row: RowOf, column: str, tokenizer: Any, messages: Any, head: bool 
     if not getattr(tokenizer, "chat_template", None):
         raise DataError(f"{row.place}: the base's tokenizer has no chat template for messages")
     more = _of_template(row, "chat_template_kwargs", dict, "an object of names and values") or {}
-    tools = _of_template(row, "tools", list, "a list of functions, or its JSON") or None
+    tools = _of_template(row, "tools", list, "a list of functions, or one as JSON") or None
     options = {"tokenize": False, "add_generation_prompt": head, "tools": tools}
     try:
         return str(tokenizer.apply_chat_template(messages, **options, **more))

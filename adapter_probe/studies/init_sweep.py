@@ -98,7 +98,8 @@ def initialised_methods(chosen: InitSweepSettings) -> list[Method]:
         found: list[Method] = [*initialised(chosen.method, chosen.stds, chosen.inits)]
         if chosen.size != InitSweepSettings.size:
             raise ModelError(
-                f"--size {chosen.size} is of adapters; the rank of a LoRA is in --method, such as lora:r=8"
+                f"--size {chosen.size} applies only to adapters; give the rank of a LoRA with --method, such "
+                "as lora:r=8"
             )
         return found
     if chosen.inits:

@@ -115,8 +115,9 @@ def convert(call: Convert) -> list[str]:
     """Write a checkpoint in another format; a lossy conversion is refused unless `lossy` is given.
 
     The project's own format (``native``) represents every supported checkpoint but those of causal language
-    models. AdapterHub's format represents bottleneck adapters but not trained LayerNorms. PEFT's format
-    represents LoRA, DoRA, (IA)³ and tuned LayerNorms, MLX-LM's LoRA and DoRA of language models.
+    models, of embeddings and with a tokenizer of their own. AdapterHub's format represents bottleneck
+    adapters but not trained LayerNorms. PEFT's format represents LoRA, DoRA, (IA)³ and tuned LayerNorms,
+    MLX-LM's LoRA and DoRA of language models.
 
     With `strength`, what the adapters in the layers change is multiplied by this number in the weights that
     are written, which is what `adapter_probe.strength` scores; heads and other modules stay as they are.

@@ -198,7 +198,7 @@ class ConfiguredBottleneck(nn.Module):
     def adapt(self, x: Tensor, residual: Tensor, norm: Norm, strength: float = 1.0) -> Tensor:
         """With `norm_after`: the output y of which ``norm(y + residual)`` are the states after the site.
 
-        The arguments are those of `finish`, but for the difference in the sublayer's output.
+        The arguments are those of `finish`; `strength` multiplies the difference in the sublayer's output.
         """
         if strength != 1 and self.only_adds:
             return added(strength * self.change(x, residual), x)
