@@ -4,6 +4,7 @@ The folders are checkpoints, named by task, method and seed, with an ablation of
 same examples of a task. A span costs points of accuracy, and nats of divergence from the intact model's
 predictions (KL). Of either, a layer has two shares: its cost `alone` divided by the sum over layers, and its
 part of the cost of `all` layers (`share_points` of an ablation) divided by that. `centre` is the mean layer.
+Rows of other tasks that tables in OUT have already stay, and the figures show these tasks too.
 
 `OUT/trials.csv` has the scores. What predicts one class for everything learnt nothing that could be kept, and
 is in no other table: `shares.csv`, the shares of the mean map over seeds; `centres.csv`, differences of two
@@ -16,7 +17,6 @@ the shares alone by divergence.
 import json
 import sys
 from collections import defaultdict
-from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from scipy.special import log_softmax
 import adapter_probe as ap
 from adapter_probe.analysis.attribution import shares as shares_of_all
 from adapter_probe.figures.levels import draw_colorbar
-from adapter_probe.figures.span_grid import draw, grid_of, published_grid, scale_of
+from adapter_probe.figures.span_grid import Grid, draw, published_grid, scale_of
 from adapter_probe.wording import count_text, task_label
 
 DRAWS, SPLITS, SHARES = 1000, 5, ("alone", "all")
@@ -113,24 +113,21 @@ def agreement(maps: dict[tuple[str, str], np.ndarray], n_layers: int) -> list[di
     return rows
 
 
-def hero(studies: dict[tuple[str, str], list[ap.Ablation]], out: Path) -> None:
+def hero(maps: pd.DataFrame, out: Path) -> None:
     """A row of mean maps for each task with the paper's grid; where no task has one, that of MNLI."""
-    tasks, methods = ([*dict.fromkeys(names)] for names in zip(*studies))
-    tasks.sort(key=lambda task: published_grid(task) is None)
+    tasks = sorted(maps["task"].unique(), key=lambda task: published_grid(task) is None)
+    methods = [method for method in METHODS if method in {*maps["method"]}]
     size = (2.05 * (len(methods) + 1), 2.3 * len(tasks) + 1.1)
-    figure, frames = Figure(figsize=size, layout="constrained"), []
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(len(tasks), len(methods) + 1, squeeze=False)
     published = {t: own for t in tasks if (own := published_grid(t))} or {tasks[0]: published_grid("mnli")}
     grids = {(tasks.index(task), len(methods)): grid for task, grid in published.items()}
-    for (task, method), seeds in studies.items():
-        record = ap.average(seeds).record if len(seeds) > 1 else seeds[0].record
-        frames.append(record.spans.assign(task=task, method=method))
-        grid = grid_of(record)
-        frame = grid.frame.drop(columns=["sd_points", "non_monotone"], errors="ignore")
-        off = f"all switched off: drop {-frame['delta_points'][frame['n_layers'].idxmax()]:.1f}"
-        said = f"{count_text(len(seeds), 'seed')}, n = {seeds[0].summary.n_examples}"
-        notes = [task_label(task), said, off]
-        grids[tasks.index(task), methods.index(method)] = replace(grid, frame=frame, notes=notes)
+    for (task, method), frame in maps.groupby(["task", "method"]):
+        whole = frame.loc[frame["n_layers"].idxmax()]
+        said = f"{count_text(int(whole['n_studies']), 'seed')}, n = {whole['n_examples']}"
+        notes = [task_label(task), said, f"all switched off: drop {-whole['delta_points']:.1f}"]
+        shown = frame[["first", "last", "n_layers", "delta_points", "significant"]]
+        grids[tasks.index(task), methods.index(method)] = Grid(shown, notes)
     for place in np.ndindex(axes.shape):
         if place not in grids:
             axes[place].set_axis_off()
@@ -144,7 +141,6 @@ def hero(studies: dict[tuple[str, str], list[ap.Ablation]], out: Path) -> None:
     label = "drop in accuracy (points); black line = 1 point"
     draw_colorbar(scale, [*axes.flat], label, 1.0, location="bottom", length=400)
     figure.savefig(out / "maps.png", dpi=150, bbox_inches="tight")
-    pd.concat(frames).round(4).to_csv(out / "maps.csv", index=False, lineterminator="\n")
 
 
 def curves(shares: pd.DataFrame, out: Path) -> None:
@@ -170,6 +166,18 @@ def curves(shares: pd.DataFrame, out: Path) -> None:
     figure.savefig(out / "shares.png", dpi=150)
 
 
+def merged(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """Write a table: these rows, and those of other tasks that it has already."""
+    exact = rows.columns.difference(["learning_rate"])
+    rows = rows.assign(**rows[exact].round(4))
+    if path.exists():
+        kept = pd.read_csv(path)
+        rows = pd.concat([kept[~kept["task"].isin(rows["task"])], rows])
+    rows = rows.sort_values("task", kind="stable")
+    rows.to_csv(path, index=False, lineterminator="\n")
+    return pd.read_csv(path)
+
+
 def main(out: Path, *folders: str) -> None:
     """Write the tables and the figure; checkpoints without a finished ablation are left out."""
     studies, own, tables = defaultdict(list), defaultdict(dict), defaultdict(list)
@@ -193,7 +201,6 @@ def main(out: Path, *folders: str) -> None:
             continue
         studies[task, method].append(study)
         own[task][method, seed] = costs(study)
-    out.mkdir(parents=True, exist_ok=True)
     for (task, maps), measure in product(own.items(), ("accuracy", "kl")):
         chosen = {key: cost[measure] for key, cost in maps.items()}
         methods = {m: np.stack([cost for key, cost in chosen.items() if key[0] == m]) for m, _ in chosen}
@@ -201,10 +208,14 @@ def main(out: Path, *folders: str) -> None:
         found = (*share_rows(methods, n_layers), agreement(chosen, n_layers))
         for name, rows in zip(("shares", "centres", "agreement"), found):
             tables[name] += [{"task": task, "measure": measure} | row for row in rows]
-    for name, rows in tables.items():
-        pd.DataFrame(rows).round(4).to_csv(out / f"{name}.csv", index=False, lineterminator="\n")
-    hero(studies, out)
-    curves(pd.DataFrame(tables["shares"]).query("of == 'alone' and measure == 'kl'"), out)
+    for (task, method), seeds in studies.items():
+        record = ap.average(seeds).record if len(seeds) > 1 else seeds[0].record
+        mean = record.spans.assign(task=task, method=method, n_studies=len(seeds))
+        tables["maps"] += mean.to_dict("records")
+    out.mkdir(parents=True, exist_ok=True)
+    done = {name: merged(out / f"{name}.csv", pd.DataFrame(rows)) for name, rows in tables.items() if rows}
+    hero(done["maps"], out)
+    curves(done["shares"].query("of == 'alone' and measure == 'kl'"), out)
 
 
 if __name__ == "__main__":
