@@ -91,7 +91,7 @@ def legend_below(figure: Figure, entries: Sequence[tuple[Artist, str]]) -> None:
 
 def title_above(ax: Axes, notes: Sequence[str]) -> None:
     """The first note on a line above the axes, and below it the others, in lines that end after commas."""
-    text = "\n".join([notes[0], ", ".join(notes[1:])]).rstrip()
+    text = "\n".join([notes[0], ", ".join(notes[1:]).replace(":, ", ": ")]).rstrip()
     ax.set_title(text, loc="left", fontsize=style.tick_size())
     ax._left_title.set_label(text)  # which line breaks do not change
     _wrap_title(ax, size_in_points(ax)[0])

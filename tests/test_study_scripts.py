@@ -109,7 +109,8 @@ def test_differences_of_the_recipe_study(tmp_path: Path):
             ttest_1samp(points, -compared.MARGIN, alternative="greater").pvalue,
             ttest_1samp(points, compared.MARGIN, alternative="less").pvalue,
         )
-        assert row["p_equivalent"] == pytest.approx(nearer, abs=1e-3)
+        assert row["p_equivalent"] == pytest.approx(nearer, rel=1e-6)
+        assert row["p"] == pytest.approx(ttest_1samp(points, 0).pvalue, rel=1e-6)
     assert (
         found.loc[("ablation", "all"), "p_equivalent"] < 0.05 < found.loc[("lowest", "all"), "p_equivalent"]
     )
@@ -182,7 +183,7 @@ def test_a_difference_between_tasks_is_welchs(grids: list[str], tmp_path: Path):
     with np.errstate(all="ignore"):
         expected = ttest_ind(drops[2:], drops[:2], equal_var=False)
         interval = expected.confidence_interval()
-    np.testing.assert_allclose(found["p_value"], expected.pvalue, atol=1e-4)
+    np.testing.assert_allclose(found["p_value"], expected.pvalue, rtol=1e-6)
     np.testing.assert_allclose(found["difference_points"], drops[2:].mean(0) - drops[:2].mean(0), atol=1e-4)
     np.testing.assert_allclose(found["ci_low_points"], interval.low, atol=1e-3)
     assert (tmp_path / "difference.png").exists()
@@ -442,6 +443,7 @@ def test_maps_of_written_texts_and_their_likelihood(tmp_path: Path):
     )
     assert (tmp_path / "maps" / "maps.png").exists()
     assert set(found["map_b"]) == {"exact match", "choice", "token F1", "log-likelihood"}
+    assert maps.loc[maps["first"] < 0, "n_layers"].tolist() == [0, 0]
     drops = maps[(maps["task"] == "words") & (maps["first"] >= 0)].set_index(["first", "last"])
     spans = ap.load(tmp_path / "words-choices").spans.set_index(["first", "last"])
     assert drops["choice"].to_numpy() == pytest.approx(-spans.loc[drops.index, "delta_points"], abs=1e-3)
@@ -491,6 +493,15 @@ def test_the_script_writes_its_tables(random_checkpoint, tiny_task, tmp_path):  
                    method="spearman"), abs=1e-4
     )  # fmt: skip
     assert (tmp_path / "study" / "agreement.svg").stat().st_size > 1000
+
+
+def test_spans_whose_single_layers_cost_the_same_tie():
+    from span_scores import with_drops
+
+    exact = pd.DataFrame({"first": [0, 1, 2, 0], "last": [0, 1, 2, 1], "delta_points": [-0.1, -0.2, -0.3, 0]})
+    spans = exact[["first", "last"]].assign(n_layers=exact["last"] - exact["first"] + 1)
+    singles = with_drops(spans, exact)["singles"]
+    assert singles[3] == singles[2] == 0.3  # 0.1 + 0.2 is not 0.3 in floating point
 
 
 def test_an_effect_is_the_margins_derivative_by_a_gate(

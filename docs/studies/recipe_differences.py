@@ -54,8 +54,9 @@ def main(trials: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     found = pd.DataFrame(rows)
     found.insert(7, "p_holm", found.groupby("task")["p"].transform(lambda own: holm(own.to_numpy())))
-    found.round(4).to_csv(out / "differences.csv", index=False, lineterminator="\n")
-    print(found.round(3).to_string(index=False))
+    rounded = found.drop(columns=["p_holm", "p", "p_equivalent"]).round(4)  # a small p is not 0
+    found.assign(**rounded).to_csv(out / "differences.csv", index=False, lineterminator="\n")
+    print(found.to_string(index=False, float_format="{:.3g}".format))
     with paper_style():
         draw(found[found["other"] == "all"], scores).savefig(out / "differences.png")
 

@@ -63,7 +63,7 @@ def with_drops(spans: pd.DataFrame, exact: pd.DataFrame) -> pd.DataFrame:
     )
     single = frame[frame["n_layers"] == 1].set_index("first")["drop_points"]
     frame["singles"] = [
-        single.reindex(range(first, last + 1)).sum(skipna=False)
+        round(single.reindex(range(first, last + 1)).sum(skipna=False), 9)  # equal sums tie
         for first, last in zip(frame["first"], frame["last"])
     ]
     return frame

@@ -48,7 +48,8 @@ def main(out: Path, named: dict[str, str]) -> None:
     names, metric = tuple(named), studies_a[0].summary.metric
     record = ComparisonRecord(names, table, metric, studies_b[0].summary.n_examples, intact, {})
     out.mkdir(parents=True, exist_ok=True)
-    table.round(4).to_csv(out / "difference.csv", index=False, lineterminator="\n")
+    rounded = table.drop(columns=["p_value", "p_holm"]).round(4)  # a small p is not 0
+    table.assign(**rounded).to_csv(out / "difference.csv", index=False, lineterminator="\n")
     figure = Figure(figsize=(5.4, 4.4), layout="constrained")
     heatmap(record, figure.add_subplot())
     figure.savefig(out / "difference.png", dpi=200)

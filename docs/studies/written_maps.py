@@ -118,9 +118,9 @@ def main(out: Path, *given: str) -> None:
         costs, results = costs_of(written, likelihood, rows), written.results
         texts = written.texts["text"].to_numpy().reshape(-1, len(rows))
         table = pd.DataFrame(results.spans, columns=["first", "last"]).assign(task=name)
-        table["n_layers"] = table["last"] - table["first"] + 1
-        table = table.join(kinds_of(texts, rows))
         off = table["first"] >= 0
+        table["n_layers"] = (table["last"] - table["first"] + 1).where(off, 0)
+        table = table.join(kinds_of(texts, rows))
         lengths = table.loc[off, "n_layers"].to_numpy()
         table.loc[off, list(costs)] = np.stack([own.mean(axis=1) for own in costs.values()], axis=1)
         maps.append(table)

@@ -111,6 +111,13 @@ def test_the_axis_names_the_layers_and_what_they_are():
         assert ax.get_xticklabels()[0].get_text() == first
 
 
+def test_the_words_above_say_why_spans_mean_nothing():
+    record = replace(record_of(frame_of("suffix", 5)), summary=replace(SUMMARY, warning="?"))
+    (ax,) = curve_drawing([record], FigureOptions(VENUES["paper"])).figure.axes
+    said = ax.get_title(loc="left").replace("\n", " ")
+    assert said.endswith("no better than the majority class: spans not informative")
+
+
 @pytest.mark.parametrize(("spans", "n_layers", "group"), SHAPES)
 @pytest.mark.parametrize("inches", [2.6, pytest.param(6.0, marks=pytest.mark.slow)])
 def test_words_are_clear_of_the_curve(spans, n_layers, group, inches):
