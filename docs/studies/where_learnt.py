@@ -166,10 +166,9 @@ def curves(shares: pd.DataFrame, out: Path) -> None:
     figure.savefig(out / "shares.png", dpi=150)
 
 
-def merged(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
+def merged(path: Path, rows: pd.DataFrame, digits: int) -> pd.DataFrame:
     """Write a table: these rows, and those of other tasks that it has already."""
-    exact = rows.columns.difference(["learning_rate"])
-    rows = rows.assign(**rows[exact].round(4))
+    rows = rows.round(digits)
     if path.exists():
         kept = pd.read_csv(path)
         rows = pd.concat([kept[~kept["task"].isin(rows["task"])], rows])
@@ -213,7 +212,11 @@ def main(out: Path, *folders: str) -> None:
         mean = record.spans.assign(task=task, method=method, n_studies=len(seeds))
         tables["maps"] += mean.to_dict("records")
     out.mkdir(parents=True, exist_ok=True)
-    done = {name: merged(out / f"{name}.csv", pd.DataFrame(rows)) for name, rows in tables.items() if rows}
+    done = {
+        name: merged(out / f"{name}.csv", pd.DataFrame(rows), 6 if name == "trials" else 4)
+        for name, rows in tables.items()
+        if rows
+    }
     hero(done["maps"], out)
     curves(done["shares"].query("of == 'alone' and measure == 'kl'"), out)
 
