@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from ablation_facts import record_of
 from refusals import names, value_of
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord, DataComparisonRecord
@@ -23,6 +24,7 @@ from adapter_probe.analysis.summary_text import (
     duration_text,
     file_lists,
 )
+from adapter_probe.studies.ablation_study import Ablation
 
 SUMMARY = AblationSummary(
     task="t", split="s", metric="accuracy", kind="classification", study="ablated", n_examples=9,
@@ -133,6 +135,11 @@ def test_each_stack_is_told_under_its_name():
     assert value_of(rows, "encoder", "removable", "0.5 points") == "none"
     assert next(name for name, _ in rows if "interval" in name).startswith("  encoder: ")
     assert not [name for name, _ in rows if "span" in name and "decoder" in name]
+    study = Ablation(record_of(pd.DataFrame()))
+    several = replace(study, record=replace(study.record, summary=replace(SUMMARY, stacks=stacks)))
+    *_, best = repr(several).splitlines()
+    assert names(best, "encoder", "longest removable span", "2 points", "layers 0-1")
+    assert len(repr(study).splitlines()) == 2  # which has no spans to tell of
 
 
 @pytest.mark.parametrize("n", [11, 12, 13])
