@@ -157,6 +157,11 @@ def is_percentage(metric: str | None) -> bool:
     return _written(metric).in_percent and not is_distance(metric)
 
 
+def own_unit(metric: str | None) -> str:
+    """The metric if its changes are not in points but in a unit of their own, without an end; else empty."""
+    return str(metric) if _written(metric).unit is not None else ""
+
+
 def drop_name(metric: str | None) -> str:
     """The name of a change for the worse: a drop of a score, a rise of a loss; or that of a distance."""
     if metric in _DISTANCES:

@@ -183,18 +183,21 @@ def alike_ablations(
 ) -> Iterator[tuple[str, list[AblationRecord]]]:
     """The ablations that belong into one figure, by what was done to the spans, with the file's ending.
 
+    Changes in points belong together, and those by each metric with a unit of its own, such as nats.
+
     Args:
         by_module: whether to give the maps of layers and modules instead of the studies of spans.
     """
     ablations = [one for one in studies if isinstance(one, AblationRecord) and one.by_module == by_module]
     for kind, suffix in (("ablated", ""), ("kept", "-kept")):
         alike = [one for one in ablations if one.summary.study == kind]
-        done = [(one.summary.strength or 0.0, one.summary.rank or 0) for one in alike]
-        for strength, rank in sorted(set(done), key=str):
+        said = [one.summary for one in alike]
+        done = [(one.strength or 0.0, one.rank or 0, wording.own_unit(one.metric)) for one in said]
+        for strength, rank, unit in sorted(set(done), key=str):
             text = "-by-layer" if isinstance(strength, str) else f"{strength:g}"
             own = (f"-strength{text}" if strength else "") + (f"-rank{rank}" if rank else "")
-            own *= len(set(done)) > 1
-            yield f"{suffix}{own}", [one for one, its in zip(alike, done) if its == (strength, rank)]
+            own = f"{own}{unit and f'-{unit}'}" if len(set(done)) > 1 else ""
+            yield f"{suffix}{own}", [one for one, its in zip(alike, done) if its == (strength, rank, unit)]
 
 
 def common_metric(records: Iterable[AblationRecord]) -> str | None:

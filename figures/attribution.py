@@ -192,7 +192,7 @@ def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions
     """Grids above the shares, or a single grid next to the shares in a wide figure."""
     width = options.width("full")
     values = np.concatenate([record.spans["interaction_points"].to_numpy(float) for record in records])
-    scale = difference_scale(values)
+    scale = difference_scale(values, [record.summary.metric for record in records])
     with style.paper_style(options.venue):
         figure = new_figure(width, 3 * width)
         beside = len(records) == 1 and width >= WIDE
