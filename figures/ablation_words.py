@@ -271,9 +271,11 @@ def _why_spans_mean_nothing(summary: AblationSummary) -> str | None:
 
 
 def warnings_of(records: Iterable[AblationRecord]) -> list[str]:
-    """A sentence for each study whose spans are not informative."""
+    """A sentence for each study whose spans are not informative; comparisons with itself have no test."""
     return [
-        f"{study_label(one)}: the intact model is {reason}, so its spans are not informative."
+        f"{study_label(one)}: the intact model is {reason}"
+        f"{'' if wording.is_distance(one.summary.metric) else ' at the 5% level'}, so its spans are not "
+        "informative."
         for one in records
         if (reason := _why_spans_mean_nothing(one.summary))
     ]
@@ -341,7 +343,7 @@ def ring_sentence(
     records: Sequence[AblationRecord], frames: Sequence[pd.DataFrame], what: str = "span"
 ) -> str:
     """What a ring in a grid of ablations means; empty where nothing was tested."""
-    if not any("significant" in frame for frame in frames):
+    if not any("significant" in frame and frame["delta_points"].notna().any() for frame in frames):
         return ""
     return (
         f"A ring, or in small cells a dot, marks a {what} that does not differ significantly from the intact"
