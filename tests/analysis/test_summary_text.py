@@ -58,6 +58,8 @@ def test_what_a_study_lacks_is_left_out():
     assert value_of(warned, "note") == "It learned nothing."
     assert names(value_of(warned, "all", "off"), "attention only")
     assert not [name for name, _ in warned if "span" in name]
+    undefined = replace(SUMMARY, removed_score=None, removed_delta_points=None)
+    assert value_of(ablation_rows(undefined), "all", "off") == "undefined"
     gained = replace(SUMMARY, largest_single_layer_drop=LayerDrop(2, 0.0, last_layer=3))
     assert value_of(ablation_rows(gained), "largest", "group") == "none"
     own = replace(SUMMARY, positive_class="yes", majority_score=None, kind="tokens", significant_spans=None)
