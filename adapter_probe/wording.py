@@ -37,6 +37,8 @@ BASELINE = "tfidf"
 
 _DISTANCES = {"kl": "KL divergence", "agreement": "disagreement", "cosine": "cosine distance"}
 """Changes of the metrics that compare with the intact model: they have a size, and no better or worse."""
+_SMALL = ("kl", "cosine")
+"""Those that can be small without being nothing; the least disagreement is one prediction."""
 
 # Types of PEFT that are rarer, or another's names for them.
 _OTHER_METHODS = {
@@ -157,6 +159,11 @@ def is_percentage(metric: str | None) -> bool:
     return _written(metric).in_percent and not is_distance(metric)
 
 
+def own_unit(metric: str | None) -> str:
+    """The metric if its changes are not in points but in a unit of their own, without an end; else empty."""
+    return str(metric) if _written(metric).unit is not None else ""
+
+
 def drop_name(metric: str | None) -> str:
     """The name of a change for the worse: a drop of a score, a rise of a loss; or that of a distance."""
     if metric in _DISTANCES:
@@ -193,12 +200,12 @@ def named_score(score: float | None, metric: str | None) -> str:
 def amount_text(points: float, metric: str | None) -> str:
     """A number of points with its unit: `1.2 points`, `−0.3 points`; of a loss, `0.017 nats`.
 
-    A small divergence keeps two significant digits: `3.1e−6 nats`.
+    A small divergence or cosine distance keeps two significant digits: `3.1e−6 nats`, `0.035 points`.
     """
     unit = _written(metric).unit
     if unit is not None:
         return f"{number_text(points / 100, metric, 3)} {unit}".rstrip()
-    text = rounded(points)
+    text = number_text(points, metric)
     return f"{text} point{'' if text == '1.0' else 's'}"
 
 
@@ -208,12 +215,12 @@ def interval_text(low: float, high: float, metric: str | None) -> str:
     if unit is not None:
         ends = (number_text(end / 100, metric, 3) for end in (low, high))
         return f"{' to '.join(ends)} {unit}".rstrip()
-    return f"{rounded(low)} to {rounded(high)} points"
+    return f"{number_text(low, metric)} to {number_text(high, metric)} points"
 
 
 def number_text(value: float, metric: str | None, digits: int = 1) -> str:
-    """A number with this many decimals, or if it is a small divergence with two significant digits."""
-    if is_distance(metric) and is_loss(metric) and 0 < abs(value) < 10 ** (1 - digits):
+    """A number with this many decimals, or if it is a small distance with two significant digits."""
+    if metric in _SMALL and 0 < abs(value) < 10 ** (1 - digits):
         return f"{value:.2g}".replace("e-0", "e-").replace("-", "−")
     return rounded(value, digits)
 
@@ -239,11 +246,11 @@ def drop_text(drop: float | None, metric: str | None) -> str:
 def cell_text(drop: float, metric: str | None = None) -> str:
     """A drop in a cell: `1.2`, or `12` from 10 points; a gain is a negative drop, `−0.3`. Empty for NaN.
 
-    A divergence that would round to 0.0 has one significant digit: `0.04`, `3e−5`.
+    A distance that would round to 0.0 has one significant digit: `0.04`, `3e−5`.
     """
     if math.isnan(drop):
         return ""
-    if is_distance(metric) and is_loss(metric) and 0 < abs(drop) < 0.05:
+    if metric in _SMALL and 0 < abs(drop) < 0.05:
         text = f"{drop:.0e}" if abs(drop) < 0.0095 else f"{drop:.2f}"
         return text.replace("e-0", "e-").replace("-", "−")
     return rounded(drop, 1 if abs(drop) < 9.95 else 0)

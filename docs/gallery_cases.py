@@ -424,6 +424,7 @@ CASES = (
     Case("curve", "Spans up to the last layer, of a language model.", ("arc-suffix",), every_style=True),
     Case("single", "Single layers, one of them without a score.", ("single",)),
     Case("divergence", "A divergence instead of a score.", ("sentences",)),
+    Case("two-units", "Accuracy and a divergence: a figure each.", ("cola", "sentences")),
     Case("average", "The mean over three seeds.", _SEEDS, {"average": True}, every_style=True),
     Case("average-deep", "24 layers: the spread in a second grid.", _DEEP, {"average": True}),
     Case("comparison", "The difference of two ablations.", _SEEDS[:2], how="compare", every_style=True),

@@ -183,18 +183,21 @@ def alike_ablations(
 ) -> Iterator[tuple[str, list[AblationRecord]]]:
     """The ablations that belong into one figure, by what was done to the spans, with the file's ending.
 
+    Changes in points belong together, and those by each metric with a unit of its own, such as nats.
+
     Args:
         by_module: whether to give the maps of layers and modules instead of the studies of spans.
     """
     ablations = [one for one in studies if isinstance(one, AblationRecord) and one.by_module == by_module]
     for kind, suffix in (("ablated", ""), ("kept", "-kept")):
         alike = [one for one in ablations if one.summary.study == kind]
-        done = [(one.summary.strength or 0.0, one.summary.rank or 0) for one in alike]
-        for strength, rank in sorted(set(done), key=str):
+        said = [one.summary for one in alike]
+        done = [(one.strength or 0.0, one.rank or 0, wording.own_unit(one.metric)) for one in said]
+        for strength, rank, unit in sorted(set(done), key=str):
             text = "-by-layer" if isinstance(strength, str) else f"{strength:g}"
             own = (f"-strength{text}" if strength else "") + (f"-rank{rank}" if rank else "")
-            own *= len(set(done)) > 1
-            yield f"{suffix}{own}", [one for one, its in zip(alike, done) if its == (strength, rank)]
+            own = f"{own}{unit and f'-{unit}'}" if len(set(done)) > 1 else ""
+            yield f"{suffix}{own}", [one for one, its in zip(alike, done) if its == (strength, rank, unit)]
 
 
 def common_metric(records: Iterable[AblationRecord]) -> str | None:
@@ -268,9 +271,11 @@ def _why_spans_mean_nothing(summary: AblationSummary) -> str | None:
 
 
 def warnings_of(records: Iterable[AblationRecord]) -> list[str]:
-    """A sentence for each study whose spans are not informative."""
+    """A sentence for each study whose spans are not informative; comparisons with itself have no test."""
     return [
-        f"{study_label(one)}: the intact model is {reason}, so its spans are not informative."
+        f"{study_label(one)}: the intact model is {reason}"
+        f"{'' if wording.is_distance(one.summary.metric) else ' at the 5% level'}, so its spans are not "
+        "informative."
         for one in records
         if (reason := _why_spans_mean_nothing(one.summary))
     ]
@@ -338,7 +343,7 @@ def ring_sentence(
     records: Sequence[AblationRecord], frames: Sequence[pd.DataFrame], what: str = "span"
 ) -> str:
     """What a ring in a grid of ablations means; empty where nothing was tested."""
-    if not any("significant" in frame for frame in frames):
+    if not any("significant" in frame and frame["delta_points"].notna().any() for frame in frames):
         return ""
     return (
         f"A ring, or in small cells a dot, marks a {what} that does not differ significantly from the intact"

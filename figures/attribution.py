@@ -80,17 +80,22 @@ def interaction_map(record: AblationRecord, ax: Axes, scale: Scale) -> None:
     said = [escape_mathtext(study_label(record))]
     if record.shares is not None:
         said.append(f"{about.removed}: {drop_text(total_drop(record), about.metric)}")
-    if "interaction_low_points" in frame and not clear[~np.isnan(values)].all():
+    if _has_intervals(frame, "interaction") and not clear[~np.isnan(values)].all():
         said.append("small: 95% interval includes 0")
     write_notes(ax, said + ["crossed out: undefined"] * bool(np.isnan(values).any()), cells)
 
 
 def is_clear(frame: pd.DataFrame) -> np.ndarray:
     """Whether an interaction differs from 0 by its interval, or by size without one, bool `[rows]`."""
-    if "interaction_low_points" not in frame:
+    if not _has_intervals(frame, "interaction"):
         return frame["interaction_points"].abs().to_numpy(float) >= DIVERGING_EDGES[0]
     low, high = (frame[f"interaction_{end}_points"].to_numpy(float) for end in ("low", "high"))
     return (low > 0) | (high < 0)
+
+
+def _has_intervals(frame: pd.DataFrame, of: str) -> bool:
+    """Whether there are intervals of this quantity; a single example has none."""
+    return f"{of}_low_points" in frame and bool(frame[f"{of}_low_points"].notna().any())
 
 
 def attribution(
@@ -114,7 +119,7 @@ def draw_shares(records: Sequence[AblationRecord], ax: Axes) -> list[LegendEntry
     tables, unit, ink = [shares_of(record) for record in records], style.scale_factor(), style.line_colour()
     layers, metric = pd.concat(tables), common_metric(records)
     names, slot = np.unique(layers["layer"].to_numpy(int)), _GROUP / len(records)
-    interval = ", 95% interval" if "share_low_points" in layers else ""
+    interval = ", 95% interval" if _has_intervals(layers, "share") else ""
     entries: list[LegendEntry] = []
     for index, (record, table) in enumerate(zip(records, tables)):
         left = np.searchsorted(names, table["layer"].to_numpy(int)) - _GROUP / 2 + index * slot
@@ -192,7 +197,7 @@ def attribution_figure(records: Sequence[AblationRecord], options: FigureOptions
     """Grids above the shares, or a single grid next to the shares in a wide figure."""
     width = options.width("full")
     values = np.concatenate([record.spans["interaction_points"].to_numpy(float) for record in records])
-    scale = difference_scale(values)
+    scale = difference_scale(values, [record.summary.metric for record in records])
     with style.paper_style(options.venue):
         figure = new_figure(width, 3 * width)
         beside = len(records) == 1 and width >= WIDE
@@ -264,7 +269,7 @@ def _caption(records: Sequence[AblationRecord]) -> str:
             f" Myerson value on the chain of {chain}); the shares sum to the total {drop}.",
             f"Diamonds: the {drop} of the {one} alone.",
             *checkpoint_sentences(records),
-            *(intervals if "share_low_points" in layers else []),
+            *(intervals if _has_intervals(layers, "share") else []),
             "p_holm" in layers
             and f"Filled diamonds: significant at 0.05 by {tests_of(records)}, Holm-corrected over all "
             "spans.",

@@ -1,13 +1,15 @@
 """The colour scales shared by all grids: a few discrete levels, with the same colours in every figure.
 
 The scale of drops is light for small drops and blue for gains. The scale of interactions and of differences
-of drops has a neutral middle; its other levels have the colours of drops and gains of the same size.
+of drops has a neutral middle; its other levels have the colours of drops and gains of the same size. Changes
+in a unit of their own, such as nats or perplexities, have no upper end, so that their levels fit their size.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +21,7 @@ from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, to_hex
 from matplotlib.ticker import Formatter
 
 from adapter_probe.errors import ResultsError, must_be
+from adapter_probe.wording import is_distance, own_unit
 
 from . import style
 from .layout import size_in_points
@@ -84,22 +87,45 @@ class Scale:
         return np.round(values, 9) < self.gains_below
 
 
-def drop_scale(drops: np.ndarray, gains: bool = True) -> Scale:
-    """The smallest scale that covers all `drops` (any shape; NaN is skipped).
+def drop_scale(drops: np.ndarray, metrics: Collection[str | None] = ()) -> Scale:
+    """The smallest scale that covers all `drops` (any shape; NaN is skipped), or most in a unit of their own.
 
     Args:
-        gains: whether there can be gains. Distances from the intact model have none; if most of them are
-            below the first edge, the scale is logarithmic, since no amount of a distance has a meaning.
+        metrics: what was measured; by default a score. Distances from the intact model have no gains; if most
+            of them are below the first edge, the scale is logarithmic, since no amount of a distance has a
+            meaning.
     """
     finite = np.asarray(drops)[np.isfinite(drops)]
-    positive = finite[finite > 0]
+    positive, gains = finite[finite > 0], not _are_distances(metrics)
     if not gains and len(positive) and np.median(positive) < DROP_EDGES[1]:
         return _logarithmic(positive)
-    gain, beyond = float(-finite.min(initial=0.0)), bool(finite.max(initial=0.0) > DROP_EDGES[-1])
-    n_gains = 1 + sum(edge < gain for edge in GAIN_EDGES) if gains else 0
-    edges = (*(-edge for edge in reversed(GAIN_EDGES[: max(0, n_gains - 1)])), *DROP_EDGES)
-    colours = (*reversed(GAIN_COLOURS[:n_gains]), *DROP_COLOURS[: len(DROP_EDGES) - 1 + beyond])
+    gain_edges, drop_edges = _enlarged((GAIN_EDGES, DROP_EDGES), finite, metrics)
+    gain, beyond = float(-finite.min(initial=0.0)), bool(finite.max(initial=0.0) > drop_edges[-1])
+    n_gains = 1 + sum(edge < gain for edge in gain_edges) if gains else 0
+    edges = (*(-edge for edge in reversed(gain_edges[: max(0, n_gains - 1)])), *drop_edges)
+    colours = (*reversed(GAIN_COLOURS[:n_gains]), *DROP_COLOURS[: len(drop_edges) - 1 + beyond])
     return Scale(edges, colours, gains, beyond, 0.0)
+
+
+def _are_distances(metrics: Collection[str | None]) -> bool:
+    return bool(metrics) and all(map(is_distance, metrics))
+
+
+def _enlarged(
+    edges: Sequence[tuple[float, ...]], values: np.ndarray, metrics: Collection[str | None], least: int = 0
+) -> list[tuple[float, ...]]:
+    """Edges times the least power of ten by which three quarters of the values are within the last one.
+
+    Those of points of a score are the same in all figures.
+
+    Args:
+        least: the least power.
+    """
+    sizes = np.abs(values[values != 0])
+    most = 9 if metrics and all(map(own_unit, metrics)) else 0
+    power = math.ceil(math.log10(np.quantile(sizes, 0.75) / edges[-1][-1])) if len(sizes) else 0
+    power = min(max(power, least), most)
+    return [tuple(float(f"{edge}e{power}") for edge in each) for each in edges]
 
 
 def _logarithmic(values: np.ndarray) -> Scale:
@@ -115,15 +141,19 @@ def _logarithmic(values: np.ndarray) -> Scale:
     return Scale((0.0, *inside), DROP_COLOURS[: len(inside) + 1], beyond=True)
 
 
-def difference_scale(values: np.ndarray) -> Scale:
-    """The smallest scale with a neutral middle and two levels or more on either side that covers `values`."""
+def difference_scale(values: np.ndarray, metrics: Collection[str | None] = ()) -> Scale:
+    """The smallest scale with a neutral middle and two levels or more on either side that covers `values`.
+
+    Args:
+        metrics: what was measured, as of `drop_scale`.
+    """
     finite = np.round(np.asarray(values)[np.isfinite(values)], 9)
+    (levels,) = _enlarged((DIVERGING_EDGES,), finite, metrics, -9 if _are_distances(metrics) else 0)
     less, more = (
-        max(2, int(np.searchsorted(DIVERGING_EDGES, side * finite, side="left").max(initial=1)))
-        for side in (-1, 1)
+        max(2, int(np.searchsorted(levels, side * finite, side="left").max(initial=1))) for side in (-1, 1)
     )
-    edges = (*(-edge for edge in reversed(DIVERGING_EDGES[:less])), *DIVERGING_EDGES[:more])
-    return Scale(edges, (*reversed(_LESS[:less]), _NEUTRAL, *_MORE[:more]), True, True, -DIVERGING_EDGES[0])
+    edges = (*(-edge for edge in reversed(levels[:less])), *levels[:more])
+    return Scale(edges, (*reversed(_LESS[:less]), _NEUTRAL, *_MORE[:more]), True, True, -levels[0])
 
 
 def verdict_scale(colours: Sequence[str]) -> Scale:

@@ -114,10 +114,8 @@ def scale_of(grids: Sequence[Grid]) -> Scale:
     shown = [drop_points(grid.frame["delta_points"]) for grid in grids]
     spread = [grid.frame for grid in grids if {"sd_points", "module"} & {*grid.frame} == {"sd_points"}]
     shown += [frame["sd_points"].to_numpy(float) for frame in spread]
-    if grids[0].shows == "differences":
-        return difference_scale(np.concatenate(shown))
-    gains = not all(wording.is_distance(grid.words.metric) for grid in grids)
-    return drop_scale(np.concatenate(shown), gains)
+    scale = difference_scale if grids[0].shows == "differences" else drop_scale
+    return scale(np.concatenate(shown), [grid.words.metric for grid in grids])
 
 
 def drawn_tolerance(grids: Sequence[Grid], tolerance: float) -> float | None:

@@ -32,7 +32,7 @@ from adapter_probe.analysis.deltas import (
     without_noise,
 )
 from adapter_probe.analysis.resampling import N_RESAMPLES, resampled_changes
-from adapter_probe.analysis.significance import ALPHA, bootstrap_p, holm, percentile_interval, span_interval
+from adapter_probe.analysis.significance import ALPHA, bootstrap_interval, bootstrap_p, holm, span_interval
 from adapter_probe.analysis.sweeps import pareto_frontier
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.fingerprints import refuse_changes
@@ -168,7 +168,7 @@ def compare_ablations(
     deltas = [frame["delta_points"].to_numpy() for frame in frames]
     differences = without_noise(samples[0] - samples[1])  # [resamples, spans]; drop = -delta
     point = without_noise(deltas[0] - deltas[1])
-    low, high = percentile_interval(differences[:N_RESAMPLES])
+    low, high = bootstrap_interval(differences[:N_RESAMPLES], a)
     spans = frames[0][span_columns(frames[0])].assign(
         drop_a_points=without_noise(-deltas[0]), drop_b_points=without_noise(-deltas[1]),
         difference_points=point, ci_low_points=low, ci_high_points=high,

@@ -39,6 +39,17 @@ def percentile_interval(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return low, high
 
 
+def bootstrap_interval(samples: np.ndarray, results: AblationResults) -> tuple[np.ndarray, np.ndarray]:
+    """The percentile interval of each span's resampled change, points ``[resamples, spans]``.
+
+    The bootstrap tells nothing where no prediction changes: there it is NaN for a score of predictions.
+    """
+    ends = np.stack(percentile_interval(samples))
+    if results.kind != "regression" and results.metric not in (*LOSSES, "margin"):
+        ends[:, (samples == 0).all(axis=0)] = np.nan
+    return ends[0], ends[1]
+
+
 def exact_interval(lost: int, won: int, n: int) -> tuple[float, float]:
     """Exact interval of a difference of two paired proportions, won minus lost, with coverage `LEVEL`.
 
@@ -113,11 +124,10 @@ def span_interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The interval of each span's change against the intact model, or of its mean over studies, in points.
 
-    That of a proportion is exact where few predictions change, see `exact_bounds`; others are percentiles of
-    the paired bootstrap. The bootstrap tells nothing where no prediction changes: there the interval of a
-    score of predictions that is no proportion is NaN. Of a mean over studies of all of which few predictions
-    change, the interval includes the mean of the exact ones, which leaves seeds out but is never too short
-    for the examples. A span that switches nothing off has the interval 0 to 0.
+    That of a proportion is exact where few predictions change, see `exact_bounds`; others are those of
+    `bootstrap_interval`. Of a mean over studies of all of which few predictions change, the interval includes
+    the mean of the exact ones, which leaves seeds out but is never too short for the examples. A span that
+    switches nothing off has the interval 0 to 0.
 
     Args:
         samples: ``[resamples, spans]``, resampled `delta_points`, or their means.
@@ -128,9 +138,7 @@ def span_interval(
     """
     exact = np.mean([exact_bounds(*study) for study in studies], axis=0)
     results, rows = studies[0]
-    ends = np.stack(percentile_interval(samples))
-    if results.kind != "regression" and results.metric not in (*LOSSES, "margin"):
-        ends[:, (samples == 0).all(axis=0)] = np.nan
+    ends = np.stack(bootstrap_interval(samples, results))
     if len(studies) > 1:
         exact = np.stack([np.fmin(exact[0], ends[0]), np.fmax(exact[1], ends[1])])
     ends = np.where(np.isnan(exact), ends, exact)

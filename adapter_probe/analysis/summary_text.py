@@ -117,7 +117,8 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     else:
         rows.append(("intact", score_text(summary.intact_score, metric)))
         score = score_text(summary.removed_score, metric)
-        rows.append((summary.all_off, f"{score} ({removed}){part}"))
+        score += "" if summary.removed_score is None else f" ({removed})"
+        rows.append((summary.all_off, f"{score}{part}"))
     if summary.majority_score is not None or summary.kind == "regression":
         rows.append((summary.baseline, score_text(summary.majority_score, metric)))
     if summary.positive_class is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -247,16 +248,13 @@ class Ablation(StoredStudy):
 
     def __repr__(self) -> str:
         rows = dict(self.rows())
-        advice = [
-            f"{name}: {value}" for name, value in rows.items() if name.startswith(("longest", "shortest"))
+        best = [
+            f"{name}: {value}"
+            for name, value in rows.items()
+            if re.search(r"^(\S.*: )?(long|short)est ", name)
         ]
-        return "\n".join(
-            [
-                f"Ablation of {rows.get('task', self.folder)}",
-                both_scores(self.summary),
-                rows.get("note") or (advice[1] if len(advice) > 1 else ", ".join(advice)),
-            ]
-        )
+        lines = [f"Ablation of {rows.get('task', self.folder)}", both_scores(self.summary), rows.get("note")]
+        return "\n".join(filter(None, [*lines, *(best[1::3] or best)]))  # of three tolerances the middle one
 
     def rows(self) -> list[tuple[str, str]]:
         """The summary as (name, value) pairs of text."""

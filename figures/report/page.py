@@ -12,15 +12,15 @@ from importlib import resources
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
-from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord, JointRecord
+from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import drop_points
-from adapter_probe.figures.ablation_words import told_apart
-from adapter_probe.figures.levels import difference_scale, drop_scale
+from adapter_probe.figures.ablation_words import Words, told_apart
+from adapter_probe.figures.levels import Scale, difference_scale
+from adapter_probe.figures.span_grid import grid_of, scale_of
 from adapter_probe.results.atomic import make_folder, write_text
 from adapter_probe.version import __version__
-from adapter_probe.wording import RETRAINED, is_distance, is_percentage
+from adapter_probe.wording import RETRAINED, is_percentage, own_unit
 
 from .ablation_section import ReportedAblation, ablation_study, average_study, comparison_study
 from .curve_sections import Curves, curves_section, curves_title
@@ -53,30 +53,33 @@ def write_report(
 
 
 def map_studies(studies: Sequence[Reported], tolerance: float = 1.0) -> list[MapStudy]:
-    """The studies of spans, ready for the page; all grids share one scale, and equal spans the tolerances."""
+    """The studies of spans, ready for the page; those of one unit share a scale, and equal spans tolerances.
+
+    A comparison has a scale of its own.
+    """
     studies = [part for one in studies for part in one.in_stacks]
     records = [one.record if isinstance(one, ReportedAblation) else one for one in studies]
-    drops, metrics = [], []  # that share the scale, with the spread of a mean; none of a difference
-    for record in records:
-        if isinstance(record, ComparisonRecord):
-            drops.append(np.zeros(0))
-            continue
-        spread = record.spans.get("sd_points", pd.Series(dtype=float))
-        drops.append(np.append(drop_points(record.spans["delta_points"]), spread))
-        metrics.append(record.metric if isinstance(record, JointRecord) else record.summary.metric)
-    gains = not metrics or not all(map(is_distance, metrics))
-    scale = drop_scale(np.concatenate(drops or [np.zeros(0)]), gains)
-    interactions = [one.interactions for one in studies if isinstance(one, ReportedAblation)]
-    diverging = difference_scale(np.concatenate(interactions or [np.zeros(0)]))
+    units = [own_unit(Words.of(one).metric) for one in records]
+    grids = [None if isinstance(one, ComparisonRecord) else grid_of(one) for one in records]
+    drops = [np.zeros(0) if one is None else drop_points(one.frame["delta_points"]) for one in grids]
+    scales: dict[str, Scale] = {}
+    diverging: dict[str, Scale] = {}
+    for unit in set(units):
+        own = [(grid, study) for grid, study, its in zip(grids, studies, units) if grid and its == unit]
+        if own:
+            alone = [study.interactions for _, study in own if isinstance(study, ReportedAblation)]
+            scales[unit] = scale_of([grid for grid, _ in own])
+            metrics = [grid.words.metric for grid, _ in own]
+            diverging[unit] = difference_scale(np.concatenate([*alone, np.zeros(0)]), metrics)
     keys = [tuple(zip(one.spans["first"].tolist(), one.spans["last"].tolist())) for one in records]
     made = []
     for number, one in enumerate(studies):
         alike = [own for n, own in enumerate(drops) if n != number and keys[n] == keys[number]]
-        prefix = f"m{number}"
+        prefix, unit = f"m{number}", units[number]
         if isinstance(one, ReportedAblation):
-            made.append(ablation_study(one, scale, diverging, tolerance, alike, prefix))
+            made.append(ablation_study(one, scales[unit], diverging[unit], tolerance, alike, prefix))
         elif isinstance(one, AverageRecord):
-            made.append(average_study(one, scale, tolerance, alike, prefix))
+            made.append(average_study(one, scales[unit], tolerance, alike, prefix))
         else:
             made.append(comparison_study(one, prefix))
     ablations = [number for number, one in enumerate(studies) if isinstance(one, ReportedAblation)]

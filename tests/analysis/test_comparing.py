@@ -55,6 +55,10 @@ def test_the_interval_of_a_difference_is_that_of_paired_examples(seeds):
     np.testing.assert_allclose(spans["ci_low_points"], spans["difference_points"] - error, atol=1)
     np.testing.assert_allclose(spans["ci_high_points"], spans["difference_points"] + error, atol=1)
     assert spans["significant"].all()
+    same = compare_ablations(
+        *seeds[1:2] * 2
+    ).spans  # where no prediction changes, the bootstrap tells nothing
+    assert same[["ci_low_points", "ci_high_points"]].isna().all(axis=None)
 
 
 def test_spans_are_tested_unless_the_metric_compares_with_the_intact_model(seeds):

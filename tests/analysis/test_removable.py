@@ -91,6 +91,7 @@ def test_steps_of_the_tolerance():
     assert steps == sorted([*known, *range(10, 20), 20, 25, 30, 32, 1.37])
     assert tolerance_steps(np.array([math.nan]), 0.5) == [n / 10 for n in range(11)]
     assert tolerance_steps(np.array([200.0]), 0.0)[-3:] == [95, 100, 200]
+    assert tolerance_steps(np.array([4572.0]), 0.0)[-4:] == [3500, 4000, 4500, 4572]
     assert tolerance_steps(np.array([2.5]), 0.0)[-3:] == [2, 2.25, 3]
 
 

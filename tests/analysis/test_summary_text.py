@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from ablation_facts import record_of
 from refusals import names, value_of
 
 from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord, DataComparisonRecord
@@ -23,6 +24,7 @@ from adapter_probe.analysis.summary_text import (
     duration_text,
     file_lists,
 )
+from adapter_probe.studies.ablation_study import Ablation
 
 SUMMARY = AblationSummary(
     task="t", split="s", metric="accuracy", kind="classification", study="ablated", n_examples=9,
@@ -56,6 +58,8 @@ def test_what_a_study_lacks_is_left_out():
     assert value_of(warned, "note") == "It learned nothing."
     assert names(value_of(warned, "all", "off"), "attention only")
     assert not [name for name, _ in warned if "span" in name]
+    undefined = replace(SUMMARY, removed_score=None, removed_delta_points=None)
+    assert value_of(ablation_rows(undefined), "all", "off") == "undefined"
     gained = replace(SUMMARY, largest_single_layer_drop=LayerDrop(2, 0.0, last_layer=3))
     assert value_of(ablation_rows(gained), "largest", "group") == "none"
     own = replace(SUMMARY, positive_class="yes", majority_score=None, kind="tokens", significant_spans=None)
@@ -133,6 +137,11 @@ def test_each_stack_is_told_under_its_name():
     assert value_of(rows, "encoder", "removable", "0.5 points") == "none"
     assert next(name for name, _ in rows if "interval" in name).startswith("  encoder: ")
     assert not [name for name, _ in rows if "span" in name and "decoder" in name]
+    study = Ablation(record_of(pd.DataFrame()))
+    several = replace(study, record=replace(study.record, summary=replace(SUMMARY, stacks=stacks)))
+    *_, best = repr(several).splitlines()
+    assert names(best, "encoder", "longest removable span", "2 points", "layers 0-1")
+    assert len(repr(study).splitlines()) == 2  # which has no spans to tell of
 
 
 @pytest.mark.parametrize("n", [11, 12, 13])

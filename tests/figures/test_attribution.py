@@ -112,12 +112,18 @@ def test_without_intervals_nothing_is_said_of_them(record):
         spans=panel.spans[["first", "last", "n_layers", "delta_points", "interaction_points"]],
         layers=panel.layers[["layer", "delta_points", "share_points"]],
     )
-    drawing = next(drawings([bare], FigureOptions(PAPER)))
-    assert "bootstrap" not in drawing.caption
-    assert "Holm" not in drawing.caption
-    words = [text.get_text() for legend in drawing.figure.legends for text in legend.get_texts()]
-    words += [text.get_text() for ax in drawing.figure.axes for text in ax.texts]
-    assert not any("interval" in text for text in words)
+    bounds = [f"{name}_{end}_points" for name in ("interaction", "share") for end in ("low", "high")]
+    single = replace(  # of one example
+        panel,
+        spans=panel.spans.assign(**dict.fromkeys(bounds[:2], np.nan)),
+        layers=panel.layers.assign(**dict.fromkeys(bounds[2:], np.nan)),
+    )
+    for one, unsaid in ((bare, ("bootstrap", "Holm")), (single, ("Error bars",))):
+        drawing = next(drawings([one], FigureOptions(PAPER)))
+        assert not any(word in drawing.caption for word in unsaid)
+        words = [text.get_text() for legend in drawing.figure.legends for text in legend.get_texts()]
+        words += [text.get_text() for ax in drawing.figure.axes for text in ax.texts]
+        assert not any("interval" in text for text in words)
 
 
 def scale_for(one):

@@ -122,7 +122,7 @@ def test_tests_over_several_checkpoints(spans):
 
 def test_a_model_that_learned_nothing_is_named_first(spans, make_frame, with_statistics):
     warned = record_of(spans, warning="The intact model is not better than the majority class: ...")
-    first = "CoLA", "no better", "majority class"
+    first = "CoLA", "no better", "majority class", "at the 5% level"
     assert names(first_sentence(heatmap_caption(warned)), *first)
     assert "no better" not in heatmap_caption(record_of(spans))
     layers = with_statistics(make_frame(3, [3.0, 2.5, 1.2, 0.2, 4.0, 5.0]))[1]
@@ -147,6 +147,19 @@ def test_studies_of_other_ranks_are_in_other_figures(spans):
     found = [(suffix, own) for suffix, own in alike_ablations([off, cut, scaled]) if own]
     assert found == [("", [off]), ("-rank2", [cut]), ("-strength0.5", [scaled])]
     assert [suffix for suffix, own in alike_ablations([cut]) if own] == [""]
+
+
+def test_marks_that_nothing_can_have_are_not_explained(spans):
+    undefined = spans.assign(delta_points=np.nan, p_holm=np.nan, significant=False)
+    assert "ring" not in heatmap_caption(record_of(undefined))
+
+
+def test_changes_in_another_unit_are_in_another_figure(spans):
+    """On one scale the colours of nats would be those of points; scores in points stay together."""
+    shares, rises, mcc = (record_of(spans, metric=name) for name in ("accuracy", "nll", "mcc"))
+    found = list(alike_ablations([shares, rises, mcc]))
+    assert found[:2] == [("", [shares, mcc]), ("-nll", [rises])]
+    assert next(alike_ablations([rises])) == ("", [rises])
 
 
 def test_cells_of_a_map_on_two_data_sets_are_named():

@@ -191,7 +191,7 @@ small = st.lists(st.floats(1e-9, 0.49) | st.sampled_from([0.01, 0.03, 0.3]), min
 @given(small, st.floats(0.0, 1e4))
 def test_distances_below_the_first_edge_have_a_logarithmic_scale(values, largest):
     values = np.array([*values, *values, largest])
-    scale = drop_scale(values, gains=False)
+    scale = drop_scale(values, ["kl"])
     edges = np.array(scale.edges)
     assert len(scale.shown) == len(edges) <= len(levels.DROP_COLOURS)
     steps = edges[2:] / edges[1:-1]
@@ -202,7 +202,25 @@ def test_distances_below_the_first_edge_have_a_logarithmic_scale(values, largest
     assert [scale.shown.index(colour) for colour in found] == by_hand
 
 
+@pytest.mark.parametrize(
+    ("metric", "largest", "last"),
+    [("accuracy", 90, 50), ("nll", 40, 50), ("nll", 90, 500), ("perplexity", 4000, 5000), ("kl", 90, 500)],
+)
+def test_changes_in_a_unit_of_their_own_have_levels_of_their_size(metric, largest, last):
+    drops = np.linspace(1, largest, 20)
+    assert drop_scale(drops, [metric]).edges == tuple(last / 50 * edge for edge in levels.DROP_EDGES)
+    assert drop_scale(drops, [metric, "accuracy"]).edges == levels.DROP_EDGES
+    falls = drop_scale(-drops, [metric])
+    assert falls.edges[0] == (0 if metric == "kl" else -last / 10)
+
+
+def test_small_interactions_of_distances_have_levels_and_those_of_losses_have_none():
+    values = np.array([3e-7, -4e-6, 1e-5])
+    assert difference_scale(values, ["nll"]) == difference_scale(values)
+    assert difference_scale(values, ["kl"]).edges[-2:] == (2e-6, 5e-6)
+
+
 def test_nothing_and_something_differ_in_colour():
     values = np.array([0.0, 0.0, 0.1, 0.1])
-    nothing, _, something, _ = drop_scale(values, gains=False).colours(values)
+    nothing, _, something, _ = drop_scale(values, ["kl"]).colours(values)
     assert nothing != something

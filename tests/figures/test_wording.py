@@ -27,6 +27,10 @@ from adapter_probe import wording
         (wording.cell_text, (0.0, "kl"), "0.0"),
         (wording.cell_text, (0.05, "kl"), "0.1"),
         (wording.cell_text, (12, "kl"), "12"),
+        (wording.cell_text, (0.034, "cosine"), "0.03"),
+        (wording.cell_text, (0.034, "agreement"), "0.0"),
+        (wording.amount_text, (0.0352, "cosine"), "0.035 points"),
+        (wording.interval_text, (0.012, 0.3, "cosine"), "0.012 to 0.3 points"),
         (wording.cell_text, (0.0034, "agreement"), "0.0"),  # in points like a drop
         (wording.score_text, (3.14e-6, "kl"), "3.1e−6 nats"),
         (wording.amount_text, (0.042, "kl"), "0.00042 nats"),

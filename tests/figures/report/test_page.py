@@ -16,9 +16,8 @@ from page_reader import PageReader
 from tiers import slow_unless
 
 from adapter_probe.figures import style
-from adapter_probe.figures.levels import drop_scale
 from adapter_probe.figures.report import page as page_module
-from adapter_probe.figures.report.ablation_section import ReportedAblation
+from adapter_probe.figures.report.ablation_section import ReportedAblation, ablation_study
 from adapter_probe.figures.report.markup import json_for_html
 from adapter_probe.figures.report.page import map_studies, page_html, write_report
 from adapter_probe.studies.comparison import compare
@@ -83,19 +82,30 @@ def test_studies_of_one_task_have_headings_of_their_own_and_what_they_share_is_s
     assert html.unescape(page).count(RETRAINED) == 1
 
 
-def test_divergences_have_no_gains_beside_a_comparison_of_other_studies(make_ablation, reported, monkeypatch):
-    scales = []
-    monkeypatch.setattr(
-        page_module, "drop_scale", lambda *given: scales.append(drop_scale(*given)) or scales[-1]
-    )
-    record = reported(make_ablation(n_layers=3)).record
-    spans = record.spans.assign(delta_points=-record.spans["delta_points"].abs())
-    kl = ReportedAblation(replace(record, spans=spans, summary=replace(record.summary, metric="kl")))
+def test_each_unit_has_its_own_scale_whatever_stands_beside_it(make_ablation, reported, monkeypatch):
+    """Divergences are small and have no gains; a comparison has a scale of its own."""
+    seen: dict[str, list] = {}
+
+    def noted(ablation: ReportedAblation, *given):
+        seen.setdefault(ablation.record.summary.metric, []).append(given[:2])
+        return ablation_study(ablation, *given)
+
+    monkeypatch.setattr(page_module, "ablation_study", noted)
+    accuracy = reported(make_ablation(n_layers=3))
+    spans = accuracy.record.spans
+    spans = spans.assign(delta_points=-spans["delta_points"].abs() / 1e4, interaction_points=1e-5)
+    summary = replace(accuracy.record.summary, metric="kl")
+    kl = ReportedAblation(replace(accuracy.record, spans=spans, summary=summary))
     comparison = compare(*(load(make_ablation(n_layers=3)) for _ in range(2))).record
-    map_studies([kl])
-    map_studies([kl, comparison])
-    assert scales[0] == scales[1]
-    assert not scales[0].below
+    for studies in ([kl], [accuracy], [kl, accuracy], [kl, comparison, accuracy]):
+        map_studies(studies)
+    assert len(seen["kl"]) == len(seen["accuracy"]) == 3
+    for scales in seen.values():
+        assert all(one == scales[0] for one in scales)
+    (drops, interactions), (of_points, _) = seen["kl"][0], seen["accuracy"][0]
+    assert (drops.below, of_points.below) == (False, True)
+    assert interactions.edges[-1] < 1e-4
+    assert drops.edges[-1] < 0.1
 
 
 def test_the_page_refers_to_nothing_outside(full: str):
