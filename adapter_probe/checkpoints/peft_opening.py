@@ -30,7 +30,7 @@ from .adapter_folder import (
 from .base import AnyLoaded, Load, hash_stored, limit_length, load_any_base, without_pooler
 from .base_config import AnyBase, find_any_base, method_of, mixes_examples, place_of_base
 from .embedding import folder_of_modules
-from .files import CONFIG, Unsupported, folder_of_base, read_json_file
+from .files import CONFIG, DESCRIPTION, Unsupported, folder_of_base, read_json_file
 from .identity import tokenizer_parts
 from .model_class import (
     HEADS,
@@ -116,8 +116,11 @@ def open_with_peft(
     except ModelError as error:
         raise CheckpointError(str(error)) from error
     base_tokenizer = load_tokenizer(found.name, found.revision)
-    tokenizer, changed = own_tokenizer((folder, given or folder), found.config, base_tokenizer)
-    if changed:
+    # A head that reads the last token; what this project trained needs no padding token.
+    padded = head in ("classification", "regression") and not (folder / DESCRIPTION).is_file()
+    padded = padded and found.config.get_text_config().pad_token_id is None
+    tokenizer, changed = own_tokenizer((folder, given or folder), found.config, base_tokenizer, padded)
+    if padded:
         use_padding(loaded.model.config, tokenizer)
     after = with_blanks((folder, given or folder), found.config, tokenizer) if head == "tokens" else None
     tokenizer = after or tokenizer
