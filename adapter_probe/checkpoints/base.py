@@ -259,18 +259,25 @@ def initialise(model: PreTrainedModel, missing: frozenset[str], seed: int) -> No
 
 
 def _hash_weights(model: PreTrainedModel, missing: Collection[str]) -> str:
-    """SHA-256 of a base's parameters in float32, under their names inside it, without those that it lacks."""
+    """SHA-256 of what a base stores, in float32, under its names inside it, without what it lacks."""
     weights = hashlib.sha256()
     prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
-    hashed = dict(model.base_model.named_parameters())
+    hashed = _stored(model.base_model)
     if model.get_output_embeddings() is not None:  # the head belongs to a language model
-        inside = {id(parameter) for parameter in hashed.values()}
-        hashed |= {name: p for name, p in model.named_parameters() if id(p) not in inside}
+        inside = {id(tensor) for tensor in hashed.values()}
+        hashed |= {name: t for name, t in _stored(model).items() if id(t) not in inside}
     for tensor_name, parameter in sorted(hashed.items()):
         if f"{prefix}{tensor_name}" not in missing:
             weights.update(f"{tensor_name} {tuple(parameter.shape)}\n".encode())
             weights.update(parameter.detach().float().contiguous().numpy())
     return weights.hexdigest()
+
+
+def _stored(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters of a model and the buffers that its files hold, each once, by name."""
+    kept = model.state_dict().keys()
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
+    return {**dict(model.named_parameters()), **buffers}
 
 
 load_without_weights = partial(load_any_base, weights=False)

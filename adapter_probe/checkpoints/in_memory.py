@@ -19,7 +19,7 @@ from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import FullFineTuning
-from adapter_probe.replay.recording import base_of
+from adapter_probe.replay.recording import base_of, configs_of_text
 from adapter_probe.replay.several import split_adapters
 from adapter_probe.replay.sharing import can_share, copy_with
 from adapter_probe.replay.switches import Switches
@@ -226,8 +226,7 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training, vars(module).get("forward")) for module in model.modules()]
     needed = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     switches = [(module, module.disable_adapters) for module in Switches().inside(model).values()]
-    config = getattr(base_of(model), "config", None)
-    padding = getattr(config, "pad_token_id", None)
+    padding = [(config, getattr(config, "pad_token_id", None)) for config in configs_of_text(model)]
     try:
         yield
     finally:
@@ -242,8 +241,8 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
         for parameter, grad in needed:  # which PEFT changes with its switches
             if parameter.requires_grad != grad:  # what was made in inference mode cannot be set at all
                 parameter.requires_grad_(grad)
-        if config is not None:
-            config.pad_token_id = padding
+        for config, token in padding:
+            config.pad_token_id = token
 
 
 def _settings_of(model: nn.Module) -> list[Any]:

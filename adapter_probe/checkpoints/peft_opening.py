@@ -30,7 +30,7 @@ from .adapter_folder import (
 from .base import AnyLoaded, Load, hash_stored, limit_length, load_any_base, without_pooler
 from .base_config import AnyBase, find_any_base, method_of, mixes_examples, place_of_base
 from .embedding import folder_of_modules
-from .files import CONFIG, Unsupported, folder_of_base, read_json_file
+from .files import CONFIG, DESCRIPTION, Unsupported, folder_of_base, read_json_file
 from .identity import tokenizer_parts
 from .model_class import (
     HEADS,
@@ -116,8 +116,11 @@ def open_with_peft(
     except ModelError as error:
         raise CheckpointError(str(error)) from error
     base_tokenizer = load_tokenizer(found.name, found.revision)
-    tokenizer, changed = own_tokenizer((folder, given or folder), found.config, base_tokenizer)
-    if changed:
+    # A head that reads the last token; what this project trained needs no padding token.
+    padded = head in ("classification", "regression") and not (folder / DESCRIPTION).is_file()
+    padded = padded and found.config.get_text_config().pad_token_id is None
+    tokenizer, changed = own_tokenizer((folder, given or folder), found.config, base_tokenizer, padded)
+    if padded:
         use_padding(loaded.model.config, tokenizer)
     after = with_blanks((folder, given or folder), found.config, tokenizer) if head == "tokens" else None
     tokenizer = after or tokenizer
@@ -141,6 +144,8 @@ def open_with_peft(
         notes.append(f"Changes to {names}{more} are outside the layers and always stay on.")
     if getattr(config, "bias", "none") != "none":
         notes.append("Trained biases of the base always stay on.")
+    if getattr(config, "kasa_config", None):
+        notes.append("KaSA takes directions out of the base's weights, which stay away when it is off.")
     if head not in WITHOUT_HEAD and not outputs:
         notes.append("The checkpoint contains no head, so the head of the base is used.")
         inside = f"{loaded.model.base_model_prefix}."

@@ -111,7 +111,10 @@ def refuse_unknown_tokens(encoded: Encoded | EncodedRequests, base: BaseIdentity
 
 
 def own_tokenizer(
-    folders: Iterable[Path], config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
+    folders: Iterable[Path],
+    config: PretrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    padded: bool = False,
 ) -> tuple[PreTrainedTokenizerBase, list[str]]:
     """The tokenizer that was saved with an adapter of PEFT, if it encodes differently from the base's.
 
@@ -119,6 +122,7 @@ def own_tokenizer(
 
     Args:
         folders: the checkpoint, and the folder that the user named, which may be the one above.
+        padded: whether another padding token is a difference, see `use_padding`.
 
     Returns:
         The tokenizer to use, and in what the checkpoint's differs; nothing if the base's is used.
@@ -132,6 +136,7 @@ def own_tokenizer(
         else:
             continue
         changed = encoding_changes(tokenizer, own)
+        changed += ["padding token"] * (padded and own.pad_token_id not in (None, tokenizer.pad_token_id))
         return (own, changed) if changed else (tokenizer, [])
     return tokenizer, []
 
@@ -156,9 +161,10 @@ def with_blanks(
 
 
 def use_padding(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Name the padding token of a checkpoint's tokenizer in a configuration that names none.
+    """Name a tokenizer's padding token in a configuration that names none.
 
     A head that reads the last token skips padding tokens, and the training had to name one.
     """
-    if getattr(config, "pad_token_id", None) is None:
+    config = config.get_text_config()
+    if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id

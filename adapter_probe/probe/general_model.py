@@ -16,7 +16,7 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import ModelError
-from adapter_probe.replay.recording import Inputs, base_of, device_of
+from adapter_probe.replay.recording import Inputs, base_of, configs_of_text, device_of
 from adapter_probe.replay.replay import layers_in_order
 from adapter_probe.replay.stacks import Layer, layer_strengths, stacks_of
 from adapter_probe.replay.switches import Switches
@@ -156,8 +156,7 @@ class GeneralModel:
     @property
     def config(self) -> object:
         """The configuration of the model of transformers, or of the part of it that reads text."""
-        config = getattr(self.module, "config", None)
-        return config.get_text_config() if hasattr(config, "get_text_config") else config
+        return next(reversed(configs_of_text(self.module)), None)
 
     def check_norms(self, norms: NormChoice) -> None:
         """Let the base's LayerNorms stand after adapters that are off, if `norms` is "pretrained".
@@ -234,9 +233,9 @@ def place_of(module: nn.Module) -> tuple[torch.device, torch.dtype]:
 
 def ignore_padding(module: nn.Module) -> None:
     """Let heads that read the last token find it in a model without padding."""
-    config = getattr(module, "config", None)  # which only a model of transformers has
-    if config is not None and getattr(config, "pad_token_id", None) is None:
-        config.pad_token_id = -1
+    for config in configs_of_text(module):
+        if getattr(config, "pad_token_id", None) is None:
+            config.pad_token_id = -1
 
 
 def example_of(encoded: Encoded | EncodedBatches) -> np.ndarray:

@@ -14,7 +14,7 @@ from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests import Requests
 from adapter_probe.device import available_memory
 from adapter_probe.errors import ModelError
-from adapter_probe.replay.decoding import NO_TOKEN, NOT_FINITE, Decoder, Decoding
+from adapter_probe.replay.decoding import NO_TOKEN, NOT_FINITE, Decoder, Decoding, counts_padding
 from adapter_probe.replay.recording import Inputs, base_of, device_of
 from adapter_probe.replay.replay import Replay
 from adapter_probe.replay.stacks import in_copy
@@ -62,12 +62,15 @@ class WritingRunner:
         """The tokens that every variant writes, ``written`` int32 ``[variants, items, new tokens]``."""
         encoded = self._request.encoded
         assert isinstance(encoded, EncodedPrompts), "prompts are written to"
-        how = decoding_of(self._request, each_pass)
-        found = self._texts(encoded, items, masks, how)
-        if (found[0] == NOT_FINITE).any() and len(np.unique(encoded.lengths[items])) > 1:
+        how, lengths = decoding_of(self._request, each_pass), encoded.lengths[items]
+        padded = len(np.unique(lengths)) > 1
+        found = np.full((len(masks), len(items), encoded.new_tokens), NOT_FINITE, dtype=np.int32)
+        if not (padded and counts_padding(base_of(self._module))):
+            found = self._texts(encoded, items, masks, how)
+        if padded and (found[0] == NOT_FINITE).any():
             # Some models give NaN where there is padding, in their own forward too.
-            for length in np.unique(encoded.lengths[items]):
-                same = encoded.lengths[items] == length
+            for length in np.unique(lengths):
+                same = lengths == length
                 found[:, same] = self._texts(encoded, items[same], masks, how)
         return {"written": found}
 

@@ -33,6 +33,11 @@ from .switches import Switches
 from .variants import Plan, Rows, together
 
 _CHECKED_TOKENS = 4
+# Settings of `generate` that read all tokens of a row, and their values without effect.
+_OF_ALL_TOKENS = {
+    "min_length": 0, "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+}  # fmt: skip
 NO_TOKEN, NOT_FINITE = -1, -2
 """In place of a token after the end of a text, and of all tokens of one with a logit that is NaN."""
 
@@ -67,6 +72,7 @@ def configuration(model: Any, how: Decoding, logits: bool) -> Any:
         "typical_p": None,
         "epsilon_cutoff": None, "eta_cutoff": None, "penalty_alpha": None, "use_cache": True,
         "length_penalty": None, "early_stopping": None, "num_beam_groups": None, "diversity_penalty": None,
+        "prompt_lookup_num_tokens": None,
         "cache_implementation": None, "return_dict_in_generate": logits, "output_logits": logits,
         "output_scores": False, "output_attentions": False, "output_hidden_states": False,
     }  # fmt: skip
@@ -77,6 +83,12 @@ def configuration(model: Any, how: Decoding, logits: bool) -> Any:
         last = own.eos_token_id
         own.pad_token_id = last[0] if isinstance(last, list) else last or 0
     return own
+
+
+def counts_padding(model: Any) -> bool:
+    """Whether the model's own settings of `generate` treat padding before a prompt as a part of it."""
+    own = vars(model.generation_config)
+    return any((own.get(name) or neutral) != neutral for name, neutral in _OF_ALL_TOKENS.items())
 
 
 class Stop:
@@ -276,11 +288,15 @@ class Decoder:
     ) -> tuple[Tensor, list[Tensor]]:
         noise = [Noise(how, examples)] if how.temperature else []
         quiet = without_records(configurations(self.model), cache=True)
-        with torch.no_grad(), quiet:
-            made = self.model.generate(
-                **prompts, generation_config=configuration(self.model, how, logits), logits_processor=noise,
-                stopping_criteria=[stop],
-            )  # fmt: skip
+        own, asked = self.model.generation_config, configuration(self.model, how, logits)
+        self.model.generation_config = asked  # of which `generate` fills what is None in the given one
+        try:
+            with torch.no_grad(), quiet:
+                made = self.model.generate(
+                    **prompts, generation_config=asked, logits_processor=noise, stopping_criteria=[stop]
+                )
+        finally:
+            self.model.generation_config = own
         return (made["sequences"], list(made["logits"])) if logits else (made, [])
 
     def called(

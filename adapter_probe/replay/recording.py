@@ -75,6 +75,13 @@ def base_of(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def configs_of_text(model: Any) -> list[Any]:
+    """The configuration of a model of transformers, and that of its part for texts; none of other models."""
+    config = getattr(base_of(model), "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    return [one for one in ([config] if text is config else [config, text]) if one is not None]
+
+
 def device_of(model: nn.Module) -> torch.device:
     """Where a model's inputs belong."""
     tensors = (*model.parameters(), *model.buffers())

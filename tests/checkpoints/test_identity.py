@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft_cases import edit
+from peft_cases import edit, write_base
 from refusals import refused
+from safetensors.torch import load_file, save_file
 from training_models import load_plain
+from transformers import BartForConditionalGeneration, DeepseekV3ForCausalLM
 
+from adapter_probe.checkpoints.base import load_any_base
+from adapter_probe.checkpoints.base_config import find_any_base
 from adapter_probe.checkpoints.identity import config_settings, forward_settings, tokenizer_parts
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.tokenizer import load_tokenizer
@@ -135,6 +139,27 @@ def test_an_ablation_is_not_gone_on_with_after_a_change(checkpoint, base, tmp_pa
         document["method_sha256"] = hash_json(document["method"])
     record.write_text(json.dumps(document))
     assert named in refused(claim, error=ResultsError)
+
+
+ROUTED = {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+ROUTED |= {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8}
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "buffer"),
+    [
+        (BartForConditionalGeneration, {}, "final_logits_bias"),
+        (DeepseekV3ForCausalLM, ROUTED, "model.layers.1.mlp.gate.e_score_correction_bias"),
+    ],
+)
+def test_stored_tensors_that_are_no_parameters_belong_to_a_base(cls, settings, buffer, tmp_path):
+    """Such as the biases by which a router chooses experts; they determine outputs as parameters do."""
+    base = write_base(tmp_path, cls.config_class.model_type, cls, num_key_value_heads=4, **settings)
+    before = load_any_base(find_any_base(str(base)), cls, None).identity
+    tensors = load_file(base / "model.safetensors")
+    save_file({**tensors, buffer: tensors[buffer] + 1}, base / "model.safetensors", {"format": "pt"})
+    after = load_any_base(find_any_base(str(base)), cls, None).identity
+    assert before.weights_sha256 != after.weights_sha256
 
 
 def test_a_trial_is_another_after_a_change_of_the_base(base, tiny_task):

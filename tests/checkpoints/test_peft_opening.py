@@ -274,6 +274,18 @@ def test_adapters_of_experts_one_by_one_are_right_without_a_false_alarm(tmp_path
     assert inspect(tmp_path / "a")["notes"] == list(opened.notes) == []
 
 
+@pytest.mark.skipif("kasa_config" not in vars(LoraConfig(r=1)), reason="this PEFT has no KaSA")
+def test_a_method_that_changes_the_base_is_noted(made, tmp_path):
+    """Switching such adapters off, by PEFT too, does not give the base's own weights back."""
+    config = LoraConfig(r=2, target_modules=["q_proj"], kasa_config={"beta": 1e-4}, task_type="CAUSAL_LM")
+    folder = write_adapter(tmp_path / "kasa", made / "llama", AutoModelForCausalLM, config)
+    opened, base = open_with_peft(folder), AutoModelForCausalLM.from_pretrained(made / "llama").eval()
+    weight = "model.layers.0.self_attn.q_proj.base_layer.weight"
+    inside = opened.model.get_base_model().get_parameter(weight)
+    assert (inside - base.get_parameter(weight.replace("base_layer.", ""))).abs().max() > 1e-4
+    assert any(names(note, "KaSA", "base", "off") for note in opened.notes)
+
+
 def test_a_pattern_that_matches_nothing_is_noted(copied):
     folder = edit(copied("lora"), rank_pattern={"nothing": 3, "q_proj": 4}, alpha_pattern={"none": 2})
     notes = open_with_peft(folder).notes

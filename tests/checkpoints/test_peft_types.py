@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -166,24 +167,32 @@ def test_a_tokenizer_that_was_saved_with_the_adapter(base_of_family, tmp_path: P
 
 
 @pytest.mark.parametrize("pad", slow_unless("[SEP]".__eq__, ["[SEP]", "[MASK]"]))
-def test_a_classifier_reads_the_token_that_the_training_read(pad: str, base_of_family, tmp_path: Path):
+@pytest.mark.parametrize("ends", ["checkpoint", "base"], ids="texts end by that of the {}".format)
+@pytest.mark.parametrize("pads", ["checkpoint", "base"], ids="padding token in that of the {}".format)
+def test_a_classifier_reads_the_token_that_the_training_read(
+    pads: str, ends: str, pad: str, base_of_family, tmp_path: Path
+):
     """With a padding token that also ends texts, the one before; neither the base nor PEFT records it."""
-    base = str(base_of_family("llama"))
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    tokenizer.pad_token = pad
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A [SEP]", special_tokens=[("[SEP]", tokenizer.sep_token_id)]
-    )
+    base, folder = shutil.copytree(base_of_family("llama"), tmp_path / "base"), tmp_path / "checkpoint"
     model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=3)
     assert model.config.pad_token_id is None
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    (base / "special_tokens_map.json").unlink()  # which is read, and no longer written
+    for place in ("base", "checkpoint"):
+        if place == ends:
+            tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+                single="$A [SEP]", special_tokens=[("[SEP]", tokenizer.sep_token_id)]
+            )
+        tokenizer.pad_token = pad if place == pads or pads == "base" else None
+        if place == "base" or "checkpoint" in (pads, ends):
+            tokenizer.save_pretrained(tmp_path / place)
     model.config.pad_token_id = tokenizer.pad_token_id
     config = lora(task_type="SEQ_CLS", target_modules="all-linear")
     model = peft.get_peft_model(model, config)
     randomise(model)
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    model.save_pretrained(folder)
     with torch.no_grad():
         ids = torch.tensor([tokenizer("w1 w2 w3")["input_ids"]])
         expected = model.eval()(input_ids=ids).logits
-    found = adapter_probe.open(tmp_path, base=base, device="cpu").logits("w1 w2 w3")
-    assert_close_in_float32(found, expected, layers=4)
+    opened = adapter_probe.open(folder, base=base, device="cpu")
+    assert_close_in_float32(opened.logits("w1 w2 w3"), expected, layers=4)

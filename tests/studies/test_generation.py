@@ -166,6 +166,24 @@ def test_the_models_own_way_of_writing_belongs_to_the_study(checkpoint, tmp_path
         adapter_probe.ablate(folder / checkpoint.name, **asked)
 
 
+def test_padding_is_no_part_of_a_prompt(checkpoint, tmp_path):
+    """Where the model's own settings read the tokens so far, they read those of the prompt alone."""
+    folder = shutil.copytree(checkpoint.parent, tmp_path / "copy")
+    rows = written(tmp_path, [{"prompt": prompt, "answer": "a"} for prompt in PROMPTS])
+    path, tokenizer = folder / "base" / "generation_config.json", byte_tokenizer(True)
+    before, (model, _) = json.loads(path.read_text()), reference(checkpoint, "CAUSAL_LM")
+    likeliest = model(**tokenizer("b", return_tensors="pt")).logits[0, -1].argmax().item()
+    settings = [{"repetition_penalty": 2.0, "prompt_lookup_num_tokens": 2}, {"no_repeat_ngram_size": 1}]
+    for number, own in enumerate([*settings, {"min_length": 8, "eos_token_id": [*range(128)]}]):
+        path.write_text(json.dumps({**before, **own, "pad_token_id": likeliest}))
+        study = adapter_probe.ablate(
+            folder / checkpoint.name, base=folder / "base", data=rows, generate=True, max_new_tokens=NEW,
+            spans="whole", progress=False, out=tmp_path / str(number),
+        )  # fmt: skip
+        intact = study.texts[study.texts["variant"] == "intact"]["text"].tolist()
+        assert intact == own_texts(reference(folder / checkpoint.name, "CAUSAL_LM")[0], tokenizer, PROMPTS)
+
+
 def test_a_classifier_does_not_write(tmp_path):
     classifier = saved(tmp_path, "llama", KV | {"num_labels": 2}, "SEQ_CLS", ["q_proj"])
     rows = written(tmp_path, [{"text": "a", "label": 0}, {"text": "b", "label": 1}])

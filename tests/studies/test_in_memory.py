@@ -20,6 +20,7 @@ from tiers import slow_unless
 from transformers import (
     AutoTokenizer,
     BitsAndBytesConfig,
+    Gemma3ForSequenceClassification,
     LlamaForCausalLM,
     RoFormerForSequenceClassification,
 )
@@ -98,6 +99,22 @@ def test_a_study_of_a_model_after_training_equals_the_loop(model, tokenizer, tmp
     folder = study.folder
     del study
     assert not folder.exists()
+
+
+def test_a_classifier_whose_part_for_texts_has_no_padding_token(tokenizer):
+    """A head of a model of images and texts asks the configuration of that part."""
+    config = small_config("gemma3", num_labels=2)
+    config.text_config.pad_token_id = None
+    torch.manual_seed(0)
+    where = r".*language_model.*(q_proj|down_proj)"
+    made = get_peft_model(
+        Gemma3ForSequenceClassification(config), LoraConfig(r=2, target_modules=where, task_type="SEQ_CLS")
+    )
+    randomise(made, 0.3)
+    study = ap.ablate(made.eval(), tokenizer=tokenizer, precision="float64", **QUIET)
+    np.testing.assert_allclose(study.results.outputs, loop(made, tokenizer, study), atol=1e-6)
+    assert np.ptp(study.results.outputs, axis=0).max() > 1e-3
+    assert config.text_config.pad_token_id is made.config.text_config.pad_token_id is None
 
 
 @pytest.mark.parametrize("fused", [False, True])
