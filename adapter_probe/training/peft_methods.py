@@ -139,6 +139,8 @@ def _in_short(text: str, flag: str) -> dict[str, Any]:
     for field, variant in VARIANTS_OF_LORA.items():
         if name.lower() == variant:
             document = {"peft_type": "LORA", field: True}
+    if text in NAMED:
+        raise ModelError(f"{flag} {text} is not possible here; give a method of PEFT, such as lora:r=8")
     if document["peft_type"] not in PEFT_TYPE_TO_CONFIG_MAPPING:
         types = sorted(one.value.lower() for one in PEFT_TYPE_TO_CONFIG_MAPPING if one not in _UNTRAINABLE)
         raise ModelError(

@@ -346,6 +346,7 @@ def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
         ({"seeds": 0}, TrainingError, ("--seeds", "1", "0")),
         ({"learning_rates": ()}, TrainingError, ("--learning-rates",)),
         ({"task": "no-such-task"}, DataError, ("no-such-task",)),
+        ({"method": "bitfit"}, ModelError, ("--method bitfit", "lora:r=8")),
         ({"method": "lora:r=2", "size": 8}, ModelError, ("--size 8", "rank", "--method")),
     ],
 )
