@@ -240,9 +240,10 @@ def _fitted(value: Any, kind: Any) -> Any:
     if kind is int:
         return int(value) if isinstance(value, numbers.Integral) and not truth else _UNKNOWN
     if kind is float:
-        if not isinstance(value, numbers.Real) or truth:
+        try:  # 1 is recorded as a shell's 1.0
+            return float(value) if isinstance(value, numbers.Real) and not truth else _UNKNOWN
+        except OverflowError:
             return _UNKNOWN
-        return value if type(value) in (int, float) else float(value)
     if get_origin(kind) is Mapping:
         return value if isinstance(value, Mapping) else _UNKNOWN
     if get_origin(kind) is Callable:

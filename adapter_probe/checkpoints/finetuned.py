@@ -84,15 +84,16 @@ def open_whole_model(folder: Path, base: str | None, dtype: torch.dtype) -> Open
         )
     cls = choose_class(found.name, found.config, head, ())
     tuned = load_any_base(found, cls, None, dtype)
-    if embeds:
-        tuned = without_pooler(tuned)
-    if tuned.missing:
-        raise CheckpointError(f"checkpoint {folder} lacks {first_of(sorted(tuned.missing))}")
     n_labels = int(tuned.model.config.num_labels)
     outputs = None if head in WITHOUT_HEAD else n_labels
     loaded = load_any_base(of_base, cls, outputs, dtype)
-    if embeds:
-        loaded = without_pooler(loaded)
+    if embeds:  # not by the pooler, which either of the two may lack
+        lacked = frozenset(n for n in tuned.missing | loaded.missing if n.startswith("pooler."))
+        tuned, loaded = (
+            without_pooler(replace(one, missing=one.missing | lacked)) for one in (tuned, loaded)
+        )
+    if tuned.missing:
+        raise CheckpointError(f"checkpoint {folder} lacks {first_of(sorted(tuned.missing))}")
     base_tokenizer = load_tokenizer(of_base.name, of_base.revision)
     tokenizer, changed = own_tokenizer((folder,), found.config, base_tokenizer)
     about = Description(

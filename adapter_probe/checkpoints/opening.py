@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from adapter_probe.errors import CheckpointError, ModelError, one_line
 from adapter_probe.models.adapters.imported import ImportedMethod
-from adapter_probe.models.methods import Method
+from adapter_probe.models.methods import Method, TopLayers
 from adapter_probe.reads import report
 from adapter_probe.replay.several import split_adapters
 from adapter_probe.replay.sharing import sharing
@@ -273,7 +273,8 @@ def open_own(folder: Path, base: str | None, load: Load) -> OpenedPlaced:
         tokenizer = with_blanks((), found.config, tokenizer) or tokenizer
     about = replace(said, base=loaded.identity, tokenizer=tokenizer_parts(tokenizer))
     native.refuse_changed(folder, said, about)
-    before = sharing(loaded.model) if isinstance(about.method, TUNED_IN_PLACE) else None
+    in_layers = isinstance(about.method, TUNED_IN_PLACE) and about.method != TopLayers(0)
+    before = sharing(loaded.model) if in_layers else None
     opened = replace(_put(folder / DELTA, loaded, shape, about, delta, tokenizer), folder=folder)
     return opened if before is None else with_base(opened, before)
 

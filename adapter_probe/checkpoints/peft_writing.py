@@ -106,7 +106,8 @@ def _whole(tensors: Iterable[str], changed: set[str], base: PreTrainedModel) -> 
         if ".adapter." in key or module in changed:
             continue
         top = module.partition(".")[0]
-        if top != base.base_model_prefix and not any(one.startswith(f"{top}.") for one in changed):
+        apart = base.base_model is not base and top != base.base_model_prefix
+        if apart and not any(one.startswith(f"{top}.") for one in changed):
             names.add(top)
         elif {f"{module}.{own}" for own, _ in base.get_submodule(module).named_parameters()} <= held:
             names.add(module)

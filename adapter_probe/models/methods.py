@@ -91,15 +91,16 @@ class Adapters(AdapterVariant, _Recorded):
         super().__post_init__()
         _check_whole("adapter size", self.size, 1, LARGEST_SIZE)
         _check_whole("hidden_layers", self.hidden_layers, 1, MOST_HIDDEN_LAYERS)
-        if any(layer < 0 for layer in self.skip_layers) or list(self.skip_layers) != sorted(
-            set(self.skip_layers)
-        ):
+        layers = list(self.skip_layers) if isinstance(self.skip_layers, list | tuple) else self.skip_layers
+        whole = isinstance(layers, list) and all(isinstance(n, int) and n >= 0 for n in layers)
+        if not whole or layers != sorted(set(layers)):
             words = "distinct layers from 0, in ascending order"
-            raise ModelError(must_be("skip_layers", words, list(self.skip_layers)))
+            raise ModelError(must_be("skip_layers", words, layers))
         if self.init_std == 0:
             words = "positive (at 0 both matrices are zero and neither gets a gradient)"
             raise ModelError(must_be("init_std", words, self.init_std))
-        if not STD_RANGE[0] <= self.init_std <= STD_RANGE[1]:
+        real = isinstance(self.init_std, int | float)
+        if not (real and STD_RANGE[0] <= self.init_std <= STD_RANGE[1]):
             words = f"a number from {STD_RANGE[0]:g} to {STD_RANGE[1]:g}"
             raise ModelError(must_be("init_std", words, self.init_std))
         if self.norm == "layernorm" and self.size == 1:

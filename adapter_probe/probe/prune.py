@@ -31,6 +31,8 @@ from adapter_probe.checkpoints.native import (
 )
 from adapter_probe.checkpoints.opened_peft import OpenedFinetuned, OpenedPeft, OpenedPlaced
 from adapter_probe.data.packing import cut_by_tokens
+from adapter_probe.data.requests import Requests
+from adapter_probe.data.tasks import read_language_split
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Adapters
@@ -116,9 +118,12 @@ def prune_checkpoint(
 
 
 def _validation_scores(request: AblationRequest, results: AblationResults) -> dict[str, float | None]:
-    """The new checkpoint's score, if it is one of its task on all of the data that it records."""
-    recorded = request.checkpoint.description.task.fingerprints.values()
-    if request.metric in metrics.COMPARISONS or request.examples.rows.fingerprint not in recorded:
+    """The new checkpoint's score, if it is one of its task on all of the validation rows that it records."""
+    task, rows = request.checkpoint.description.task, request.examples.rows
+    whole = rows.fingerprint == task.fingerprints.get("validation")
+    if isinstance(rows, Requests) and rows.name == "validation" and not request.data:
+        whole = len(rows) == sum(len(one.records) for one in read_language_split(task, rows.name))
+    if request.metric in metrics.COMPARISONS or not whole:
         return {}
     score = float(metrics.score(results.metric, results.predictions[1], results.scored_with))
     return {request.metric: None if np.isnan(score) else score}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from adapter_probe.argument_checks import taking
 from adapter_probe.errors import ModelError
 from adapter_probe.progress import print_message, progress_bar
+from adapter_probe.settings import flag_of
 from adapter_probe.wording import named_score
 
 from .training_arguments import Train
@@ -74,7 +75,10 @@ def train(call: Train) -> Training:
         raise ModelError(needed if k is None else f"--k {k} is only allowed with --method top_layers")
     method: Method = Adapters.of(call)
     if name != method.name:
+        given = [one for one, value in vars(method).items() if value != getattr(Adapters(), one)]
         method = method_of(name) if k is None else method_of(name, k=k)
+        if given:
+            raise ModelError(f"{flag_of(given[0])} applies only to --method adapters; leave it out")
     where = choose_device(call.device)
     settings = TrainingSettings.of(call)
     preset, folder = locate_task(call.task, call.data)

@@ -207,7 +207,8 @@ class Trainer:
         self.scores.append(score)
 
     def _save(self) -> None:
-        arrays = {"about": np.array(json.dumps({"step": self._at, "scores": self.scores}))}
+        about = {"step": self._at, "scores": self.scores, "feature_bytes": self._feature_bytes}
+        arrays = {"about": np.array(json.dumps(about))}
         arrays |= {f"now/{name}": t.detach().cpu().numpy() for name, t in self._delta.items()}
         for name, parameter in self._trained.items():
             for moment in _MOMENTS:
@@ -222,6 +223,7 @@ class Trainer:
         arrays = self._run.read_part(STATE_PART)
         about = json.loads(str(arrays["about"]))
         self._at, self.scores = about["step"], about["scores"]
+        self._feature_bytes = about.get("feature_bytes", self._feature_bytes)  # else rounding would differ
         device = self._model.device
         self._model.restore({name: torch.from_numpy(arrays[f"now/{name}"]) for name in self._delta})
         if self.scores:

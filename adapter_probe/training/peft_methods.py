@@ -23,6 +23,7 @@ from adapter_probe.models.methods import (
     PeftConfig,
     PeftMethod,
     TfidfLinear,
+    TopLayers,
     method_from_json,
 )
 from adapter_probe.settings import KAIMING
@@ -55,6 +56,8 @@ _FAST_PISSA = re.compile(r"pissa_niter_[1-9]\d?")
 def method_of(given: object, flag: str = "--method", **fields: Any) -> Method:
     """A method by its name, with its fields, or of PEFT; see `peft_method`."""
     if isinstance(given, str) and given in NAMED:
+        if given == TopLayers.name and not fields:
+            raise ModelError(f"{flag} {given} does not say how many layers train; give --top-k")
         return method_from_json({"name": given, **fields})
     return peft_method(given, flag)
 
@@ -117,7 +120,7 @@ def _document(given: object, flag: str) -> dict[str, Any]:
     if isinstance(given, Mapping):
         return dict(given)
     text = str(given)
-    if (folder := Path(text).expanduser()).is_dir():
+    if text and (folder := Path(text).expanduser()).is_dir():
         return read_json_file(folder / CONFIG)
     if text.startswith(_PREFIX):
         try:
@@ -139,6 +142,8 @@ def _in_short(text: str, flag: str) -> dict[str, Any]:
     for field, variant in VARIANTS_OF_LORA.items():
         if name.lower() == variant:
             document = {"peft_type": "LORA", field: True}
+    if text in NAMED:
+        raise ModelError(f"{flag} {text} is not possible here; give a method of PEFT, such as lora:r=8")
     if document["peft_type"] not in PEFT_TYPE_TO_CONFIG_MAPPING:
         types = sorted(one.value.lower() for one in PEFT_TYPE_TO_CONFIG_MAPPING if one not in _UNTRAINABLE)
         raise ModelError(

@@ -32,7 +32,7 @@ from adapter_probe.errors import (
     ResultsError,
     must_be,
 )
-from adapter_probe.models.methods import Method, PeftMethod, TfidfLinear, method_from_json
+from adapter_probe.models.methods import Adapters, Method, PeftMethod, TfidfLinear, method_from_json
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.fingerprints import hash_files
@@ -230,11 +230,14 @@ def warn_of_untrained_pooler(request: TrainingRequest, n_layers: int) -> None:
     method = request.method
     if isinstance(method, TfidfLinear) or method.trains("pooler", n_layers, n_layers):
         return
+    options = {
+        Adapters: "give `train` the option --train-pooler, or ",
+        PeftMethod: "add modules_to_save=pooler to the method, or ",
+    }
     warnings.warn(
         f"the pooler of base {request.base} has never been trained (all its biases are zero), and methods "
-        "that keep it frozen learn slowly or stay at the majority class; give `train` the option "
-        "--train-pooler, or use a copy of the base without the pooler's tensors, for which a new pooler is "
-        "trained with the head",
+        f"that keep it frozen learn slowly or stay at the majority class; {options.get(type(method), '')}use "
+        "a copy of the base without the pooler's tensors, for which a new pooler is trained with the head",
         AdapterProbeWarning,
         stacklevel=2,
     )

@@ -212,6 +212,16 @@ def test_what_this_project_trains_in_place_is_ablated_on_its_recorded_base(
         np.testing.assert_allclose(ap.open(tmp_path / "new").logits(texts), own, atol=1e-5)
 
 
+def test_what_trained_above_the_layers_alone_has_nothing_to_switch(tiny_base, short_task, tmp_path):
+    ap.train(
+        tiny_base("bert"), task=short_task, method="top_layers", k=0, out=tmp_path, epochs=1, progress=False
+    )
+    said = ap.inspect(tmp_path)
+    assert (said["n_sites"], said["trained_by_role"]["pooler"]) == (0, 32 * 33)
+    with pytest.raises(CheckpointError, match=naming("no adapters", "top_layers")):
+        ap.ablate(tmp_path, progress=False)
+
+
 def test_a_language_model_that_this_project_trained_knows_its_base(llama, tmp_path):
     _, base = llama
     for split in ("train", "validation"):

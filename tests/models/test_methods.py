@@ -98,6 +98,8 @@ def test_a_value_out_of_range_is_named(field: str, value: object, facts: tuple[s
         ("size", True, ("adapter size", "1 to 16,384", "True")),
         ("init_std", float("nan"), ("init_std", "1e-12 to 100", "nan")),
         ("init_std", float("inf"), ("init_std", "1e-12 to 100", "inf")),
+        ("init_std", "0.1", ("init_std", "1e-12 to 100", "'0.1'")),
+        ("skip_layers", 1, ("skip_layers", "ascending", "not 1")),
         ("hidden_layers", 1.0, ("hidden_layers", "1 to 16", "1.0")),
         ("sites", "all", ("--sites", "both, attention, ffn", "'all'")),
         ("placement", "before", ("--placement", "sequential, parallel", "'before'")),

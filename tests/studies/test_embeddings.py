@@ -13,7 +13,7 @@ import pytest
 import torch
 from embedding_folders import encoder
 from mask_loop import randomise
-from peft import LoraConfig, get_peft_model, inject_adapter_in_model, set_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model, inject_adapter_in_model, set_peft_model_state_dict
 from peft_folders import KV, reference, saved, span_off, written
 from refusals import naming
 from safetensors.torch import load_file
@@ -303,3 +303,19 @@ def test_prompts_are_those_of_the_library(library, tmp_path, prompts):
     for role, encode in ways.items():
         plain = theirs.encode([ours.prepared("a cat", role)], prompt="")
         np.testing.assert_allclose(encode(["a cat"]), plain, atol=1e-6)
+
+
+def test_a_fine_tuned_model_is_written_as_a_lora_of_all_that_differs(tmp_path):
+    """Its embeddings too; its pooler, which the library adds to a base without one, makes no embedding."""
+    base = encoder(tmp_path / "base", 2)
+    tuned = BertModel.from_pretrained(base)
+    randomise(tuned, 0.2)
+    tuned.save_pretrained(tmp_path / "tuned")
+    AutoTokenizer.from_pretrained(base).save_pretrained(tmp_path / "tuned")
+    embedding_folders.library(tmp_path / "model", tmp_path / "tuned", 40, "the query ")
+    ap.convert(tmp_path / "model", tmp_path / "lora", to="peft", rank=24, base=base)
+    plain = BertModel.from_pretrained(base, add_pooling_layer=False)
+    merged = PeftModel.from_pretrained(plain, tmp_path / "lora").merge_and_unload().state_dict()
+    for name, tensor in tuned.state_dict().items():
+        if not name.startswith("pooler."):
+            torch.testing.assert_close(merged[name], tensor, atol=1e-5, rtol=0)

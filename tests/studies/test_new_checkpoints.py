@@ -105,7 +105,9 @@ def test_scores_of_other_data_and_distances_are_not_recorded(trained, tmp_path):
     pruned(source, tmp_path / "other", data=tmp_path / "rows.jsonl")
     study = ap.ablate(source, metric="kl", spans="single", out=tmp_path / "kl", progress=False)
     ap.prune(source, tmp_path / "far", within=100, ablation=study, progress=False)
-    for folder in ("other", "far"):
+    study = ap.ablate(source, split="train", spans="single", out=tmp_path / "train", progress=False)
+    ap.prune(source, tmp_path / "known", within=100, ablation=study, progress=False)
+    for folder in ("other", "far", "known"):
         found = open_any(tmp_path / folder).description
         assert (found.scores, found.task) == ({}, open_any(source).description.task)
 

@@ -200,5 +200,8 @@ def test_numbers_of_numpy_are_numbers():
     found = given(np.int64(3), np.float32(0.5), np.array([0.25, 1.0]), flag=np.bool_(True))
     assert found == (3, 0.5, (0.25, 1.0), True)
     assert [type(one) for one in (*found, *found[2])] == [int, float, tuple, bool, float, float]
+    assert [type(one) for one in given(1, 0, [1])[1:]] == [float, tuple, bool]
+    with pytest.raises(ap.AdapterProbeError, match=naming("share", "a number")):
+        given(1, 10**400, [1])
     with pytest.raises(TypeError, match=naming("2", "'share'", "'several'")):
         given(3)

@@ -51,7 +51,7 @@ def two_tasks(tiny_task: Path, tmp_path_factory: pytest.TempPathFactory) -> list
 def sweep(tiny_base: Callable[..., Path], two_tasks, tmp_path_factory) -> InitSweep:
     return init_sweep(
         tiny_base("bert"), two_tasks[0], tmp_path_factory.mktemp("sweep") / "s", stds=(0.01, 0.1), size=2,
-        seeds=2, learning_rates=(0.01,), epochs=(1,), threads=1, progress=False,
+        seeds=2, learning_rates=(0.01,), epochs=(1,), warmup=0, threads=1, progress=False,
     )  # fmt: skip
 
 
@@ -346,6 +346,7 @@ def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
         ({"seeds": 0}, TrainingError, ("--seeds", "1", "0")),
         ({"learning_rates": ()}, TrainingError, ("--learning-rates",)),
         ({"task": "no-such-task"}, DataError, ("no-such-task",)),
+        ({"method": "bitfit"}, ModelError, ("--method bitfit", "lora:r=8")),
         ({"method": "lora:r=2", "size": 8}, ModelError, ("--size 8", "rank", "--method")),
     ],
 )
@@ -360,6 +361,8 @@ def test_a_tradeoff_of_no_method_names_the_options(tiny_base, two_tasks, tmp_pat
     none = {"sizes": (), "top_k": (), "layernorm": False, "full": False}
     with pytest.raises(TrainingError, match=naming("--sizes", "--top-k", "--baseline")):
         tradeoff(tiny_base("bert"), two_tasks[0], tmp_path / "t", **none)
+    with pytest.raises(ModelError, match=naming("top_layers", "--top-k")):
+        tradeoff(tiny_base("bert"), two_tasks[0], tmp_path / "t", method="top_layers")
     assert not (tmp_path / "t").exists()
 
 

@@ -384,3 +384,14 @@ def test_a_trade_off_of_language_models_takes_the_lowest_loss(bases, tasks, tmp_
     )
     points = study.aggregate.set_index("method")["p50_points"]
     assert points["lora"] == pytest.approx(-100 * (table["mean"]["lora"] - table["mean"]["full"]))
+
+
+def test_a_pruned_checkpoint_records_its_score_on_all_validation_rows(bases, tasks, tmp_path):
+    trained = tmp_path / "trained"
+    ap.train(bases(), task=tasks("sft"), out=trained, method="lora:r=2", epochs=1, progress=False)
+    ap.prune(trained, tmp_path / "new", span=0, progress=False)
+    found = ap.ablate(tmp_path / "new", spans="whole", progress=False).summary
+    assert ap.inspect(tmp_path / "new")["scores"] == {found.metric: pytest.approx(found.intact_score)}
+    some = ap.ablate(trained, spans="single", max_examples=5, out=tmp_path / "some", progress=False)
+    ap.prune(trained, tmp_path / "fewer", within=1000, ablation=some, progress=False)
+    assert ap.inspect(tmp_path / "fewer")["scores"] == {}

@@ -227,6 +227,7 @@ def test_the_same_configuration_in_every_form_is_one_method(tmp_path):
 
 BAD = {
     "lorra:r=8": ("adapters, top_layers", "dora, rslora"),
+    "": ("adapters, top_layers", "dora, rslora"),
     "lora:r": ("'r'", "name=value"),
     "lora:r=0": ("r", "0", "at least 1"),
     "lora:rank=8": ("LORA", "'rank'", "alora_invocation_tokens, alpha_pattern"),
