@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -155,13 +157,30 @@ def of_rank(config: Mapping[str, Any], needed: int) -> dict[str, Any]:
     """PEFT's configuration in which no map has a rank of more than `needed`; every map keeps its scale."""
     ranks, alphas = (dict(config.get(name) or {}) for name in ("rank_pattern", "alpha_pattern"))
     r, alpha = config.get("r", 8), config.get("lora_alpha", 8)
-    fewer = {name: min(one, needed) for name, one in ranks.items()}
+    maps: dict[str, tuple[int, float]] = {}  # the first key that matches counts
+    same = list(ranks) == list(alphas)
+    for one, other in zip(ranks, alphas) if same else product(ranks, alphas):
+        if key := _of_both(one, other):
+            maps.setdefault(key, (ranks[one], alphas[other]))
+    alone = {
+        **{key: (r, own) for key, own in alphas.items()},
+        **{key: (n, alpha) for key, n in ranks.items()},
+    }
+    maps |= {key: own for key, own in alone.items() if key not in maps}
+    fewer = {key: min(rank, needed) for key, (rank, _) in maps.items()}
     return {
         **config, "inference_mode": False, "r": min(r, needed),
         "lora_alpha": _alpha(config, alpha, r, min(r, needed)),
-        "rank_pattern": {name: one for name, one in fewer.items() if one != min(r, needed)},
-        "alpha_pattern": {
-            name: _alpha(config, alphas.get(name, alpha), ranks.get(name, r), min(ranks.get(name, r), needed))
-            for name in {**ranks, **alphas}
-        },
+        "rank_pattern": fewer if set(fewer.values()) - {min(r, needed)} else {},
+        "alpha_pattern": {key: _alpha(config, own, n, fewer[key]) for key, (n, own) in maps.items()},
     }  # fmt: skip
+
+
+def _of_both(one: str, other: str) -> str | None:
+    """A key of PEFT's patterns for what two keys match; None for names of different modules."""
+    if one == other:
+        return one
+    if not all(re.fullmatch(r"\w+(\.\w+)*", key) for key in (one, other)):
+        return rf"(?=(?:.*\.)?(?:{one})$)(?:.*\.)?(?:{other})"
+    short, long = sorted((one, other), key=len)
+    return long if long.endswith(f".{short}") else None

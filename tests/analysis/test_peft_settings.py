@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from operator import itemgetter
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,9 +11,10 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from peft.utils.other import get_pattern_key
 
 from adapter_probe.analysis.notable_spans import SpanDrop
-from adapter_probe.analysis.peft_settings import kept_layers, next_lora, pattern_of, rank_pattern
+from adapter_probe.analysis.peft_settings import kept_layers, next_lora, of_rank, pattern_of, rank_pattern
 from adapter_probe.spans import Span
 
 
@@ -80,3 +82,32 @@ def test_settings_of_whole_layers_follow_from_whole_layers_alone(counts: list[in
     layers = pd.DataFrame({"layer": range(2), "share_points": [0.0, 5.0]})
     settings = {"lora_rank": 4, "site_parameters": counts * 2}
     assert len(next_lora(studied(settings, np.array([True, False] * 2)), layers, spans)) == lines
+
+
+KEYS = ["q", "v", "1.q", "layers.1.q", "layers.2", r"layers.0.*v", r"^\D*\.1\..*", r"layers\.[12]\.q|v"]
+MODULES = [f"model.layers.{layer}.{name}" for layer in range(3) for name in "qvo"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(KEYS), st.integers(1, 9)), unique_by=itemgetter(0), max_size=4),
+    st.lists(st.tuples(st.sampled_from(KEYS), st.integers(1, 99)), unique_by=itemgetter(0), max_size=4),
+    st.integers(1, 9), st.integers(1, 9), st.booleans(),
+)  # fmt: skip
+def test_every_map_keeps_its_scale_at_the_rank_that_it_needs(ranks, alphas, r, needed, rslora):
+    config = {
+        "r": r, "lora_alpha": 16, "use_rslora": rslora,
+        "rank_pattern": dict(ranks), "alpha_pattern": dict(alphas),
+    }  # fmt: skip
+
+    def of_module(config: dict, module: str) -> tuple[int, float]:
+        rank, alpha = (
+            config[name].get(get_pattern_key(config[name], module), config[default])
+            for name, default in (("rank_pattern", "r"), ("alpha_pattern", "lora_alpha"))
+        )
+        return rank, alpha / (rank**0.5 if rslora else rank)
+
+    found = of_rank(config, needed)
+    for module in MODULES:
+        (old, scale), (new, now) = of_module(config, module), of_module(found, module)
+        assert new == min(old, needed)
+        assert now == pytest.approx(scale)
