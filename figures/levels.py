@@ -178,7 +178,7 @@ class _EdgeFormatter(Formatter):
     """Tick labels of the edges; only every second or third, counted from 0, if they would overlap."""
 
     def __init__(self, edges: Sequence[float]):
-        self._labels = [f"{edge:g}".replace("-", "−") for edge in edges]
+        self._labels = [f"{edge:g}".replace("e-0", "e-").replace("-", "−") for edge in edges]
         self._zero = int(np.searchsorted(edges, 0.0))
         size = style.tick_size()
         self._widest = max(style.text_width(label, size) for label in self._labels) + 3, 1.1 * size
