@@ -43,6 +43,8 @@ _TASK_TYPES = {
     "extractive": "question-answering",
     "causal": "text-generation",
     "tokens": "token-classification",
+    "embedding": "sentence-similarity",
+    "ranking": "text-ranking",
 }
 _NO_DATASET = "unknown"
 """Hubs require a data set's id; for data that they do not have, model cards write this."""

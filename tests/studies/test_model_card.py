@@ -38,6 +38,15 @@ def test_hubs_read_the_scores(ablated: Path, study: ap.Ablation):
     assert re.search(r"!\[[^]]*accuracy[^]]*\]\([^)]*ablation/heatmap.png\)", card.text)
 
 
+@pytest.mark.parametrize(
+    ("kind", "task_type"), [("embedding", "sentence-similarity"), ("ranking", "text-ranking")]
+)
+def test_kinds_have_the_hubs_names_of_tasks(study: ap.Ablation, kind: str, task_type: str):
+    record = replace(study.record, summary=replace(study.summary, kind=kind))
+    (result,) = ModelCard(model_card(ap.Ablation(record))).data.eval_results
+    assert result.task_type == task_type
+
+
 def test_spans_kept_on_are_not_called_switched_off(checkpoint: Path, tmp_path: Path):
     kept = ap.ablate(checkpoint, complement=True, out=tmp_path, progress=False)
     text = ModelCard(model_card(kept)).text
