@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import lzma
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -259,6 +261,15 @@ def test_shares_of_methods_are_those_of_their_ablations(airline: Path, tiny_base
         assert row.all_examples == pytest.approx(expected, abs=1e-3, nan_ok=True)
     assert [*pd.read_csv(tmp_path / "out" / "trials.csv")["seed"]] == [0, 1, 0, 1, 2]
     assert (tmp_path / "out" / "maps.png").stat().st_size > 10_000
+
+    folder = tmp_path / "airline-full-0"
+    script("map_record").main(tmp_path / "map.npz.xz", str(folder), str(folder / "ablation"))
+    kept = np.load(io.BytesIO(lzma.decompress((tmp_path / "map.npz.xz").read_bytes())))
+    np.testing.assert_array_equal(kept["predictions"], studies["full", 0].predictions)
+    np.testing.assert_allclose(kept["kl"], divergences["full", 0].spans["score"], atol=1e-6)
+    np.testing.assert_allclose(kept["kl_halves"].mean(axis=(0, 1)), kept["kl"], rtol=1e-6)  # of equal size
+    alone = divergences["full", 0].spans.query("n_layers == 1")["score"]
+    np.testing.assert_allclose(kept["kl_drawn"][0].mean(axis=0), alone, rtol=0.1)
 
     script("map_size").main(tmp_path / "size.csv", str(tmp_path / "airline-full-0" / "ablation"), 20, 9)
     sizes = pd.read_csv(tmp_path / "size.csv").set_index("measure")

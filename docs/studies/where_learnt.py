@@ -51,12 +51,17 @@ def costs(study: ap.Ablation) -> dict[str, np.ndarray]:
     return {"accuracy": 100.0 * right[intact] - 100.0 * right[spans], "kl": divergence}
 
 
-def shares(drops: np.ndarray, n_layers: int) -> np.ndarray:
-    """Both shares of every layer, then their centre, ``[2, ..., layers + 1]``, of costs ``[..., spans]``."""
+def parts(drops: np.ndarray, n_layers: int) -> np.ndarray:
+    """What every layer costs alone, and its part of the cost of all, ``[2, ..., layers]``."""
     first, last = np.triu_indices(n_layers)
     square = np.zeros((*drops.shape[:-1], n_layers, n_layers))
     square[..., first, last] = drops
-    found = np.stack([drops[..., first == last], shares_of_all(square)])
+    return np.stack([drops[..., first == last], shares_of_all(square)])
+
+
+def shares(drops: np.ndarray, n_layers: int) -> np.ndarray:
+    """Both shares of every layer, then their centre, ``[2, ..., layers + 1]``, of costs ``[..., spans]``."""
+    found = parts(drops, n_layers)
     total = found.sum(axis=-1, keepdims=True)
     found /= np.where(total == 0, np.nan, total)  # nothing to share
     return np.concatenate([found, (found @ np.arange(n_layers))[..., None]], axis=-1)
@@ -93,11 +98,16 @@ def share_rows(methods: dict[str, np.ndarray], n_layers: int) -> tuple[list[dict
     return rows, differences
 
 
+def halves_of(n: int) -> list[list[np.ndarray]]:
+    """Random halves of so many examples, several times."""
+    chance = np.random.default_rng(0)
+    return [np.array_split(chance.permutation(n), 2) for _ in range(SPLITS)]
+
+
 def agreement(maps: dict[tuple[str, str], np.ndarray], n_layers: int) -> list[dict]:
     """Rows of `agreement.csv`, from the costs ``[spans, examples]`` by method and seed."""
     index = pd.MultiIndex.from_arrays(np.triu_indices(n_layers))
-    chance, n, rows = np.random.default_rng(0), next(iter(maps.values())).shape[1], []
-    splits = [np.array_split(chance.permutation(n), 2) for _ in range(SPLITS)]
+    splits, rows = halves_of(next(iter(maps.values())).shape[1]), []
 
     def on(key: tuple[str, str], examples: np.ndarray | slice) -> pd.Series:
         return pd.Series(maps[key][:, examples].mean(axis=1).round(9), index)
