@@ -221,8 +221,13 @@ def interval_text(low: float, high: float, metric: str | None) -> str:
 def number_text(value: float, metric: str | None, digits: int = 1) -> str:
     """A number with this many decimals, or if it is a small distance with two significant digits."""
     if metric in _SMALL and 0 < abs(value) < 10 ** (1 - digits):
-        return f"{value:.2g}".replace("e-0", "e-").replace("-", "−")
+        return with_minus(f"{value:.2g}")
     return rounded(value, digits)
+
+
+def with_minus(text: str) -> str:
+    """A number as Python writes it, with signs of minus and without a zero before the exponent: `3e−6`."""
+    return text.replace("e-0", "e-").replace("-", "−")
 
 
 def drop_text(drop: float | None, metric: str | None) -> str:
@@ -252,7 +257,7 @@ def cell_text(drop: float, metric: str | None = None) -> str:
         return ""
     if metric in _SMALL and 0 < abs(drop) < 0.05:
         text = f"{drop:.0e}" if abs(drop) < 0.0095 else f"{drop:.2f}"
-        return text.replace("e-0", "e-").replace("-", "−")
+        return with_minus(text)
     return rounded(drop, 1 if abs(drop) < 9.95 else 0)
 
 

@@ -21,7 +21,7 @@ from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, to_hex
 from matplotlib.ticker import Formatter
 
 from adapter_probe.errors import ResultsError, must_be
-from adapter_probe.wording import is_distance, own_unit
+from adapter_probe.wording import is_distance, own_unit, with_minus
 
 from . import style
 from .layout import size_in_points
@@ -178,7 +178,7 @@ class _EdgeFormatter(Formatter):
     """Tick labels of the edges; only every second or third, counted from 0, if they would overlap."""
 
     def __init__(self, edges: Sequence[float]):
-        self._labels = [f"{edge:g}".replace("e-0", "e-").replace("-", "−") for edge in edges]
+        self._labels = [with_minus(f"{edge:g}") for edge in edges]
         self._zero = int(np.searchsorted(edges, 0.0))
         size = style.tick_size()
         self._widest = max(style.text_width(label, size) for label in self._labels) + 3, 1.1 * size

@@ -157,16 +157,13 @@ def of_rank(config: Mapping[str, Any], needed: int) -> dict[str, Any]:
     """PEFT's configuration in which no map has a rank of more than `needed`; every map keeps its scale."""
     ranks, alphas = (dict(config.get(name) or {}) for name in ("rank_pattern", "alpha_pattern"))
     r, alpha = config.get("r", 8), config.get("lora_alpha", 8)
-    maps: dict[str, tuple[int, float]] = {}  # the first key that matches counts
+    maps: dict[str, tuple[int, float]] = {}  # in this order, since the first key that matches counts
     same = list(ranks) == list(alphas)
     for one, other in zip(ranks, alphas) if same else product(ranks, alphas):
         if key := _of_both(one, other):
             maps.setdefault(key, (ranks[one], alphas[other]))
-    alone = {
-        **{key: (r, own) for key, own in alphas.items()},
-        **{key: (n, alpha) for key, n in ranks.items()},
-    }
-    maps |= {key: own for key, own in alone.items() if key not in maps}
+    for key in (*ranks, *alphas):
+        maps.setdefault(key, (ranks.get(key, r), alphas.get(key, alpha)))
     fewer = {key: min(rank, needed) for key, (rank, _) in maps.items()}
     return {
         **config, "inference_mode": False, "r": min(r, needed),

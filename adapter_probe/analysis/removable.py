@@ -62,8 +62,10 @@ def tolerance_steps(drops: np.ndarray, start: float) -> list[float]:
     """
     known = drops[~np.isnan(drops)]
     most = float(max(1.0, known.max(initial=0.0)))
-    ranges = [(0, 2, 0.1), (2, 5, 0.25), (5, 10, 0.5), (10, 20, 1), (20, 105, 5)]
-    ranges += [(200, 1001, 50), (1500, 10_001, 500), (15_000, 100_001, 5000)]  # of losses alone
+    ranges = (
+        (0, 2, 0.1), (2, 5, 0.25), (5, 10, 0.5), (10, 20, 1), (20, 105, 5),
+        (200, 1001, 50), (1500, 10_001, 500), (15_000, 100_001, 5000),  # of losses alone
+    )  # fmt: skip
     steps = np.concatenate([np.arange(*each) for each in ranges]).round(2)
     return sorted({float(start), *steps[steps < most].tolist(), float(math.ceil(most))})
 

@@ -39,15 +39,15 @@ def percentile_interval(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return low, high
 
 
-def bootstrap_interval(samples: np.ndarray, results: AblationResults) -> tuple[np.ndarray, np.ndarray]:
-    """The percentile interval of each span's resampled change, points ``[resamples, spans]``.
+def bootstrap_interval(samples: np.ndarray, results: AblationResults) -> np.ndarray:
+    """The percentile interval ``[2, spans]`` of each span's resampled change, points ``[resamples, spans]``.
 
     The bootstrap tells nothing where no prediction changes: there it is NaN for a score of predictions.
     """
     ends = np.stack(percentile_interval(samples))
     if results.kind != "regression" and results.metric not in (*LOSSES, "margin"):
         ends[:, (samples == 0).all(axis=0)] = np.nan
-    return ends[0], ends[1]
+    return ends
 
 
 def exact_interval(lost: int, won: int, n: int) -> tuple[float, float]:
@@ -138,7 +138,7 @@ def span_interval(
     """
     exact = np.mean([exact_bounds(*study) for study in studies], axis=0)
     results, rows = studies[0]
-    ends = np.stack(bootstrap_interval(samples, results))
+    ends = bootstrap_interval(samples, results)
     if len(studies) > 1:
         exact = np.stack([np.fmin(exact[0], ends[0]), np.fmax(exact[1], ends[1])])
     ends = np.where(np.isnan(exact), ends, exact)

@@ -145,7 +145,7 @@ def open_with_peft(
     if getattr(config, "bias", "none") != "none":
         notes.append("Trained biases of the base always stay on.")
     if getattr(config, "kasa_config", None):
-        notes.append("KaSA takes directions out of the base's weights, which stay away when it is off.")
+        notes.append("KaSA removes directions from the base's weights, also with the adapters off.")
     if head not in WITHOUT_HEAD and not outputs:
         notes.append("The checkpoint contains no head, so the head of the base is used.")
         inside = f"{loaded.model.base_model_prefix}."

@@ -75,10 +75,10 @@ def train(call: Train) -> Training:
         raise ModelError(needed if k is None else f"--k {k} is only allowed with --method top_layers")
     method: Method = Adapters.of(call)
     if name != method.name:
-        given = [one for one, value in vars(method).items() if value != getattr(Adapters(), one)]
+        default, given = vars(Adapters()), vars(method)
         method = method_of(name) if k is None else method_of(name, k=k)
-        if given:
-            raise ModelError(f"{flag_of(given[0])} applies only to --method adapters; leave it out")
+        if changed := [one for one, value in given.items() if value != default[one]]:
+            raise ModelError(f"{flag_of(changed[0])} applies only to --method adapters; leave it out")
     where = choose_device(call.device)
     settings = TrainingSettings.of(call)
     preset, folder = locate_task(call.task, call.data)
