@@ -116,7 +116,8 @@ def _option(one: Field[Any], annotation: Any, panel: str) -> _Option | None:
     if about.get("argument"):
         made: Any = typer.Argument(**words)
     else:
-        flags = about.get("flags") or ([flag_of(one.name)] if kind is bool and not default else [])
+        named = metavar or (kind is bool and not default)  # typer 0.27 would name it by its metavar
+        flags = about.get("flags") or ([flag_of(one.name)] if named else [])
         made = typer.Option(
             *flags, **words, show_default=shown, rich_help_panel=about.get("panel") or panel or None
         )
@@ -149,8 +150,9 @@ def _slurm() -> dict[str, _Option]:
         help="Submit the work to a SLURM cluster as a job array; --device is then that of each node.",
     )  # fmt: skip
     file = typer.Option(
-        metavar="FILE", rich_help_panel=SlurmOptions.panel, help="TOML file with defaults for the options of "
-        "SLURM; a table [sbatch] sets any other option of sbatch.",
+        "--slurm-config", metavar="FILE", rich_help_panel=SlurmOptions.panel,
+        help="TOML file with defaults for the options of SLURM; a table [sbatch] sets any other option of "
+        "sbatch.",
     )  # fmt: skip
     last = _Option(_parameter("slurm_config", None, Path | None, file))
     return {"slurm": _Option(_parameter("slurm", False, bool, flag)), **own, "slurm_config": last}

@@ -34,6 +34,7 @@ def demo(
     out: Annotated[
         Path,
         typer.Option(
+            "--out",
             help="Output folder for the data, the checkpoint and the results.",
             metavar="FOLDER",
             rich_help_panel=options.OUTPUT,

@@ -246,14 +246,15 @@ def refuse_lost(loaded: AnyLoaded, writes: bool) -> None:
 def initialise(model: PreTrainedModel, missing: frozenset[str], seed: int) -> None:
     """Draw the named parameters from N(0, initializer_range^2), and set biases to zero.
 
-    Torch's global generators are not used.
+    Torch's global generators are not used, and the values are the same on every device.
     """
     generator = torch.Generator().manual_seed(seed)
     std = getattr(model.config, "initializer_range", 0.02)
     for name, parameter in sorted(model.named_parameters()):
         if name in missing:
             if parameter.dim() > 1:
-                nn.init.normal_(parameter, std=std, generator=generator)
+                drawn = torch.empty(parameter.shape, dtype=parameter.dtype)
+                parameter.copy_(drawn.normal_(std=std, generator=generator))
             else:
                 nn.init.zeros_(parameter)
 

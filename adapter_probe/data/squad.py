@@ -6,6 +6,7 @@ of one window is complete in the next. Conventions follow the question-answering
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+_LOSING = ("0.23.1", "0.23.2")  # versions of tokenizers that drop windows of long texts
 _MOST_SHIFTED = 2  # known offset errors of answers in distributed copies of the data, in characters
 
 
@@ -182,8 +184,10 @@ def encode_windows(
         tokenizer: a tokenizer that puts the first text before the second.
 
     Raises:
-        DataError: the settings leave no room for a context.
+        DataError: the settings leave no room for a context, or this version of tokenizers drops windows.
     """
+    if (version := importlib.metadata.version("tokenizers")) in _LOSING:
+        raise DataError(f"tokenizers {version} drops windows of long contexts; install another version")
     room = settings.max_length - settings.max_question - tokenizer.num_special_tokens_to_add(pair=True)
     if settings.max_question < 1:
         raise DataError(f"a question must keep at least 1 token, got {settings.max_question}")

@@ -40,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def logits(folder: Path, base: Path | None = None, **named: str) -> torch.Tensor:
     model = ap.open(folder, base=base, **named).base
     with torch.no_grad():
-        return model(input_ids=IDS).logits
+        return model(input_ids=IDS.to(model.device)).logits
 
 
 def notes(folder: Path) -> list[str]:

@@ -148,7 +148,7 @@ def test_a_shared_base_keeps_its_rows(bases: Path, tmp_path: Path):
 
 def test_spans_of_a_grown_model_as_a_loop_switches_them(bases: Path, tmp_path: Path):
     model = trained(tmp_path, bases / "llama-False", **CAUSAL)
-    opened = ap.open(tmp_path)
+    opened = ap.open(tmp_path, device="cpu")
     modules = [m for m in model.modules() if isinstance(m, BaseTunerLayer)]
     for first, last in ((0, 2), (1, 1)):
         switched(modules[first : last + 1], False)

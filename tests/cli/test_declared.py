@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -59,6 +61,17 @@ def test_options_that_belong_together_are_everywhere(name):
     flags = {flag for parameter in COMMANDS[name].params for flag in parameter.opts}
     for one, other in {"--device": "--threads", "--data": "--encoding", "--threads": "--device"}.items():
         assert one not in flags or other in flags
+
+
+@pytest.mark.parametrize(
+    "function", [one.callback for one in app.registered_commands], ids=lambda f: f.__name__
+)
+def test_an_option_with_a_metavar_has_its_own_flag(function):
+    """Some versions of typer would name it by the metavar."""
+    for parameter in inspect.signature(function).parameters.values():
+        for told in getattr(parameter.annotation, "__metadata__", ()):
+            if isinstance(told, typer.models.OptionInfo) and told.metavar:
+                assert str(told.default).startswith("-"), parameter.name  # typer's name for the first flag
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -45,6 +45,13 @@ def roberta_like():
 TOKENIZERS = {"bert": bert_like(), "roberta": roberta_like()}
 
 
+@pytest.mark.parametrize("version", ["0.23.1", "0.23.2"])
+def test_versions_of_tokenizers_that_drop_windows_are_refused(version, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", {"tokenizers": version}.get)
+    with pytest.raises(DataError, match=naming(version, "windows")):
+        encode_windows(TOKENIZERS["bert"], questions_on(("w0", "w1 w2", "w1")), WindowSettings(8, 0, 1))
+
+
 def questions_on(*examples):
     """Questions out of (question, context, answer) triples; an answer lies where it first comes."""
     contexts = tuple(dict.fromkeys(context for _, context, _ in examples))

@@ -27,8 +27,9 @@ def own_logits(model: ap.Model, texts: list, first: int | np.ndarray | None = No
     def run() -> np.ndarray:
         rows = [[text] if isinstance(text, str) else text for text in texts]
         with torch.no_grad():
-            out = [model.base(**model.tokenizer(*row, return_tensors="pt")).logits[0] for row in rows]
-        return torch.stack(out).float().numpy()
+            inputs = [model.tokenizer(*row, return_tensors="pt").to(model.base.device) for row in rows]
+            out = [model.base(**own).logits[0] for own in inputs]
+        return torch.stack(out).float().cpu().numpy()
 
     if first is None:
         return run()

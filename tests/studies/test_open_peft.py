@@ -48,8 +48,9 @@ def by_peft(made: Path, name: str, model: ap.Model, off: range = range(0)) -> np
 
 def own(model: ap.Model) -> np.ndarray:
     with torch.no_grad():
-        out = [model.base(**model.tokenizer(text, return_tensors="pt")).logits[0] for text in TEXTS]
-    return torch.stack(out).numpy()
+        inputs = [model.tokenizer(text, return_tensors="pt").to(model.base.device) for text in TEXTS]
+        out = [model.base(**one).logits[0] for one in inputs]
+    return torch.stack(out).cpu().numpy()
 
 
 def test_logits_with_any_layers_off_are_those_of_peft(made: Path):

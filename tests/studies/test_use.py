@@ -65,7 +65,8 @@ def masks_of(model: ap.Model) -> np.ndarray:
 def outputs(model: ap.Model) -> list[np.ndarray]:
     """By the packed forward, under several masks, and by the transformers model's own."""
     with torch.no_grad():
-        own = [model.base(**model.tokenizer(text, return_tensors="pt")).logits.numpy() for text in TEXTS]
+        inputs = [model.tokenizer(text, return_tensors="pt").to(model.base.device) for text in TEXTS]
+        own = [model.base(**one).logits.cpu().numpy() for one in inputs]
     return [model.variants(TEXTS, masks_of(model)), *own]
 
 
