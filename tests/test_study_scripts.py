@@ -262,9 +262,17 @@ def test_shares_of_methods_are_those_of_their_ablations(airline: Path, tiny_base
     assert [*pd.read_csv(tmp_path / "out" / "trials.csv")["seed"]] == [0, 1, 0, 1, 2]
     assert (tmp_path / "out" / "maps.png").stat().st_size > 10_000
 
+    record = script("map_record")
+    for method, seed in studies:
+        folder = tmp_path / f"airline-{method}-{seed}"
+        record.write(tmp_path / f"{folder.name}.npz.xz", record.of_folders(folder, folder / "ablation"))
+    script("where_learnt").main(tmp_path / "again", *map(str, tmp_path.glob("airline-*.xz")))
+    for name in ("shares", "centres", "agreement", "maps"):
+        frames = [pd.read_csv(tmp_path / out / f"{name}.csv") for out in ("out", "again")]
+        pd.testing.assert_frame_equal(*frames, atol=2e-4)  # of numbers with four digits
+
     folder = tmp_path / "airline-full-0"
-    script("map_record").main(tmp_path / "map.npz.xz", str(folder), str(folder / "ablation"))
-    kept = np.load(io.BytesIO(lzma.decompress((tmp_path / "map.npz.xz").read_bytes())))
+    kept = np.load(io.BytesIO(lzma.decompress((tmp_path / "airline-full-0.npz.xz").read_bytes())))
     np.testing.assert_array_equal(kept["predictions"], studies["full", 0].predictions)
     np.testing.assert_allclose(kept["kl"], divergences["full", 0].spans["score"], atol=1e-6)
     np.testing.assert_allclose(kept["kl_halves"].mean(axis=(0, 1)), kept["kl"], rtol=1e-6)  # of equal size

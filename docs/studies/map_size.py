@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from map_ranks import within
-from where_learnt import costs, shares
+from map_record import costs, parts
+from where_learnt import shares
 
 import adapter_probe as ap
 
@@ -25,8 +26,8 @@ def main(out: Path, folder: str, size: int, draws: int = 200) -> None:
     n_layers, n = study.results.n_layers, study.results.n_examples
     index = pd.MultiIndex.from_arrays(np.triu_indices(n_layers))
     subsets, rows = [chance.permutation(n) for _ in range(draws)], []
-    for measure, own in costs(study).items():
-        centre = [shares(own[:, one[:size]].mean(axis=1), n_layers)[0, -1] for one in subsets]
+    for measure, own in costs(study.results).items():
+        centre = [shares(parts(own[:, one[:size]].mean(axis=1), n_layers))[0, -1] for one in subsets]
         pairs = [
             [pd.Series(own[:, part].mean(axis=1).round(9), index) for part in (one[:size], one[size:])]
             for one in subsets
@@ -34,7 +35,8 @@ def main(out: Path, folder: str, size: int, draws: int = 200) -> None:
         agreed = [within(*pair) for pair in pairs]
         rows.append({
             "measure": measure, "examples": n, "in_a_subset": size, "subsets": draws,
-            "mean_layer": shares(own.mean(axis=1), n_layers)[0, -1], "sd_mean_layer": np.std(centre, ddof=1),
+            "mean_layer": shares(parts(own.mean(axis=1), n_layers))[0, -1],
+            "sd_mean_layer": np.std(centre, ddof=1),
             "mean_agreement": np.mean(agreed), "least_agreement": np.min(agreed),
         })  # fmt: skip
     table = pd.DataFrame(rows).round(5)

@@ -14,7 +14,6 @@ itself on these; `maps.png` and `maps.csv`, the mean maps, with the paper's grid
 the shares alone by divergence.
 """
 
-import json
 import sys
 from collections import defaultdict
 from itertools import combinations, product
@@ -23,74 +22,55 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from map_ranks import within
+from map_record import DRAWS, Map, Means, of_file, of_folders, parts
 from matplotlib.figure import Figure
-from scipy.special import log_softmax
 
-import adapter_probe as ap
-from adapter_probe.analysis.attribution import shares as shares_of_all
+from adapter_probe.analysis.comparing import average_ablations
+from adapter_probe.analysis.deltas import intact_row, removed_row, row_scores
+from adapter_probe.analysis.study_records import ablation_record
 from adapter_probe.figures.levels import draw_colorbar
 from adapter_probe.figures.span_grid import Grid, draw, published_grid, scale_of
+from adapter_probe.metrics import to_points
 from adapter_probe.wording import count_text, task_label
 
-DRAWS, SPLITS, SHARES = 1000, 5, ("alone", "all")
+SHARES = ("alone", "all")
 METHODS = {
     "full": "full fine-tuning", "lora": "LoRA 8, all maps", "adapters": "adapters 64",
     "layernorm_only": "LayerNorms", "bitfit": "BitFit",
 }  # fmt: skip
 
 
-def costs(study: ap.Ablation) -> dict[str, np.ndarray]:
-    """By measure, what every span costs on every example, ``[spans, examples]``."""
-    results = study.results
-    spans = np.flatnonzero(results.spans[:, 0] >= 0)
-    spans = spans[np.lexsort((results.spans[spans, 1], results.spans[spans, 0]))]
-    intact = results.row_names.index("intact")
-    right = results.outputs.argmax(axis=2) == results.scored_with
-    logs = log_softmax(results.outputs.astype(np.float64), axis=2)
-    divergence = (np.exp(logs[intact]) * (logs[intact] - logs[spans])).sum(axis=2)
-    return {"accuracy": 100.0 * right[intact] - 100.0 * right[spans], "kl": divergence}
-
-
-def parts(drops: np.ndarray, n_layers: int) -> np.ndarray:
-    """What every layer costs alone, and its part of the cost of all, ``[2, ..., layers]``."""
-    first, last = np.triu_indices(n_layers)
-    square = np.zeros((*drops.shape[:-1], n_layers, n_layers))
-    square[..., first, last] = drops
-    return np.stack([drops[..., first == last], shares_of_all(square)])
-
-
-def shares(drops: np.ndarray, n_layers: int) -> np.ndarray:
-    """Both shares of every layer, then their centre, ``[2, ..., layers + 1]``, of costs ``[..., spans]``."""
-    found = parts(drops, n_layers)
+def shares(found: np.ndarray) -> np.ndarray:
+    """Both shares of every layer, then their centre, ``[2, ..., layers + 1]``, of `parts`."""
     total = found.sum(axis=-1, keepdims=True)
-    found /= np.where(total == 0, np.nan, total)  # nothing to share
-    return np.concatenate([found, (found @ np.arange(n_layers))[..., None]], axis=-1)
+    share = found / np.where(total == 0, np.nan, total)  # nothing to share
+    return np.concatenate([share, (share @ np.arange(found.shape[-1]))[..., None]], axis=-1)
 
 
-def resampled(seeds: np.ndarray) -> np.ndarray:
-    """Mean drops ``[draws, spans]`` of ``[seeds, spans, examples]``, with seeds and examples drawn again.
+def resampled(drawn: np.ndarray) -> np.ndarray:
+    """Mean parts ``[2, draws, layers]`` of ``[seeds, 2, draws, layers]``, with seeds drawn again as well.
 
-    Every method has the same draws of examples; the deviations of seeds are scaled as in `ap.average`.
+    The deviations of seeds are scaled as in `ap.average`.
     """
-    n_seeds, _, n = seeds.shape
-    examples = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS) / n
-    drawn = np.random.default_rng(1).multinomial(n_seeds, np.full(n_seeds, 1 / n_seeds), size=DRAWS) / n_seeds
-    maps = np.einsum("kse,de->kds", seeds, examples)
-    centre = maps.mean(axis=0)
-    return centre + np.sqrt(n_seeds / max(1, n_seeds - 1)) * (np.einsum("dk,kds->ds", drawn, maps) - centre)
+    n = len(drawn)
+    weights = np.random.default_rng(1).multinomial(n, np.full(n, 1 / n), size=DRAWS) / n
+    centre = drawn.mean(axis=0)
+    return centre + np.sqrt(n / max(1, n - 1)) * (np.einsum("ds,spdl->pdl", weights, drawn) - centre)
 
 
-def share_rows(methods: dict[str, np.ndarray], n_layers: int) -> tuple[list[dict], list[dict]]:
-    """Rows of `shares.csv` and of `centres.csv`, from the costs ``[seeds, spans, examples]`` by method."""
+def share_rows(methods: dict[str, list[Means]], n_layers: int, n: int) -> tuple[list[dict], list[dict]]:
+    """Rows of `shares.csv` and of `centres.csv`, from the means of every seed by method, on n examples."""
     rows, differences = [], []
-    point = {method: shares(seeds.mean(axis=(0, 2)), n_layers) for method, seeds in methods.items()}
-    draws = {method: shares(resampled(seeds), n_layers) for method, seeds in methods.items()}
+    point, draws = {}, {}
+    for method, seeds in methods.items():
+        point[method] = shares(parts(np.mean([own.mean for own in seeds], axis=0), n_layers))
+        draws[method] = shares(resampled(np.stack([own.drawn for own in seeds])))
     for i, of in enumerate(SHARES):
         for method, seeds in methods.items():
             low, high = np.nanquantile(draws[method][i], [0.025, 0.975], axis=0)
             names = ("layer", "share", "ci_low", "ci_high", "n_seeds", "n_examples")
             for values in zip([*range(n_layers), "centre"], point[method][i], low, high):
-                rows.append({"method": method, "of": of} | dict(zip(names, (*values, *seeds.shape[::2]))))
+                rows.append({"method": method, "of": of} | dict(zip(names, (*values, len(seeds), n))))
         for a, b in combinations(methods, 2):
             low, high = np.nanquantile(draws[a][i, :, -1] - draws[b][i, :, -1], [0.025, 0.975])
             pair = {"method_a": a, "method_b": b, "of": of, "difference": point[a][i, -1] - point[b][i, -1]}
@@ -98,26 +78,19 @@ def share_rows(methods: dict[str, np.ndarray], n_layers: int) -> tuple[list[dict
     return rows, differences
 
 
-def halves_of(n: int) -> list[list[np.ndarray]]:
-    """Random halves of so many examples, several times."""
-    chance = np.random.default_rng(0)
-    return [np.array_split(chance.permutation(n), 2) for _ in range(SPLITS)]
-
-
-def agreement(maps: dict[tuple[str, str], np.ndarray], n_layers: int) -> list[dict]:
-    """Rows of `agreement.csv`, from the costs ``[spans, examples]`` by method and seed."""
+def agreement(maps: dict[tuple[str, str], Means], n_layers: int) -> list[dict]:
+    """Rows of `agreement.csv`, from the means by method and seed."""
     index = pd.MultiIndex.from_arrays(np.triu_indices(n_layers))
-    splits, rows = halves_of(next(iter(maps.values())).shape[1]), []
+    rows = []
 
-    def on(key: tuple[str, str], examples: np.ndarray | slice) -> pd.Series:
-        return pd.Series(maps[key][:, examples].mean(axis=1).round(9), index)
+    def agreed(one: np.ndarray, other: np.ndarray) -> float:
+        return within(*(pd.Series(own.round(9), index) for own in (one, other)))
 
     for a, b in [*((key, key) for key in maps), *combinations(maps, 2)]:
         kind = "itself" if a == b else "another seed" if a[0] == b[0] else "another method"
-        crossed = np.mean(
-            [within(on(a, x), on(b, y)) for one, two in splits for x, y in ((one, two), (two, one))]
-        )
-        shared = np.nan if a == b else within(on(a, slice(None)), on(b, slice(None)))
+        halves = zip(maps[a].halves, maps[b].halves)
+        crossed = np.mean([agreed(own[x], other[1 - x]) for own, other in halves for x in (0, 1)])
+        shared = np.nan if a == b else agreed(maps[a].mean, maps[b].mean)
         named = {"with": kind, "method_a": a[0], "seed_a": a[1], "method_b": b[0], "seed_b": b[1]}
         rows.append(named | {"all_examples": shared, "disjoint_halves": crossed})
     return rows
@@ -187,40 +160,48 @@ def merged(path: Path, rows: pd.DataFrame, digits: int) -> pd.DataFrame:
     return pd.read_csv(path)
 
 
-def main(out: Path, *folders: str) -> None:
-    """Write the tables and the figure; checkpoints without a finished ablation are left out."""
-    studies, own, tables = defaultdict(list), defaultdict(dict), defaultdict(list)
-    for path in sorted(
-        map(Path, folders), key=lambda path: ([*METHODS].index(path.name.split("-")[1]), path)
-    ):
-        (task, method, seed), found = path.name.split("-"), sorted(path.glob("ablation*/checksums.json"))
-        if not found:
+def read(path: Path) -> Map | None:
+    """The map of a file, or of a checkpoint's folder with an ablation; None where none is finished."""
+    if path.is_file():
+        return of_file(path)
+    found = sorted(path.glob("ablation*/checksums.json"))
+    return of_folders(path, found[0].parent) if found else None
+
+
+def main(out: Path, *given: str) -> None:
+    """Write the tables and the figures; checkpoints without a finished ablation are left out."""
+    own, tables = defaultdict(dict), defaultdict(list)
+    named = [(*path.name.split(".")[0].split("-"), path) for path in map(Path, given)]
+    for task, method, seed, path in sorted(named, key=lambda one: ([*METHODS].index(one[1]), one[3])):
+        if (found := read(path)) is None:
             print(f"{path}: no finished ablation, left out")
             continue
-        study = ap.load(found[0].parent)
-        said, training = study.summary, json.loads((path / "adapter_probe.json").read_text())["training"]
+        results, training, scores = found.results, found.training, row_scores(found.results)
+        intact, off = (scores[row(results)] for row in (intact_row, removed_row))
         tables["trials"].append(
             {"task": task, "method": method, "seed": seed, "learning_rate": training["learning_rate"],
              "epochs": training["epochs"], "score": max(training["validation_scores"]),
-             "majority_score": training["majority_score"], "n_examples": said.n_examples,
-             "intact_score": said.intact_score, "all_off_points": said.removed_delta_points}
+             "majority_score": training["majority_score"], "n_examples": results.n_examples,
+             "intact_score": intact, "all_off_points": to_points(results.metric, off - intact)}
         )  # fmt: skip
-        if len(set(study.predictions[study.results.row_names.index("intact")].tolist())) == 1:
+        if len(set(results.outputs[intact_row(results)].argmax(axis=1))) == 1:
             print(f"{path}: predicts one class for everything, in trials.csv only")
             continue
-        studies[task, method].append(study)
-        own[task][method, seed] = costs(study)
+        own[task][method, seed] = found
     for (task, maps), measure in product(own.items(), ("accuracy", "kl")):
-        chosen = {key: cost[measure] for key, cost in maps.items()}
-        methods = {m: np.stack([cost for key, cost in chosen.items() if key[0] == m]) for m, _ in chosen}
-        n_layers = studies[task, next(iter(methods))][0].summary.n_layers
-        found = (*share_rows(methods, n_layers), agreement(chosen, n_layers))
+        chosen = {key: one.means[measure] for key, one in maps.items()}
+        methods = {name: [one for key, one in chosen.items() if key[0] == name] for name, _ in chosen}
+        results = next(iter(maps.values())).results
+        n_layers, n = results.n_layers, results.n_examples
+        found = (*share_rows(methods, n_layers, n), agreement(chosen, n_layers))
         for name, rows in zip(("shares", "centres", "agreement"), found):
             tables[name] += [{"task": task, "measure": measure} | row for row in rows]
-    for (task, method), seeds in studies.items():
-        record = ap.average(seeds).record if len(seeds) > 1 else seeds[0].record
-        mean = record.spans.assign(task=task, method=method, n_studies=len(seeds))
-        tables["maps"] += mean.to_dict("records")
+    for task, maps in own.items():
+        for method in dict.fromkeys(name for name, _ in maps):
+            seeds = [one.results for key, one in maps.items() if key[0] == method]
+            record = average_ablations(seeds) if len(seeds) > 1 else ablation_record(seeds[0], out)
+            mean = record.spans.assign(task=task, method=method, n_studies=len(seeds))
+            tables["maps"] += mean.to_dict("records")
     out.mkdir(parents=True, exist_ok=True)
     done = {
         name: merged(out / f"{name}.csv", pd.DataFrame(rows), 6 if name == "trials" else 4)
