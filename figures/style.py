@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import matplotlib
 import numpy as np
+from matplotlib import font_manager
 from matplotlib.cbook import is_math_text
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.text import Text
 from matplotlib.textpath import text_to_path
 
+from adapter_probe.errors import AdapterProbeWarning, shown
 from adapter_probe.results.atomic import make_folder, write_bytes
 from adapter_probe.results.fingerprints import canonical_json
 from adapter_probe.version import __version__
@@ -33,6 +37,11 @@ PNG_DPI = 300
 # Fonts that ship with Matplotlib rather than a system's Times or Helvetica: the same results give the same
 # bytes and the same line breaks on every machine.
 SERIF, SANS = "STIXGeneral", "DejaVu Sans"
+_OTHER_SCRIPTS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Source Han Sans SC", "PingFang SC",
+    "Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "WenQuanYi Zen Hei",
+    "Noto Sans Devanagari", "Noto Sans Bengali", "Noto Sans Thai", "Nirmala UI",
+)  # fmt: skip
 _UNIT_LABEL = 8.0  # points: the label size at which a unit is a point
 _STYLE = {
     "axes.grid": False,
@@ -56,11 +65,18 @@ _STYLE = {
 @contextmanager
 def paper_style(venue: Venue = PAPER) -> Iterator[None]:
     """Draw with this project's settings only: the user's matplotlibrc is ignored, and restored afterwards."""
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font")  # `save` says it once
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
         matplotlib.rcParams.update(_venue_style(venue))
         yield
+
+
+@cache
+def _other_scripts() -> tuple[str, ...]:
+    """Fonts for what the style's own lacks, as far as they are installed; DejaVu comes with Matplotlib."""
+    return (SANS, *sorted(set(_OTHER_SCRIPTS) & set(font_manager.get_font_names())))
 
 
 def _venue_style(venue: Venue) -> dict[str, object]:
@@ -72,7 +88,7 @@ def _venue_style(venue: Venue) -> dict[str, object]:
     minor = {"xtick.minor.size": 1.2 * unit, "xtick.minor.width": 0.4 * unit}
     ticks = dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), venue.tick)
     return {
-        "font.family": [SANS if venue.sans else SERIF],
+        "font.family": [SANS if venue.sans else SERIF, *_other_scripts()],
         "mathtext.fontset": "dejavusans" if venue.sans else "stix",
         "font.size": venue.label,
         "axes.labelsize": venue.label,
@@ -136,11 +152,30 @@ def save(
     `title` and `description`, PNG `Title` and `Description`, PGF two comments. None carries a date.
     """
     folder = make_folder(folder)
+    texts = (text.get_text() for text in figure.findobj(Text) if isinstance(text, Text))
+    if lost := without_glyphs("".join(texts)):
+        _warn_of_boxes(lost)
     paths = []
     for name in formats:
         paths.append(folder / f"{stem}.{name}")
         write_bytes(paths[-1], render(figure, name, title, canonical_json(identity)))
     return tuple(paths)
+
+
+def without_glyphs(text: str) -> str:
+    """The characters of a text that none of the style's fonts has."""
+    with paper_style():
+        fonts = [
+            get_font(findfont(FontProperties(family=name))) for name in matplotlib.rcParams["font.family"]
+        ]
+    printed = sorted({character for character in text if character.isprintable()})
+    return "".join(one for one in printed if not any(font.get_char_index(ord(one)) for font in fonts))
+
+
+@cache
+def _warn_of_boxes(lost: str) -> None:
+    words = f"no font here has {shown(lost)}, drawn as boxes in figures; one that has could be installed"
+    warnings.warn(words, AdapterProbeWarning, stacklevel=4)
 
 
 def render(figure: Figure, name: str, title: str, identity: str) -> bytes:

@@ -13,13 +13,14 @@ from collections.abc import Callable
 import peft
 import torch
 import transformers
+from packaging.version import Version
 
 NATIVE, PEFT, HUB, HOULSBY = "native", "peft/lora", "adapterhub/lora", "adapterhub/houlsby"
 LACKS, PIPE = object(), object()
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 437955512\n"
 NAN, INFINITE = float("nan"), float("inf")
 LIBRARY = f"PEFT {peft.__version__}"
-GOT_A_LIST = "got list" if transformers.__version__.startswith("5.9.") else "'list'"
+GOT_A_LIST = "got list" if Version(transformers.__version__) < Version("5.18") else "'list'"
 Tensors = dict[str, torch.Tensor]
 
 

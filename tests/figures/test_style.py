@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont
 from refusals import naming
 
-from adapter_probe.errors import ResultsError
+from adapter_probe.errors import AdapterProbeWarning, ResultsError
 from adapter_probe.figures import style
 from adapter_probe.figures.venues import PAPER, VENUES
 
@@ -31,6 +31,17 @@ def test_the_readers_settings_have_no_say_and_come_back():
         assert matplotlib.rcParams["font.size"] == 33
         assert matplotlib.rcParams["pdf.fonttype"] == 3
     assert inside == {"font.size": PAPER.label, "axes.grid": False, "pdf.fonttype": 42}
+
+
+@pytest.mark.filterwarnings("error")
+def test_letters_of_other_scripts_come_from_other_fonts(tmp_path):
+    with TTFont(findfont(style.SERIF)) as font:
+        assert ord("ქ") not in font.getBestCmap()
+    style.save(text_figure("ქართული"), tmp_path, "georgian", title="", identity={})
+    lost = "\U0001f9ea"  # a test tube, which no font for text has
+    with pytest.warns(AdapterProbeWarning, match=naming(lost)):
+        style.save(text_figure(f"a{lost}"), tmp_path, "one", title="", identity={})
+    style.save(text_figure(f"a{lost}"), tmp_path, "two", title="", identity={})  # once is enough
 
 
 @pytest.mark.parametrize("font", [style.SERIF, style.SANS])

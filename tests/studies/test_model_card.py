@@ -39,7 +39,8 @@ def test_hubs_read_the_scores(ablated: Path, study: ap.Ablation):
 
 
 @pytest.mark.parametrize(
-    ("kind", "task_type"), [("embedding", "sentence-similarity"), ("ranking", "text-ranking")]
+    ("kind", "task_type"),
+    [("embedding", "sentence-similarity"), ("ranking", "text-ranking"), ("preference", "text-generation")],
 )
 def test_kinds_have_the_hubs_names_of_tasks(study: ap.Ablation, kind: str, task_type: str):
     record = replace(study.record, summary=replace(study.summary, kind=kind))
