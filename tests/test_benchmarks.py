@@ -52,3 +52,23 @@ def test_an_unknown_case_is_refused():
     )
     assert done.returncode == 2
     assert "'bert-huge'" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_language_model_on_a_device(tiny_base, tmp_path):
+    questions = [{"question": "which is warm", "choices": ["the house", "a cat", "old tree"], "answer": 0}]
+    sentences = [{"sentence": f"a {word} house", "label": n} for n, word in enumerate(("foul", "warm"))]
+    for file, rows in (("arc_easy/test", 8 * questions), ("sst2/validation", 4 * sentences)):
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / f"{file}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    command = [sys.executable, "-m", "benchmarks.accelerator", str(tmp_path), str(tiny_base("bert"))]
+    done = subprocess.run(
+        [*command, "--device", "cpu", "--tiny", "--cases", "135M,bert-base"],
+        cwd=RUN.parents[1], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    causal, classes = map(json.loads, done.stdout.splitlines())
+    assert [found["variants"] for found in (causal, classes)] == [7, 7]
+    assert max(causal["largest_difference"]) < 0.05 * causal["largest_score"]  # of bfloat16
+    assert max(classes["largest_difference"]) < 0.05
+    assert causal["texts"] == 24
