@@ -152,14 +152,19 @@ def decoding_of(request: AblationRequest, each_step: Callable[[], None]) -> Deco
     """How a request's texts are written."""
     asked: Any = request.generation
     tokenizer: Any = request.checkpoint.tokenizer
+    module = request.model.module
+    own = getattr(getattr(module, "generation_config", None), "stop_strings", None) or ()
+    own = (own,) if isinstance(own, str) else tuple(own)  # may be special tokens, and stay in the text
 
     def ends(texts: list[list[int]]) -> list[bool]:
-        found = tokenizer.batch_decode(texts, skip_special_tokens=True)
-        return [any(end in text for end in asked.ends) for text in found]
+        plain, whole = (tokenizer.batch_decode(texts, skip_special_tokens=skip) for skip in (True, False))
+        return [
+            any(end in text for end in asked.ends) or any(end in every for end in own)
+            for text, every in zip(plain, whole)
+        ]
 
-    return Decoding(
-        asked.max_new_tokens, asked.temperature, asked.seed, ends if asked.ends else None, each_step
-    )
+    stops = ends if asked.ends or own else None
+    return Decoding(asked.max_new_tokens, asked.temperature, asked.seed, stops, each_step)
 
 
 def texts_of(request: AblationRequest, written: np.ndarray) -> Texts:

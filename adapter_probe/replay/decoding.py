@@ -68,6 +68,7 @@ def configuration(model: Any, how: Decoding, logits: bool) -> Any:
     own = deepcopy(model.generation_config)
     changes = {
         "do_sample": False, "num_beams": 1, "num_return_sequences": 1, "max_new_tokens": how.max_new_tokens,
+        "stop_strings": None,  # `Decoding.ends` has them, since `generate` wants a tokenizer for them
         "max_length": None, "temperature": None, "top_p": None, "top_k": None, "min_p": None,
         "typical_p": None,
         "epsilon_cutoff": None, "eta_cutoff": None, "penalty_alpha": None, "use_cache": True,

@@ -35,7 +35,7 @@ def own_texts(model, tokenizer, prompts: list[str], end: str = "") -> list[str]:
         x = tokenizer(prompt, return_tensors="pt")
         with torch.no_grad():
             made = model.generate(input_ids=x["input_ids"], attention_mask=x["attention_mask"],
-                                  max_new_tokens=NEW, do_sample=False)  # fmt: skip
+                                  max_new_tokens=NEW, do_sample=False, tokenizer=tokenizer)  # fmt: skip
         first = 1 if model.config.is_encoder_decoder else x["input_ids"].shape[1]
         text = tokenizer.decode(made[0, first:], skip_special_tokens=True)
         found.append(text.split(end)[0] if end else text)
@@ -182,6 +182,22 @@ def test_padding_is_no_part_of_a_prompt(checkpoint, tmp_path):
         )  # fmt: skip
         intact = study.texts[study.texts["variant"] == "intact"]["text"].tolist()
         assert intact == own_texts(reference(folder / checkpoint.name, "CAUSAL_LM")[0], tokenizer, PROMPTS)
+
+
+def test_the_models_own_stop_strings_end_a_text(checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint.parent, tmp_path / "copy")
+    rows = written(tmp_path, [{"prompt": prompt, "answer": "a"} for prompt in PROMPTS])
+    path, tokenizer = folder / "base" / "generation_config.json", byte_tokenizer(True)
+    free = own_texts(reference(checkpoint, "CAUSAL_LM")[0], tokenizer, PROMPTS)
+    own = {"stop_strings": [free[0][1:3], "</s>"]}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **own}))
+    study = adapter_probe.ablate(
+        folder / checkpoint.name, base=folder / "base", data=rows, generate=True, max_new_tokens=NEW,
+        spans="whole", progress=False, out=tmp_path / "out",
+    )  # fmt: skip
+    intact = study.texts[study.texts["variant"] == "intact"]["text"].tolist()
+    assert intact == own_texts(reference(folder / checkpoint.name, "CAUSAL_LM")[0], tokenizer, PROMPTS)
+    assert len(intact[0]) < len(free[0])
 
 
 def test_a_classifier_does_not_write(tmp_path):
