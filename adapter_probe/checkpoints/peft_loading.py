@@ -10,6 +10,7 @@ from typing import Any
 
 import peft
 import torch
+import transformers
 from peft import PeftConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from .base import AnyLoaded
 from .base_config import quiet_quantisers
 from .files import first_of, refuse_random
 
+VERSIONS = f"PEFT {peft.__version__} with Transformers {transformers.__version__}"
 ADAPTER = "default"  # the name under which PEFT keeps the one adapter
 HEADS = ("classifier", "score", "qa_outputs", "classification_head", "logits_proj")
 _NUMBERED = re.compile(r"(?:^|\.)\d+(?:\.|$)")
@@ -56,7 +58,7 @@ def put_adapter(
             model = PeftModel(base, config, adapter_name=ADAPTER)
         except Exception as error:  # whatever PEFT or the base's modules raise where it does not fit
             raise CheckpointError(
-                f"{path.parent}: PEFT {peft.__version__} cannot put this {type_of(config)} on base "
+                f"{path.parent}: {VERSIONS} cannot put this {type_of(config)} on base "
                 f"{loaded.identity.name}: {one_line(error)}"
             ) from error
         saved = saved_tensors(model)
@@ -155,7 +157,7 @@ def _fill(
         raise CheckpointError(f"{path} lacks {error.args[0]}, which the configuration names") from error
     except Exception as error:  # whatever PEFT raises on tensors that do not belong together
         said = one_line(error)
-        raise CheckpointError(f"{path}: PEFT {peft.__version__} cannot load it: {said}") from error
+        raise CheckpointError(f"{path}: {VERSIONS} cannot load it: {said}") from error
     finally:
         del model.load_state_dict
     unexpected = set(map(_stored_name, result.unexpected_keys)) - set(saved)

@@ -20,7 +20,7 @@ from adapter_probe.checkpoints.files import first_of
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.checkpoints.model_class import head_of_kind
 from adapter_probe.checkpoints.peft_fields import read_config, refuse_slow_patterns
-from adapter_probe.checkpoints.peft_loading import ADAPTER, own_name, saved_tensors, unsaved_biases
+from adapter_probe.checkpoints.peft_loading import ADAPTER, VERSIONS, own_name, saved_tensors, unsaved_biases
 from adapter_probe.checkpoints.peft_writing import TASK_TYPES
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import ModelError, one_line
@@ -108,7 +108,7 @@ def _wrapped(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec, seed: int) -
             model = get_peft_model(loaded.model, config, adapter_name=ADAPTER)
         except Exception as error:  # whatever PEFT or the base's modules raise on what does not fit
             raise ModelError(
-                f"--method {method.text}: PEFT {peft.__version__} cannot put it on base "
+                f"--method {method.text}: {VERSIONS} cannot put it on base "
                 f"{loaded.identity.name}: {one_line(error)} (its modules are {_ends(loaded)})"
             ) from error
         if (std := method.init_std) is not None:

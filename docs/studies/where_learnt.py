@@ -208,6 +208,9 @@ def main(out: Path, *given: str) -> None:
         for name, rows in tables.items()
         if rows
     }
+    if "maps" not in done:
+        print("no checkpoint learnt anything, so there are no maps")
+        return
     hero(done["maps"], out)
     curves(done["shares"].query("of == 'alone' and measure == 'kl'"), out)
 
