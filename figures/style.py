@@ -35,7 +35,7 @@ SMALLEST_SIZE = 6.0  # points: the smallest font size for any venue
 PNG_DPI = 300
 
 # Fonts that ship with Matplotlib rather than a system's Times or Helvetica: the same results give the same
-# bytes and the same line breaks on every machine.
+# bytes and the same line breaks on every machine. Letters that both lack come from what is installed.
 SERIF, SANS = "STIXGeneral", "DejaVu Sans"
 _OTHER_SCRIPTS = (
     "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Source Han Sans SC", "PingFang SC",
@@ -152,8 +152,7 @@ def save(
     `title` and `description`, PNG `Title` and `Description`, PGF two comments. None carries a date.
     """
     folder = make_folder(folder)
-    texts = (text.get_text() for text in figure.findobj(Text) if isinstance(text, Text))
-    if lost := without_glyphs("".join(texts)):
+    if lost := without_glyphs("".join(text.get_text() for text in figure.findobj(Text))):
         _warn_of_boxes(lost)
     paths = []
     for name in formats:
@@ -174,7 +173,7 @@ def without_glyphs(text: str) -> str:
 
 @cache
 def _warn_of_boxes(lost: str) -> None:
-    words = f"no font here has {shown(lost)}, drawn as boxes in figures; one that has could be installed"
+    words = f"no installed font has {shown(lost)}, shown as boxes in figures; install a font for this script"
     warnings.warn(words, AdapterProbeWarning, stacklevel=4)
 
 

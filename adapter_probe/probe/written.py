@@ -155,16 +155,15 @@ def decoding_of(request: AblationRequest, each_step: Callable[[], None]) -> Deco
     module = request.model.module
     own = getattr(getattr(module, "generation_config", None), "stop_strings", None) or ()
     own = (own,) if isinstance(own, str) else tuple(own)  # may be special tokens, and stay in the text
+    stops = [(words, plain) for words, plain in ((asked.ends, True), (own, False)) if words]
 
     def ends(texts: list[list[int]]) -> list[bool]:
-        plain, whole = (tokenizer.batch_decode(texts, skip_special_tokens=skip) for skip in (True, False))
+        found = [tokenizer.batch_decode(texts, skip_special_tokens=plain) for _, plain in stops]
         return [
-            any(end in text for end in asked.ends) or any(end in every for end in own)
-            for text, every in zip(plain, whole)
+            any(end in text for text, (words, _) in zip(row, stops) for end in words) for row in zip(*found)
         ]
 
-    stops = ends if asked.ends or own else None
-    return Decoding(asked.max_new_tokens, asked.temperature, asked.seed, stops, each_step)
+    return Decoding(asked.max_new_tokens, asked.temperature, asked.seed, ends if stops else None, each_step)
 
 
 def texts_of(request: AblationRequest, written: np.ndarray) -> Texts:

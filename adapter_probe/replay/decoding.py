@@ -68,7 +68,6 @@ def configuration(model: Any, how: Decoding, logits: bool) -> Any:
     own = deepcopy(model.generation_config)
     changes = {
         "do_sample": False, "num_beams": 1, "num_return_sequences": 1, "max_new_tokens": how.max_new_tokens,
-        "stop_strings": None,  # `Decoding.ends` has them, since `generate` wants a tokenizer for them
         "max_length": None, "temperature": None, "top_p": None, "top_k": None, "min_p": None,
         "typical_p": None,
         "epsilon_cutoff": None, "eta_cutoff": None, "penalty_alpha": None, "use_cache": True,
@@ -290,6 +289,7 @@ class Decoder:
         noise = [Noise(how, examples)] if how.temperature else []
         quiet = without_records(configurations(self.model), cache=True)
         own, asked = self.model.generation_config, configuration(self.model, how, logits)
+        asked.stop_strings = None  # `Decoding.ends` has them, since `generate` wants a tokenizer for them
         self.model.generation_config = asked  # of which `generate` fills what is None in the given one
         try:
             with torch.no_grad(), quiet:

@@ -191,13 +191,17 @@ def test_the_models_own_stop_strings_end_a_text(checkpoint, tmp_path):
     free = own_texts(reference(checkpoint, "CAUSAL_LM")[0], tokenizer, PROMPTS)
     own = {"stop_strings": [free[0][1:3], "</s>"]}
     path.write_text(json.dumps({**json.loads(path.read_text()), **own}))
-    study = adapter_probe.ablate(
-        folder / checkpoint.name, base=folder / "base", data=rows, generate=True, max_new_tokens=NEW,
-        spans="whole", progress=False, out=tmp_path / "out",
-    )  # fmt: skip
+    asked = {
+        "base": folder / "base", "data": rows, "generate": True, "max_new_tokens": NEW, "spans": "whole",
+        "out": tmp_path / "out", "progress": False,
+    }  # fmt: skip
+    study = adapter_probe.ablate(folder / checkpoint.name, **asked)
     intact = study.texts[study.texts["variant"] == "intact"]["text"].tolist()
     assert intact == own_texts(reference(folder / checkpoint.name, "CAUSAL_LM")[0], tokenizer, PROMPTS)
     assert len(intact[0]) < len(free[0])
+    path.write_text(json.dumps({**json.loads(path.read_text()), "stop_strings": ["other"]}))
+    with pytest.raises(AdapterProbeError, match=naming("stop_strings", "other")):
+        adapter_probe.ablate(folder / checkpoint.name, **asked)
 
 
 def test_a_classifier_does_not_write(tmp_path):
