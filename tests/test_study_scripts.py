@@ -270,6 +270,11 @@ def test_shares_of_methods_are_those_of_their_ablations(airline: Path, tiny_base
     for name in ("shares", "centres", "agreement", "maps"):
         frames = [pd.read_csv(tmp_path / out / f"{name}.csv") for out in ("out", "again")]
         pd.testing.assert_frame_equal(*frames, atol=2e-4)  # of numbers with four digits
+    script("where_learnt").main(tmp_path / "alone", str(tmp_path / "airline-full-0.npz.xz"))
+    alone = pd.read_csv(tmp_path / "alone" / "maps.csv")  # of one seed
+    spans = studies["full", 0].spans
+    np.testing.assert_allclose(alone["delta_points"], spans["delta_points"], atol=1e-4)
+    np.testing.assert_allclose(alone["p_holm"], spans["p_holm"], atol=1e-4)
 
     folder = tmp_path / "airline-full-0"
     kept = np.load(io.BytesIO(lzma.decompress((tmp_path / "airline-full-0.npz.xz").read_bytes())))

@@ -25,9 +25,9 @@ from map_ranks import within
 from map_record import DRAWS, Map, Means, of_file, of_folders, parts
 from matplotlib.figure import Figure
 
+from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.comparing import average_ablations
 from adapter_probe.analysis.deltas import intact_row, removed_row, row_scores
-from adapter_probe.analysis.study_records import ablation_record
 from adapter_probe.figures.levels import draw_colorbar
 from adapter_probe.figures.span_grid import Grid, draw, published_grid, scale_of
 from adapter_probe.metrics import to_points
@@ -199,7 +199,7 @@ def main(out: Path, *given: str) -> None:
     for task, maps in own.items():
         for method in dict.fromkeys(name for name, _ in maps):
             seeds = [one.results for key, one in maps.items() if key[0] == method]
-            record = average_ablations(seeds) if len(seeds) > 1 else ablation_record(seeds[0], out)
+            record = average_ablations(seeds) if len(seeds) > 1 else ablation_tables(seeds[0])
             mean = record.spans.assign(task=task, method=method, n_studies=len(seeds))
             tables["maps"] += mean.to_dict("records")
     out.mkdir(parents=True, exist_ok=True)
