@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import lzma
-import random
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -18,12 +17,9 @@ from byte_tokenizer import byte_tokenizer
 from docs_scripts import DOCS, module
 from random_checkpoints import random_checkpoint  # noqa: F401 (fixture)
 from safetensors.numpy import load_file
-from scipy.stats import spearmanr, ttest_1samp, ttest_ind
+from scipy.stats import spearmanr, ttest_ind
 
 import adapter_probe as ap
-from adapter_probe.checkpoints.opening import open_any
-from adapter_probe.checkpoints.placed import PlacedAdapter
-from adapter_probe.data.examples import load_examples
 
 pytestmark = pytest.mark.slow
 STUDIES = DOCS / "studies"
@@ -49,77 +45,6 @@ def airline(tiny_task: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder.parent
 
 
-def test_arms_of_the_recipe_study(
-    airline: Path, tiny_base: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    arms, base, out = script("recipe_arms"), tiny_base("bert", layers=4), tmp_path / "out"
-    monkeypatch.setitem(arms.TASKS, "crowdflower_airline", (*arms.TASKS["crowdflower_airline"][:3], 12))
-    given = [str(airline), str(base), str(out), "--tasks", "crowdflower_airline", "--half", "64"]
-    arms.main([*given, "--seeds", "0"])
-    before = (out / "trials.csv").read_text()
-    arms.main([*given, "--seeds", "0,1"])
-    assert (out / "trials.csv").read_text().startswith(before)
-
-    trials = pd.read_csv(out / "trials.csv").set_index(["seed", "arm"])
-    assert [*trials.index] == [(seed, arm) for seed in (0, 1) for arm in arms.ARMS]
-    chosen, judged = (set((out / "crowdflower_airline" / f"{half}.jsonl").open()) for half in "ab")
-    assert not chosen & judged
-    for seed, own in trials.groupby("seed"):
-        own = own.droplevel("seed")
-        assert own.loc["lowest", "layers"] == "0 1"
-        assert own.loc["highest", "layers"] == "2 3"
-        assert own.loc["random", "layers"].split() == [
-            *map(str, sorted(random.Random(seed).sample(range(4), 2)))
-        ]
-        shares = ap.load(out / "crowdflower_airline" / f"seed-{seed}" / "ablation-of-all").layers
-        largest = shares.groupby("layer")["share_points"].sum().nlargest(2).index
-        assert own.loc["ablation", "layers"] == " ".join(map(str, sorted(largest)))
-        whole = load_file(out / "crowdflower_airline" / f"seed-{seed}" / "all" / "adapter_model.safetensors")
-        lora = sum(tensor.size for name, tensor in whole.items() if ".lora_" in name)
-        assert (own["parameters"][["all", "ablation", "lowest", "highest", "random"]] == lora * np.array(
-            [1, 0.5, 0.5, 0.5, 0.5]
-        )).all()  # fmt: skip
-        ranks = [*map(int, own.loc["ranks", "ranks"].split())]
-        assert own.loc["ranks", "parameters"] == lora * sum(ranks) / (4 * arms.RANK)
-        assert own["score"].between(0, 1).all()
-        row = pd.read_csv(out / "ablations.csv").set_index("seed").loc[seed]
-        off = ap.load(out / "crowdflower_airline" / f"seed-{seed}" / "ablation-of-all").spans
-        assert row["all_off_points"] == pytest.approx(
-            off.set_index("n_layers").loc[4, "delta_points"], abs=0.01
-        )
-        assert sum(map(float, row["share_points"].split())) == pytest.approx(-row["all_off_points"], abs=0.05)
-
-
-def test_differences_of_the_recipe_study(tmp_path: Path):
-    compared, chance = script("recipe_differences"), np.random.default_rng(0)
-    means = {"all": 0.9, "ablation": 0.9, "lowest": 0.8, "highest": 0.9, "random": 0.85, "ranks": 0.9}
-    trials = pd.DataFrame(
-        [{"task": "sst2", "arm": arm, "seed": seed, "score": mean + chance.normal(0, 0.001)}
-         for seed in range(5) for arm, mean in means.items()]
-    )  # fmt: skip
-    trials.to_csv(tmp_path / "trials.csv", index=False)
-    compared.main(tmp_path / "trials.csv", tmp_path / "out")
-    found = pd.read_csv(tmp_path / "out" / "differences.csv").set_index(["arm", "other"])
-    assert [*found.index] == list(compared.PAIRS)
-    wide = 100 * trials.pivot(index="seed", columns="arm", values="score")
-    for arm, other in found.index:
-        row, points = found.loc[(arm, other)], wide[arm] - wide[other]
-        interval = ttest_1samp(points, 0).confidence_interval()
-        assert row["ci_low_points"] == pytest.approx(interval.low, abs=1e-3)
-        assert row["ci_high_points"] == pytest.approx(interval.high, abs=1e-3)
-        nearer = max(
-            ttest_1samp(points, -compared.MARGIN, alternative="greater").pvalue,
-            ttest_1samp(points, compared.MARGIN, alternative="less").pvalue,
-        )
-        assert row["p_equivalent"] == pytest.approx(nearer, rel=1e-6)
-        assert row["p"] == pytest.approx(ttest_1samp(points, 0).pvalue, rel=1e-6)
-    assert (
-        found.loc[("ablation", "all"), "p_equivalent"] < 0.05 < found.loc[("lowest", "all"), "p_equivalent"]
-    )
-    assert (found["p_holm"] >= found["p"]).all()
-    assert (tmp_path / "out" / "differences.png").stat().st_size > 1000
-
-
 def test_agreement_of_seeds_on_all_examples_and_on_thirds(grids: list[str], tmp_path: Path):
     folders = grids[:2]
     script("seed_thirds").main(tmp_path / "out.csv", *folders)
@@ -139,29 +64,6 @@ def test_agreement_of_seeds_on_all_examples_and_on_thirds(grids: list[str], tmp_
         "one seed, disjoint thirds": 3,
     }  # with a mean each  # fmt: skip
     assert set(found.loc["two seeds, disjoint thirds", "n_examples"]) == {70 // 3}
-
-
-def test_lowest_layers_cost_what_the_ablation_says(
-    airline: Path, tiny_base: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    timing, base = script("lowest_layers"), tiny_base("bert")
-    rows = airline / "crowdflower_airline" / "validation.jsonl"
-    trained = ap.train(
-        base, tmp_path / "c", train_file=rows, validation_file=rows, size=4, learning_rate=1e-2, epochs=2,
-        progress=False,
-    )  # fmt: skip
-    monkeypatch.setattr(timing, "ROUNDS", 2)
-    monkeypatch.setattr(timing, "TEXTS", 40)
-    study = ap.ablate(trained.checkpoint, data=rows, out=tmp_path / "c" / "all", progress=False)
-    timing.main(str(study.folder), str(base), rows, tmp_path / "out")
-    found = pd.read_csv(tmp_path / "out" / "lowest-layers.csv").set_index("layers_without")
-    prefixes = study.spans[study.spans["first"] == 0].set_index("last")["delta_points"]
-    for n in (1, 2):
-        assert found.loc[n, "delta_points"] == pytest.approx(prefixes[n - 1], abs=1e-4)
-    assert [*found.index] == [0, 1, 2]
-    assert (found["seconds_per_1000"] > 0).all()
-    assert found.loc[0, ["saved_one", "saved_one_low", "saved_one_high"]].tolist() == [0, 0, 0]
-    assert (tmp_path / "out" / "lowest-layers.png").exists()
 
 
 @pytest.fixture(scope="module")
@@ -292,24 +194,6 @@ def test_shares_of_methods_are_those_of_their_ablations(airline: Path, tiny_base
     assert sizes.loc["kl", "sd_mean_layer"] > 0
 
 
-def test_a_lora_for_embeddings_is_opened_with_its_pooling(tiny_base: Callable, tmp_path: Path):
-    scored = {"good film": 5.0, "bad film": 1.0, "bad bad film": 0.0}
-    rows = [{"sentence1": "good film", "sentence2": text, "label": scored[text]} for text in scored] * 12
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    base = str(tiny_base("bert"))
-    script("stsb_lora").main(str(tmp_path), base, tmp_path / "lora", 32)
-    tensors = load_file(tmp_path / "lora" / "adapter_model.safetensors")
-    assert all("pooler" not in name for name in tensors)
-    assert any(np.abs(tensor).sum() > 0 for name, tensor in tensors.items() if "lora_B" in name)
-    study = ap.ablate(
-        tmp_path / "lora", base=base, pooling="mean", data=tmp_path / "train.jsonl", progress=False
-    )
-    assert study.summary.metric == "spearman"
-    before = (tmp_path / "lora" / "adapter_model.safetensors").read_bytes()
-    script("stsb_lora").main(str(tmp_path), base, tmp_path / "lora", 32)
-    assert (tmp_path / "lora" / "adapter_model.safetensors").read_bytes() == before
-
-
 def test_averages_of_learnt_tasks_are_means_of_their_rows(tmp_path: Path):
     study = STUDIES / "tradeoff"
     script("learnt_tasks").main(str(study), str(tmp_path), ["airline", "sst2"])
@@ -331,38 +215,6 @@ def test_a_base_without_its_pooler(tiny_base: Callable, tmp_path: Path):
     before, after = (load_file(folder / "model.safetensors") for folder in (base, tmp_path / "new"))
     assert {name for name in before if "pooler" not in name} == set(after) < set(before)
     assert all(np.array_equal(before[name], tensor) for name, tensor in after.items())
-
-
-def test_probes_of_frozen_layers_are_logistic_regressions(airline: Path, tiny_base: Callable, tmp_path: Path):
-    from sklearn.linear_model import LogisticRegression
-    from transformers import AutoModel, AutoTokenizer
-
-    task, base = tmp_path / "task", tiny_base("bert")
-    task.mkdir()
-    splits = {}
-    for split in ("train", "validation"):
-        lines = (airline / "crowdflower_airline" / f"{split}.jsonl").read_text().splitlines()
-        rows = [json.loads(line) for line in lines]
-        splits[split] = [(row["text"], int(row["label"] == "positive")) for row in rows]
-        texts = [json.dumps({"sentence": text, "label": label}) for text, label in splits[split]]
-        (task / f"{split}.jsonl").write_text("\n".join(texts))
-    probe = script("cola_probe")
-    probe.main(task, tmp_path / "probe.csv", [str(base)])
-    found = pd.read_csv(tmp_path / "probe.csv").set_index(["state", "layer"])["accuracy"]
-    model, tokenizer = AutoModel.from_pretrained(base).eval(), AutoTokenizer.from_pretrained(base)
-    states, labels = {}, {}
-    for split, rows in splits.items():
-        with torch.no_grad():
-            hidden = [model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states
-                      for text, _ in rows]  # fmt: skip
-        states[split] = np.stack([[layer[0, 0].numpy() for layer in one] for one in hidden], axis=1)
-        labels[split] = np.array([label for _, label in rows])
-    for layer, (x, x_new) in enumerate(zip(states["train"], states["validation"])):
-        mean, std = x.mean(0), x.std(0, ddof=1) + 1e-6
-        regression = LogisticRegression(C=1 / (probe.PENALTY * len(x)), max_iter=1000)
-        regression.fit((x - mean) / std, labels["train"])
-        expected = regression.score((x_new - mean) / std, labels["validation"])
-        assert found["first token", layer] == pytest.approx(expected, abs=1.01 / len(x_new))
 
 
 def test_maps_of_divergences_differ_by_their_means(grids: list[str], capsys: pytest.CaptureFixture):
@@ -500,73 +352,3 @@ def test_maps_of_written_texts_and_their_likelihood(tmp_path: Path):
         assert halves["of"].dropna().tolist() == [7, 7, 3, 3, 21, 21]
     both = table[(table["measure"] == "divergence") & (table["training"] == "0 and 1")]
     assert both["drop_b"].tolist() == pytest.approx([1, 1, 1])
-
-
-def test_the_script_writes_its_tables(random_checkpoint, tiny_task, tmp_path):  # noqa: F811
-    from cheap_scores import main
-
-    checkpoint = random_checkpoint(tiny_task, 24)
-    exact = ap.ablate(checkpoint, out=tmp_path / "ablation", progress=False)
-    main(tmp_path / "study", [f"tiny={checkpoint},{exact.folder}"])
-    drops = pd.read_csv(tmp_path / "study" / "spans.csv").set_index(["first", "last"])["drop_points"]
-    expected = exact.spans.set_index(["first", "last"])["delta_points"]
-    pd.testing.assert_series_equal(drops, -expected, atol=1e-4, check_names=False)
-    table = pd.read_csv(tmp_path / "study" / "agreement.csv").set_index("score")
-    assert table.loc["length", "spearman"] == pytest.approx(
-        drops.corr((drops.index.get_level_values(1) - drops.index.get_level_values(0)).to_series(drops.index),
-                   method="spearman"), abs=1e-4
-    )  # fmt: skip
-    assert (tmp_path / "study" / "agreement.svg").stat().st_size > 1000
-
-
-def test_spans_whose_single_layers_cost_the_same_tie():
-    from span_scores import with_drops
-
-    exact = pd.DataFrame({"first": [0, 1, 2, 0], "last": [0, 1, 2, 1], "delta_points": [-0.1, -0.2, -0.3, 0]})
-    spans = exact[["first", "last"]].assign(n_layers=exact["last"] - exact["first"] + 1)
-    singles = with_drops(spans, exact)["singles"]
-    assert singles[3] == singles[2] == 0.3  # 0.1 + 0.2 is not 0.3 in floating point
-
-
-def test_an_effect_is_the_margins_derivative_by_a_gate(
-    random_checkpoint,  # noqa: F811
-    tiny_task,
-):
-    from site_scores import norm_of, site_scores
-
-    found = open_any(random_checkpoint(tiny_task, 24), dtype=torch.float64)
-    model, task = found.model, found.description.task
-    examples = load_examples(found.tokenizer, task, "validation", 24, max_examples=20)
-
-    def margins() -> np.ndarray:
-        with torch.no_grad():
-            ids = [torch.from_numpy(one)[None] for one in examples.encoded.input_ids]
-            logits = torch.cat([model(input_ids=one).logits for one in ids]).numpy()
-        own = logits[np.arange(20), examples.labels]
-        logits[np.arange(20), examples.labels] = -np.inf
-        return own - logits.max(axis=1)
-
-    scores = site_scores(model, examples)
-    np.testing.assert_allclose(scores.margins, margins(), rtol=1e-6, atol=1e-6)
-    placed = [module for module in model.modules() if isinstance(module, PlacedAdapter)]
-    assert len(placed) == scores.effects.shape[1]
-    step = 1e-5
-    for number, adapter in enumerate(placed):
-        norm, kept = norm_of(adapter), {}
-
-        def remember(_module, given, _out, kept=kept):
-            kept["sum"] = given[0] + given[1]
-
-        def gated(module, _given, on, kept=kept):
-            off = type(module).forward(module, kept["sum"])
-            return off + kept["gate"] * (on - off)
-
-        hooks = [adapter.register_forward_hook(remember), norm.register_forward_hook(gated)]
-        at = []
-        for kept["gate"] in (1 - step, 1 + step):
-            at.append(margins())
-        for hook in hooks:
-            hook.remove()
-        expected = (at[1] - at[0]) / (2 * step)
-        np.testing.assert_allclose(scores.effects[:, number], expected, rtol=2e-5, atol=1e-6)
-    assert np.abs(scores.effects).max() > 1e-2

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from span_scores import rank_correlation
+from scipy import stats
 
 
 def read(path: str) -> pd.Series:
@@ -39,6 +39,12 @@ def within(a: pd.Series, b: pd.Series) -> float:
     groups = [same.index for _, same in a.groupby(lengths(a.index)) if len(same) > 2]
     found = [rank_correlation(a[places], b[places]) for places in groups]
     return float(np.nanmean(found))
+
+
+def rank_correlation(a: pd.Series, b: pd.Series) -> float:
+    """Spearman's rho; NaN if one of them is constant."""
+    one, two = (np.asarray(values, float) for values in (a, b))
+    return float(stats.spearmanr(one, two).statistic) if np.ptp(one) and np.ptp(two) else float("nan")
 
 
 def main(out: Path, maps: dict[str, pd.Series]) -> None:
