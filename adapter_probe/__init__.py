@@ -49,8 +49,6 @@ if TYPE_CHECKING:  # the one list of public names, which `_public_names` reads
     from .studies.open_model import Model as Model
     from .studies.open_model import open_model as open  # noqa: F401 (Python's `open` stays there under its name)
     from .studies.prune import prune as prune
-    from .studies.race import Race as Race
-    from .studies.race import race as race
     from .studies.ranks import Ranks as Ranks
     from .studies.ranks import ranks as ranks
     from .studies.report import report as report

@@ -69,8 +69,7 @@ def prune(asked: Prune, json: options.Json = False) -> None:
     --within, they keep the largest of their directions.
 
     Reports the parameters and time saved and the drop on the validation set. With --within, the span is
-    chosen on a fixed random half of the examples and its drop is measured on the other half; with --race
-    too, by a race, and measured on the examples that its verdict did not need.
+    chosen on a fixed random half of the examples and its drop is measured on the other half.
 
     Example: adapter-probe prune my-checkpoint --within 1 --out smaller
     """
@@ -89,7 +88,7 @@ def prune(asked: Prune, json: options.Json = False) -> None:
 def _pruned(pruned: dict[str, Any]) -> str:
     first, last = pruned["span"]["first"], pruned["span"]["last"]
     of = f" of the {pruned['span']['stack']}" if "stack" in pruned["span"] else ""
-    metric, others = pruned["metric"], "other " if pruned["chosen_on"] in ("half", "race") else ""
+    metric, others = pruned["metric"], "other " if pruned["chosen_on"] == "half" else ""
     before, after = (score_text(pruned[f"score_{when}"], metric) for when in ("before", "after"))
     cost = change_interval_text(pruned["delta_points"], pruned["delta_interval_points"], metric)
     examples = f"{pruned['n_examples']:,} {others}examples"
@@ -101,7 +100,6 @@ def _pruned(pruned: dict[str, Any]) -> str:
     saved = 1 - pruned["seconds_after"] / pruned["seconds_before"]
     how = {
         "half": f"a fixed random half of the examples ({pruned['n_examples_chosen_on'] or 0:,})",
-        "race": f"{pruned['n_examples_chosen_on'] or 0:,} examples, after which a race was sure of it",
         "all": "the examples that are also scored, so the measured change is optimistic",
     }
     layers = plain_text(layers_text(first, last))

@@ -9,7 +9,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 PANELS = (
-    "Arguments", "Spans", "Race", "Sweep", "Methods", "Training", "Adapters", "Data", "Prompts", "Generation",
+    "Arguments", "Spans", "Sweep", "Methods", "Training", "Adapters", "Data", "Prompts", "Generation",
     "Running", "SLURM", "Output", "Options",
 )  # fmt: skip
 """The headings in their order."""

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import adapter_probe
-from adapter_probe.ablation_settings import RaceSettings
 from adapter_probe.analysis.summary_text import aligned_columns, score_text
-from adapter_probe.errors import ResultsError
 from adapter_probe.figure_settings import Paper, Tolerance
-from adapter_probe.settings import as_points, fields_of, flag_of
-from adapter_probe.studies.checkpoint_arguments import Ablate, RunRace
+from adapter_probe.settings import as_points
+from adapter_probe.studies.checkpoint_arguments import Ablate
 from adapter_probe.studies.training_arguments import RunSuite, Train
 from adapter_probe.wording import metric_name
 
@@ -46,7 +44,6 @@ def study(name: str, arguments: type, look: type | None = None) -> Callable[...,
 @command
 def ablate(
     asked: Ablate,
-    race: RaceSettings,
     look: Tolerance,
     json: options.Json = False,
     dry_run: options.DryRun = False,
@@ -57,7 +54,7 @@ def ablate(
     trained from.
 
     Deep models have many spans: select some with --spans, --group and --layers, and estimate the cost with
-    --dry-run. With --race, spans are decided without all examples.
+    --dry-run.
 
     Writes spans.csv, predictions.npz and heatmap.pdf, .svg and .png into the results folder, and with
     --generate generations.jsonl. Run the same command again to resume an interrupted run.
@@ -65,34 +62,10 @@ def ablate(
     Example: adapter-probe ablate my-checkpoint --spans single --data reviews.csv
     """
     as_points("--tolerance", look.tolerance)  # before anything is computed
-    if race.goal:
-        from adapter_probe.studies.draw import study_report
-
-        found = adapter_probe.race(**_for_race(asked, look, dry_run), **vars(race))
-        show_study(found, study_report(found), json)
-        return
     study = run(adapter_probe.ablate, asked, json, dry_run, **vars(look))
     if study is not None and study.against is not None and not json:
         both = adapter_probe.compare_data(study, study.against)
         show(f"\n{both}")
-
-
-def _for_race(asked: Ablate, look: Tolerance, dry_run: bool) -> dict[str, Any]:
-    """The arguments of a race among those of an ablation."""
-    names = {one.name for one in fields_of(RunRace)}
-    for one in fields_of(Ablate):
-        if one.name not in names and getattr(asked, one.name) != one.default:
-            flag = "--slurm" if one.name == "cluster" else flag_of(one.name)
-            raise ResultsError(f"{flag} does not apply to a race; omit it or --race")
-    if look.tolerance != Tolerance().tolerance:
-        given = f"--tolerance {look.tolerance:g}"
-        raise ResultsError(f"{given} does not apply to a race, which is decided at --within")
-    if dry_run:
-        raise ResultsError(
-            "--dry-run is not possible with --race, whose cost depends on what it finds; without --race it "
-            "says what all spans cost on all examples"
-        )
-    return {name: value for name, value in vars(asked).items() if name in names}
 
 
 @command

@@ -16,11 +16,9 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.ablation_settings import RaceSettings
-from adapter_probe.analysis import racing, sweeps
+from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.attribution import shares
-from adapter_probe.analysis.race_tables import race_summary, race_table
 from adapter_probe.analysis.ranks import rank_summary, rank_table, spectra_table
 from adapter_probe.analysis.strengths import joined, strength_summary, strength_table
 from adapter_probe.analysis.summary import summarise
@@ -265,24 +263,6 @@ def strengths(path: Path, n_spans: int) -> None:
     write_json(path / "summary.json", to_record(strength_summary(together, variants)))
 
 
-def race(path: Path, n_layers: int, spans: str = "all", n_examples: int = 2000, **settings: Any) -> None:
-    """Write a race on a made-up ablation."""
-    results, asked = made_up(n_layers, spans=spans, n_examples=n_examples), RaceSettings(**settings)
-    order, rows = racing.order_of(n_examples, 0), np.flatnonzero(results.spans[:, 0] >= 0)
-    scores = racing.example_scores(results)[:, order]
-    state = racing.RaceState(
-        results.spans[rows], n_examples, asked, racing.round_ends(n_examples), whole=True
-    )
-    for one in state.rounds():
-        read = slice(one.start, one.stop)
-        state.take(one, scores[0, read] - scores[rows[one.spans], read])
-    intact = np.where(np.arange(n_examples) < state.n_read.max(), scores[0], np.nan)
-    about = {"task": "cola", "split": "validation", "metric": "accuracy", "n_layers": n_layers}
-    make_folder(path)
-    write_spans(path, race_table(state, intact))
-    write_json(path / "race.json", to_record(race_summary(state, intact, 0.1, about, 0.69)))
-
-
 def init_sweep(path: Path, source: str = "init-sweep", seeds: int | None = None, equal: bool = False) -> None:
     """Write an initialisation sweep of the documentation, perhaps of fewer seeds or with equal scores."""
     make_folder(path)
@@ -389,10 +369,6 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
     "other-data": partial(ablation, n_layers=12, data="blimp.jsonl", harmful=0.3),
     "strength": partial(strengths, n_spans=0),
     "strength-layers": partial(strengths, n_spans=12),
-    "race": partial(race, n_layers=12, goal="spans"),
-    "race-longest": partial(race, n_layers=24, goal="longest", within=5.0),
-    "race-monotone": partial(race, n_layers=6, goal="spans", assume_monotone=True, n_examples=500),
-    "race-least": partial(race, n_layers=24, spans="single", goal="least:6"),
     "ranks": partial(ranks, n_spans=0),
     "ranks-layers": partial(ranks, n_spans=12),
     "init-sweep": init_sweep,
@@ -438,10 +414,6 @@ CASES = (
          how="compare"),
     Case("strength", "Score against the strength of the adapters.", ("strength",), every_style=True),
     Case("strength-layers", "The same, and each of 12 layers alone.", ("strength-layers",)),
-    Case("race", "The verdicts of a race, with the examples that each took.", ("race",), every_style=True),
-    Case("race-longest", "The longest span within 5 points, of 24 layers.", ("race-longest",)),
-    Case("race-monotone", "Spans that are not tried, because a part is beyond.", ("race-monotone",)),
-    Case("race-least", "The six of 24 layers that cost least.", ("race-least",)),
     Case("ranks", "Score against the directions of the adapters, and spectra.", ("ranks",), every_style=True),
     Case("ranks-layers", "The same, and each of 12 layers alone.", ("ranks-layers",)),
     Case("init-sweep", "The initialisation of adapters, three seeds.", ("init-sweep",), every_style=True),

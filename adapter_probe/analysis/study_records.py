@@ -13,7 +13,6 @@ from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import of_stack, section_of, unit_of
 from adapter_probe.analysis.groups import group_scores
-from adapter_probe.analysis.race_tables import RaceSummary
 from adapter_probe.analysis.ranks import RankSummary
 from adapter_probe.analysis.strengths import JudgedSummary, StrengthSummary
 from adapter_probe.analysis.summary import AblationSummary, summarise
@@ -56,7 +55,7 @@ class StudyRecord:
 
     @property
     def table(self) -> Any:
-        """The content of the file `known_by`: a table, or of a race its summary."""
+        """The content of the file `known_by`: a table."""
         return next(getattr(self, name) for name, own in self.files().items() if own["file"] == self.known_by)
 
     @classmethod
@@ -186,20 +185,6 @@ class StrengthRecord(DegreeRecord):
 
 
 @dataclass(frozen=True, eq=False)
-class RaceRecord(StudyRecord):
-    """A folder that `adapter-probe ablate --race` wrote."""
-
-    study = "Race"
-    known_by = schema.RACE
-
-    folder: Path
-    spans: pd.DataFrame = field(metadata=_file(schema.SPANS_CSV, schema.SPANS_COLUMNS))
-    summary: RaceSummary = field(metadata=_file(schema.RACE))
-    identity: Mapping[str, object]
-    created_with: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
 class RankRecord(DegreeRecord):
     """A folder that `adapter-probe ranks` wrote."""
 
@@ -216,9 +201,9 @@ class RankRecord(DegreeRecord):
 
 
 RECORDS: tuple[type[StudyRecord], ...] = (
-    RaceRecord, AblationRecord, SweepRecord, TradeoffRecord, StrengthRecord, RankRecord,
+    AblationRecord, SweepRecord, TradeoffRecord, StrengthRecord, RankRecord,
 )  # fmt: skip
-"""All kinds of studies that have a results folder; a race, which has a table of spans too, before others."""
+"""All kinds of studies that have a results folder."""
 
 
 def write_record(record: StudyRecord, others: Mapping[str, Callable[[], object]] | None = None) -> None:

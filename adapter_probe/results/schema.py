@@ -53,9 +53,6 @@ HALVING_CSV, CUT, REACHED = "halving.csv", "cut.json", "reached.json"
 STRENGTHS_CSV = "strengths.csv"
 """The table of a study of strengths."""
 
-RACE = "race.json"
-"""The main results of a race, whose table is `SPANS_CSV` with decisions."""
-
 RANKS_CSV, SPECTRA_CSV = "ranks.csv", "spectra.csv"
 """The tables of a study of ranks."""
 

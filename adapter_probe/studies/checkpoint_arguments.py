@@ -1,6 +1,6 @@
 """The arguments of the functions that take a checkpoint, each declared once; see `adapter_probe.settings`.
 
-These are `ablate`, `race` and `prune`, and what the arguments of other studies begin with. Nobody compares or
+These are `ablate` and `prune`, and what the arguments of other studies begin with. Nobody compares or
 prints them, and without the methods for it the program starts faster.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
-from adapter_probe.ablation_settings import GOAL, SPANS, AblationSettings, RaceOptions, RaceSettings
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.files import refuse_full
 from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.errors import AdapterProbeError, ResultsError
@@ -28,13 +28,12 @@ from adapter_probe.settings import (
     OneOfSeveral,
     Settings,
     fixed,
-    flag_of,
     required,
     setting,
 )
 
 if TYPE_CHECKING:
-    from adapter_probe import Race, Ranks
+    from adapter_probe import Ranks
     from adapter_probe.spans import Span
 
     from .ablation_study import Ablation
@@ -175,21 +174,11 @@ def spans_of_degrees(done: str) -> Any:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RunRace(RaceSettings, OnOneMachine):
-    """The arguments of `adapter_probe.race`."""
-
-    goal: str = setting(SPANS, GOAL, metavar="GOAL", slug="{}")
-    against: ExampleSource = fixed(())
-
-
 CHECKPOINT = required("checkpoint folder.", metavar="CHECKPOINT", argument=True, place="checkpoint")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Prune(
-    Shown, RaceOptions, OnDevice, Encoded, Prompting, Generation, Labelled, Dequantised, OneOfSeveral, OnBase
-):
+class Prune(Shown, OnDevice, Encoded, Prompting, Generation, Labelled, Dequantised, OneOfSeveral, OnBase):
     """The arguments of `adapter_probe.prune`."""
 
     panel = "Spans"
@@ -207,10 +196,6 @@ class Prune(
     within: float | None = setting(
         None, "remove the longest span whose drop is at most this many percentage points in an ablation.",
         metavar="POINTS",
-    )  # fmt: skip
-    race: bool = setting(
-        False, "with within, find the span by a race instead of an ablation, without all examples for all: "
-        "as adapter-probe ablate --race longest.", panel="Race",
     )  # fmt: skip
     sites: str = setting(
         "both", "which adapters of the span to remove: both, or of a checkpoint of PEFT attention, ffn, or "
@@ -237,9 +222,9 @@ class Prune(
         "estimate",
         "whether the measured drop or the lower bound of its 95% interval is held against the tolerance.",
     )
-    ablation: Ablation | Race | str | Path | None = setting(
+    ablation: Ablation | str | Path | None = setting(
         None, "results folder of the ablation whose drops are held against the tolerance; by default the one "
-        "inside the checkpoint. A finished race will do, too. In Python also the study.", metavar="FOLDER",
+        "inside the checkpoint. In Python also the study.", metavar="FOLDER",
         shell=Path, place="ablation",
     )  # fmt: skip
     data: str | Path | Sequence[str | Path] = setting(
@@ -249,15 +234,6 @@ class Prune(
 
     def __post_init__(self) -> None:  # what costs nothing is checked before anything is loaded
         super().__post_init__()
-        if self.race and (self.within is None or self.ablation is not None or self.basis != "estimate"):
-            raise ResultsError(
-                "--race decides by its own bounds about --within; add --within POINTS, and omit --span, "
-                "--ablation and --basis"
-            )
-        if self.race and self.ranks is not None:
-            raise ResultsError("--race is about spans, and --ranks about directions; omit one of them")
-        if not self.race and (idle := RaceOptions.of(self).slugs()):
-            raise ResultsError(f"{flag_of(next(iter(idle)))} applies only to a race; add --race")
         if self.strengths_by_layer != "":
             others = (self.span, self.within, self.rank, self.ranks, self.strength or None)
             if any(one is not None for one in others):
@@ -284,7 +260,7 @@ class Prune(
             raise ResultsError("--ranks needs --within POINTS, which the directions may cost")
         if self.rank is None and (self.span is None) == (self.within is None):
             raise ResultsError("give one of --span FIRST-LAST, --within POINTS and --strengths-by-layer")
-        by_study = self.ranks is None and self.within is not None and not self.race
+        by_study = self.ranks is None and self.within is not None
         if by_study and isinstance(given := self.chosen_by, str | Path):
             from .load import holds_results  # which imports pandas
 
@@ -296,7 +272,7 @@ class Prune(
         refuse_full(Path(self.out))
 
     @property
-    def chosen_by(self) -> Ablation | Race | str | Path:
+    def chosen_by(self) -> Ablation | str | Path:
         """The ablation that the span is chosen by: the given one, or the one inside the checkpoint."""
         from adapter_probe.checkpoints.adapter_folder import choose_adapter
 

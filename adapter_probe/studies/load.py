@@ -24,14 +24,14 @@ from .study_base import DrawnStudy, StoredStudy
 if TYPE_CHECKING:
     import pandas as pd
 
-    from adapter_probe import InitSweep, Race, Ranks, Strengths, Tradeoff
+    from adapter_probe import InitSweep, Ranks, Strengths, Tradeoff
 
 KNOWN_BY = tuple(dict.fromkeys((*(kind.known_by for kind in RECORDS), *schema.SWEEP_TABLES)))
 """The files by which a folder with results is known, unfinished ones included."""
 
 
 @checked
-def load(folder: str | Path) -> Ablation | InitSweep | Tradeoff | Strengths | Ranks | Race:
+def load(folder: str | Path) -> Ablation | InitSweep | Tradeoff | Strengths | Ranks:
     """Read the study in a results folder, without torch.
 
     Args:
@@ -78,8 +78,6 @@ def ablations_of(given: Sequence[Ablation | str | Path]) -> list[Ablation]:
     for one, study in zip(given, found):
         if not isinstance(study, Ablation):
             what = f"a study of type {type(study).__name__}"
-            if type(study).__name__ == "Race":
-                what = "a race, whose spans were not all computed on the same examples"
             raise ResultsError(f"{one} contains {what}; give an ablation")
     return found  # type: ignore[return-value]
 

@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics
-from adapter_probe.ablation_settings import LONGEST, AblationSettings, RaceOptions
+from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import of_stack, removed_row, row_scores, section_of
-from adapter_probe.analysis.racing import WITHIN, order_of
 from adapter_probe.analysis.removable import (
     Basis,
     longest_removable,
@@ -45,10 +44,9 @@ from .ablation_study import Ablation
 from .checkpoint_arguments import Prune
 from .example_files import check_files
 from .load import ablations_of, load
-from .race import Race, race
 from .ranks import Ranks
 
-ChosenOn = Literal["half", "all", "race"]
+ChosenOn = Literal["half", "all"]
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,7 @@ class Pruning:
     Attributes:
         span: the layers whose adapters were removed.
         chosen_on: None if the span was given; ``half`` if it was chosen on one half of the examples, and
-            scores and interval were measured on the other half; ``race`` if a race decided about it, and they
-            were measured on the examples that its verdict did not need; ``all`` if it was chosen on the same
+            scores and interval were measured on the other half; ``all`` if it was chosen on the same
             examples as scores and interval, which makes them optimistic.
         n_examples_chosen_on: number of examples that the span was chosen on; None if the span was given.
         n_examples: number of examples that the scores and the interval were measured on.
@@ -102,7 +99,6 @@ class Pruning:
 
 _MAY_DIFFER = frozenset(f"settings.{name}" for name in (*AblationSettings.choice_of_spans, "precision"))
 """Settings in which the ablation may differ from pruning: its choice of spans and its precision."""
-_FEWEST_HELD_OUT = 0.1  # of the examples: if a race leaves fewer, the span is measured on all of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +127,7 @@ def prune(call: Prune) -> Pruning:
     """Remove the adapters of a span of layers and write the smaller checkpoint.
 
     Give either `span` or `within`. With `within`, the span is chosen on a fixed random half of the examples
-    of an ablation, and scores and interval are measured on the other half; or by a race, and they are
-    measured on the examples that the span's verdict did not need. A PEFT checkpoint stays in PEFT's
+    of an ablation, and scores and interval are measured on the other half. A PEFT checkpoint stays in PEFT's
     format. With `strength` the adapters are not removed: the new checkpoint has them scaled, with
     `strengths_by_layer` every layer or module by a number of its own. With `rank` they keep so many of their
     largest directions; with `ranks` and `within` the fewest that cost at most this in a study of ranks,
@@ -147,7 +142,7 @@ def prune(call: Prune) -> Pruning:
     checkpoint, out = choose_adapter(Path(call.checkpoint), call.adapter), Path(call.out)
     within = None if call.within is None else as_points("--within", call.within)
     choice: _Choice | None = None
-    study: Ablation | Race | None = None
+    study: Ablation | None = None
     if call.span is not None:
         choice = _Choice(_as_span(call.span), rank=call.rank or 0)
     elif call.rank is not None or call.strengths_by_layer:
@@ -158,14 +153,14 @@ def prune(call: Prune) -> Pruning:
     check_files(checkpoint, call.encoding, *files)
     if choice is None:
         study = _chosen_by(call, checkpoint, files)
-    by: Ablation | Race | None = (
+    by: Ablation | None = (
         choice.study if choice is not None else study
     )  # which the new checkpoint is measured like
     asked: dict[str, Any] = vars(Prompting.of(call)) | vars(Generation.of(call))
     if by is not None:
         asked |= {"split": by.summary.split, "max_examples": by.summary.n_examples}
         asked["metric"] = by.summary.metric
-        if isinstance(by, Ablation) and by.has_predictions:
+        if by.has_predictions:
             asked["metric"], said = by.results.metric, by.results.settings.get("generation")
             if said is not None and not asked["generate"]:
                 asked |= {**said, "until": tuple(said.get("until", ()))}
@@ -196,10 +191,7 @@ def prune(call: Prune) -> Pruning:
         assert study is not None
         assert within is not None
         with activity("prune: choosing the span", call.progress):
-            if isinstance(study, Race):
-                choice = _by_race(study, within)
-            else:
-                choice = _by_ablation(request, study, checkpoint, within, call.basis)
+            choice = _by_ablation(request, study, checkpoint, within, call.basis)
     source = as_peft(checkpoint, base)[0]
     pruned = prune_checkpoint(request, source, choice.span, out, call.progress)
     with activity("prune: computing intervals and tests", call.progress):
@@ -243,23 +235,15 @@ def _as_span(span: Span | tuple[int, int] | int | str) -> Span:
         ) from None
 
 
-def _chosen_by(call: Prune, checkpoint: Path, data: Sequence[str]) -> Ablation | Race:
-    """The study that the span is chosen by, which is finished, or a race that runs now."""
-    if call.race:
-        assert call.within is not None, "the arguments are checked"
-        return race(
-            checkpoint, goal=LONGEST, within=call.within, base=call.base, data=data, sites=call.sites,
-            strength=call.strength, label_names=call.label_names, encoding=call.encoding,
-            dequantise=call.dequantise, device=call.device, threads=call.threads, progress=call.progress,
-            **vars(RaceOptions.of(call)), **vars(Prompting.of(call)), **vars(Generation.of(call)),
-        )  # fmt: skip
+def _chosen_by(call: Prune, checkpoint: Path, data: Sequence[str]) -> Ablation:
+    """The finished ablation that the span is chosen by."""
     given = call.chosen_by
-    if isinstance(given, Ablation | Race):
+    if isinstance(given, Ablation):
         study = given
     else:
         found = load(given)
-        study = found if isinstance(found, Ablation | Race) else ablations_of([given])[0]
-    if isinstance(study, Ablation) and study.record.by_module:
+        study = found if isinstance(found, Ablation) else ablations_of([given])[0]
+    if study.record.by_module:
         raise ResultsError(
             f"{study.folder} is a map of layers and modules, which does not say which modules can go "
             "together; give --span FIRST-LAST with --sites NAMES"
@@ -307,25 +291,6 @@ def _by_ablation(
     return _Choice(span, "half" if study.has_predictions else "all", n_examples, measured, warning)
 
 
-def _by_race(study: Race, within: float) -> _Choice:
-    """The longest span whose drop is within the tolerance by the verdicts and bounds of a race."""
-    said, frame = study.summary, study.spans
-    sure = frame["bound_low_points"] >= -within
-    if within >= said.within_points:
-        sure |= frame["decision"] == WITHIN
-    found = longest_removable(frame[sure].assign(ci_low_points=0.0), float("inf"))
-    if found is None:
-        raise ResultsError(
-            f"{study.folder}: a race within {said.tolerance} was sure of no span that costs at most "
-            f"{tolerance_text(within, said.metric)}; give a larger --within"
-        )
-    span, n = Span(int(found["first"]), int(found["last"]), said.stack or ""), int(found["n_examples"])
-    rest = np.sort(order_of(said.n_examples, said.seed)[n:])
-    if len(rest) < _FEWEST_HELD_OUT * said.n_examples:
-        return _Choice(span, "all", n, None, said.warning)
-    return _Choice(span, "race", n, rest, said.warning)
-
-
 def _by_ranks(given: Ranks | str | Path, within: float) -> _Choice:
     """The smallest rank of a study that costs at most `within` points on one half of the examples."""
     study = given if isinstance(given, Ranks) else load(given)
@@ -352,18 +317,17 @@ def _by_ranks(given: Ranks | str | Path, within: float) -> _Choice:
     )
 
 
-def _refuse_other(request: AblationRequest, study: Ablation | Race, checkpoint: Path) -> None:
+def _refuse_other(request: AblationRequest, study: Ablation, checkpoint: Path) -> None:
     """Refuse an ablation of another checkpoint, base, data or settings."""
     if not study.identity:
         raise ResultsError(
             f"{study.folder} contains no {MANIFEST}, so the ablated checkpoint is unknown; give --span"
         )
     precision = section_of(study.identity, "settings").get("precision")  # which pruning does not choose
-    what = "a race" if isinstance(study, Race) else "an ablation"
     refuse_changes(
-        {name: own for name, own in study.identity.items() if name != "race"},
+        study.identity,
         {**request.identity, "code_schema": PREDICTIONS_VERSION.get(str(precision))},
-        f"{study.folder} is not {what} of {checkpoint} as it is now",
+        f"{study.folder} is not an ablation of {checkpoint} as it is now",
         f"; run `adapter-probe ablate {checkpoint} --out FOLDER` and give that folder with --ablation, or "
         "give --span",
         apart=_MAY_DIFFER,

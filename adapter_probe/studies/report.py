@@ -75,7 +75,7 @@ def report(call: Report) -> ReportPage:
     for study in studies:
         if not isinstance(study, (StoredStudy, Average, Comparison)):
             raise ResultsError(
-                "a report describes ablations, their averages and comparisons, races, studies of strengths "
+                "a report describes ablations, their averages and comparisons, studies of strengths "
                 f"and ranks, and sweeps, not {type(study).__name__}"
             )
     ablations = [study for study in studies if isinstance(study, Ablation)]

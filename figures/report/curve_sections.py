@@ -1,6 +1,6 @@
 """The sections of studies without a slider: the project's figures, and every number behind them.
 
-Sweeps, whose runs the script filters, studies of strengths and ranks, races, and maps of layers and modules.
+Sweeps, whose runs the script filters, studies of strengths and ranks, and maps of layers and modules.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from adapter_probe import wording
-from adapter_probe.analysis.race_tables import race_rows
 from adapter_probe.analysis.study_records import (
     AblationRecord,
     DegreeRecord,
-    RaceRecord,
     StudyRecord,
     SweepRecord,
     TradeoffRecord,
@@ -36,8 +34,8 @@ from adapter_probe.spans import ALL_MODULES
 from .maps import inline, places
 from .markup import NONE, Html, choice, settings, short_name, table, tag
 
-Curves = SweepRecord | TradeoffRecord | DegreeRecord | RaceRecord | AblationRecord
-"""A study whose figure the page shows: of curves, a race, or a map of layers and modules."""
+Curves = SweepRecord | TradeoffRecord | DegreeRecord | AblationRecord
+"""A study whose figure the page shows: of curves, or a map of layers and modules."""
 WIDE = FigureOptions(Venue("page", 8.5, 8.5, 9.0, 8.5, tallest=40.0, sans=True), formats=("svg",))
 _PHONE = FigureOptions(Venue("phone", 3.9, 3.9, 9.0, 8.5, tallest=80.0, sans=True), formats=("svg",))
 _SPREAD = {
@@ -73,8 +71,6 @@ def curves_title(record: Curves) -> str:
         return f"{study_label(record)}: {wording.drop_name(record.summary.metric)} by layer and module"
     if not isinstance(record, (SweepRecord, TradeoffRecord)):
         task, metric = wording.task_label(record.summary.task), wording.metric_name(record.summary.metric)
-        if isinstance(record, RaceRecord):
-            return f"{task}: race of spans by {metric}"
         return f"{task}: {metric} by {record.by} of the {record.parts}"
     tasks = record.table["task"].drop_duplicates()
     what = "initialisation scale" if isinstance(record, SweepRecord) else "trained parameters"
@@ -98,16 +94,7 @@ def curves_section(record: Curves, number: int, heading: str) -> Html:
         metric, drop = wording.metric_name(said.metric), wording.drop_name(said.metric)
         examples = wording.examples_text(said.n_examples, said.metric)
         ends = {"ci_high_points": "from", "ci_low_points": "to (95%)"}
-        if isinstance(record, RaceRecord):
-            about += f": {said.data or said.split}"
-            more = [tag("p", None, f"{wording.sentence(name)}: {text}.") for name, text in race_rows(said)]
-            heads = {
-                "where": "adapters", "decision": "verdict", "n_examples": "examples",
-                "delta_points": f"{drop} on these", "bound_high_points": f"{drop} on all from",
-                "bound_low_points": "to",
-            }  # fmt: skip
-            tables = _spans_table(record.spans, said.metric, "verdicts", heads)
-        elif isinstance(record, AblationRecord):
+        if isinstance(record, AblationRecord):
             about, warning = f"{about}: {metric} on {said.evaluated}, {examples}", said.warning
             heads = {"module": "module", "where": "layers", "score": "score", "delta_points": drop, **ends}
             tables = _spans_table(record.spans, said.metric, "cells", heads | {"p_holm": "Holm p"})

@@ -44,7 +44,7 @@ def write_report(
 
     Args:
         studies: ablations, their means and differences, in the order of the page.
-        sweeps: sweeps, studies of strengths and ranks, and races, below them, in the order of the page.
+        sweeps: sweeps, studies of strengths and ranks, below them, in the order of the page.
     """
     path = Path(path)
     make_folder(path.parent)

@@ -86,27 +86,17 @@ def test_a_column_that_is_not_there(option, check, train_arguments, tmp_path):
         ("ablate", "--strengths-by-layer none.json", ["--strengths-by-layer", "none.json"]),
         ("ablate", "--adapter one,two", ["--adapter", "'one'"]),
         ("ablate", "--tolerance -1", ["tolerance", "-1"]),
-        ("ablate", "--race least:2", ["least:2", "--spans single"]),
-        ("ablate", "--race spans --complement", ["--complement", "--race"]),
-        ("ablate", "--race spans --tolerance 2", ["--tolerance 2", "--within"]),
-        ("ablate", "--race spans --dry-run", ["--dry-run", "--race"]),
-        ("ablate", "--race spans --slurm", ["--slurm", "--race"]),
-        ("ablate", "--race spans --precision mixed", ["--race", "--precision mixed", "float32"]),
-        ("ablate", "--race spans --metric kl", ["--race", "kl", "range", "accuracy"]),
         ("prune", "", ["--span", "--within"]),
         ("prune", "--span 0-1 --within 1", ["--span", "--within", "one"]),
         ("prune", "--span 1-0", ["'1-0'", "0-4"]),
         ("prune", "--span low", ["'low'"]),
         ("prune", "--span 0-3", ["0-3", "0 to 2"]),
-        ("prune", "--race --span 0", ["--race", "--within"]),
-        ("prune", "--race --within 1 --basis interval", ["--race", "--basis"]),
-        ("prune", "--span 0 --risk 0.1", ["--risk", "--race"]),
     ],
 )
 def test_a_bad_option(command, options, named, check, train_arguments, trained, tmp_path):
     arguments = train_arguments if command == "train" else (command, trained)
     check(*arguments, "--out", tmp_path / "out", *options.split(), named=named)
-    assert not (tmp_path / "out").exists() or ("--race" in options and not any(tmp_path.glob("out/parts/*")))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -263,23 +262,6 @@ def case_drawn(name: str, style_name: str, root: Path):
     one = next(figures_of([s.record for s in case.studies(root)], FigureOptions(VENUES[style_name])))
     one.figure.draw_without_rendering()
     return one
-
-
-@pytest.mark.parametrize(("style_name", "fits"), [("paper", True), ("talk", False)])
-def test_a_race_speaks_of_numbers_only_where_they_are_shown(gallery_results, style_name, fits):
-    ax = case_drawn("race", style_name, gallery_results).figure.axes[0]
-    shown = [text.get_text() for text in ax.texts if text.get_visible()]
-    assert any(text.replace(",", "").isdigit() for text in shown) == fits
-    assert ("numbers: examples read" in shown) == fits
-
-
-@pytest.mark.parametrize("style_name", ["paper", "talk"])
-@pytest.mark.slow
-def test_numbers_above_a_line_of_races_do_not_touch(gallery_results, style_name):
-    ax = case_drawn("race-least", style_name, gallery_results).figure.axes[0]
-    boxes = [text.get_window_extent() for text in ax.texts if text.get_visible()]
-    assert len(boxes) > 10
-    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
 @pytest.mark.parametrize(

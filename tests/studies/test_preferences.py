@@ -200,21 +200,6 @@ def test_rewards_of_every_span_are_those_of_the_whole_texts(rows, reward, tmp_pa
     assert margin.summary.intact_score == pytest.approx((own[0, :, 0] - own[0, :, 1]).mean(), abs=1e-5)
 
 
-def test_a_race_of_rewards_has_the_scores_of_the_ablation(reward, lora, tmp_path):
-    """Each example is two texts, in places of their own among all texts."""
-    rows = [{"chosen": f"{a} b{a} {n}", "rejected": f"{n} {a}c"} for n in range(7) for a in ("ab", "c 1")]
-    given = {"data": written(tmp_path, rows), "spans": "single", "progress": False}
-    study = ap.ablate(reward, out=tmp_path / "out", **given)
-    race = ap.race(reward, goal="spans", within=5, out=tmp_path / "race", **given)
-    assert (race.spans["n_examples"] == len(rows)).all()
-    assert race.spans["score"].tolist() == pytest.approx(study.spans["score"].tolist())
-    assert race.summary.intact_score == pytest.approx(study.summary.intact_score)
-    assert study.spans["score"].nunique() > 1
-    asked = {"data": written(tmp_path, TEXTS), "reference": "off", "out": tmp_path / "no"}
-    with pytest.raises(ap.AdapterProbeError, match=naming("--race", "--reference off", "--reference none")):
-        ap.race(lora, goal="spans", within=5, progress=False, **asked)
-
-
 @pytest.mark.slow
 def test_equal_texts_are_counted_and_said(lora, reward, tmp_path, capsys):
     for number, checkpoint in enumerate((lora, reward)):
