@@ -72,8 +72,8 @@ RETRAINED = (
     "MNLI they had an accuracy of 60.3%, LoRAs in all layers 61.1% (95% interval of the difference: −1.9 to "
     "+0.2 points), in the highest six 59.0%, in random ones 57.9% and in the lowest six 57.8%, of which only "
     "the lowest are significantly below all; on two other tasks no difference was found. Language models, "
-    "other adapters and leaving out a removable span were not tested (documentation, Studies: Does the map "
-    "improve the next training?)."
+    "other adapters and leaving out a removable span were not tested (documentation, Studies: What did not "
+    "help)."
 )
 """What is known of leaving out in the next training what an ablation finds dispensable."""
 

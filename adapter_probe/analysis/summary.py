@@ -33,7 +33,6 @@ from adapter_probe.analysis.notable_spans import (
     notable_spans,
     span_of,
 )
-from adapter_probe.analysis.peft_settings import next_lora
 from adapter_probe.analysis.removable import spans_with_adapters
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.errors import ResultsError
@@ -95,7 +94,6 @@ class AblationSummary(StoredSummary):
         positive_class: the class that F1 is of.
         base_weights: how the base is quantised, if it is.
         guard: statistics of rounding errors in mixed precision.
-        peft: suggestions for the next LoRA, as arguments of PEFT's `LoraConfig`.
         groups: scores by group of the data, or by label or type of entity, by name.
         stacks: of a model with several stacks of layers, the summary of each studied one, by name; what names
             spans or layers is there alone.
@@ -133,7 +131,6 @@ class AblationSummary(StoredSummary):
     positive_class: str | None = None
     base_weights: str | None = None
     guard: dict[str, Any] | None = None
-    peft: dict[str, str] | None = None
     groups: dict[str, GroupScores] | None = None
     stacks: dict[str, AblationSummary] | None = None
     strength: float | str | None = None
@@ -219,8 +216,6 @@ def summarise(
     spans, strength = {} if in_stacks else notable_spans(frame, study), strength_of(results.identity)
     if results.modules is not None:  # single layers and all say nothing of spans
         spans = {name: found for name, found in spans.items() if name in _SINGLE_LAYERS}
-    no_lora = warning or tables is None or in_stacks or strength or settings.get("rank")
-    lora = {} if no_lora or tables is None else next_lora(results, tables.layers, spans)
     return AblationSummary(
         task=settings["task"],
         split=settings["split"],
@@ -247,7 +242,6 @@ def summarise(
         positive_class=results.label_names[-1] if results.metric == "f1" else None,
         base_weights=settings.get("base_weights"),
         guard=settings.get("guard"),
-        peft=lora or None,
         groups=None if groups is None else group_summary(groups),
         stacks={name: summarise(part, own.get(name)) for name, part in results.in_stacks.items()}
         if in_stacks

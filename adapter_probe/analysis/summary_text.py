@@ -128,12 +128,6 @@ def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
     for name, own in (summary.stacks or {"": summary}).items():
         rows += _stack_rows(own, summary.is_informative and own.is_informative, name)
     rows += _group_rows(summary)
-    lines = summary.peft or {}
-    if "layers_to_transform" in lines:
-        within = wording.tolerance_text(1, metric)
-        rows.append((f"PEFT, span within {within} removed", lines["layers_to_transform"]))
-    if "rank_pattern" in lines:
-        rows.append(("PEFT, ranks by attribution", lines["rank_pattern"]))
     if nonfinite := summary.nonfinite_examples:
         listed = ", ".join(f"{name} ({n:,})" for name, n in list(nonfinite.items())[:_MOST_LISTED])
         more = ", ..." if len(nonfinite) > _MOST_LISTED else ""

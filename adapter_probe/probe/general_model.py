@@ -132,12 +132,6 @@ class GeneralModel:
         return tuple(Stack(*one) for one in stacks_of(self.layers, getattr(self.module, "config", None)))
 
     @property
-    def numbers_layers_as_peft(self) -> bool:
-        """Whether a layer has the number that PEFT's ``layers_to_transform`` gives it: not in two stacks."""
-        stacks, numbers = zip(*(layer.name.rpartition(".")[::2] for layer in self.layers))
-        return len(set(stacks)) == 1 and list(map(int, numbers)) == list(range(len(numbers)))
-
-    @property
     def site_parameters(self) -> tuple[int, ...] | None:
         """Number of parameters of each site's adapter ``[sites]``; None if sites share adapters."""
         own = [_added(part) for part in self.site_modules]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.checkpoints.adapter_folder import LIBRARY
 from adapter_probe.data.answers import Answers, choose_windows, score_answers
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import count_texts
@@ -18,7 +16,6 @@ from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
 from adapter_probe.formulas import NO_CLASS
 from adapter_probe.metrics import COMPARISONS, COUNTED, MEANS, continuation_sizes, is_ratio
-from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.replay.decoding import NOT_FINITE
 from adapter_probe.spans import SITES, VariantSet
 
@@ -91,11 +88,6 @@ def assemble_results(
     }
     if len(request.model.sites) != len(SITES) or request.settings.unit != "span":
         settings["site_names"] = [site.name for site in request.model.sites]
-    method = request.checkpoint.description.method
-    of_peft = isinstance(method, ImportedMethod) and method.library == LIBRARY
-    ranks = Counter(spec.rank for spec in method.inner if spec.rank) if of_peft else None
-    if ranks and request.model.numbers_layers_as_peft:
-        settings["lora_rank"] = ranks.most_common(1)[0][0]
     opened = request.checkpoint
     if opened.quantised or opened.dequantised:
         stored = "stored quantised, dequantised while it was loaded"

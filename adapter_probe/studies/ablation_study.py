@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -27,8 +26,6 @@ from .study_base import StoredStudy
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
-
-    from .recipe import Recipe
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -212,39 +209,6 @@ class Ablation(StoredStudy):
         from adapter_probe.figures.attribution import attribution
 
         return self._on(attribution, ax, style, legend=legend)
-
-    @checked
-    def recipe(
-        self,
-        out: str | Path,
-        *,
-        rank: int | None = None,
-        keep: Literal["all", "needed"] | int | Sequence[int] = "all",
-        within: float = 1.0,
-        checkpoint: str | Path | None = None,
-    ) -> Recipe:
-        """Write a configuration for the next LoRA: PEFT's ``adapter_config.json``, with the evidence.
-
-        A study on gte-small tested such choices (``docs/studies/recipe.md``); the ``README.md`` names its
-        result.
-
-        Args:
-            out: folder of the two files.
-            rank: mean rank, which is distributed over the layers in proportion to their shares of the drop
-                (``rank_pattern``; ``alpha_pattern`` keeps their scale); None keeps the ranks.
-            keep: layers that get adapters (``layers_to_transform``): all that have them now, those that are
-                needed (all but the longest span within `within`), this many with the largest shares of the
-                drop, or a list of layers.
-            within: with ``needed``, the drop that is tolerated, in percentage points.
-            checkpoint: folder of the ablated LoRA; by default the one that contains the study.
-
-        Raises:
-            ResultsError: the study is not of a LoRA of PEFT, its spans are not informative, or it lacks what
-                the recipe needs.
-        """
-        from .recipe import write_recipe
-
-        return write_recipe(self.record, self.results, out, rank, keep, within, checkpoint)
 
     def __repr__(self) -> str:
         rows = dict(self.rows())

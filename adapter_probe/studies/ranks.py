@@ -121,23 +121,6 @@ class Ranks(DegreeStudy):
             **kept,
         }
 
-    @checked
-    def recipe(self, out: str | Path, *, checkpoint: str | Path | None = None) -> Path:
-        """Write PEFT's configuration of a next LoRA with the needed directions, and the evidence.
-
-        Every map gets at most as many as `summary.needed`, and keeps its scale.
-
-        Args:
-            out: the folder, which gets ``adapter_config.json`` and ``README.md``.
-            checkpoint: the LoRA of the study; by default the folder above the results.
-
-        Raises:
-            ResultsError: the checkpoint is no LoRA of PEFT, or the folder cannot be written.
-        """
-        from .recipe import write_rank_recipe
-
-        return write_rank_recipe(self.record, out, checkpoint)
-
 
 def _ranks(call: RunRanks, opened: Given | None) -> list[int]:
     """The ranks to compute, ascending; by default the powers of two below that of the adapters."""

@@ -159,10 +159,7 @@ def test_settings_and_rounding_are_told_where_there_are_any():
         "decided_in_float32": 0.125, "band": 0.5, "largest_error": 0.25, "pairs": 1000, "sampled_pairs": 400,
         "threshold": 0.0625, "scale": 0.03, "chance": 0.00001,
     }  # fmt: skip
-    lines = {"layers_to_transform": "[1]", "rank_pattern": "{}"}
-    rows = ablation_rows(replace(SUMMARY, guard=guard, peft=lines, base_weights="quantised with x"))
-    assert value_of(rows, "PEFT", "1 point") == "[1]"
-    assert value_of(rows, "PEFT", "ranks") == "{}"
+    rows = ablation_rows(replace(SUMMARY, guard=guard, base_weights="quantised with x"))
     assert value_of(rows, "weights of the base") == "quantised with x"
     assert names(value_of(rows, "float32"), "12.5%", "0.5")
     assert names(value_of(rows, "rounding"), "0.25", "1,000", "400", "0.062", "0.03")

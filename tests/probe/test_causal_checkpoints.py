@@ -242,31 +242,3 @@ def test_a_pruned_checkpoint_is_the_one_with_the_span_off(rows, checkpoint, abla
     assert (tmp_path / "q" / "adapter_config.json").exists()  # PEFT's, as it was, which remembers no data
     again = adapter_probe.ablate(tmp_path / "q", data=data, progress=False)
     assert again.summary.intact_score == pytest.approx(row["score"], rel=ROUNDING)
-
-
-@pytest.mark.slow
-def test_the_summary_says_the_next_lora_in_pefts_words(ablated: Callable[..., adapter_probe.Ablation]):
-    """Both lines are arguments of `LoraConfig`, and the ranks are as many in all as those of the LoRA."""
-    words = [f"{a}{b}" for a in "abcdo" for b in "nrtew"]
-    rows = [{"context": f"{word} {n}", "choices": words[:6], "gold": 0} for n in range(4) for word in words]
-    before = ablated(rows)
-    assert before.summary.warning
-    assert before.summary.peft is None
-    # Where the LoRA decides, its answers are the truth from now on: so it is worth something.
-    intact, without = (
-        before.predictions[0],
-        before.predictions[before.results.row_names.index(f"0-{LAYERS - 1}")],
-    )
-    kept = [{**rows[n], "gold": int(intact[n])} for n in np.flatnonzero(intact != without)]
-    assert len(kept) >= 10
-    summary = ablated(kept).summary
-    assert (summary.intact_score, summary.warning) == (1.0, None)
-    made = eval(f"LoraConfig(r=4, target_modules=['v_proj'], {', '.join(summary.peft.values())})", vars(peft))
-    assert sum(made.rank_pattern.values()) == 4 * LAYERS
-    grouped = eval(f"dict({ablated(kept, group=2).summary.peft['rank_pattern']})")["rank_pattern"]
-    assert sum(grouped.values()) == 4 * LAYERS
-    lowest, second, _ = grouped.values()  # 0-1 are a group
-    assert abs(lowest - second) <= 1
-    if removable := summary.longest_removable["1"]:
-        gone = range(removable.first, removable.last + 1)
-        assert made.layers_to_transform == [n for n in range(LAYERS) if n not in gone]

@@ -176,16 +176,6 @@ def test_pruning_writes_the_lora_that_was_scored(study, lora, tmp_path):
     assert pruned.adapter_parameters_after < pruned.adapter_parameters_before
 
 
-def test_a_recipe_has_the_needed_rank_and_the_same_scales(study, lora, tmp_path):
-    folder = study.recipe(tmp_path / "next", checkpoint=lora)
-    config, needed = peft.LoraConfig.from_pretrained(folder), study.summary.needed
-    assert config.r == min(R, needed)
-    assert config.lora_alpha / math.sqrt(config.r) == pytest.approx(8 / math.sqrt(R))
-    value = config.rank_pattern.get("value", config.r)
-    assert config.alpha_pattern["value"] / math.sqrt(value) == pytest.approx(6 / math.sqrt(2))
-    assert says((folder / "README.md").read_text().replace("\n", " "), "Nothing has been trained")
-
-
 @pytest.mark.parametrize("library", ["peft", "mlx"])
 def test_the_default_ranks_are_below_that_of_the_lora(lora, tmp_path, library):
     """Also of one in the only subfolder, and of MLX-LM, whose configuration has it elsewhere."""
