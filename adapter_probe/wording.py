@@ -5,6 +5,9 @@ negative drop; the drop of a loss is its rise, in the loss's unit. In sentences 
 (`drop 38.9 points`, `gain 0.3 points`), in cells, columns and axes a true minus sign (−) marks gains. Only
 columns of tables named ``delta_points`` are signed the other way round: score minus intact score.
 
+One rounding: `rounded` takes a number for the decimal that it stands for, without the error of floating
+point, and rounds halves away from zero. So a number has the same digits wherever it is printed.
+
 Imports NumPy only when a score is formatted, for a fast start of the commands.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -34,6 +38,9 @@ METHOD_LABELS = {
 }
 BASELINE = "tfidf"
 """The baseline without pretraining."""
+
+_EXACT = 12
+"""Significant digits of a float that are taken for its value; the others are errors of floating point."""
 
 _DISTANCES = {"kl": "KL divergence", "agreement": "disagreement", "cosine": "cosine distance"}
 """Changes of the metrics that compare with the intact model: they have a size, and no better or worse."""
@@ -187,7 +194,7 @@ def score_text(score: float | None, metric: str | None) -> str:
         return "undefined"
     written = _written(metric)
     if written.in_percent:
-        return f"{100 * score:.1f}%".replace("-", "−")
+        return f"{rounded(100 * score)}%"
     return f"{number_text(score, metric, 3)} {written.unit or ''}".rstrip()
 
 
@@ -221,7 +228,7 @@ def interval_text(low: float, high: float, metric: str | None) -> str:
 def number_text(value: float, metric: str | None, digits: int = 1) -> str:
     """A number with this many decimals, or if it is a small distance with two significant digits."""
     if metric in _SMALL and 0 < abs(value) < 10 ** (1 - digits):
-        return with_minus(f"{value:.2g}")
+        return significant(value, 2)
     return rounded(value, digits)
 
 
@@ -244,33 +251,54 @@ def drop_text(drop: float | None, metric: str | None) -> str:
         return f"{_DISTANCES[metric]} {amount_text(drop, metric)}"
     worse, better = ("rise", "fall") if is_loss(metric) else ("drop", "gain")
     size = amount_text(abs(drop), metric)
-    gained = drop < 0 and float(size.split()[0]) != 0
+    gained = drop < 0 and number_of(size.split()[0]) != 0
     return f"{better if gained else worse} {size}"
 
 
-def cell_text(drop: float, metric: str | None = None) -> str:
-    """A drop in a cell: `1.2`, or `12` from 10 points; a gain is a negative drop, `−0.3`. Empty for NaN.
+def cell_text(drop: float, metric: str | None = None, *, whole: bool = False) -> str:
+    """A drop in a cell: `1.2`, `12.5`; a gain is a negative drop, `−0.3`. Empty for NaN.
 
     A distance that would round to 0.0 has one significant digit: `0.04`, `3e−5`.
+
+    Args:
+        whole: whether numbers from 10 points have no decimal, for cells without room: `12`.
     """
     if math.isnan(drop):
         return ""
     if metric in _SMALL and 0 < abs(drop) < 0.05:
-        text = f"{drop:.0e}" if abs(drop) < 0.0095 else f"{drop:.2f}"
-        return with_minus(text)
-    return rounded(drop, 1 if abs(drop) < 9.95 else 0)
+        one = number_of(significant(drop, 1))
+        return rounded(drop, 2) if abs(one) >= 0.01 else with_minus(f"{one:.0e}")
+    text = rounded(drop)
+    return rounded(drop, 0) if whole and abs(number_of(text)) >= 10 else text
 
 
 def rounded(value: float, digits: int = 1) -> str:
-    """A number with a true minus sign, without one where it rounds to zero: `13.5`, `−0.3`, `0.0`."""
-    text = f"{value:.{digits}f}"
-    return text.lstrip("-") if float(text) == 0 else text.replace("-", "−")
+    """A number with so many decimals, halves away from zero: `13.5`, `−0.3`, and `0.0`, never `−0.0`."""
+    if not math.isfinite(value):
+        return with_minus(f"{value}")
+    text = f"{_decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):f}"
+    return text.lstrip("-") if float(text) == 0 else with_minus(text)
+
+
+def significant(value: float, digits: int) -> str:
+    """A number with so many significant digits, halves away from zero: `0.035`, `3e−6`."""
+    shown = Context(digits, ROUND_HALF_UP).plus(_decimal(value))
+    return with_minus(f"{float(shown):.{digits}g}")
+
+
+def _decimal(value: float) -> Decimal:
+    return Decimal(f"{value:.{_EXACT}g}")
+
+
+def number_of(text: str) -> float:
+    """The number that a text of this module prints: -0.3 of `−0.3`; NaN of an empty one."""
+    return float(text.replace("−", "-") or "nan")
 
 
 def signed(value: float, digits: int = 1) -> str:
     """A difference with its sign: `−5.1`, `+0.3`, and `0.0` for values that round to zero."""
     text = rounded(value, digits)
-    return f"+{text}" if value > 0 and float(text.replace("−", "-")) else text
+    return f"+{text}" if value > 0 and number_of(text) else text
 
 
 def tolerance_text(points: float, metric: str | None = None) -> str:
@@ -340,7 +368,7 @@ def share_text(percent: float) -> str:
     """A percentage without its sign: `2.2`, `0.035`, `100`; a dash if undefined."""
     if math.isnan(percent):
         return "–"
-    return f"{percent:.1f}".removesuffix(".0") if percent >= 1 else f"{percent:.2g}"
+    return rounded(percent).removesuffix(".0") if percent >= 1 else significant(percent, 2)
 
 
 def percent_text(percent: float) -> str:

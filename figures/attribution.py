@@ -19,7 +19,7 @@ from adapter_probe.analysis.deltas import are_groups, last_layers
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.errors import ResultsError
-from adapter_probe.wording import cell_text, drop_name, drop_text, is_distance, number_text, unit_name
+from adapter_probe.wording import drop_name, drop_text, is_distance, number_text, unit_name
 
 from . import style
 from .ablation_words import (
@@ -34,7 +34,7 @@ from .ablation_words import (
     warnings_of,
 )
 from .drawing import Drawing, caption_of, identity_of, suffix_of, undefined_text
-from .grid import Cells, draw_cells, number_layers, write_notes
+from .grid import Cells, draw_cells, forms_of, number_layers, write_notes
 from .layout import LOWEST_ROW, WIDE, fit_height, legend_below, new_figure, shape_of
 from .legends import LegendEntry, legend_on_top
 from .levels import DIVERGING_EDGES, Scale, add_bar, difference_scale
@@ -75,8 +75,7 @@ def interaction_map(record: AblationRecord, ax: Axes, scale: Scale) -> None:
     cells = Cells.of(frame)
     values = frame["interaction_points"].to_numpy(float)
     clear = is_clear(frame)
-    texts = [cell_text(value, record.summary.metric) if sure else "" for value, sure in zip(values, clear)]
-    draw_cells(cells, values, ax, scale=scale, texts=texts, studied=about.done, small=~clear)
+    draw_cells(cells, forms_of(values, about.metric), ax, scale=scale, studied=about.done, small=~clear)
     said = [escape_mathtext(study_label(record))]
     if record.shares is not None:
         said.append(f"{about.removed}: {drop_text(total_drop(record), about.metric)}")

@@ -19,6 +19,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, Locator
 
 from adapter_probe.analysis.removable import Segment
+from adapter_probe.wording import cell_text, number_of
 
 from . import style
 from .layout import before_drawing, size_in_points
@@ -77,38 +78,71 @@ class Cells:
         return inside.sum(axis=1) == 1
 
 
+Form = tuple[np.ndarray, Sequence[str]]
+"""Numbers as one form of cells prints them, float ``[spans]``, and their texts; no texts for none."""
+
+
+def forms_of(
+    drops: np.ndarray,
+    metric: str | None,
+    spread: Sequence[float] | None = None,
+    *,
+    numbers: bool = True,
+) -> list[Form]:
+    """What cells may print of drops ``[spans]``, from the most digits to the fewest, which need less room.
+
+    Args:
+        spread: printed in a second line, where there is room for it.
+        numbers: whether to print any.
+    """
+    forms: list[Form] = []
+    for whole in (False, True):
+        texts = [cell_text(drop, metric, whole=whole) for drop in drops]
+        forms.append((np.array([number_of(text) for text in texts]), texts))
+        if spread is not None:
+            below = [cell_text(sd, metric, whole=whole) for sd in spread]
+            forms.insert(whole, (forms[-1][0], [f"{one}\n± {sd}" for one, sd in zip(texts, below)]))
+    if not numbers:
+        return [(forms[0][0], [])]
+    same = np.array_equal(forms[0][0], forms[-1][0], equal_nan=True)  # without a decimal nothing is lost
+    return forms[1::2] if same and spread is None else forms
+
+
 def draw_cells(
     cells: Cells,
-    values: np.ndarray,
+    forms: Sequence[Form],
     ax: Axes,
     *,
     scale: Scale,
-    texts: Sequence[str],
     studied: str = "switched off",
     small: np.ndarray | None = None,
 ) -> list[Text]:
     """Draw the cells in the colours of their levels, with their numbers where they fit; the numbers.
 
-    A dash marks cells that are coloured as gains and have no number: in greyscale blue looks like red.
+    The first form whose numbers fit is shown, and the colours are those of the numbers that it prints. A dash
+    marks cells that are coloured as gains and have no number: in greyscale blue looks like red.
 
     Args:
-        values: points, ``[spans]``; NaN is crossed out.
-        texts: the numbers ``[spans]``, empty for none. A second line is shown only where it fits.
+        forms: see `forms_of`; points, NaN is crossed out.
         studied: what was done to the spans, as the axis labels say it.
         small: bool ``[spans]``, cells to draw as small squares without a number.
     """
+    values = forms[0][0]
     known = ~np.isnan(values)
     small = known & small if small is not None else np.zeros(len(values), bool)
+    full = known & ~small
     there = len(ax.texts)  # of the user's, or of an earlier drawing
-    _draw_squares(cells, np.where(small, np.nan, values), ax, scale, texts)
+    _draw_squares(cells, np.where(full, values, np.nan), ax, scale)
     ax.grid(False)  # lines of the style in force would run through the notes
-    mesh, numbers = ax.collections[-1], list(ax.texts)[there:]
-    texts = [number.get_text() for number in numbers]
+    mesh = ax.collections[-1]
+    if 1.5 * size_in_points(ax)[0] / len(cells.lasts) > 2 * style.SMALLEST_SIZE and any(forms[0][1]):
+        _write_numbers(cells.positions[full], [forms[0][1][n] for n in np.flatnonzero(full)], ax)
+    numbers = list(ax.texts)[there:]
     squares = cells.squares(small, _INSET)
     colours = scale.colours(values[small])
     ax.add_collection(PolyCollection(squares, facecolors=colours, linewidths=0, label="small cells"))
     _draw_dashes(cells, small & scale.is_gain(values), values, ax, scale, height=0.5)
-    dashes = _draw_dashes(cells, known & ~small & scale.is_gain(values), values, ax, scale)
+    dashes = _draw_dashes(cells, full & scale.is_gain(values), values, ax, scale)
     _cross_out(cells, ~known, ax)
     frames = PolyCollection([], facecolors="none", edgecolors=style.GREEN, label="single layers", zorder=2)
     ax.add_collection(frames, autolim=False)
@@ -125,32 +159,42 @@ def draw_cells(
         mesh.set_linewidth(gap)
         frames.set_linewidth(width)
         frames.set_verts(cells.squares(cells.shortest, (gap + width) / 2 / cell))
-        size = number_size(texts, cell)
-        shown = texts if size else [text.split("\n")[0] for text in texts]
-        size = size or number_size(shown, cell)
-        for number, text in zip(numbers, shown):
-            number.set(visible=size is not None, size=size or style.SMALLEST_SIZE, text=text)
-        dashes.set_visible(size is None)
+        shown, size = _fitting(forms if numbers else [], full, cell)
+        printed = np.where(full, shown[0] if shown else values, np.nan)
+        mesh.set_array(np.ma.masked_invalid(cells.matrix(as_drawn(printed))))
+        for number, index in zip(numbers, np.flatnonzero(full)):
+            number.set(visible=shown is not None, size=size)
+            if shown:
+                number.set(text=shown[1][index], color=style.text_colour(scale.colours(printed[[index]])[0]))
+        dashes.set_visible(shown is None)
         dashes.set_linewidth(min(0.6 * unit, 0.1 * cell))
 
     before_drawing(ax, fit)
     return numbers
 
 
-def _draw_squares(cells: Cells, values: np.ndarray, ax: Axes, scale: Scale, texts: Sequence[str]) -> None:
-    """The filled cells and their numbers, in black or white."""
+def _fitting(forms: Sequence[Form], full: np.ndarray, cell: float) -> tuple[Form | None, float]:
+    """The first form whose numbers of the `full` cells fit, and their size in points; None if none does."""
+    for form in forms:
+        if size := number_size([form[1][index] for index in np.flatnonzero(full)], cell):
+            return form, size
+    return None, style.SMALLEST_SIZE
+
+
+def _draw_squares(cells: Cells, values: np.ndarray, ax: Axes, scale: Scale) -> None:
+    """The filled cells."""
     colours, data = mappable(scale), cells.matrix(as_drawn(values))
     edges = {"linewidths": _GAP * style.scale_factor(), "edgecolor": ax.get_facecolor()}
     ax.pcolormesh(np.ma.masked_invalid(data), cmap=colours.cmap, norm=colours.norm, **edges)
     ax.set(xlim=(0, data.shape[1]), ylim=(data.shape[0], 0), aspect="equal")
     ax.spines[:].set_visible(False)
-    if 1.5 * size_in_points(ax)[0] / data.shape[1] <= 2 * style.SMALLEST_SIZE:
-        return
+
+
+def _write_numbers(positions: np.ndarray, texts: Sequence[str], ax: Axes) -> None:
+    """A text in the middle of each cell ``[cells, 2]``."""
     words = {"ha": "center", "va": "center", "linespacing": 1.0, "in_layout": False, "label": NUMBER}
-    for (row, column), text in zip(cells.positions.tolist(), texts):
-        if not np.isnan(data[row, column]):
-            ink = style.text_colour(colours.to_rgba(data[row, column])[:3])
-            ax.text(column + 0.5, row + 0.5, text, color=ink, **words)
+    for (row, column), text in zip(positions.tolist(), texts):
+        ax.text(column + 0.5, row + 0.5, text, **words)
 
 
 def _draw_dashes(

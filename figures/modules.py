@@ -20,7 +20,7 @@ from adapter_probe.analysis.comparing import AverageRecord, ComparisonRecord
 from adapter_probe.analysis.deltas import drop_points
 from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.spans import ALL_MODULES
-from adapter_probe.wording import cell_text, sentence, span_text
+from adapter_probe.wording import sentence, span_text
 
 from . import style
 from .ablation_words import (
@@ -36,7 +36,7 @@ from .ablation_words import (
     warnings_of,
 )
 from .drawing import Drawing, caption_of, identity_of, suffix_of, undefined_text
-from .grid import Cells, cell_size, draw_cells, draw_rings, number_layers, number_size
+from .grid import Cells, cell_size, draw_cells, draw_rings, forms_of, number_layers, number_size
 from .layout import LOWEST_ROW, before_drawing, fit_height, new_figure, title_above
 from .levels import Scale, add_bar, draw_colorbar
 from .span_grid import Grid, grid_of, marked_cells, scale_of
@@ -99,8 +99,7 @@ def module_map(
 def _draw(grid: Grid, ax: Axes, scale: Scale, notes: bool, numbers: bool = True) -> None:
     frame, cells = grid.frame, _ModuleCells.of(grid.frame)
     drops = drop_points(frame["delta_points"])
-    texts = [cell_text(drop, grid.words.metric) if numbers else "" for drop in drops]
-    draw_cells(cells, drops, ax, scale=scale, texts=texts)
+    draw_cells(cells, forms_of(drops, grid.words.metric, numbers=numbers), ax, scale=scale)
     if (unsure := marked_cells(frame, "significant", False)).any():
         draw_rings(ax, cells.positions[unsure])
     rows, columns = len(cells.firsts), len(cells.lasts)

@@ -24,11 +24,11 @@ from adapter_probe.analysis.published import published_ablation
 from adapter_probe.analysis.removable import Segment, tolerance_border
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.known_tasks import known_task
-from adapter_probe.wording import ALL_OFF, cell_text, rounded, significance_test, tolerance_text, unit_name
+from adapter_probe.wording import ALL_OFF, rounded, significance_test, tolerance_text, unit_name
 
 from . import style
 from .ablation_words import SpanRecord, Words, drop_label, notes_of, study_label
-from .grid import Cells, draw_cells, draw_rings, draw_tolerance_border, draw_triangles, write_notes
+from .grid import Cells, draw_cells, draw_rings, draw_tolerance_border, draw_triangles, forms_of, write_notes
 from .levels import Scale, difference_scale, drop_scale
 
 
@@ -111,11 +111,12 @@ def published_grid(name: str, study: str = "ablated") -> Grid | None:
 
 def scale_of(grids: Sequence[Grid]) -> Scale:
     """The smallest scale that covers all grids, with the spread where it is printed: not by module."""
-    shown = [drop_points(grid.frame["delta_points"]) for grid in grids]
-    spread = [grid.frame for grid in grids if {"sd_points", "module"} & {*grid.frame} == {"sd_points"}]
-    shown += [frame["sd_points"].to_numpy(float) for frame in spread]
+    shown = [(drop_points(grid.frame["delta_points"]), grid.words.metric) for grid in grids]
+    spread = [grid for grid in grids if {"sd_points", "module"} & {*grid.frame} == {"sd_points"}]
+    shown += [(grid.frame["sd_points"].to_numpy(float), grid.words.metric) for grid in spread]
     scale = difference_scale if grids[0].shows == "differences" else drop_scale
-    return scale(np.concatenate(shown), [grid.words.metric for grid in grids])
+    printed = [forms_of(*each)[0][0] for each in shown]
+    return scale(np.concatenate(printed), [grid.words.metric for grid in grids])
 
 
 def drawn_tolerance(grids: Sequence[Grid], tolerance: float) -> float | None:
@@ -132,17 +133,13 @@ def draw(grid: Grid, ax: Axes, *, tolerance: float, notes: bool, scale: Scale, n
     """Draw one grid without a colour bar; `numbers` in the cells only where they fit."""
     frame, cells, words = grid.frame, Cells.of(grid.frame), grid.words
     drops = drop_points(frame["delta_points"])  # [spans]
-    texts = [cell_text(drop, words.metric) for drop in drops]
     said = [] if np.isfinite(drops).all() else ["crossed out: undefined"]
-    if "sd_points" in frame:
-        texts = [f"{text}\n± {cell_text(sd, words.metric)}" for text, sd in zip(texts, frame["sd_points"])]
-    draw_cells(
-        cells, drops, ax, scale=scale, texts=texts if numbers else [""] * len(texts), studied=words.done
-    )
+    forms = forms_of(drops, words.metric, frame.get("sd_points"), numbers=numbers)
+    draw_cells(cells, forms, ax, scale=scale, studied=words.done)
     if border := grid.border(tolerance):
         draw_tolerance_border(ax, border)
     if (marked := marked_cells(frame, "non_monotone", True)).any():
-        inks = [style.text_colour(colour) for colour in scale.colours(drops[marked])]
+        inks = [style.text_colour(colour) for colour in scale.colours(forms[0][0][marked])]
         draw_triangles(ax, cells.positions[marked], inks)
         more = "differs" if wording.is_distance(words.metric) else f"{words.drop}s"
         said.append(f"◣ shorter span inside {more} more")

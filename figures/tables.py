@@ -12,6 +12,7 @@ import pandas as pd
 
 from adapter_probe.metrics import sign_of
 from adapter_probe.results.atomic import make_folder, write_csv, write_text
+from adapter_probe.wording import number_of, rounded
 
 from .pgf import escape_latex
 
@@ -63,7 +64,8 @@ def is_best(values: pd.DataFrame, metrics: Sequence[str], *, axis: int = 0) -> n
         metrics: that of each line: of a loss, less is better.
     """
     signs = np.array([sign_of(metric) for metric in metrics])
-    shown = np.round(100 * values.to_numpy(float), 1) * (signs if axis == 0 else signs[:, None])
+    printed = values.map(lambda score: number_of(rounded(100 * score))).to_numpy(float)
+    shown = printed * (signs if axis == 0 else signs[:, None])
     known = ~np.isnan(shown)
     top = np.where(known, shown, -np.inf).max(axis=axis, keepdims=True, initial=-np.inf)
     return known & (shown == top) & (known.sum(axis=axis, keepdims=True) > 1)
@@ -73,16 +75,19 @@ def score_cell(score: float, sem: float | None = None) -> str:
     """A score in hundredths, with its standard error if there is one: `84.4 ± 0.1`; a dash if undefined."""
     if np.isnan(score):
         return "–"
-    spread = "" if sem is None or np.isnan(sem) else f" ± {100 * sem:.1f}"
-    return f"{100 * score:.1f}{spread}".replace("-", "−")
+    spread = "" if sem is None or np.isnan(sem) else f" ± {rounded(100 * sem)}"
+    return f"{rounded(100 * score)}{spread}"
 
 
 def latex_text(table: Table) -> str:
-    """A ``tabular`` for the booktabs package, with its caption in a comment that can be uncommented."""
+    """A ``table`` with its caption and label, for the booktabs package."""
     columns = "l" * table.words + "r" * (table.text.shape[1] - table.words)
     lines = [
         r"% In the preamble: \usepackage{booktabs}",
-        rf"% \caption{{{escape_latex(table.caption)}}}",
+        r"\begin{table}[tb]",
+        r"\centering",
+        rf"\caption{{{escape_latex(table.caption)}}}",
+        rf"\label{{tab:{table.stem.removeprefix('table-')}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
         *_latex_header([str(name) for name in table.text.columns]),
@@ -93,7 +98,7 @@ def latex_text(table: Table) -> str:
             lines.append(r"\midrule")
         escaped = [escape_latex(cell) for cell in cells]
         lines.append(_latex_row([rf"\textbf{{{c}}}" if b else c for c, b in zip(escaped, bold)]))
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
 def _latex_header(names: Sequence[str]) -> list[str]:

@@ -80,7 +80,7 @@ def test_removable_spans():
     ).astype(dict.fromkeys(("first", "last", "n_layers"), "Int64"))  # fmt: skip
     rows = lay_out_removable(frame, record_of(pd.DataFrame())).text.to_numpy().tolist()
     assert rows == [
-        ["0.5 points", "estimate", "1–3", "3", "0.2", "1.5"],
+        ["0.5 points", "estimate", "1–3", "3", "0.3", "1.5"],
         ["1 point", "estimate", "2", "1", "−0.3", "–"],
         ["1 point", "95% CI", "none", "–", "–", "–"],
     ]

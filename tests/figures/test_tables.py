@@ -31,7 +31,10 @@ def table() -> Table:
 def test_latex(table):
     assert latex_text(table).splitlines() == [
         r"% In the preamble: \usepackage{booktabs}",
-        r"% \caption{100\% of \$x\_1\$ \textbar{} all}",
+        r"\begin{table}[tb]",
+        r"\centering",
+        r"\caption{100\% of \$x\_1\$ \textbar{} all}",
+        r"\label{tab:t}",
         r"\begin{tabular}{lr}",
         r"\toprule",
         r"method & CoLA \\",
@@ -42,6 +45,7 @@ def test_latex(table):
         r"{}[c] & -- \\",
         r"\bottomrule",
         r"\end{tabular}",
+        r"\end{table}",
     ]
 
 
@@ -64,7 +68,7 @@ def test_the_csv_has_full_precision(table, tmp_path):
 
 def test_columns_of_words_stand_left(table):
     rows = latex_text(Table("t", "", table.text, table.numbers, table.best, words=2)).splitlines()
-    assert rows[2] == r"\begin{tabular}{ll}"
+    assert rows[5] == r"\begin{tabular}{ll}"
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
@@ -115,5 +119,5 @@ def test_score_cell(score, sem, text):
 def test_an_empty_table_is_a_table():
     frame = pd.DataFrame({"task": [], "x": []}, dtype=object)
     table = Table("t", "", frame, frame, np.zeros((0, 2), bool))
-    assert latex_text(table).count("\n") == 8
+    assert latex_text(table).count("\n") == 12
     assert pd.read_csv(io.StringIO(markdown_text(table)), sep="|").shape[0] == 1

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_HALF_UP, Decimal
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from adapter_probe import wording
 
@@ -14,19 +18,19 @@ from adapter_probe import wording
         (wording.cell_text, (0.04,), "0.0"),
         (wording.cell_text, (-0.04,), "0.0"),
         (wording.cell_text, (9.94,), "9.9"),
-        (wording.cell_text, (9.95,), "10"),
-        (wording.cell_text, (10.4,), "10"),
-        (wording.cell_text, (-3.25,), "−3.2"),
-        (wording.cell_text, (101.0,), "101"),
+        (wording.cell_text, (9.95,), "10.0"),
+        (wording.cell_text, (10.4,), "10.4"),
+        (wording.cell_text, (-3.25,), "−3.3"),
+        (wording.cell_text, (101.0,), "101.0"),
         (wording.cell_text, (np.nan,), ""),
         # A cell of a small divergence shows that it is not zero.
         (wording.cell_text, (0.04, "kl"), "0.04"),
         (wording.cell_text, (0.0095, "kl"), "0.01"),
         (wording.cell_text, (0.0034, "kl"), "3e−3"),
-        (wording.cell_text, (-2.6e-5, "kl"), "−3e−5"),
+        (wording.cell_text, (-2.5e-5, "kl"), "−3e−5"),
         (wording.cell_text, (0.0, "kl"), "0.0"),
         (wording.cell_text, (0.05, "kl"), "0.1"),
-        (wording.cell_text, (12, "kl"), "12"),
+        (wording.cell_text, (12, "kl"), "12.0"),
         (wording.cell_text, (0.034, "cosine"), "0.03"),
         (wording.cell_text, (0.034, "agreement"), "0.0"),
         (wording.amount_text, (0.0352, "cosine"), "0.035 points"),
@@ -47,10 +51,36 @@ from adapter_probe import wording
         (wording.percent_text, (0.0351,), "0.035%"),
         (wording.percent_text, (np.nan,), "–"),
         (wording.percent_text, (0.0,), "0%"),
+        # Halves away from zero, of the decimal that a float stands for.
+        (wording.score_text, (0.8375, "accuracy"), "83.8%"),
+        (wording.score_text, (0.83749999999999991, "accuracy"), "83.8%"),
+        (wording.score_text, (0.3625, "mcc"), "0.363"),
+        (wording.drop_text, (0.25, "accuracy"), "drop 0.3 points"),
+        (wording.drop_text, (-0.25, "accuracy"), "gain 0.3 points"),
+        (wording.share_text, (2.25,), "2.3"),
+        (wording.share_text, (0.0245,), "0.025"),
+        (wording.rounded, (float("nan"),), "nan"),
+        (wording.rounded, (float("-inf"),), "−inf"),
     ],
 )
 def test_numbers(function, given, text):
     assert function(*given) == text
+
+
+@pytest.mark.parametrize(
+    ("drop", "text"), [(9.94, "9.9"), (9.95, "10"), (12.5, "13"), (-12.4, "−12"), (0.25, "0.3")]
+)
+def test_a_cell_without_room_has_no_decimal_from_10_points(drop, text):
+    assert wording.cell_text(drop, whole=True) == text
+
+
+@given(st.decimals(-1000, 1000, places=4), st.integers(0, 3))
+def test_every_decimal_is_rounded_half_away_from_zero(number, digits):
+    """As `decimal` rounds what is written, also where a sum in floating point comes close to it."""
+    exact = number.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    for value in (float(number), float(number) + 0.1 - 0.1, float(number) / 3 * 3):
+        assert wording.number_of(wording.rounded(value, digits)) == float(exact)
+        assert "-" not in wording.rounded(value, digits)
 
 
 @pytest.mark.parametrize(

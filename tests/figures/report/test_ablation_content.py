@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -66,7 +67,7 @@ SITES = {"attention": "attention", "ffn": "feed-forward"}
 
 
 def told(points: float) -> str:
-    text = f"{round(points, 9):.1f}"
+    text = str(Decimal(f"{points:.9f}").quantize(Decimal("0.1"), ROUND_HALF_UP))
     return "0.0" if float(text) == 0 else text.replace("-", "−")
 
 
@@ -94,7 +95,7 @@ def test_every_span_has_its_numbers(study: MapStudy, folder: Path):
         assert interval == f"{told(-given['ci_high_points'])} to {told(-given['ci_low_points'])} points"
         assert places == sorted(places)
         assert interaction["rows"][row][0] == told(given["interaction_points"])
-        assert facts_of(found, "score")[row][0].startswith(f"{100 * given['score']:.1f}")
+        assert facts_of(found, "score")[row][0].startswith(told(100 * given["score"]))
         counts = [int(n) for n in re.findall(r"\d+", facts_of(found, "examples")[row][0])]
         assert counts == [sum(was & ~now), sum(~was & now)]
         removed = 250 * (given["last"] - given["first"] + 1)
