@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -154,6 +155,12 @@ def _takes(cls: Any, config: PretrainedConfig) -> bool:
     if not (isinstance(cls, type) and issubclass(cls, PreTrainedModel) and cls.config_class):
         return False
     return isinstance(config, cls.config_class) or isinstance(config.get_text_config(), cls.config_class)
+
+
+def skips_padding(model: PreTrainedModel) -> bool:
+    """Whether a model's head reads the last token that is no padding, by the code of its forward."""
+    forwards = (inspect.unwrap(vars(cls)["forward"]) for cls in type(model).__mro__ if "forward" in vars(cls))
+    return any("pad_token_id" in getattr(one, "__code__").co_names for one in forwards)
 
 
 def is_for(config: PretrainedConfig, head: Head, modules: set[str]) -> bool:

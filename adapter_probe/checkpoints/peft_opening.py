@@ -42,13 +42,14 @@ from .model_class import (
     head_of_class,
     is_for,
     note_on_code,
+    skips_padding,
 )
 from .native import Description, task_of, versions_of
 from .opened_peft import OpenedPeft
 from .peft_fields import note_on_fields, read_fields, refuse_slow_patterns, refuse_unswitched
 from .peft_loading import HEADS as HEAD_MODULES
 from .peft_loading import is_outside, put_adapter, refuse_outside, refuse_unready, tuned_modules, type_of
-from .tokenizer import load_tokenizer, own_tokenizer, use_padding, with_blanks
+from .tokenizer import has_tokenizer, load_tokenizer, own_tokenizer, use_padding, with_blanks
 
 _MOST_NAMED = 5
 # The axis of the tokens in what a file has of an embedding.
@@ -117,12 +118,12 @@ def open_with_peft(
         raise CheckpointError(str(error)) from error
     base_tokenizer = load_tokenizer(found.name, found.revision)
     # A head that reads the last token; what this project trained needs no padding token.
-    padded = head in ("classification", "regression") and not (folder / DESCRIPTION).is_file()
-    padded = padded and found.config.get_text_config().pad_token_id is None
-    tokenizer, changed = own_tokenizer((folder, given or folder), found.config, base_tokenizer, padded)
-    if padded:
-        use_padding(loaded.model.config, tokenizer)
-    after = with_blanks((folder, given or folder), found.config, tokenizer) if head == "tokens" else None
+    padded = head in ("classification", "regression") and skips_padding(loaded.model)
+    padded = padded and not (folder / DESCRIPTION).is_file()
+    places = (folder, given or folder)
+    tokenizer, changed = own_tokenizer(places, found.config, base_tokenizer, padded)
+    about_padding = use_padding(loaded.model.config, tokenizer, has_tokenizer(places)) if padded else []
+    after = with_blanks(places, found.config, tokenizer) if head == "tokens" else None
     tokenizer = after or tokenizer
     tuned = tuned_modules(model)
     kind = "dora" if getattr(config, "use_dora", False) else type_of(config).lower()
@@ -131,7 +132,7 @@ def open_with_peft(
         method=ImportedMethod(LIBRARY, (kind,), inner=tuned),
         base=loaded.identity,
         delta_sha256=hash_contents((path, file)),
-        tokenizer=tokenizer_parts(tokenizer),
+        tokenizer=tokenizer_parts(tokenizer) | {"padding": hash_json(one) for one in about_padding},
         task=task_of(name_of_checkpoint(folder), head, n_labels, folder / "config.json", found.fields),
         max_length=limit_length(loaded.max_length, tokenizer.model_max_length, found.name),
         versions=versions_of(method_of(found.fields)),
@@ -157,6 +158,7 @@ def open_with_peft(
     if changed:
         parts = ", ".join(changed).replace("_", " ")
         notes.append(f"The checkpoint's own tokenizer is used; it differs from the base's in: {parts}.")
+    notes += about_padding
     if after is not None:
         notes.append(
             "Words are read with a blank before them (add_prefix_space), as in transformers' training."

@@ -149,7 +149,7 @@ def with_blanks(
     Its script for tags does so for some families. None for the others, and where a checkpoint was saved with
     a tokenizer, which is taken as it is.
     """
-    saved = any((folder / name).is_file() for folder in folders for name in _TOKENIZERS)
+    saved = has_tokenizer(folders)
     parts = tokenizer.backend_tokenizer.pre_tokenizer if tokenizer.is_fast else None
     if saved or config.model_type not in _BLANKS_BEFORE or not hasattr(parts, "add_prefix_space"):
         return None
@@ -160,11 +160,31 @@ def with_blanks(
     return found
 
 
-def use_padding(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Name a tokenizer's padding token in a configuration that names none.
+def has_tokenizer(folders: Iterable[Path]) -> bool:
+    """Whether a checkpoint was saved with a tokenizer, in its folder or the one above."""
+    return any((folder / name).is_file() for folder in folders for name in _TOKENIZERS)
 
-    A head that reads the last token skips padding tokens, and the training had to name one.
+
+def use_padding(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, saved: bool) -> list[str]:
+    """Name the padding token of the training in a configuration; a head of the last token skips it.
+
+    Transformers' Trainer 5 writes its tokenizer's into the model's configuration, whatever the base names,
+    and saves that tokenizer, but not the configuration, with an adapter.
+
+    Args:
+        saved: whether the tokenizer was saved with the checkpoint; else the base's own token counts first.
+
+    Returns:
+        what to say if another token is skipped than the base names.
     """
-    config = config.get_text_config()
-    if config.pad_token_id is None:
-        config.pad_token_id = tokenizer.pad_token_id
+    config, pad = config.get_text_config(), tokenizer.pad_token_id
+    named = config.pad_token_id
+    if pad is None or pad == named or (named is not None and not saved):
+        return []
+    config.pad_token_id = pad
+    if named is None:
+        return []
+    return [
+        f"The head skips {quote(tokenizer.pad_token)}, with which the checkpoint's tokenizer pads, as in "
+        f"Transformers' Trainer; the base's configuration names {named}."
+    ]

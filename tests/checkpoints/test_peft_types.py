@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -25,6 +26,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaForCausalLM,
     Qwen2ForCausalLM,
+    Trainer,
+    TrainingArguments,
 )
 from tuners import TUNERS, TWO, L, newer
 
@@ -196,3 +199,32 @@ def test_a_classifier_reads_the_token_that_the_training_read(
         expected = model.eval()(input_ids=ids).logits
     opened = adapter_probe.open(folder, base=base, device="cpu")
     assert_close_in_float32(opened.logits("w1 w2 w3"), expected, layers=4)
+
+
+@pytest.mark.parametrize("saved", [True, False], ids=["with its tokenizer", "without"])
+def test_a_classifier_skips_the_padding_token_of_its_trainer(saved: bool, base_of_family, tmp_path: Path):
+    """Transformers' Trainer writes its tokenizer's into the configuration, though the base names another."""
+    base, folder = shutil.copytree(base_of_family("llama"), tmp_path / "base"), tmp_path / "checkpoint"
+    fields = json.loads((base / "config.json").read_text()) | {"pad_token_id": 0}
+    (base / "config.json").write_text(json.dumps(fields))
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A [SEP]", special_tokens=[("[SEP]", tokenizer.sep_token_id)]
+    )
+    tokenizer.save_pretrained(base)
+    tokenizer.pad_token = tokenizer.sep_token
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=3)
+    model = peft.get_peft_model(model, lora(task_type="SEQ_CLS", target_modules="all-linear"))
+    randomise(model)
+    settings = TrainingArguments(tmp_path / "run", use_cpu=True, report_to=[], learning_rate=0.0, max_steps=1)
+    rows = [tokenizer("w1 w2") | {"labels": 1}]
+    trainer = Trainer(model, settings, train_dataset=rows, processing_class=tokenizer if saved else None)
+    trainer.train()
+    trainer.save_model(folder)
+    assert model.config.pad_token_id == (tokenizer.sep_token_id if saved else 0)
+    with torch.no_grad():
+        ids = torch.tensor([tokenizer("w1 w2 w3")["input_ids"]])
+        expected = model.eval()(input_ids=ids).logits
+    opened = adapter_probe.open(folder, base=base, device="cpu")
+    assert_close_in_float32(opened.logits("w1 w2 w3"), expected, layers=4)
+    assert any(names(note, "skips", "[SEP]", "pads", "base", "0") for note in opened.notes) == saved
