@@ -29,11 +29,11 @@ from adapter_probe.errors import (
     reason_of,
 )
 from adapter_probe.reads import report, report_base, report_unknown
-from adapter_probe.results.fingerprints import describe_changes
+from adapter_probe.results.fingerprints import describe_changes, list_changes
 
 from .adapter_folder import ask_hub
 from .files import COMMIT, base_files, cached_base, folder_of_base, quote, read_json_file, refuse_unreadable
-from .identity import config_settings, forward_settings
+from .identity import BaseIdentity, config_settings, forward_settings
 from .places import places_in
 
 _MOST_LABELS = 1_000_000  # transformers makes a name for each
@@ -271,6 +271,23 @@ def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     except Exception:  # one of them is invalid, for which a configuration may raise anything
         return describe_changes(old, new)
     return describe_changes(*(forward_settings(config_settings(config.to_dict())) for config in configs))
+
+
+def note_on_config(path: Path, base: BaseIdentity) -> list[str]:
+    """What to say of a model's configuration that was saved with an adapter, where the base's is another.
+
+    A setting of the training that no weight shows, such as another scale of the positions, is there alone.
+    """
+    try:
+        changes = config_changes(base.config, config_settings(read_json_file(path)))
+    except (AdapterProbeError, ValueError, KeyError):  # no configuration of a model
+        return []
+    if not changes:
+        return []
+    return [
+        f"The base's configuration is used, and not the checkpoint's config.json, which differs from it in: "
+        f"{list_changes(changes)}."
+    ]
 
 
 # The module that runs each method, and the package that has it, as transformers 5.23 asks for them.

@@ -160,7 +160,7 @@ def _takes(cls: Any, config: PretrainedConfig) -> bool:
 def skips_padding(model: PreTrainedModel) -> bool:
     """Whether a model's head reads the last token that is no padding, by the code of its forward."""
     forwards = (inspect.unwrap(vars(cls)["forward"]) for cls in type(model).__mro__ if "forward" in vars(cls))
-    return any("pad_token_id" in getattr(one, "__code__").co_names for one in forwards)
+    return any("pad_token_id" in one.__code__.co_names for one in forwards)
 
 
 def is_for(config: PretrainedConfig, head: Head, modules: set[str]) -> bool:

@@ -23,7 +23,16 @@ from adapter_probe.results.fingerprints import hash_files, hash_json
 from . import adapter_bert, adapterhub, native
 from .adapter_folder import choose_adapter, hash_contents, only_adapter, read_adapter
 from .base import AnyLoaded, Load, limit_length, load_any_base, n_outputs, refuse_lost
-from .base_config import AnyBase, find_any_base, method_of, place_of_base, quiet_quantisers, read_fields
+from .base_config import (
+    AnyBase,
+    find_any_base,
+    method_of,
+    note_on_config,
+    place_of_base,
+    quiet_quantisers,
+    read_fields,
+)
+from .beside import note_on_files
 from .embedding import Embedding, Pooling, folder_of_modules, of_library
 from .files import (
     CONFIG,
@@ -42,11 +51,11 @@ from .identity import tokenizer_parts
 from .mlx import as_peft, naming
 from .model_class import Head, choose_class, head_of_base
 from .native import Description, read_description, task_of, versions_of, with_record
-from .opened_peft import OpenedPeft, OpenedPlaced, Shapes, role_of
+from .opened_peft import OpenedFinetuned, OpenedPeft, OpenedPlaced, Shapes, role_of
 from .peft_fields import refuse_unswitched
 from .placed import fill, put_method
 from .places import places_on
-from .tokenizer import load_tokenizer, with_blanks
+from .tokenizer import load_tokenizer, note_on_settings, with_blanks
 
 
 def open_any(
@@ -73,10 +82,23 @@ def open_any(
     folder = Path(folder)
     if folder.is_dir():
         report("checkpoint", lambda: checkpoint_files(folder))
+    opened = _open(folder, base, dtype, load, dequantise)
+    whole = isinstance(opened, OpenedFinetuned) and not is_own(folder)
+    place = opened.folder if folder in opened.folder.parents else folder  # an adapter in a subfolder
+    notes = note_on_files(place, whole)
+    if not whole and (place / "config.json").is_file():
+        notes += note_on_config(place / "config.json", opened.description.base)
+    revision = opened.description.base.revision
+    notes += note_on_settings(opened.tokenizer, place, revision, opened.head == "tokens")
+    return replace(opened, notes=(*opened.notes, *notes))
+
+
+def _open(folder: Path, base: str | None, dtype: torch.dtype, load: Load, dequantise: bool) -> OpenedPeft:
+    if folder.is_dir():
         translated, notes = as_peft(folder, base)
         if notes:
             with naming(translated, folder):
-                opened = open_any(translated, base, dtype=dtype, load=load, dequantise=dequantise)
+                opened = _open(translated, base, dtype, load, dequantise)
             return replace(opened, notes=(*notes, *opened.notes))
     if folder.is_dir() and is_whole_model(folder) and not adapter_bert.is_in(folder):
         if dequantise:

@@ -122,7 +122,7 @@ def open_with_peft(
     padded = padded and not (folder / DESCRIPTION).is_file()
     places = (folder, given or folder)
     tokenizer, changed = own_tokenizer(places, found.config, base_tokenizer, padded)
-    about_padding = use_padding(loaded.model.config, tokenizer, has_tokenizer(places)) if padded else []
+    skipped = use_padding(loaded.model.config, tokenizer, has_tokenizer(places)) if padded else []
     after = with_blanks(places, found.config, tokenizer) if head == "tokens" else None
     tokenizer = after or tokenizer
     tuned = tuned_modules(model)
@@ -132,7 +132,7 @@ def open_with_peft(
         method=ImportedMethod(LIBRARY, (kind,), inner=tuned),
         base=loaded.identity,
         delta_sha256=hash_contents((path, file)),
-        tokenizer=tokenizer_parts(tokenizer) | {"padding": hash_json(one) for one in about_padding},
+        tokenizer=tokenizer_parts(tokenizer) | ({"padding": hash_json(skipped)} if skipped else {}),
         task=task_of(name_of_checkpoint(folder), head, n_labels, folder / "config.json", found.fields),
         max_length=limit_length(loaded.max_length, tokenizer.model_max_length, found.name),
         versions=versions_of(method_of(found.fields)),
@@ -158,7 +158,7 @@ def open_with_peft(
     if changed:
         parts = ", ".join(changed).replace("_", " ")
         notes.append(f"The checkpoint's own tokenizer is used; it differs from the base's in: {parts}.")
-    notes += about_padding
+    notes += skipped
     if after is not None:
         notes.append(
             "Words are read with a blank before them (add_prefix_space), as in transformers' training."

@@ -18,7 +18,7 @@ from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import CheckpointError
 
 from .base_config import naming_base, resolve_base
-from .files import quote, refuse_unreadable
+from .files import cached_base, quote, read_json_file, refuse_unreadable
 from .identity import BaseIdentity, encoding_changes
 
 _TOKEN_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -26,6 +26,9 @@ _TOKEN_FIELDS = {"__type", "id", "content", "single_word", "lstrip", "rstrip", "
 _BLANKS_BEFORE = ("bloom", "deberta", "gpt2", "roberta")  # as in run_ner.py of transformers
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json")
 _TEMPLATE = "chat_template.jinja"
+_SETTINGS = "tokenizer_config.json"
+_BLANK = "add_prefix_space"
+_BEFORE = ("Ġ", "▁")  # how tokens of bytes and of SentencePiece begin after a blank
 
 
 def load_tokenizer(
@@ -137,8 +140,54 @@ def own_tokenizer(
             continue
         changed = encoding_changes(tokenizer, own)
         changed += ["padding token"] * (padded and own.pad_token_id not in (None, tokenizer.pad_token_id))
+        changed += ["model_max_length"] * (own.model_max_length != tokenizer.model_max_length)
         return (own, changed) if changed else (tokenizer, [])
     return tokenizer, []
+
+
+def note_on_settings(
+    tokenizer: PreTrainedTokenizerBase, checkpoint: Path, revision: str | None, words: bool
+) -> list[str]:
+    """What to say of settings in a tokenizer's own configuration that the loaded tokenizer does not follow.
+
+    Some classes of tokenizers read a setting, such as ``add_eos_token``, and others pass over it.
+
+    Args:
+        checkpoint: the folder whose configuration counts, if it has one; else the base's does.
+        revision: of the base on the Hub.
+        words: whether texts are given as words, where blanks are settled by `with_blanks`.
+    """
+    name = tokenizer.name_or_path
+    folder = Path(name) if Path(name).is_dir() else cached_base(name, revision)
+    folder = checkpoint if has_tokenizer((checkpoint,)) else folder
+    try:
+        asked = read_json_file(folder / _SETTINGS) if folder else {}
+    except CheckpointError:  # none, where the vocabulary says everything
+        return []
+    does = {name: does for name, does in _behaviour(tokenizer).items() if asked.get(name) is not None}
+    other = [name for name in sorted(does) if asked[name] != does[name] and (name, words) != (_BLANK, True)]
+    if not other:
+        return []
+    settings = ", ".join(f"{name}: {json.dumps(asked[name])}" for name in other)
+    kind = type(tokenizer).__name__
+    return [f"{folder / _SETTINGS} asks for {settings}, which the loaded {kind} does not do."]
+
+
+def _behaviour(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """What a tokenizer does, by the names of the settings that ask for it; without what does not apply."""
+    ids, lower, plain, two = tokenizer("a")["input_ids"], *map(tokenizer.tokenize, ("ab", "e", "a a"))
+    does = {
+        "add_bos_token": ids[:1] == [tokenizer.bos_token_id],
+        "add_eos_token": ids[-1:] == [tokenizer.eos_token_id],
+        **{name: getattr(tokenizer, name, None) for name in ("truncation_side", "padding_side")},
+    }
+    known = tokenizer.unk_token not in (*lower, *plain, *two)
+    if known:
+        does["do_lower_case"] = tokenizer.tokenize("AB") == lower
+        does["strip_accents"] = tokenizer.tokenize("é") == plain
+    if known and two and two[-1][:1] in _BEFORE:
+        does[_BLANK] = two[0][:1] in _BEFORE
+    return does
 
 
 def with_blanks(

@@ -12,6 +12,7 @@ import torch
 
 from adapter_probe.ablation_settings import AblationSettings, read_strengths
 from adapter_probe.checkpoints.base import start_of
+from adapter_probe.checkpoints.beside import refuse_value_head
 from adapter_probe.checkpoints.finetuned import with_outside_of_base
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any, with_embedding
@@ -347,6 +348,8 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
     )  # fmt: skip
     refuse_unknown_tokens(examples.encoded, about.base)
     if isinstance(examples.rows, Requests) and examples.combine is None:
+        if examples.rows.form == "preference":
+            refuse_value_head(opened.folder)
         own = None if data or examples.rows.generation is not None else task.metric
         return task, examples, choose_metric(asked or own, examples.rows)
     return task, examples, metric
