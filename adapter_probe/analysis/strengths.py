@@ -34,6 +34,7 @@ class JudgedSummary(StoredSummary):
         n_judged: number of examples that it was judged on.
         delta_points: its score minus that of the intact model, in points, a loss negative; None if undefined.
         interval_points: its 95% interval, see `span_interval`.
+        question: see `AblationSummary`.
     """
 
     task: str
@@ -45,6 +46,7 @@ class JudgedSummary(StoredSummary):
     n_judged: int = 0
     delta_points: float | None = None
     interval_points: tuple[float | None, float | None] = (None, None)
+    question: tuple[str, ...] | None = None
 
     @property
     def verdict(self) -> str:
@@ -60,6 +62,7 @@ def facts_of(results: AblationResults) -> dict[str, Any]:
         "metric": results.metric,
         "n_examples": results.n_examples,
         "intact_score": finite_or_none(row_scores(results)[0]),
+        "question": tuple(results.settings.get("question") or ()) or None,
     }
 
 

@@ -102,6 +102,8 @@ class AblationSummary(StoredSummary):
         rank: how many directions they keep there; None where they keep none.
         modules: of a map of layers and modules, each module in all layers and in the one that it matters
             most in.
+        question: what the study asks of which rows, what is cut, left out or added, what is not read, and
+            what else was said before it ran, one line each; None in folders of older versions.
     """
 
     task: str
@@ -136,6 +138,7 @@ class AblationSummary(StoredSummary):
     strength: float | str | None = None
     rank: int | None = None
     modules: dict[str, ModuleDrop] | None = None
+    question: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         metrics.metric_label(self.metric)
@@ -249,6 +252,7 @@ def summarise(
         strength=strength or None,
         rank=settings.get("rank") or None,
         modules=modules,
+        question=tuple(settings.get("question") or ()) or None,
     )
 
 

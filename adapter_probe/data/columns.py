@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adapter_probe.data.formats import QUESTION_COLUMNS, Rows, is_text
+from adapter_probe.data.forms import DataForm, disagreeing, filled, refuse_unread
 from adapter_probe.data.labels import HIDDEN
 from adapter_probe.data.readers import is_raw_cola
 from adapter_probe.data.request_rows import refuse_other_rows
@@ -28,7 +29,7 @@ _PAIRS = (
 _TEXTS = ("text", "sentence", "review", "content", "comment", "tweet", "question")
 # With one of these beside a single text, it is not known whether the task is about one text or two.
 _SECONDS = ("context", "passage", "paragraph", "document", "article", "query", "answer", "response", "claim")
-_SECONDS += ("evidence", "text_pair", "text2", *(name for pair in _PAIRS for name in pair))
+_SECONDS += ("evidence", "aspect", "text_pair", "text2", *(name for pair in _PAIRS for name in pair))
 LABEL_COLUMNS = ("label", "labels", "gold_label", "class", "category", "target", "sentiment", "is_duplicate")
 LABEL_COLUMNS += ("score", "stars", "rating", "quality", "relatedness_score")
 _OPTIONS = {
@@ -61,7 +62,27 @@ def choose_columns(rows: Rows, text: str | None, text_b: str | None, label: str 
         text = next((free[a] for a, b in _PAIRS if text_b and b == text_b.lower() and a in free), single)
         if text is not None and text_b is None:
             _refuse_second(rows, text, usual_label if label is None else label)
-    return _checked(rows, text, text_b, usual_label if label is None else label)
+    chosen = _checked(rows, text, text_b, usual_label if label is None else label)
+    if asked == (None, None, None):
+        _refuse_others(rows, chosen)
+    return chosen
+
+
+def _refuse_others(rows: Rows, chosen: Columns) -> None:
+    """Refuse rows with other labels, other pairs or other splits, of which nothing says which are meant."""
+    refuse_unread(DataForm("labelled texts", ""), [rows], chosen.names)
+    there = {name.lower(): name for name in filled(rows) if name not in chosen.names}
+    labels = [there[name] for name in LABEL_COLUMNS if name in there]
+    pairs = [(there[a], there[b]) for a, b in _PAIRS if a in there and b in there and chosen.text_b]
+    one, other = chosen.label, disagreeing(rows, chosen.label, labels)
+    if other is None and pairs and [*map(rows.column, pairs[0])] != [*map(rows.column, chosen.names[:2])]:
+        one, other = f"{chosen.text} and {chosen.text_b}", " and ".join(pairs[0])
+    if other is not None:
+        raise DataError(
+            f"{rows.path}: {one} and {other} may both be meant, and they differ; remove what is not, or "
+            f"name what is with --columns {','.join(chosen.names)} (in training with --text, --text-b "
+            "and --label)"
+        )
 
 
 def _refuse_second(rows: Rows, text: str, label: str | None) -> None:

@@ -12,14 +12,19 @@ from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.combining import Agreement, Combine, Numbers
 from adapter_probe.data.encoding import Encoded, encode, encoded_with_fingerprint
 from adapter_probe.data.generating import Generation, Prompting
+from adapter_probe.data.given import data_name
 from adapter_probe.data.labels import Split
 from adapter_probe.data.lm_eval_tasks import is_task, load_tasks
 from adapter_probe.data.prompts import EncodedPrompts, encode_prompts, prompts_of
+from adapter_probe.data.question import Question, changes_of, cut_texts, frame_of, question_of, shown_ids
 from adapter_probe.data.requests import Requests, requests_of
 from adapter_probe.data.requests_encoding import EncodedRequests, Start, encode_requests, whole_texts
 from adapter_probe.data.similarity import (
+    RERANKED,
+    TRIPLETS,
     Texts,
     contrasts_of,
+    of_retrieval,
     pairs_of,
     reranked_of,
     retrieval_of,
@@ -28,7 +33,7 @@ from adapter_probe.data.similarity import (
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.squad import Questions, Windows, WindowSettings, encode_windows
 from adapter_probe.data.tagged import Tagged, Words, encode_words
-from adapter_probe.data.tasks import load_split, read_language_split
+from adapter_probe.data.tasks import load_with_question, read_language_split
 from adapter_probe.data.training_texts import encode_training
 from adapter_probe.errors import DataError, listed
 
@@ -46,7 +51,8 @@ class Examples:
         windows: the relation of items to questions or requests; None for labelled texts.
         words: where the tags of words are read; None without tags.
         combine: what makes the examples' outputs of those of the items, where an example is several of them.
-        notes: what to say of the rows, one sentence each.
+        notes: what else to say of the rows, one sentence each.
+        question: what is asked of which rows; None where only the model's forward knows it.
     """
 
     rows: Split | Questions | Requests | Tagged
@@ -55,6 +61,7 @@ class Examples:
     words: Words | None = None
     combine: Combine | None = None
     notes: tuple[str, ...] = ()
+    question: Question | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -98,40 +105,101 @@ def load_examples(
         DataError: the rows cannot be read as the task describes, have changed, or `max_length` is too small.
     """
     if prepared is not None:
-        return _embedded(tokenizer, task, split, max_length, max_examples, prepared, dot, expect_fingerprint)
-    if task.kind == "ranking":
-        tables = read_language_split(task, split, expect_fingerprint)
-        rows, pairs, combine, n_bare = reranked_of(tables, split, max_examples)
-        both = Split(tuple(one for one, _ in pairs), tuple(two for _, two in pairs), rows.labels, split, "")
-        return Examples(rows, encode(tokenizer, both, max_length), combine=combine, notes=_left_out(n_bare))
-    if task.kind in ("causal", "pairwise"):
-        if any(map(is_task, task.files.get(split, ()))):
-            requests = load_tasks(task.files[split], split, max_examples, tokenizer, prompting)
-            if generation is not None and generation.generate:
-                raise DataError(
-                    "--generate is for rows of files; a task of lm-evaluation-harness says itself whether "
-                    "the model writes, and how"
-                )
-        else:
-            tables = read_language_split(task, split, expect_fingerprint)
-            if generation is not None and generation.generate:
-                requests = prompts_of(tokenizer, tables, split, generation, max_examples)
-            else:
-                requests = requests_of(tokenizer, tables, split, max_examples)
-        if requests.generation is not None:
-            return Examples(requests, encode_prompts(tokenizer, requests, max_length, start))
-        if task.kind == "pairwise":
-            encoded, places = encode_preferences(tokenizer, requests, max_length)
-            return Examples(requests, encoded, combine=Numbers(places))
-        return Examples(requests, encode_requests(tokenizer, requests, max_length, start))
-    rows = load_split(task, split, max_examples, expect_fingerprint)
+        made = _embedded(tokenizer, task, split, max_length, max_examples, prepared, dot, expect_fingerprint)
+    elif task.kind == "ranking":
+        made = _reranked(tokenizer, task, split, max_length, max_examples, expect_fingerprint)
+    elif task.kind in ("causal", "pairwise"):
+        made = _of_requests(
+            tokenizer, task, split, max_length, max_examples, expect_fingerprint, prompting, start,
+            generation or Generation(),
+        )  # fmt: skip
+    else:
+        made = _labelled(tokenizer, task, split, max_length, max_examples, expect_fingerprint)
+    return _about(made, data_name(task.files[split]), tokenizer)
+
+
+def _about(examples: Examples, source: str, tokenizer: Any) -> Examples:
+    """The examples with a question that names their source and shows the first one as the model gets it."""
+    if (question := examples.question) is None:
+        return examples
+    first = shown_ids(tokenizer, examples.encoded.input_ids[0])
+    return replace(examples, question=replace(question, source=source, first=first))
+
+
+def _labelled(
+    tokenizer: Any, task: TaskSpec, split: str, max_length: int, max_examples: int | None, expect: bool
+) -> Examples:
+    """Labelled texts, questions, or words with tags."""
+    rows, question = load_with_question(task, split, max_examples, expect)
     if isinstance(rows, Tagged):
         encoded, words = encode_words(tokenizer, rows, max_length)
-        return Examples(rows, encoded, words=words)
+        cut = cut_texts(tokenizer, [list(one) for one in rows.words], None, encoded.lengths, max_length, True)
+        return _asking(question, Examples(rows, encoded, words=words), frame_of(tokenizer), *cut)
     if isinstance(rows, Questions):
         windows = encode_windows(tokenizer, rows, WindowSettings.within(max_length))
-        return Examples(rows, windows.encoded, windows)
-    return Examples(rows, encode(tokenizer, rows, max_length))
+        more = len(windows) - len(rows)
+        cut = (f"contexts are read in {len(windows):,} windows of {max_length:,} tokens",) if more else ()
+        made = Examples(rows, windows.encoded, windows)
+        return _asking(question, made, frame_of(tokenizer, True), *cut)
+    encoded = encode(tokenizer, rows, max_length)
+    cut = cut_texts(tokenizer, rows.texts, rows.texts_b, encoded.lengths, max_length)
+    return _asking(question, Examples(rows, encoded), frame_of(tokenizer, rows.texts_b is not None), *cut)
+
+
+def _asking(question: Question, examples: Examples, *changes: str) -> Examples:
+    """Examples with their question, and what becomes of the texts; the first one is what is added to them."""
+    frame, *others = changes
+    framed = f"texts as {frame}" if frame else "no special token is added"
+    return replace(examples, question=replace(question, changes=(framed, *others)))
+
+
+def _reranked(
+    tokenizer: Any, task: TaskSpec, split: str, max_length: int, max_examples: int | None, expect: bool
+) -> Examples:
+    """Queries with documents, each read with its query."""
+    tables = read_language_split(task, split, expect)
+    rows, pairs, combine, notes = reranked_of(tables, split, max_examples)
+    both = Split(tuple(one for one, _ in pairs), tuple(two for _, two in pairs), rows.labels, split, "")
+    encoded = encode(tokenizer, both, max_length)
+    cut = cut_texts(tokenizer, both.texts, both.texts_b, encoded.lengths, max_length)
+    question = question_of(RERANKED, tables, len(pairs))
+    made = Examples(rows, encoded, combine=combine)
+    return _asking(question, made, frame_of(tokenizer, True), *cut, *notes)
+
+
+def _of_requests(
+    tokenizer: Any, task: TaskSpec, split: str, max_length: int, max_examples: int | None, expect: bool,
+    prompting: Prompting | None, start: Start | None, generation: Generation,
+) -> Examples:  # fmt: skip
+    """Rows of a language model, or preferences of a reward model."""
+    if any(map(is_task, task.files.get(split, ()))):
+        requests = load_tasks(task.files[split], split, max_examples, tokenizer, prompting)
+        if generation.generate:
+            raise DataError(
+                "--generate is for rows of files; a task of lm-evaluation-harness says itself whether "
+                "the model writes, and how"
+            )
+        question = Question("the requests of the tasks", len(requests), len(requests))
+    else:
+        tables = read_language_split(task, split, expect)
+        if generation.generate:
+            requests = prompts_of(tokenizer, tables, split, generation, max_examples)
+        else:
+            requests = requests_of(tokenizer, tables, split, max_examples)
+        assert requests.about is not None, "rows of files have a form"
+        question = question_of(requests.about, tables, len(requests))
+    if requests.generation is not None:
+        made = Examples(requests, encode_prompts(tokenizer, requests, max_length, start))
+    elif task.kind == "pairwise":
+        encoded, places = encode_preferences(tokenizer, requests, max_length)
+        made = Examples(requests, encoded, combine=Numbers(places))
+    else:
+        made = Examples(requests, encode_requests(tokenizer, requests, max_length, start))
+    changes = changes_of(tokenizer, requests, made.encoded, max_length, start)
+    if requests.form == "preference":
+        scored = "reward" if task.kind == "pairwise" else "log-likelihood"
+        question = replace(question, asks=f"{scored} of {question.asks}")
+    return replace(made, question=replace(question, changes=changes))
 
 
 def _embedded(
@@ -147,38 +215,40 @@ def _embedded(
     """Examples of embeddings: every distinct text is an item; see `load_examples`."""
     notes: tuple[str, ...] = ()
     if task.kind == "embedding":  # which are compared with the intact model's
-        given = load_split(task, split, max_examples, expect_fingerprint)
+        given, question = load_with_question(task, split, max_examples, expect_fingerprint)
         assert isinstance(given, Split), "there are texts"
         texts = [(text, "") for text in dict.fromkeys((*given.texts, *(given.texts_b or ())))]
         rows = replace(given, texts=tuple(text for text, _ in texts), texts_b=None)
         rows, combine = replace(rows, labels=np.zeros(len(texts), dtype=np.int64)), Agreement(dot)
     elif task.kind == "regression":
-        rows = _scored_pairs(task, split, max_examples, expect_fingerprint)
+        rows, question = _scored_pairs(task, split, max_examples, expect_fingerprint)
         texts, combine = pairs_of(rows, dot)
     else:
         tables = read_language_split(task, split, expect_fingerprint)
         if task.kind == "pairwise":
             rows, texts, combine = triplets_of(tables, split, max_examples, dot)
+            question = question_of(TRIPLETS, tables, len(rows))
         else:
-            rows, texts, combine, n_bare = retrieval_of(tables, split, max_examples, dot)
-            notes = _left_out(n_bare)
+            rows, texts, combine, notes = retrieval_of(tables, split, max_examples, dot)
+            question = of_retrieval(tables, len(rows))
     items = Split(tuple(prepared(text, role) for text, role in texts), None, rows.labels, split, "")
-    return Examples(rows, encode(tokenizer, items, max_length), combine=combine, notes=notes)
+    encoded = encode(tokenizer, items, max_length)
+    cut = cut_texts(tokenizer, items.texts, None, encoded.lengths, max_length)
+    return _asking(question, Examples(rows, encoded, combine=combine), frame_of(tokenizer), *cut, *notes)
 
 
-def _left_out(n_bare: int) -> tuple[str, ...]:
-    said = f"queries without a relevant document, which are left out: {n_bare:,}"
-    return (said,) if n_bare else ()
-
-
-def _scored_pairs(task: TaskSpec, split: str, max_examples: int | None, expect_fingerprint: bool) -> Split:
-    rows = load_split(task, split, max_examples, expect_fingerprint)
+def _scored_pairs(
+    task: TaskSpec, split: str, max_examples: int | None, expect_fingerprint: bool
+) -> tuple[Split, Question]:
+    rows, question = load_with_question(task, split, max_examples, expect_fingerprint)
     if not isinstance(rows, Split) or rows.texts_b is None:
         raise DataError(
             f"{listed(task.files[split])}: embeddings are compared, and the rows have one text each; "
             "give sentence1, sentence2 and score, or anchor, positive and negative"
         )
-    return rows
+    own = task.columns
+    asks = f"similarity of `{own.text}` and `{own.text_b}`, beside `{own.label}`"
+    return rows, replace(question, asks=asks)
 
 
 def load_training(
@@ -198,7 +268,7 @@ def load_training(
             tokenizer, task, "train", max_length, max_examples=max_examples, expect_fingerprint=True
         )
     if prepared is not None and task.kind == "regression":
-        rows = _scored_pairs(task, "train", max_examples, expect_fingerprint=True)
+        rows, _ = _scored_pairs(task, "train", max_examples, expect_fingerprint=True)
         pairs = [[(text, "") for text in both] for both in zip(rows.texts, rows.texts_b or ())]
         return _in_items(tokenizer, rows, pairs, max_length, prepared)
     tables = read_language_split(task, "train", expect_fingerprint=True)

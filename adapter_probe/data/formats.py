@@ -14,7 +14,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,30 @@ TAG_COLUMNS = ("tokens", "tags")
 _NEW_DOCUMENT = "-DOCSTART-"  # in CoNLL 2003, between documents
 
 Located = tuple[int, object]  # a row with its line (or item), counted from 1
+
+
+class Asked(Mapping[str, object]):
+    """A record that notes which of its columns were asked for; only to look whether one is there is no use.
+
+    Args:
+        names: where the names are noted, for all records of a table.
+    """
+
+    def __init__(self, record: Mapping[str, object], names: set[str]):
+        self._record, self._names = record, names
+
+    def __getitem__(self, name: str) -> object:
+        self._names.add(name)
+        return self._record[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._record
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._record)
+
+    def __len__(self) -> int:
+        return len(self._record)
 
 
 @dataclass(frozen=True)
@@ -99,19 +123,22 @@ class Rows:
         records: one dict per row, column to value: strings, or any JSON values.
         places: where each row stands, for error messages: its file, and in it the line, the item of a JSON
             list, or in SQuAD's layout article, paragraph and question, counted from 1.
+        asked: the columns that were asked for; `adapter_probe.data.forms` says what becomes of the others.
     """
 
     path: Path | str
     names: tuple[str, ...]
     records: list[dict[str, object]]
     places: list[str]
+    asked: set[str] = field(default_factory=set, compare=False)
 
     @classmethod
     def joined(cls, tables: Sequence[Rows]) -> Rows:
         """The rows of several files, in order."""
         records = [record for rows in tables for record in rows.records]
         places = [place for rows in tables for place in rows.places]
-        return cls(", ".join(str(rows.path) for rows in tables), tables[0].names, records, places)
+        asked = set().union(*(rows.asked for rows in tables))
+        return cls(", ".join(str(rows.path) for rows in tables), tables[0].names, records, places, asked)
 
     def kept(self, keep: Iterable[int]) -> Rows:
         """The rows ``keep`` (indices)."""
@@ -119,11 +146,17 @@ class Rows:
         records, places = map(list, zip(*kept)) if kept else ([], [])
         return replace(self, records=records, places=places)
 
+    @property
+    def every_name(self) -> tuple[str, ...]:
+        """The columns of all rows; `names` has those of the first."""
+        return tuple(dict.fromkeys(name for record in self.records for name in record))
+
     def __iter__(self) -> Iterator[RowOf]:
-        return map(RowOf, self.places, self.records)
+        return (RowOf(place, Asked(record, self.asked)) for place, record in zip(self.places, self.records))
 
     def column(self, name: str) -> list[object]:
         """One column's values."""
+        self.asked.add(name)
         try:
             return [record[name] for record in self.records]
         except KeyError:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from adapter_probe.data.columns import choose_columns, text_columns
+from adapter_probe.data.hub import HubSplit
 from adapter_probe.data.labels import holds_lists
 from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
 from adapter_probe.data.readers import SPLITS
@@ -21,7 +22,8 @@ from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.known_tasks import KNOWN_TASKS
 from adapter_probe.metrics import OF_CLASSES, Kind, default_metric
 
-_FROM_MEMORY = re.compile(r"rows-[0-9a-f]{12}\.jsonl")  # as `adapter_probe.studies.example_files` writes them
+_FROM_MEMORY = re.compile(r"(.*?)-?rows-[0-9a-f]{12}\.jsonl")
+"""As `adapter_probe.studies.example_files` writes them, after the name of the file whose columns they are."""
 GIVEN_BATCHES = "given batches"
 """The name of data given as arguments of a model's forward."""
 _MOST_NAMED = 2  # maximum number of files that a figure names
@@ -80,7 +82,7 @@ def given_task(
     if task.kind == "causal":  # whose rows determine how they are scored
         return task
     if task.kind in ("regression", "embedding"):
-        names = read_source(files[0], (), encoding).names
+        names = read_source(files[0], (), encoding).every_name
         kind: Kind | None = None
         if task.kind == "embedding":
             kind = kind_of_rows(names)
@@ -114,13 +116,19 @@ def data_name(files: Sequence[str | Path]) -> str:
     names = [
         name
         for entry in map(str, files)
-        for name in (entry.removeprefix(PREFIX).split(",") if is_task(entry) else [Path(entry).name])
+        for name in (entry.removeprefix(PREFIX).split(",") if is_task(entry) else [_file_name(entry)])
     ]
     if names and names[0] == f"{CORPUS}.jsonl":
         return Path(files[0]).parent.name
-    if any(_FROM_MEMORY.fullmatch(name) for name in names):
-        return "given rows"
     return ", ".join(names) if len(names) <= _MOST_NAMED else f"{names[0]} and {len(names) - 1} more"
+
+
+def _file_name(entry: str) -> str:
+    if (on_hub := HubSplit.parse(entry)) is not None:
+        return f"{on_hub.dataset} ({on_hub.split})"
+    name = Path(entry).name
+    found = _FROM_MEMORY.fullmatch(name)
+    return name if found is None else found[1] or "given rows"
 
 
 def records_no_data(checkpoint: str | Path, causal: bool) -> CheckpointError:

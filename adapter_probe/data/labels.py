@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from adapter_probe.data.formats import Rows, fingerprint_of
+from adapter_probe.data.forms import DataForm
 from adapter_probe.data.readers import is_raw_cola
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import DataError, listed, must_be, shown
@@ -232,6 +233,16 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+
+def form_of_texts(spec: TaskSpec) -> DataForm:
+    """What is asked of labelled texts; which columns are meant is decided in `adapter_probe.data.columns`."""
+    own, several = spec.columns, spec.columns.text_b is not None
+    texts = f"`{own.text}` and `{own.text_b}`" if several else f"`{own.text}`"
+    what = {"regression": "number", "multilabel": "labels"}.get(spec.kind, "class")
+    return DataForm(
+        "labelled texts", f"{what} `{own.label}` of {texts}" if own.label else f"outputs on {texts}"
+    )
 
 
 def assemble_split(spec: TaskSpec, split: str, rows: Rows) -> Split:

@@ -12,11 +12,28 @@ import numpy as np
 
 from adapter_probe.data.encoding import add_arrays
 from adapter_probe.data.formats import RowOf, Rows, is_text
+from adapter_probe.data.forms import DataForm, prompt_role, refuse_unread, role
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.request_rows import Request, chat_prompt
 from adapter_probe.data.requests import Requests, requests_with_fingerprint
 from adapter_probe.data.requests_encoding import Encoder, Start, encoder_of
 from adapter_probe.errors import DataError, listed, shown
+
+_MEANS = (
+    "answer answers target targets label labels gold golds completion completions choice choices options "
+)
+_MEANS += "ending endings candidate candidates expected truth reference references"
+WRITTEN = DataForm(
+    "prompts whose answers are written", "what the model writes",
+    (
+        role("what is right", _MEANS, "name it answer (a text or a number, not the number of a choice), or "
+             "answers with a list; choices are scored without --generate, as context, choices and gold"),
+        prompt_role(),
+    ),
+    also=(("prompt", " after `prompt`"), ("messages", " after `messages`"), ("answer", ", beside `answer`"),
+          ("answers", ", beside `answers`")),
+)  # fmt: skip
+_RENAMED = ("question", "instruction", "input", "query", "problem")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +76,9 @@ def prompts_of(
         DataError: a row has no prompt or no answer, or the tokenizer has no chat template for messages.
     """
     rows = [_prompt(row, tokenizer) for table in tables for row in table]
+    refuse_unread(WRITTEN, tables)
     made = requests_with_fingerprint("generation", rows, name, max_examples)
-    return replace(made, generation=generation)
+    return replace(made, generation=generation, about=WRITTEN)
 
 
 def _prompt(row: RowOf, tokenizer: Any) -> Request:
@@ -68,8 +86,10 @@ def _prompt(row: RowOf, tokenizer: Any) -> Request:
     if {"prompt", "messages"} <= set(record):
         raise DataError(f"{row.place}: has both prompt and messages; --generate needs one of them")
     if not {"prompt", "messages"} & set(record):
+        own = next((one for one in _RENAMED if one in record), None)
+        hint = "" if own is None else f"; name the column {own} prompt (--columns prompt={own},answer)"
         raise DataError(
-            f"{row.place}: --generate needs a column prompt or messages; the row has {listed(record)}"
+            f"{row.place}: --generate needs a column prompt or messages; the row has {listed(record)}{hint}"
         )
     answers, column = _answers(row), "prompt" if "prompt" in record else "messages"
     if column == "prompt" and not isinstance(record[column], list):
@@ -97,7 +117,7 @@ def _answers(row: RowOf) -> tuple[str, ...]:
 def _is_answer(value: object) -> bool:
     if isinstance(value, (int, float)):
         return not isinstance(value, bool)
-    return is_text(value) and bool(value)
+    return is_text(value) and bool(str(value).strip())
 
 
 def encode_prompts(

@@ -31,6 +31,8 @@ _SPLIT_WORDS = {
     **dict.fromkeys(("validation", "valid", "val", "dev", "development"), "validation"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
+SPLIT_WORDS = frozenset(_SPLIT_WORDS)
+"""Words that name a split."""
 _RAW_MRPC = re.compile(r"msr_paraphrase_(train|test)\.txt")  # tab-separated despite the suffix
 _SUFFIXES = (*READERS, PARQUET)
 _TEXT = ".txt"  # of MRPC's corpus, and of words with tags

@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from adapter_probe.data.formats import READERS, RowOf, is_text
+from adapter_probe.data.forms import DataForm, answer_role, prompt_role, role
 from adapter_probe.errors import DataError, listed, one_line
 
 Form = Literal["choice", "completion", "text", "generation", "preference"]
@@ -165,6 +166,8 @@ def _preference(row: RowOf, tokenizer: Any) -> Request:
         before, chosen, rejected = chosen[:same], chosen[same:], rejected[same:]
         if not before and prompt is not None:
             before = [{"role": "user", "content": row.text("prompt")}]
+        elif prompt and not any(str(prompt).strip() in str(turn["content"]) for turn in before):
+            raise row.error("prompt", "the user's turn with which both answers begin, or no prompt")
     written = [_applied(row, "chosen", tokenizer, before + own) for own in (chosen, rejected)]
     head = _applied(row, "chosen", tokenizer, before, head=True) if before else ""
     same = min(common_length(head, text) for text in written)
@@ -197,20 +200,66 @@ def _messages(row: RowOf, column: str, last: Sequence[str]) -> list[dict[str, An
 def _reference(row: RowOf) -> tuple[float, ...]:
     """The reference model's log-likelihoods, if the row has both."""
     found = [row.number(name, "a log-likelihood in nats") for name in REFERENCES if name in row.record]
-    return tuple(found) if len(found) == len(REFERENCES) else ()
+    if len(found) == 1:
+        raise DataError(f"{row.place}: give both {listed(REFERENCES)}, or neither of them")
+    return tuple(found)
 
 
 _Reader = Callable[[RowOf, Any], Request]
-FORMS: dict[tuple[str, ...], tuple[Form, _Reader]] = {
-    ("context", "choices", "gold"): ("choice", _asked),
-    ("question", "choices", "answer"): ("choice", _question),
-    ("sentence_good", "sentence_bad"): ("choice", _pair),
-    ("prompt", "completion"): ("completion", _completion),
-    ("chosen", "rejected"): ("preference", _preference),
-    ("messages",): ("completion", _chat),
-    ("text",): ("text", lambda row, _: Request("", (row.filled("text"),))),
-    ("prompt",): ("text", lambda row, _: Request("", (row.filled("prompt"),))),
-}
+
+
+class RowForm(NamedTuple):
+    """A form of a language model's rows: what is scored, what makes an example, and what it reads."""
+
+    form: Form
+    read: _Reader
+    about: DataForm
+
+
+_COMPLETED = "name it completion to score it after the column prompt, name the columns context, choices and "
+_COMPLETED += "gold to score choices, or name it answer and give --generate to score what the model writes"
+_TEXT_ROLES = (answer_role(_COMPLETED), prompt_role("name it prompt, and what follows it completion"))
+_PREFERENCE = DataForm(
+    "preferences", "`chosen` above `rejected`",
+    (
+        prompt_role("name it prompt"),
+        answer_role("name what is preferred chosen and the other answer rejected"),
+        role("the reference's log-likelihood", "logps", f"name both {REFERENCES[0]} and {REFERENCES[1]}"),
+    ),
+    also=(("prompt", ", after `prompt`"),),
+)  # fmt: skip
+_CHOICES = answer_role("name the texts choices, and the number of the right one gold or answer")
+FORMS: dict[tuple[str, ...], RowForm] = {
+    ("context", "choices", "gold"): RowForm("choice", _asked, DataForm(
+        "choices", "the likeliest of `choices` after `context`, right is `gold`",
+        (_CHOICES, prompt_role("write it into the column context")),
+    )),
+    ("question", "choices", "answer"): RowForm("choice", _question, DataForm(
+        "questions with choices", "the likeliest of `choices` after `question`, right is `answer`",
+        (_CHOICES, prompt_role("write it into the column question")),
+    )),
+    ("sentence_good", "sentence_bad"): RowForm("choice", _pair, DataForm(
+        "minimal pairs", "`sentence_good` likelier than `sentence_bad`",
+        (_CHOICES, prompt_role("write it into both sentences")), whole=True,
+    )),
+    ("prompt", "completion"): RowForm("completion", _completion, DataForm(
+        "completions", "likelihood of `completion` after `prompt`",
+        (answer_role("name what is to be scored completion; of preferences, name the columns chosen and "
+                     "rejected"), prompt_role()),
+    )),
+    ("chosen", "rejected"): RowForm("preference", _preference, _PREFERENCE),
+    ("messages",): RowForm("completion", _chat, DataForm(
+        "conversations", "likelihood of the last turn of `messages`",
+        (answer_role("write it into messages as the last turn"), prompt_role("write it into messages")),
+        whole=True,
+    )),
+    ("text",): RowForm("text", lambda row, _: Request("", (row.filled("text"),)), DataForm(
+        "texts", "likelihood of `text`", _TEXT_ROLES, whole=True,
+    )),
+    ("prompt",): RowForm("text", lambda row, _: Request("", (row.filled("prompt"),)), DataForm(
+        "texts", "likelihood of `prompt` as a text", _TEXT_ROLES,
+    )),
+}  # fmt: skip
 
 
 """By the columns that determine it, the form of a row and what makes its example."""
@@ -248,8 +297,8 @@ def columns_of(row: RowOf) -> tuple[str, ...]:
         refuse_other_rows(place, record)
     # If there are the columns of another kind, a text or prompt column often repeats their content.
     if are_preferences(record):  # which a completion or messages repeat too
-        found = [columns for columns in found if FORMS[columns][0] != "completion"]
-    found = [columns for columns in found if FORMS[columns][0] != "text"] or found[:1]
+        found = [columns for columns in found if FORMS[columns].form != "completion"]
+    found = [columns for columns in found if FORMS[columns].form != "text"] or found[:1]
     if len(found) > 1:
         kinds = " and ".join(f"({listed(columns)})" for columns in found)
         raise DataError(
@@ -275,6 +324,6 @@ def request_of(row: RowOf, tokenizer: Any, turns: bool = False) -> tuple[tuple[s
             turns of a chat in sequence.
     """
     columns = columns_of(row)
-    read = FORMS[columns][1]
+    read = FORMS[columns].read
     made = read(row, tokenizer)
     return columns, replace(made, turns=_turns(row, tokenizer)) if turns and read is _chat else made

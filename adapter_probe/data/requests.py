@@ -6,11 +6,12 @@ The columns of the rows determine their form; scoring follows lm-evaluation-harn
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from adapter_probe.data.formats import Rows, fingerprint_of
+from adapter_probe.data.forms import DataForm, refuse_unread
 from adapter_probe.data.generating import Generation
 from adapter_probe.data.readers import read_rows, read_text
 from adapter_probe.data.request_rows import FORMS, Form, Request, columns_of, request_of
@@ -42,6 +43,7 @@ class Requests:
         templated: whether all rows went through a chat template.
         documents: of tasks of lm-evaluation-harness, the document of each row; else empty.
         generation: how the answers are written; None of rows whose continuations are scored.
+        about: what the rows read; None of tasks of lm-evaluation-harness, which know it themselves.
     """
 
     form: Form
@@ -52,6 +54,7 @@ class Requests:
     templated: bool = False
     documents: tuple[Any, ...] = ()
     generation: Generation | None = None
+    about: DataForm | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -72,13 +75,13 @@ def read_tables(files: Sequence[str | Path], encoding: str = "utf-8") -> list[Ro
 def form_of(table: Rows) -> tuple[str, Form]:
     """The columns that determine the form of a table's first row, and the form."""
     columns = columns_of(next(iter(table)))
-    return listed(columns), FORMS[columns][0]
+    return listed(columns), FORMS[columns].form
 
 
 def is_of_language_model(table: Rows) -> bool:
     """Whether the columns are those of questions with choices, pairs, completions or chats."""
     names = set(table.names)
-    return any(set(columns) <= names for columns, (form, _) in FORMS.items() if form != "text")
+    return any(set(columns) <= names for columns, own in FORMS.items() if own.form != "text")
 
 
 def requests_of(
@@ -109,7 +112,9 @@ def requests_of(
         if len(forms) > 1:
             (one, here), (other, there), *_ = forms.items()
             raise DataError(f"{there}: has {other}, but {here} has {one}; give rows of one kind at a time")
-    return requests_with_fingerprint(FORMS[columns][0], requests, name, max_examples)
+    refuse_unread(FORMS[columns].about, tables)
+    made = requests_with_fingerprint(FORMS[columns].form, requests, name, max_examples)
+    return replace(made, about=FORMS[columns].about)
 
 
 def requests_with_fingerprint(

@@ -71,6 +71,7 @@ class EncodedRequests:
         n_continuations: the most that a request has.
         n_tokens: int64 ``[examples, continuations]``, how many tokens are scored; 0 where there is none.
         fingerprint: SHA-256 of all tokens and of what is scored.
+        n_cut: number of requests that lost tokens of their context.
     """
 
     trees: tuple[TokenTree, ...]
@@ -78,6 +79,7 @@ class EncodedRequests:
     n_continuations: int
     n_tokens: np.ndarray
     fingerprint: str
+    n_cut: int = 0
 
     def __len__(self) -> int:
         return len(self.trees)
@@ -115,7 +117,7 @@ def encode_requests(
             model reads.
     """
     encoder = encoder_of(tokenizer, requests, max_length, start)
-    trees, example, n_tokens = list[TokenTree](), list[int](), list[np.ndarray]()
+    trees, example, n_tokens, n_cut = list[TokenTree](), list[int](), list[np.ndarray](), 0
     for number, request in enumerate(requests.rows):
         try:
             made = encoder.texts(request, requests.form)
@@ -125,7 +127,9 @@ def encode_requests(
         trees += [replace(grow_tree(texts, max_length), source=source) for texts in made]
         example += [number] * len(made)
         n_tokens.append(np.sum([[len(scored) for _, scored in texts] for texts in made], axis=0))
-    return _encoded(trees, example, n_tokens)
+        n_cut += any(len(before) + len(own) > max_length + 1 for texts in made for before, own in texts)
+        n_cut += source is not None and encoder.is_cut(request)
+    return replace(_encoded(trees, example, n_tokens), n_cut=n_cut)
 
 
 def encode_texts(texts: Sequence[Sequence[Text]]) -> EncodedRequests:
@@ -201,6 +205,10 @@ class Encoder:
 
     def source(self, _: Request) -> None:
         """No text is read apart from the continuations."""
+
+    def is_cut(self, _: Request) -> bool:
+        """No text is read apart from the continuations."""
+        return False
 
     def texts(self, request: Request, form: Form) -> list[list[Text]]:
         """What is scored of a request, one list for each window of a whole text."""
@@ -298,6 +306,11 @@ class Pairs:
         if not ids["input_ids"]:
             raise Unfit(f"the prompt {shown(text)} has no tokens")
         return np.array(ids["input_ids"], dtype=np.int64)
+
+    def is_cut(self, request: Request) -> bool:
+        """Whether the encoder does not read the whole context."""
+        ids = self.tokenizer(request.context, add_special_tokens=request.framed, verbose=False)
+        return len(ids["input_ids"]) > self.max_length
 
     def texts(self, request: Request, form: Form) -> list[list[Text]]:
         """The decoder's first token and the continuation, of every choice."""

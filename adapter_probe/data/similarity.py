@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ import numpy as np
 
 from adapter_probe.data.combining import Combine, Ranking, Similarities
 from adapter_probe.data.formats import RowOf, Rows, fingerprint_of, is_text
+from adapter_probe.data.forms import DataForm, Role, disagreeing, filled, prompt_role, refuse_unread, role
 from adapter_probe.data.labels import Split
+from adapter_probe.data.question import Question, question_of
 from adapter_probe.data.sources import subset
 from adapter_probe.data.spec import Columns
 from adapter_probe.errors import DataError, listed, shown
@@ -22,6 +26,26 @@ CORPUS, QUERIES, QRELS = "corpus", "queries", "qrels"
 """The files of a collection in BEIR's layout, the last one a folder with a table for each split."""
 _QUERY, _GAIN = ("query", "anchor"), ("relevance", "label", "score")
 _JUDGED = ("query-id", "corpus-id", "score")
+_NEGATIVE = re.compile(r"negatives?(_\d+)?")
+_OTHERS: tuple[Role, ...] = (
+    role("a text that is not similar", "negative negatives neg negs", "name it negative, or of several "
+         "negative_1, negative_2, ..."),
+    role("another similar text", "positive positives pos", "give each its own row"),
+    role("the query", "query anchor question", "keep one of them"),
+    role("a label", "label labels score similarity relevance", "name the texts sentence1 and sentence2 and "
+         "their similarity score, or of queries with documents query, document and relevance"),
+)  # fmt: skip
+TRIPLETS = DataForm("triplets", "is `positive` nearer than the negatives", _OTHERS, also=(
+    ("query", " to `query`"), ("anchor", " to `anchor`")
+))  # fmt: skip
+RETRIEVED = DataForm("queries with a similar text", "each query's `positive` among all rows'", _OTHERS,
+    also=(("query", ", for `query`"), ("anchor", ", for `anchor`")))  # fmt: skip
+COLLECTION = DataForm("a collection", "documents of the corpus (`title` and `text`) by the query's `text`")
+RERANKED = DataForm(
+    "queries with documents", "each `document` scored with its `query`",
+    (prompt_role("write it into the column query").but("query", "document"), *_OTHERS[:2]),
+    also=tuple((name, f", beside `{name}`") for name in _GAIN),
+)  # fmt: skip
 Texts = list[tuple[str, str]]
 """Each with its role, ``query`` or ``document``, or "" where it has none; a prompt may belong to it."""
 
@@ -79,7 +103,7 @@ def _named(names: Iterable[str], wanted: Sequence[str]) -> str | None:
 
 def _negatives(names: Iterable[str]) -> list[str]:
     """The columns of texts that are not similar: negative, negatives, negative_1, ..."""
-    return [name for name in names if name in ("negative", "negatives") or name.startswith("negative_")]
+    return [name for name in names if _NEGATIVE.fullmatch(name)]
 
 
 def _places() -> dict[tuple[str, str], int]:
@@ -113,6 +137,7 @@ def contrasts_of(tables: Sequence[Rows], name: str, max_examples: int | None) ->
         DataError: a value is no text, or a row has no negative text beside others that have.
     """
     found: list[Texts] = []
+    negatives = [name for table in tables for name in _negatives(table.every_name)]
     for row in _chosen([row for table in tables for row in table], max_examples):
         if (query := _named(row.record, _QUERY)) is None:
             raise _lacks(row, listed(_QUERY))
@@ -121,13 +146,21 @@ def contrasts_of(tables: Sequence[Rows], name: str, max_examples: int | None) ->
             value = row.record[one]
             given = value if isinstance(value, list) else [value]
             texts += [_text(RowOf(row.place, {one: text}), one) for text in given if text is not None]
-        if len(texts) < 3 and _negatives(tables[0].names):
+        if len(texts) < 3 and negatives:
             raise DataError(
                 f"{row.place}: has no negative text; leave the row out, or the column in all rows"
             )
         found.append([(text, "document" if number else "query") for number, text in enumerate(texts)])
+    _refuse_others(TRIPLETS if negatives else RETRIEVED, tables)
     content = [[text for text, _ in row] for row in found]
     return _split(tuple(texts[0] for texts in content), name, content), found
+
+
+def _refuse_others(form: DataForm, tables: Sequence[Rows]) -> None:
+    """Refuse other texts and labels beside queries with similar texts; 1 in all rows says no more."""
+    for table in tables:
+        ones = [n for n in filled(table) if {str(r.get(n)) for r in table.records} <= {"1", "1.0", "True"}]
+        refuse_unread(form, [table], table.asked | set(ones))
 
 
 def _lacks(row: RowOf, columns: str) -> DataError:
@@ -136,33 +169,49 @@ def _lacks(row: RowOf, columns: str) -> DataError:
 
 def retrieval_of(
     tables: Sequence[Rows], name: str, max_examples: int | None, dot: bool
-) -> tuple[Split, Texts, Combine, int]:
+) -> tuple[Split, Texts, Combine, tuple[str, ...]]:
     """Queries and the documents that they are compared with: a collection, or rows of query and positive.
 
+    As in BEIR's evaluation, a document with the query's own identifier is no document for that query.
+
     Returns:
-        the queries, the distinct texts, what scores the rankings, and how many queries were left out because
-        no document is relevant to them.
+        the queries, the distinct texts, what scores the rankings, and what is left out, one phrase each.
 
     Raises:
         DataError: a value is no text, an index of no query or document, or the corpus is empty.
     """
-    corpus, queries, judged = _collection(tables) if "_id" in tables[0].names else _of_positives(tables)
+    collected = "_id" in tables[0].names
+    corpus, queries, judged = _collection(tables) if collected else _of_positives(tables)
+    if not collected:
+        _refuse_others(RETRIEVED, tables)
     if not corpus:
         raise DataError(f"{tables[0].path}: the corpus has no documents")
-    kept, n_bare = _asked(tables, judged, max_examples)
+    kept, notes = _asked(tables, judged, max_examples)
     places = _places()
     numbers = {document: number for number, document in enumerate(corpus)}
     documents = np.array([places[text, "document"] for text in corpus.values()], dtype=np.int64)
-    gains = []
+    gains, ranked = [], []
     for query in kept:
-        own = np.zeros(len(corpus), np.float32)
-        for document, gain in judged[query].items():
-            own[numbers[document]] = max(gain, 0.0)
-        gains.append(own)
+        gain = np.zeros(len(corpus), np.float32)
+        for document, value in judged[query].items():
+            gain[numbers[document]] = max(value, 0.0)
+        others = np.arange(len(corpus)) != numbers[query] if collected and query in numbers else slice(None)
+        gains.append(gain[others])
+        ranked.append(documents[others])
+    if own := sum(query in numbers for query in kept) if collected else 0:
+        notes += (f"documents with their query's own identifier, which are left out: {own:,}",)
     asked = np.array([places[queries[query], "query"] for query in kept], dtype=np.int64)
     content = [list(corpus.items()), [[query, queries[query], judged[query]] for query in kept]]
     split = _split(tuple(queries[query] for query in kept), name, content)
-    return split, list(places), Ranking((documents,) * len(kept), tuple(gains), asked, dot), n_bare
+    return split, list(places), Ranking(tuple(ranked), tuple(gains), asked, dot), notes
+
+
+def of_retrieval(tables: Sequence[Rows], n_queries: int) -> Question:
+    """What is asked of queries; of a collection the rows are its queries."""
+    if "_id" not in tables[0].names:
+        return replace(question_of(RETRIEVED, tables, n_queries), what="queries")
+    judged = {record["query-id"] for record in tables[2].records}
+    return replace(question_of(COLLECTION, tables, n_queries, len(judged)), what="queries")
 
 
 Judged = dict[str, dict[str, float]]
@@ -176,7 +225,7 @@ def _collection(tables: Sequence[Rows]) -> tuple[dict[str, str], dict[str, str],
             f"{tables[0].path}: a collection has three files, {CORPUS}, {QUERIES} and {QRELS}; give them, or "
             "their folder"
         )
-    corpus, queries = (_by_id(table) for table in tables[:2])
+    corpus, queries = _by_id(tables[0], titled=True), _by_id(tables[1])
     judged: Judged = {}
     for row in tables[2]:
         if missing := [name for name in _JUDGED if name not in row.record]:
@@ -187,17 +236,20 @@ def _collection(tables: Sequence[Rows]) -> tuple[dict[str, str], dict[str, str],
                 what = "query" if known is queries else "document"
                 said = f"{row.place}: column {column!r} contains {shown(one)}"
                 raise DataError(f"{said}, which no {what} has as _id")
-        judged.setdefault(query, {})[document] = row.number("score")
+        gain = row.number("score")
+        if query != document:
+            judged.setdefault(query, {})[document] = gain
     # As in BEIR, the queries of other splits are in the same file.
     return corpus, {query: queries[query] for query in judged}, judged
 
 
-def _by_id(table: Rows) -> dict[str, str]:
+def _by_id(table: Rows, titled: bool = False) -> dict[str, str]:
+    """Texts by their ids, in a corpus after their titles."""
     found: dict[str, str] = {}
     for row in table:
         if "_id" not in row.record:
             raise _lacks(row, "'_id'")
-        title, number = row.record.get("title"), row.record["_id"]
+        title, number = row.record.get("title") if titled else None, row.record["_id"]
         text = "" if title and row.record.get("text") == "" else _text(row, "text")
         if str(number) in found:
             raise DataError(f"{row.place}: the _id {shown(number)} is there twice")
@@ -219,30 +271,46 @@ def _of_positives(tables: Sequence[Rows]) -> tuple[dict[str, str], dict[str, str
 
 def reranked_of(
     tables: Sequence[Rows], name: str, max_examples: int | None
-) -> tuple[Split, list[tuple[str, str]], Combine, int]:
+) -> tuple[Split, list[tuple[str, str]], Combine, tuple[str, ...]]:
     """Queries with their documents, of which a reranker reads each with its query; see `retrieval_of`."""
     groups: Judged = {}
+    _refuse_two_gains(tables)
     for row in (row for table in tables for row in table):
         column = _named(row.record, _GAIN)
         if column is None:
             raise _lacks(row, listed(_GAIN))
         own = groups.setdefault(_text(row, "query"), {})
         own[_text(row, "document")] = row.number(column)
-    kept, n_bare = _asked(tables, groups, max_examples)
+    refuse_unread(RERANKED, tables)
+    kept, notes = _asked(tables, groups, max_examples)
     pairs = [(query, document) for query in kept for document in groups[query]]
     ends = np.cumsum([len(groups[query]) for query in kept])[:-1]
     gains = [np.maximum(np.array(list(groups[query].values()), np.float32), 0) for query in kept]
     split = _split(tuple(kept), name, [[query, groups[query]] for query in kept])
     documents = tuple(np.split(np.arange(len(pairs)), ends))
-    return split, pairs, Ranking(documents, tuple(gains)), n_bare
+    return split, pairs, Ranking(documents, tuple(gains)), notes
 
 
-def _asked(tables: Sequence[Rows], judged: Judged, max_examples: int | None) -> tuple[list[str], int]:
-    """The queries with a relevant document, or some of them, and how many have none."""
+def _refuse_two_gains(tables: Sequence[Rows]) -> None:
+    for table in tables:
+        names = [name for name in _GAIN if name in filled(table)]
+        if names and (other := disagreeing(table, names[0], names[1:])) is not None:
+            raise DataError(
+                f"{table.path}: {names[0]} and {other} may both say how relevant a document is, and differ; "
+                f"remove one, or give --columns query,document,{names[0]}"
+            )
+
+
+def _asked(
+    tables: Sequence[Rows], judged: Judged, max_examples: int | None
+) -> tuple[list[str], tuple[str, ...]]:
+    """The queries with a relevant document, or some of them, and what to say of those that have none."""
     kept = [query for query, own in judged.items() if any(gain > 0 for gain in own.values())]
     if not kept:
         raise DataError(f"{tables[0].path}: no query has a relevant document")
-    return _chosen(kept, max_examples), len(judged) - len(kept)
+    n_bare = len(judged) - len(kept)
+    said = f"queries without a relevant document, which are left out: {n_bare:,}"
+    return _chosen(kept, max_examples), (said,) if n_bare else ()
 
 
 def _chosen(rows: list[Any], max_examples: int | None) -> list[Any]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from adapter_probe.data.encoding import Encoded, encoded_with_fingerprint
 from adapter_probe.data.formats import Rows, fingerprint_of
+from adapter_probe.data.forms import DataForm
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import DataError, shown
 
@@ -63,6 +64,12 @@ class Questions:
 
     def __len__(self) -> int:
         return len(self.questions)
+
+
+def form_of_questions(spec: TaskSpec) -> DataForm:
+    """What is asked of questions."""
+    own = spec.columns
+    return DataForm("questions", f"`{own.label}` to `{own.text}`, a passage of `{own.text_b}`")
 
 
 def assemble_questions(spec: TaskSpec, split: str, rows: Rows) -> Questions:

@@ -17,6 +17,7 @@ import numpy as np
 
 from adapter_probe.data.encoding import Encoded, add_arrays, encoded_batch
 from adapter_probe.data.formats import TAG_COLUMNS, Rows, fingerprint_of, is_text
+from adapter_probe.data.forms import DataForm, disagreeing, filled, refuse_unread
 from adapter_probe.data.labels import class_number
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.errors import DataError, install_extra, listed, must_be, shown
@@ -118,13 +119,27 @@ def has_tags(rows: Rows) -> bool:
 
 def tag_columns(rows: Rows, words: str | None = None, tags: str | None = None) -> Columns:
     """The columns of words and tags, by their usual names where they are not given."""
+    given = tags
     words, tags = words or TAG_COLUMNS[0], tags or next((name for name in _TAGS if name in rows.names), None)
     if words not in rows.names or tags not in rows.names:
         raise DataError(
             f"{rows.path}: no words with tags found (columns: {listed(rows.names)}); give rows with 'tokens' "
             "and 'tags', lists of equal length, or a .conll file with a word and its tag in each line"
         )
+    if given is None:
+        refuse_unread(DataForm("words with tags", ""), [rows], (words, tags))
+        others = [name for name in filled(rows) if name in _TAGS and name != tags]
+        if (other := disagreeing(rows, tags, others)) is not None:
+            raise DataError(
+                f"{rows.path}: {tags} and {other} may both be the tags, and they differ; remove what is "
+                f"not, or name what is with --columns {words},{tags} (in training with --label)"
+            )
     return Columns(words, None, tags)
+
+
+def form_of_words(spec: TaskSpec) -> DataForm:
+    """What is asked of words with tags."""
+    return DataForm("words with tags", f"one of `{spec.columns.label}` for each of `{spec.columns.text}`")
 
 
 def assemble_tagged(spec: TaskSpec, split: str, rows: Rows) -> Tagged:

@@ -14,6 +14,7 @@ from adapter_probe.data.labels import (
     Split,
     assemble_split,
     class_names,
+    form_of_texts,
     guess_kind,
     holds_lists,
     label_texts,
@@ -28,6 +29,7 @@ from adapter_probe.data.presets import (
     preset_files,
     preset_named,
 )
+from adapter_probe.data.question import Question, question_of
 from adapter_probe.data.readers import SPLITS, find_files, name_of_file
 from adapter_probe.data.requests import FORM_METRICS, form_of, is_of_language_model, read_tables
 from adapter_probe.data.similarity import are_contrasts, kind_of_rows
@@ -41,10 +43,11 @@ from adapter_probe.data.sources import (
     without_undecided,
 )
 from adapter_probe.data.spec import Columns, TaskSpec, check_name
-from adapter_probe.data.squad import Questions, assemble_questions
+from adapter_probe.data.squad import Questions, assemble_questions, form_of_questions
 from adapter_probe.data.tagged import (
     Tagged,
     assemble_tagged,
+    form_of_words,
     has_tags,
     refuse_unscorable,
     tag_columns,
@@ -141,7 +144,7 @@ def find_task(
         split: share_out([read_source(entry, asked, encoding) for entry in entries], split, validation_share)
         for split, entries in files.items()
     }
-    names = tables[lead][0].names
+    names = tables[lead][0].every_name
     if inferred and are_contrasts(names):
         return task_of_rows(called, kind_of_rows(names), files, metric, encoding, validation_share)
     if kind == "tokens" or (inferred and has_tags(tables[lead][0])):
@@ -183,6 +186,13 @@ def find_task(
 def load_split(
     spec: TaskSpec, split: str, max_examples: int | None = None, expect_fingerprint: bool = False
 ) -> Split | Questions | Tagged:
+    """Read one split of a task; see `load_with_question`."""
+    return load_with_question(spec, split, max_examples, expect_fingerprint)[0]
+
+
+def load_with_question(
+    spec: TaskSpec, split: str, max_examples: int | None = None, expect_fingerprint: bool = False
+) -> tuple[Split | Questions | Tagged, Question]:
     """Read one split of a task; questions if the task is extractive, tagged words, or labelled texts.
 
     Args:
@@ -198,7 +208,12 @@ def load_split(
     if expect_fingerprint:
         refuse_changed(spec, split, loaded.fingerprint)
     keep = subset(len(loaded), max_examples)
-    return loaded if keep is None else _assembled(spec, split, rows.kept(keep))
+    kept = loaded if keep is None else _assembled(spec, split, rows.kept(keep))
+    form = _FORM_OF.get(spec.kind, form_of_texts)(spec)
+    return kept, question_of(form, [rows], len(kept))
+
+
+_FORM_OF = {"tokens": form_of_words, "extractive": form_of_questions}
 
 
 def _assembled(spec: TaskSpec, split: str, rows: Rows) -> Split | Questions | Tagged:
@@ -340,4 +355,4 @@ def _columns_and_form(table: Rows, kind: Kind) -> tuple[str, str]:
     if kind == "causal":
         return form_of(table)
     found = {"pairwise": "negative texts", "ranking": "no negative texts", None: listed(table.names)}
-    return found[kind_of_rows(table.names)], kind
+    return found[kind_of_rows(table.every_name)], kind

@@ -96,6 +96,7 @@ def assemble_results(
         settings["guard"] = guard
     if request.data:
         settings["data"] = request.data
+    settings["question"] = list(request.question)
     refuse_nonfinite_intact(request, arrays)
     task, rows = request.checkpoint.description.task, request.examples.rows
     labels, more = request.examples.labels, Arrays()

@@ -27,13 +27,14 @@ from adapter_probe.data.given import GIVEN_BATCHES, data_name, given_task
 from adapter_probe.data.lm_eval_tasks import is_task, with_absolute_paths
 from adapter_probe.data.lm_eval_written import scorer_of
 from adapter_probe.data.prompts import EncodedPrompts
+from adapter_probe.data.question import Question
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.requests import Requests, choose_metric
 from adapter_probe.data.requests_encoding import EncodedRequests, Start, start_token
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import refuse_unscorable
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
-from adapter_probe.metrics import COMPARISONS, PER_TEXT, check_metric, generated_metric
+from adapter_probe.metrics import COMPARISONS, PER_TEXT, check_metric, generated_metric, metric_label
 from adapter_probe.replay.decoding import Decoding, configuration
 from adapter_probe.replay.directions import refuse_without
 from adapter_probe.replay.recording import base_of
@@ -83,6 +84,14 @@ class AblationRequest:
         if self.settings.strengths_by_layer:
             model.set_strengths(read_strengths(str(self.settings.strengths_by_layer)))
         return model
+
+    @cached_property
+    def question(self) -> tuple[str, ...]:
+        """What the study asks, and what else is to be said of checkpoint and rows, one line each."""
+        asked, n = self.examples.question, len(self.examples)
+        asked = asked or Question("what the model's forward is given", n, n, self.data, what="examples")
+        name = metric_label(self.metric)
+        return (*asked.lines(name), *self.checkpoint.notes, *self.remarks)
 
     @property
     def remarks(self) -> list[str]:

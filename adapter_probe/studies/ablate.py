@@ -180,8 +180,7 @@ def computed(
         for one, folder in parts:
             title = name if name == "ablate" else f"{name} {one.settings.rank or one.settings.strength:g}"
             asked = replace(request, settings=one.settings)
-            said = () if found else request.checkpoint.notes
-            remarks = () if studies else (*said, *request.remarks)
+            remarks = () if studies else request.question
             studies.append(_run(asked, folder, call.progress, title, remarks))
             if opened is None:
                 record_reads(one, reads, folder)

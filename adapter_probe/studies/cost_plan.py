@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapter_probe.analysis.summary_text import aligned_columns, duration_text
+from adapter_probe.analysis.summary_text import aligned_columns, duration_text, plain_text
 from adapter_probe.errors import ResultsError
 from adapter_probe.progress import activity
 from adapter_probe.results.schema import MANIFEST
@@ -84,6 +84,8 @@ class AblationPlan(Plan):
         folder: results folder.
         seconds_computing: the part of `seconds_left` in which the model computes.
         n_strengths: number of strengths, for each of which all variants are computed.
+        question: what the study asks of which rows, and what is not read, one line each.
+        first_row: the first row as the model gets it.
     """
 
     n_variants: int
@@ -103,6 +105,8 @@ class AblationPlan(Plan):
     folder: Path
     seconds_computing: float
     n_strengths: int = 1
+    question: tuple[str, ...] = ()
+    first_row: str = ""
 
     def rows(self) -> list[tuple[str, str]]:
         """See `Plan.rows`; other choices of spans are listed for models with many layers."""
@@ -110,6 +114,8 @@ class AblationPlan(Plan):
         memory = self.peak_memory_bytes
         strengths = f" at each of {self.n_strengths} strengths" if self.n_strengths > 1 else ""
         rows = [
+            *(("" if number else "question", line) for number, line in enumerate(self.question)),
+            *([("first row", plain_text(self.first_row))] if self.first_row else []),
             ("variants", f"{self.n_variants} ({self.n_spans} spans){strengths}"),
             ("examples", f"{self.n_examples:,} ({self.n_tokens:,} tokens)"),
             ("layer passes, separate runs", f"{self.separate_layer_evaluations:,} per batch"),
@@ -256,6 +262,8 @@ def plan_ablation(
         device=str(request.device),
         folder=folder,
         n_strengths=len(parts),
+        question=request.question,
+        first_row=first.first if (first := request.examples.question) else "",
     )
 
 

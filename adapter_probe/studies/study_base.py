@@ -169,6 +169,14 @@ class StoredStudy(DrawnStudy):
         """The results folder."""
         return self.record.folder
 
+    @property
+    def question(self) -> tuple[str, ...]:
+        """What the study asks of which rows, what is cut, left out or added, and what is not read.
+
+        One line each, as they are said before it runs; empty of a folder of an older version.
+        """
+        return getattr(self.record.summary, "question", None) or ()
+
     def facts(self) -> dict[str, Any]:
         """The main results as plain JSON, which the commands print with ``--json``."""
         return self.record.summary.to_dict()

@@ -282,7 +282,7 @@ def test_how_embeddings_are_pooled_has_to_be_known(adapter, library, tmp_path):
 def test_a_document_may_be_a_title_alone_and_no_half_character():
     rows = [{"_id": "1", "title": "Only a title", "text": ""}, {"_id": "2", "title": "A", "text": "b"}]
     table = Rows("corpus", ("_id", "title", "text"), rows, ["line 1", "line 2"])
-    assert _by_id(table) == {"1": "Only a title", "2": "A b"}
+    assert _by_id(table, titled=True) == {"1": "Only a title", "2": "A b"}
     rows[1]["text"] = "broken \ud83d"
     with pytest.raises(ap.DataError, match=naming("line 2", "'text'", "whole Unicode")):
         _by_id(table)

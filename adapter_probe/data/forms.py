@@ -1,0 +1,188 @@
+"""What a form of data reads of a row, and what becomes of the columns that it does not read.
+
+Every form of data declares once, as a `DataForm`, what it asks of which columns, and which other names mean a
+part of it. Rows note which of their columns were asked for (`Rows.asked`). What was not asked for is named in
+the study's question, or refused where it may be the prompt, the answer, the negative text or the label: the
+numbers would then be right for another question than the one that the columns ask.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from adapter_probe.data.formats import Rows
+from adapter_probe.data.readers import SPLIT_WORDS
+from adapter_probe.errors import DataError, listed, quote
+
+_EMPTY = (None, "", [], {})
+_SAY_LITTLE = ("text", "texts", "string", "str", "raw", "content", "name", "key", "column")
+"""Words at the end of a column's name that do not change what it has."""
+_RIGHT = ("correct", "right", "true")
+_PROMPT = (
+    "prompt instruction instructions input inputs question query context system history passage hint article "
+    "document dialog dialogue conversation conversations messages message problem story paragraph premise "
+    "evidence knowledge background scenario support prefix suffix persona image images audio video examples "
+    "demonstrations options"
+)
+_ANSWER = (
+    "completion completions response responses output outputs answer answers target targets label labels "
+    "gold golds solution solutions reference references generation generations translation summary summaries "
+    "highlights choice choices ending endings candidate candidates continuation reply truth expected chosen "
+    "rejected distractors gpt assistant"
+)
+
+
+@dataclass(frozen=True)
+class Role:
+    """What further columns may be: a part of the example that the form would not read.
+
+    Attributes:
+        means: what they may be, such as ``the answer``.
+        names: last words of their names, in lower case.
+        way: what to do to have them read.
+    """
+
+    means: str
+    names: frozenset[str]
+    way: str
+
+    def but(self, *names: str) -> Role:
+        """The same without some names."""
+        return Role(self.means, self.names - set(names), self.way)
+
+
+def role(means: str, names: str, way: str) -> Role:
+    """A role; its names are separated by blanks."""
+    return Role(means, frozenset(names.split()), way)
+
+
+def prompt_role(way: str = "write it into the column prompt") -> Role:
+    """What the model may have to read first."""
+    return role("a part of the prompt", _PROMPT, way)
+
+
+def answer_role(way: str) -> Role:
+    """What may be right, or wrong."""
+    return role("the answer", _ANSWER, way)
+
+
+@dataclass(frozen=True)
+class DataForm:
+    """A form of data.
+
+    Attributes:
+        name: what rows are read as, in the plural.
+        asks: the question that a study asks of it, with the columns in backquotes.
+        roles: what columns that are not read may be.
+        whole: whether a text that is a part of what is read is no other text, such as a prompt beside the
+            conversation that begins with it.
+        also: columns that may be missing, with what they add to the question.
+    """
+
+    name: str
+    asks: str
+    roles: tuple[Role, ...] = ()
+    whole: bool = False
+    also: tuple[tuple[str, str], ...] = ()
+
+    def asked(self, columns: Collection[str]) -> str:
+        """The question that rows with these columns ask."""
+        return self.asks + "".join(words for column, words in self.also if column in columns)
+
+
+def unread(tables: Iterable[Rows]) -> tuple[str, ...]:
+    """The columns that were not asked for and are not empty in all rows."""
+    found: dict[str, None] = {}
+    for table in tables:
+        found |= dict.fromkeys(name for name in filled(table) if name not in table.asked)
+    return tuple(found)
+
+
+def filled(table: Rows) -> Iterator[str]:
+    """The columns that hold something in some row."""
+    return (
+        name for name in table.every_name if any(record.get(name) not in _EMPTY for record in table.records)
+    )
+
+
+def refuse_unread(form: DataForm, tables: Sequence[Rows], read: Iterable[str] | None = None) -> None:
+    """Refuse columns that are not read and may be a part of the form's question.
+
+    Args:
+        read: the columns that are read; by default those that were asked for.
+
+    Raises:
+        DataError: there is one, which does not repeat what is read.
+    """
+    for table in tables:
+        names = set(table.asked if read is None else read)
+        _refuse_splits(table, names)
+        for name in filled(table):
+            meant = None if name in names else role_of(name, form.roles, _has_texts(table, name))
+            if meant is not None and not _repeats(table, name, names, form.whole):
+                own = [one for one in filled(table) if one in names]
+                raise DataError(
+                    f"{table.path}: the rows would be read as {form.name}, columns {listed(own)}, without "
+                    f"column {quote(name)}, which may be {meant.means}; {meant.way}, or leave it out on "
+                    f"purpose (--columns {','.join(own)})"
+                )
+
+
+def role_of(column: str, roles: Sequence[Role], texts: bool = True) -> Role | None:
+    """What a column's name says that it may be: its last word, and if it has no texts each of its words."""
+    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", column) if len(word) > 1]
+    while len(words) > 1 and words[-1] in _SAY_LITTLE:
+        words.pop()
+    own = words[-1:] if texts else [word for word in words if word not in _RIGHT]
+    return next((one for one in roles if own and one.names.issuperset(own)), None)
+
+
+def _refuse_splits(table: Rows, read: Collection[str]) -> None:
+    """Refuse rows of several splits in one file, where nothing says which are asked for."""
+    found = {str(record.get("split")): None for record in table.records} if "split" not in read else {}
+    if len(found) > 1 and SPLIT_WORDS & {value.lower() for value in found}:
+        own = [one for one in filled(table) if one in read]
+        raise DataError(
+            f"{table.path}: the column split says that the rows are of {listed(found)}; give a file with the "
+            f"rows of one split, or --columns {','.join(own)} for all of them"
+        )
+
+
+def _has_texts(table: Rows, name: str) -> bool:
+    """Whether a column has texts or lists, and not numbers alone, such as ratings."""
+    return any(isinstance(record.get(name), str | list | dict) for record in table.records)
+
+
+def _repeats(table: Rows, name: str, read: Iterable[str], whole: bool) -> bool:
+    """Whether a column has in every row what another one has, or is a part of what is read as a whole."""
+    others = [one for one in read if one != name]
+    for record in table.records:
+        value, theirs = record.get(name), [record.get(other) for other in others]
+        if value in _EMPTY or value in theirs or any(value in one for one in theirs if isinstance(one, list)):
+            continue
+        texts = [text for one in theirs for text in _texts(one)] if whole and isinstance(value, str) else ()
+        if not any(str(value).strip() in text for text in texts):
+            return False
+    return True
+
+
+def _texts(value: object) -> list[str]:
+    """The texts of a value: of messages, their contents."""
+    if isinstance(value, list):
+        return [
+            text for one in value for text in _texts(one.get("content") if isinstance(one, dict) else one)
+        ]
+    return [value] if isinstance(value, str) else []
+
+
+def disagreeing(rows: Rows, column: str, others: Iterable[str]) -> str | None:
+    """Another column of labels that does not say the same as the one that is read, be it by other names."""
+    for other in others:
+        found = [(record.get(column), record.get(other)) for record in rows.records]
+        pairs = {(str(one).strip(), str(two).strip()) for one, two in found if two not in _EMPTY}
+        sides = [{pair[side] for pair in pairs} for side in (0, 1)]
+        if any(len(side) != len(pairs) for side in sides):
+            return other
+    return None

@@ -1,0 +1,170 @@
+"""What a study asks, in the words that come before its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from adapter_probe.data.formats import Rows
+from adapter_probe.data.forms import DataForm, filled, unread
+from adapter_probe.data.requests import Requests
+from adapter_probe.data.requests_encoding import EncodedRequests, Start, start_token, whole_texts
+from adapter_probe.errors import cut
+
+_MOST_NAMED = 12  # columns in a line
+_LONGEST = 400  # characters of a row that is shown
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a study asks of which rows.
+
+    Attributes:
+        asks: what is asked of an example, with the columns in backquotes.
+        n_rows: number of rows that are evaluated.
+        n_there: number of rows that are there.
+        source: the files, without folders.
+        read, unread: the columns that are read, and those that hold something and are not.
+        changes: what is cut, left out or added on the way from a row to the model, one phrase each.
+        first: the first row as the model gets it.
+        what: what is counted.
+    """
+
+    asks: str
+    n_rows: int
+    n_there: int
+    source: str = ""
+    read: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+    first: str = ""
+    what: str = "rows"
+
+    def lines(self, metric: str) -> tuple[str, ...]:
+        """The question in two or three lines; `metric` is its printed name."""
+        of = f" of {self.n_there:,}" if self.n_there != self.n_rows else ""
+        what = self.what if self.n_there != 1 else self.what.removesuffix("s")
+        said = [f"{self.n_rows:,}{of} {what} of {self.source}: {self.asks}; {metric}"]
+        if self.changes:
+            said.append("; ".join(self.changes))
+        if self.unread:
+            more = f" and {len(self.unread) - _MOST_NAMED} more" if len(self.unread) > _MOST_NAMED else ""
+            said.append(f"not read: {', '.join(self.unread[:_MOST_NAMED])}{more}")
+        return tuple(said)
+
+
+def question_of(form: DataForm, tables: Sequence[Rows], n_rows: int, n_there: int = 0) -> Question:
+    """The question of rows that have been read.
+
+    Args:
+        n_there: number of examples, where it is not that of the rows.
+    """
+    read = dict.fromkeys(name for table in tables for name in filled(table) if name in table.asked)
+    there = n_there or sum(len(table.records) for table in tables)
+    return Question(form.asked(read), n_rows, there, read=tuple(read), unread=unread(tables))
+
+
+def frame_of(tokenizer: Any, pair: bool = False) -> str:
+    """What the tokenizer adds to a text, or a pair: ``[CLS] text [SEP]``; empty for nothing."""
+    given = ("text", "text") if pair else ("text",)
+    found = tokenizer(*given, return_special_tokens_mask=True)
+    names: list[str] = []
+    for token, added in zip(
+        tokenizer.convert_ids_to_tokens(found["input_ids"]), found["special_tokens_mask"]
+    ):
+        if added or not names or names[-1] != "text":
+            names.append(token if added else "text")
+    return " ".join(names) if any(found["special_tokens_mask"]) else ""
+
+
+def cut_note(n_cut: int, n: int, most: int, side: str) -> str:
+    """How many texts lose tokens."""
+    return f"{n_cut:,} of {n:,} texts are cut to {most:,} tokens at their {side}"
+
+
+def cut_texts(
+    tokenizer: Any,
+    texts: Sequence[Any],
+    second: Sequence[Any] | None,
+    lengths: np.ndarray,
+    most: int,
+    words: bool = False,
+) -> tuple[str, ...]:
+    """What to say of texts that were cut: only those of the full length can have been.
+
+    Args:
+        second: the second texts of pairs.
+        lengths: ``[texts]``, numbers of tokens.
+        words: whether texts are lists of words.
+    """
+    full = np.flatnonzero(lengths >= most)
+    if not len(full):
+        return ()
+    given = [[one[i] for i in full] for one in (texts, second) if one is not None]
+    found = tokenizer(*given, truncation=False, is_split_into_words=words, verbose=False)
+    n_cut = sum(len(ids) > most for ids in found["input_ids"])
+    side = "beginning" if getattr(tokenizer, "truncation_side", "right") == "left" else "end"
+    return (cut_note(n_cut, len(texts), most, side),) if n_cut else ()
+
+
+def changes_of(
+    tokenizer: Any, requests: Requests, encoded: Any, most: int, start: Start | None
+) -> tuple[str, ...]:
+    """What becomes of a language model's rows on the way to it.
+
+    Args:
+        encoded: their tokens.
+        most: the most tokens that the model reads at once.
+        start: of an encoder-decoder, see `encode_requests`.
+    """
+    said = ["written by the chat template"] if requests.templated else [_begin(tokenizer, requests, start)]
+    if requests.form == "preference":
+        end = tokenizer.eos_token if not requests.templated else None
+        said.append(f"each answer ended by {end}" if end else "no end token is added")
+    elif requests.generation is not None:
+        said.append(f"at most {requests.generation.max_new_tokens:,} tokens are written")
+    elif start is None and not requests.templated:
+        said.append("no end token is scored")
+    if isinstance(encoded, EncodedRequests):
+        if requests.form == "text" and len(encoded) > len(requests):
+            said.append(f"read in {len(encoded):,} windows of {most:,} tokens")
+        if encoded.n_cut:
+            side = "beginning" if start is None else "end"
+            said.append(f"{cut_note(encoded.n_cut, len(requests), most, side)}")
+    elif requests.form == "preference":
+        said += cut_preferences(tokenizer, requests, most)
+    return tuple(said)
+
+
+def _begin(tokenizer: Any, requests: Requests, start: Start | None) -> str:
+    """What the tokenizer puts before a text, or a prompt."""
+    what = "texts" if requests.form == "text" else "prompts"
+    if start is not None:
+        frame = frame_of(tokenizer)
+        return f"{what} as {frame}" if frame else "no special token is added"
+    first = start_token(tokenizer)
+    before, there, _ = frame_of(tokenizer).partition(" text")
+    before = before if there else ""
+    alone = requests.form == "text" or not any(row.context for row in requests.rows)
+    token = tokenizer.convert_ids_to_tokens(first) if alone and first is not None else before
+    return f"{what} begin with {token}" if token else f"no token is put before {what}"
+
+
+def cut_preferences(tokenizer: Any, requests: Requests, most: int) -> tuple[str, ...]:
+    """What to say of the texts of preferences that a reward model does not read to the end."""
+    texts = [text for row in requests.rows for text in whole_texts(tokenizer, row)]
+    framed = not requests.templated
+    ids = tokenizer(texts, add_special_tokens=framed, truncation=False, verbose=False)["input_ids"]
+    n_cut = sum(len(one) > most for one in ids)
+    side = "beginning" if getattr(tokenizer, "truncation_side", "right") == "left" else "end"
+    return (cut_note(n_cut, len(texts), most, side),) if n_cut else ()
+
+
+def shown_ids(tokenizer: Any, ids: Iterable[int]) -> str:
+    """Tokens as the text that the model reads, shortened in the middle."""
+    text = tokenizer.decode([int(one) for one in ids])
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]} … {cut(text[-half:], half)}"
