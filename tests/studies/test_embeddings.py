@@ -285,7 +285,7 @@ def test_a_document_may_be_a_title_alone_and_no_half_character():
     assert _by_id(table, titled=True) == {"1": "Only a title", "2": "A b"}
     rows[1]["text"] = "broken \ud83d"
     with pytest.raises(ap.DataError, match=naming("line 2", "'text'", "whole Unicode")):
-        _by_id(table)
+        _by_id(table, titled=True)
 
 
 @pytest.mark.parametrize(
