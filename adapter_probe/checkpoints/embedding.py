@@ -15,11 +15,21 @@ from adapter_probe.errors import CheckpointError, install_extra, listed, one_lin
 from adapter_probe.replay.tensors import split
 from adapter_probe.startup import import_needed
 
-from .files import MODULES, read_json_file
+from .files import MODULES, quote, read_json_file, whole_number_field
 
 _LIBRARY = "sentence_transformers."
 _CONFIG, _LIMITS = "config_sentence_transformers.json", "sentence_bert_config.json"
 _SIMILARITIES = ("cosine", "dot")
+_ALL_LAYERS = "WeightedLayerPooling"
+# The fields of the two files: those that are read, and the values of others that change nothing.
+_OF_MODEL: dict[str, Sequence[object]] = {
+    **dict.fromkeys(("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim"), ()),
+    "__version__": (), "model_type": ("SentenceTransformer",),
+}  # fmt: skip
+_OF_TRANSFORMER: dict[str, Sequence[object]] = {
+    **dict.fromkeys(("max_seq_length", "do_lower_case", "modality_config", "unpad_inputs"), ()),
+    "transformer_task": ("feature-extraction",), "module_output_name": ("token_embeddings",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +41,14 @@ class Embedding:
         dot: whether embeddings are compared by their dot product instead of the cosine.
         prompts: text before another text, by its role; that of the role "" is the default.
         lower: whether texts are put into lower case.
+        width: how many of an embedding's first numbers are kept; None for all.
     """
 
     modules: tuple[nn.Module, ...]
     dot: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict)
     lower: bool = False
+    width: int | None = None
 
     def __call__(self, model: nn.Module, run: Callable[[], Any], copies: int) -> Tensor:
         """The embeddings ``[copies, texts, width]`` of a forward of texts of one length, without padding."""
@@ -54,7 +66,25 @@ class Embedding:
             own = next((p.dtype for p in module.parameters()), states.dtype)
             floats = {k: x.to(own) if x.is_floating_point() else x for k, x in features.items()}
             features = module.to(states.device)(floats)
-        return features["sentence_embedding"]
+        return features["sentence_embedding"][..., : self.width]
+
+    def refuse_unable(self, width: int, folder: Path) -> None:
+        """Refuse modules that need more than the states of the last layer, of this width.
+
+        Raises:
+            CheckpointError: one of them fails on states.
+        """
+        kinds = [type(one).__name__ for one in self.modules]
+        try:
+            self.of_states(torch.zeros(1, 2, width), torch.ones(1, 2, dtype=torch.long))
+            if _ALL_LAYERS in kinds:  # which does nothing without them
+                raise KeyError("all_layer_embeddings")
+        except Exception as error:  # of another library's modules
+            raise CheckpointError(
+                f"{folder / MODULES}: the modules {', '.join(kinds)} cannot be run on the states of the last "
+                f"layer alone ({type(error).__name__}: {one_line(error)}); load the model and give its "
+                "Transformer to adapter_probe.ablate with batches= and read="
+            ) from None
 
     def prepared(self, text: str, role: str = "") -> str:
         """A text as the tokenizer is given it."""
@@ -100,7 +130,7 @@ def of_library(folder: Path) -> tuple[Embedding, int | None, dict[str, Path]]:
                 f"{path}: the module {name} is not of sentence-transformers; its code is not run"
             )
         modules.append(_load(folder, name, inside))
-    config = _optional(folder / _CONFIG)
+    config = _settings(folder / _CONFIG, _OF_MODEL)
     similarity = config.get("similarity_fn_name") or "cosine"
     if similarity not in _SIMILARITIES:
         raise CheckpointError(
@@ -111,13 +141,19 @@ def of_library(folder: Path) -> tuple[Embedding, int | None, dict[str, Path]]:
     prompts[""] = prompts.get(str(config.get("default_prompt_name")), "")
     if any(prompts.values()) and not all(getattr(one, "include_prompt", True) for one in modules):
         raise CheckpointError(f"{path}: the pooling leaves the prompt out, which is not supported")
-    limits = _optional(folder / first[1] / _LIMITS)
+    limits = _settings(folder / first[1] / _LIMITS, _OF_TRANSFORMER)
     if "message" in (limits.get("modality_config") or {}):
         raise CheckpointError(f"{folder}: texts go through a chat template, which embeddings here do not")
-    limit = limits.get("max_seq_length")
-    lower = bool(limits.get("do_lower_case"))
-    files = _files(folder, (first, *others))
-    return Embedding(tuple(modules), similarity == "dot", prompts, lower), limit and int(limit), files
+    counts = {
+        name: None if value is None else whole_number_field(path, name, value, 1)
+        for path, name, value in (
+            (folder / first[1] / _LIMITS, "max_seq_length", limits.get("max_seq_length")),
+            (folder / _CONFIG, "truncate_dim", config.get("truncate_dim")),
+        )
+    }
+    lower, files = bool(limits.get("do_lower_case")), _files(folder, (first, *others))
+    made = Embedding(tuple(modules), similarity == "dot", prompts, lower, counts["truncate_dim"])
+    return made, counts["max_seq_length"], files
 
 
 def saved_modules(folder: Path) -> dict[str, bytes]:
@@ -162,8 +198,23 @@ def _refuse_outside(folder: Path, inside: str) -> None:
         raise CheckpointError(f"{folder / MODULES}: a module is outside the folder, at {inside}")
 
 
-def _optional(path: Path) -> dict[str, Any]:
-    return read_json_file(path) if path.is_file() else {}
+def _settings(path: Path, known: Mapping[str, Sequence[object]]) -> dict[str, Any]:
+    """The fields of a file that may be missing.
+
+    Args:
+        known: the names of those that are read, and of others with the values that change nothing.
+
+    Raises:
+        CheckpointError: another field is set, or has another value.
+    """
+    found = read_json_file(path) if path.is_file() else {}
+    for name, value in found.items():
+        if (value and name not in known) or (known.get(name) and value not in (None, *known[name])):
+            raise CheckpointError(
+                f"{path}: {name} is {quote(value)}, which is not followed here, so embeddings would not be "
+                "those of sentence-transformers"
+            )
+    return found
 
 
 def folder_of_modules(folder: Path) -> Path | None:

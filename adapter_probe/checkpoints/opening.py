@@ -16,13 +16,14 @@ from adapter_probe.errors import CheckpointError, ModelError, one_line
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Method, TopLayers
 from adapter_probe.reads import report
+from adapter_probe.replay.recording import base_of
 from adapter_probe.replay.several import split_adapters
 from adapter_probe.replay.sharing import sharing
 from adapter_probe.results.fingerprints import hash_files, hash_json
 
 from . import adapter_bert, adapterhub, native
 from .adapter_folder import choose_adapter, hash_contents, only_adapter, read_adapter
-from .base import AnyLoaded, Load, limit_length, load_any_base, n_outputs, refuse_lost
+from .base import AnyLoaded, Load, limit_length, load_any_base, n_outputs, positions_of, refuse_lost
 from .base_config import (
     AnyBase,
     find_any_base,
@@ -238,10 +239,11 @@ def with_embedding(opened: OpenedPeft, pooling: str | None) -> OpenedPeft:
     if folder is None:
         return replace(opened, embedding=Embedding((Pooling(str(pooling or trained)),)))
     embedding, limit, files = of_library(folder)
-    said = opened.description
+    embedding.refuse_unable(opened.description.base.hidden_size, folder)
+    said, limit = opened.description, limit or opened.tokenizer.model_max_length
     found = replace(
         said, delta_sha256=hash_json([said.delta_sha256, hash_files(files)]),
-        max_length=min(said.max_length, limit or said.max_length),
+        max_length=limit_length(positions_of(base_of(opened.model)), limit, said.base.name),
     )  # fmt: skip
     return replace(opened, embedding=embedding, description=found)
 

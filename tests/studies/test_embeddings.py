@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from adapter_probe.checkpoints.embedding import of_library
 from adapter_probe.data.combining import ranking_scores
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.similarity import _by_id
+from adapter_probe.errors import CheckpointError
 
 TEXTS = ["the cat saw a dog", "fine", "the house was big", "a cruel bird", "the dog met the bad cat", "a cat"]
 PAIRS = [
@@ -319,3 +321,97 @@ def test_a_fine_tuned_model_is_written_as_a_lora_of_all_that_differs(tmp_path):
     for name, tensor in tuned.state_dict().items():
         if not name.startswith("pooler."):
             torch.testing.assert_close(merged[name], tensor, atol=1e-5, rtol=0)
+
+
+LONG = [
+    {"sentence1": f"{one} and {other}", "sentence2": f"{other} or {one}", "score": i}
+    for i, (one, other) in enumerate(pairwise(TEXTS))
+]
+
+
+def edit(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+SETTINGS = "config_sentence_transformers.json"
+LIMITS = "sentence_bert_config.json"
+
+
+def similarities(model: Any) -> np.ndarray:
+    """The library's own, of the pairs."""
+    columns = [[row[name] for row in LONG] for name in ("sentence1", "sentence2")]
+    texts = [model.encode(own, convert_to_tensor=True) for own in columns]
+    return model.similarity_pairwise(*texts).cpu().numpy()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tokenizer_config.json": {"model_max_length": 12}},
+        {"tokenizer_config.json": {"model_max_length": 12, "truncation_side": "left"}},
+        {
+            "tokenizer_config.json": {"model_max_length": 12},
+            LIMITS: {"max_seq_length": 20},
+        },
+        {SETTINGS: {"truncate_dim": 5}},
+        {SETTINGS: {"truncate_dim": 5, "similarity_fn_name": "dot"}},
+        {SETTINGS: {"truncate_dim": 99}},
+        {SETTINGS: {"default_prompt_name": "query"}},
+        {LIMITS: {"do_lower_case": True}},
+    ],
+    ids=str,
+)
+def test_settings_of_sentence_transformers_are_obeyed(changes, library, tmp_path):
+    folder = shutil.copytree(library, tmp_path / "model")
+    for name, own in changes.items():
+        edit(folder / name, **own)
+    study = ap.ablate(folder, data=LONG, spans="single", out=tmp_path / "out", progress=False)
+    wanted, plain = (similarities(opened(one, off=False)) for one in (folder, library))
+    np.testing.assert_allclose(study.results.outputs[0, :, 0], wanted, atol=1e-5)
+    same = np.allclose(plain, wanted, atol=1e-4)
+    assert same == (changes.get(SETTINGS) == {"truncate_dim": 99} or "do_lower_case" in str(changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "facts"),
+    [
+        (LIMITS, {"query_length": 8}, ("query_length", "8")),
+        (
+            LIMITS,
+            {"processing_kwargs": {"text": {"max_length": 5}}},
+            ("processing_kwargs",),
+        ),
+        (LIMITS, {"tokenizer_args": {"padding_side": "left"}}, ("tokenizer_args",)),
+        (LIMITS, {"transformer_task": "fill-mask"}, ("transformer_task", "fill-mask")),
+        (LIMITS, {"max_seq_length": "12"}, ("max_seq_length", "12")),
+        (SETTINGS, {"truncate_dim": 0}, ("truncate_dim", "0")),
+        (SETTINGS, {"model_type": "SparseEncoder"}, ("model_type", "SparseEncoder")),
+        (SETTINGS, {"normalise": True}, ("normalise",)),
+    ],
+)
+def test_what_is_not_followed_of_sentence_transformers_is_refused(name, fields, facts, library, tmp_path):
+    folder = shutil.copytree(library, tmp_path / "model")
+    edit(folder / name, **fields)
+    with pytest.raises(CheckpointError, match=naming(name, *facts)):
+        ap.ablate(folder, data=LONG, out=tmp_path / "out", progress=False)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "WordWeights", "WeightedLayerPooling"])
+def test_modules_that_need_more_than_the_last_states_are_named(kind, library, tmp_path):
+    from sentence_transformers.sentence_transformer import modules
+
+    folder = shutil.copytree(library, tmp_path / "model")
+    arguments = {
+        "LSTM": (24, 12),
+        "WordWeights": (["a", "b"], {"a": 2.0}),
+        "WeightedLayerPooling": (24, 3, 1),
+    }
+    made = getattr(modules, kind)(*arguments[kind])
+    (folder / "9_own").mkdir()
+    made.save(str(folder / "9_own"))
+    listed = json.loads((folder / "modules.json").read_text())
+    name = f"{type(made).__module__}.{kind}"
+    listed.insert(1, {"idx": 9, "name": "9", "path": "9_own", "type": name})
+    (folder / "modules.json").write_text(json.dumps(listed))
+    with pytest.raises(CheckpointError, match=naming("modules.json", kind)):
+        ap.ablate(folder, data=LONG, out=tmp_path / "out", progress=False)
