@@ -182,13 +182,37 @@ def _highest(logits: np.ndarray, n_best: int) -> np.ndarray:
 
 Scorer = Callable[[str, Sequence[str]], float]
 """From a text and the accepted answers to a score in [0, 1]."""
-_NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|-?\.\d+")
+_NUMBER = re.compile(
+    r"(?P<sign>(?<![\d)])[-\u2212][$\u20ac\u00a3]?)?"  # after a digit it is a hyphen
+    r"(?:(?<![\d/.,])(?P<over>\d+)/(?P<under>0*[1-9]\d*)(?![\d/.,]*[\d/])"  # and no part of a date
+    r"|(?P<plain>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+\u2212]?\d+(?!\w))?|\.\d+))"
+)
 
 
 def last_number(text: str) -> float | None:
-    """The last number in a text, with or without commas between thousands; None if there is none."""
-    found = _NUMBER.findall(text)
-    return float(found[-1].replace(",", "")) if found else None
+    """The last number in a text; None if there is none.
+
+    It may have commas between thousands, an exponent (1e5), a hyphen or U+2212 as its sign, or be a fraction
+    (1/2). A hyphen after a digit is none: 10-5 ends in 5, as does 2024-01-05.
+    """
+    found = [*_NUMBER.finditer(text)]
+    if not found:
+        return None
+    last = found[-1]
+    if last["plain"] is None:
+        value = int(last["over"]) / int(last["under"])
+    else:
+        value = float(last["plain"].replace(",", "").replace("\u2212", "-"))
+    return -value if last["sign"] else value
+
+
+def refuse_without_number(answers: Sequence[Sequence[str]], name: str) -> None:
+    """Refuse rows none of whose accepted answers has a number, which no text could give."""
+    for row, accepted in enumerate(answers):
+        if not any(last_number(answer) is not None for answer in accepted):
+            raise DataError(
+                f"{name} row {row + 1}: --metric number, and no answer has a number: {shown(accepted[0])}"
+            )
 
 
 def _number(text: str, answers: Sequence[str]) -> float:

@@ -31,6 +31,7 @@ class Encoded:
             the decoder reading what follows; else None.
         firsts: where examples are several items each, int64 ``[examples + 1]``: the first item of every
             example, and the number of items; else None.
+        n_cut: of a language model's training, how many sequences lost their beginning.
     """
 
     input_ids: tuple[np.ndarray, ...]
@@ -39,6 +40,7 @@ class Encoded:
     scored: tuple[np.ndarray, ...] | None = None
     sources: np.ndarray | None = None
     firsts: np.ndarray | None = None
+    n_cut: int = 0
 
     def __len__(self) -> int:
         return len(self.input_ids)

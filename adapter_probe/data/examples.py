@@ -16,7 +16,15 @@ from adapter_probe.data.given import data_name
 from adapter_probe.data.labels import Split
 from adapter_probe.data.lm_eval_tasks import is_task, load_tasks
 from adapter_probe.data.prompts import EncodedPrompts, encode_prompts, prompts_of
-from adapter_probe.data.question import Question, changes_of, cut_texts, frame_of, question_of, shown_ids
+from adapter_probe.data.question import (
+    Question,
+    changes_of,
+    cut_preferences,
+    cut_texts,
+    first_row,
+    frame_of,
+    question_of,
+)
 from adapter_probe.data.requests import Requests, requests_of
 from adapter_probe.data.requests_encoding import EncodedRequests, Start, encode_requests, whole_texts
 from adapter_probe.data.similarity import (
@@ -115,15 +123,35 @@ def load_examples(
         )  # fmt: skip
     else:
         made = _labelled(tokenizer, task, split, max_length, max_examples, expect_fingerprint)
-    return _about(made, data_name(task.files[split]), tokenizer)
+    return _about(made, task, split, tokenizer)
 
 
-def _about(examples: Examples, source: str, tokenizer: Any) -> Examples:
+def _about(examples: Examples, task: TaskSpec, split: str, tokenizer: Any) -> Examples:
     """The examples with a question that names their source and shows the first one as the model gets it."""
     if (question := examples.question) is None:
         return examples
-    first = shown_ids(tokenizer, examples.encoded.input_ids[0])
-    return replace(examples, question=replace(question, source=source, first=first))
+    places = getattr(examples.combine, "places", None)
+    own = (0,) if places is None else tuple(place for place in places[0].tolist() if place >= 0)
+    first = first_row(tokenizer, examples.encoded, own) + _right(examples.rows, task)
+    return replace(examples, question=replace(question, source=data_name(task.files[split]), first=first))
+
+
+def _right(rows: Split | Questions | Requests | Tagged, task: TaskSpec) -> str:
+    """What is right for the first row, where its tokens do not say it."""
+    found = ""
+    if isinstance(rows, Questions):
+        found = listed(dict.fromkeys(answer.text for answer in rows.answers[0]))
+    elif isinstance(rows, Requests) and rows.generation is not None:
+        found = listed(rows.rows[0].choices)
+    elif isinstance(rows, Requests) and len(rows.rows[0].choices) > 1:
+        found = f"number {rows.rows[0].gold + 1}"
+    elif isinstance(rows, Tagged):
+        found = " ".join(task.label_names[tag] for tag in rows.tags[0])
+    elif isinstance(rows, Split) and task.kind == "classification" and task.columns.label:
+        found = task.label_names[int(rows.labels[0])]
+    elif isinstance(rows, Split) and task.kind == "regression":
+        found = f"{rows.labels[0]:g}"
+    return f"; right: {found}" if found else ""
 
 
 def _labelled(
@@ -150,7 +178,7 @@ def _asking(question: Question, examples: Examples, *changes: str) -> Examples:
     """Examples with their question, and what becomes of the texts; the first one is what is added to them."""
     frame, *others = changes
     framed = f"texts as {frame}" if frame else "no special token is added"
-    return replace(examples, question=replace(question, changes=(framed, *others)))
+    return replace(examples, question=replace(question, changes=(framed, *others, *question.changes)))
 
 
 def _reranked(
@@ -196,6 +224,8 @@ def _of_requests(
     else:
         made = Examples(requests, encode_requests(tokenizer, requests, max_length, start))
     changes = changes_of(tokenizer, requests, made.encoded, max_length, start)
+    if task.kind == "pairwise":
+        changes += cut_preferences(tokenizer, requests, max_length)
     if requests.form == "preference":
         scored = "reward" if task.kind == "pairwise" else "log-likelihood"
         question = replace(question, asks=f"{scored} of {question.asks}")
@@ -276,7 +306,11 @@ def load_training(
         rows, texts = contrasts_of(tables, "train", max_examples)
         return _in_items(tokenizer, rows, texts, max_length, prepared)
     requests = requests_of(tokenizer, tables, "train", max_examples, turns=start is None)
-    return Examples(requests, encode_training(tokenizer, requests, max_length, start))
+    assert requests.about is not None, "rows of files have a form"
+    made = Examples(requests, encode_training(tokenizer, requests, max_length, start))
+    changes = changes_of(tokenizer, requests, made.encoded, max_length, start)
+    question = replace(question_of(requests.about, tables, len(requests)), changes=changes)
+    return _about(replace(made, question=question), task, "train", tokenizer)
 
 
 def _in_items(

@@ -303,7 +303,7 @@ def _held_list(holder: object, key: str, where: str) -> list:
 
 
 def read_conll(path: Path, text: str, columns: Sequence[str]) -> Rows:
-    """Sentences: the first column has the words, the last one the tags."""
+    """Sentences: the first column has the words, the last one the tags; others are kept by their number."""
     lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1)]
     first = next((line for _, line in lines if line.strip() and not line.startswith("#")), "")
     separator = "\t" if "\t" in first else None
@@ -312,8 +312,8 @@ def read_conll(path: Path, text: str, columns: Sequence[str]) -> Rows:
         raise DataError(f"{path} line 1: expected a word and its tag in each line, got {shown(first)}")
     records: list[dict[str, object]] = []
     places: list[str] = []
-    words: list[str] = []
-    tags: list[str] = []
+    sentence: list[list[str]] = []
+    names = (*TAG_COLUMNS, *(f"column {number}" for number in range(2, n_columns)))
     begin = 0
     for number, line in [*lines, (len(lines) + 1, "")]:
         fields = line.split(separator) if line.strip() else []
@@ -323,13 +323,13 @@ def read_conll(path: Path, text: str, columns: Sequence[str]) -> Rows:
             raise DataError(f"{path} line {number}: expected {n_columns} columns, got {len(fields)}")
         if fields and fields[0].strip() != _NEW_DOCUMENT:
             begin = begin or number
-            words.append(fields[0].strip())
-            tags.append(fields[-1].strip())
-        elif not fields and words:
-            records.append(dict(zip(TAG_COLUMNS, (words, tags))))
+            own = [field.strip() for field in fields]
+            sentence.append([own[0], own[-1], *own[1:-1]])
+        elif not fields and sentence:
+            records.append(dict(zip(names, map(list, zip(*sentence)))))
             places.append(f"{path} line {begin}")
-            words, tags, begin = [], [], 0
-    return Rows(path, TAG_COLUMNS, records, places)
+            sentence, begin = [], 0
+    return Rows(path, names, records, places)
 
 
 def looks_like_conll(text: str) -> bool:

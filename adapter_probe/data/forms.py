@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.readers import SPLIT_WORDS
@@ -42,30 +43,34 @@ class Role:
         means: what they may be, such as ``the answer``.
         names: last words of their names, in lower case.
         way: what to do to have them read.
+        column: the column that they may be read as; empty where a name is not all that is missing.
+        of_numbers: whether they have numbers, so that the last word of a name is enough for these too.
     """
 
     means: str
     names: frozenset[str]
     way: str
+    column: str = ""
+    of_numbers: bool = False
 
     def but(self, *names: str) -> Role:
         """The same without some names."""
-        return Role(self.means, self.names - set(names), self.way)
+        return replace(self, names=self.names - set(names))
 
 
-def role(means: str, names: str, way: str) -> Role:
+def role(means: str, names: str, way: str, column: str = "", numbers: bool = False) -> Role:
     """A role; its names are separated by blanks."""
-    return Role(means, frozenset(names.split()), way)
+    return Role(means, frozenset(names.split()), way, column, numbers)
 
 
-def prompt_role(way: str = "write it into the column prompt") -> Role:
+def prompt_role(way: str = "write it into the column prompt", column: str = "") -> Role:
     """What the model may have to read first."""
-    return role("a part of the prompt", _PROMPT, way)
+    return role("a part of the prompt", _PROMPT, way, column)
 
 
-def answer_role(way: str) -> Role:
+def answer_role(way: str, column: str = "") -> Role:
     """What may be right, or wrong."""
-    return role("the answer", _ANSWER, way)
+    return role("the answer", _ANSWER, way, column)
 
 
 @dataclass(frozen=True)
@@ -123,10 +128,12 @@ def refuse_unread(form: DataForm, tables: Sequence[Rows], read: Iterable[str] | 
             meant = None if name in names else role_of(name, form.roles, _has_texts(table, name))
             if meant is not None and not _repeats(table, name, names, form.whole):
                 own = [one for one in filled(table) if one in names]
+                said = ",".join(own)
+                read_as = f" (--columns {said},{meant.column}={name})" if meant.column else ""
                 raise DataError(
                     f"{table.path}: the rows would be read as {form.name}, columns {listed(own)}, without "
-                    f"column {quote(name)}, which may be {meant.means}; {meant.way}, or leave it out on "
-                    f"purpose (--columns {','.join(own)})"
+                    f"column {quote(name)}, which may be {meant.means}; {meant.way}{read_as}, or leave it "
+                    f"out on purpose (--columns {said})"
                 )
 
 
@@ -135,8 +142,11 @@ def role_of(column: str, roles: Sequence[Role], texts: bool = True) -> Role | No
     words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", column) if len(word) > 1]
     while len(words) > 1 and words[-1] in _SAY_LITTLE:
         words.pop()
-    own = words[-1:] if texts else [word for word in words if word not in _RIGHT]
-    return next((one for one in roles if own and one.names.issuperset(own)), None)
+    for one in roles:
+        own = words[-1:] if texts or one.of_numbers else [word for word in words if word not in _RIGHT]
+        if own and one.names.issuperset(own):
+            return one
+    return None
 
 
 def _refuse_splits(table: Rows, read: Collection[str]) -> None:
@@ -160,7 +170,8 @@ def _repeats(table: Rows, name: str, read: Iterable[str], whole: bool) -> bool:
     others = [one for one in read if one != name]
     for record in table.records:
         value, theirs = record.get(name), [record.get(other) for other in others]
-        if value in _EMPTY or value in theirs or any(value in one for one in theirs if isinstance(one, list)):
+        several = record.get(f"{name}s")  # an answer among the answers
+        if value in _EMPTY or value in theirs or (isinstance(several, list) and value in several):
             continue
         texts = [text for one in theirs for text in _texts(one)] if whole and isinstance(value, str) else ()
         if not any(str(value).strip() in text for text in texts):
@@ -181,6 +192,8 @@ def disagreeing(rows: Rows, column: str, others: Iterable[str]) -> str | None:
     """Another column of labels that does not say the same as the one that is read, be it by other names."""
     for other in others:
         found = [(record.get(column), record.get(other)) for record in rows.records]
+        if all(isinstance(value, list) for pair in found for value in pair):  # such as tags
+            found = [pair for one, two in found for pair in zip_longest(one, two)]
         pairs = {(str(one).strip(), str(two).strip()) for one, two in found if two not in _EMPTY}
         sides = [{pair[side] for pair in pairs} for side in (0, 1)]
         if any(len(side) != len(pairs) for side in sides):

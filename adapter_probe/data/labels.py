@@ -235,6 +235,18 @@ class Split:
         return len(self.texts)
 
 
+def without_first(spec: TaskSpec, rows: Rows, labels: np.ndarray) -> tuple[str, ...]:
+    """What to say of numbers of classes that may count from 1, while the head counts from 0."""
+    if spec.kind != "classification" or not spec.columns.label or (labels == 0).any():
+        return ()
+    values = label_texts(rows, spec.columns.label)
+    if not all(value.isdecimal() for value in values):
+        return ()
+    low, high = (function(map(int, values)) for function in (min, max))
+    first = spec.label_names[0]
+    return (f"no row has the head's first label, {first}: the labels are {low} to {high}, counted from 0",)
+
+
 def form_of_texts(spec: TaskSpec) -> DataForm:
     """What is asked of labelled texts; which columns are meant is decided in `adapter_probe.data.columns`."""
     own, several = spec.columns, spec.columns.text_b is not None

@@ -11,8 +11,13 @@ import numpy as np
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.forms import DataForm, filled, unread
 from adapter_probe.data.requests import Requests
-from adapter_probe.data.requests_encoding import EncodedRequests, Start, start_token, whole_texts
-from adapter_probe.errors import cut
+from adapter_probe.data.requests_encoding import (
+    EncodedRequests,
+    Start,
+    sequences_of,
+    start_token,
+    whole_texts,
+)
 
 _MOST_NAMED = 12  # columns in a line
 _LONGEST = 400  # characters of a row that is shown
@@ -128,14 +133,10 @@ def changes_of(
         said.append(f"at most {requests.generation.max_new_tokens:,} tokens are written")
     elif start is None and not requests.templated:
         said.append("no end token is scored")
-    if isinstance(encoded, EncodedRequests):
-        if requests.form == "text" and len(encoded) > len(requests):
-            said.append(f"read in {len(encoded):,} windows of {most:,} tokens")
-        if encoded.n_cut:
-            side = "beginning" if start is None else "end"
-            said.append(f"{cut_note(encoded.n_cut, len(requests), most, side)}")
-    elif requests.form == "preference":
-        said += cut_preferences(tokenizer, requests, most)
+    if n_cut := getattr(encoded, "n_cut", 0):
+        said.append(cut_note(n_cut, len(requests), most, "beginning" if start is None else "end"))
+    if isinstance(encoded, EncodedRequests) and requests.form == "text" and len(encoded) > len(requests):
+        said.append(f"read in {len(encoded):,} windows of {most:,} tokens")
     return tuple(said)
 
 
@@ -150,6 +151,8 @@ def _begin(tokenizer: Any, requests: Requests, start: Start | None) -> str:
     before = before if there else ""
     alone = requests.form == "text" or not any(row.context for row in requests.rows)
     token = tokenizer.convert_ids_to_tokens(first) if alone and first is not None else before
+    if requests.form == "text" and token and before == token:  # as lm-evaluation-harness does
+        return f"{what} begin with {token} after another {token}, and are scored from the second one on"
     return f"{what} begin with {token}" if token else f"no token is put before {what}"
 
 
@@ -163,8 +166,25 @@ def cut_preferences(tokenizer: Any, requests: Requests, most: int) -> tuple[str,
     return (cut_note(n_cut, len(texts), most, side),) if n_cut else ()
 
 
-def shown_ids(tokenizer: Any, ids: Iterable[int]) -> str:
+def first_row(tokenizer: Any, encoded: Any, items: Sequence[int] = (0,)) -> str:
+    """The first row as the model gets it, with what is scored of it in double brackets.
+
+    Args:
+        encoded: tokens of all items.
+        items: the items of the row.
+    """
+    if not isinstance(encoded, EncodedRequests):
+        return " beside ".join(_shown(tokenizer, encoded.input_ids[item]) for item in items)
+    found = [(tokens[:-n], tokens[-n:]) for tokens, n in sequences_of(encoded.trees[0])]
+    source = encoded.trees[0].source
+    begins = ["" if source is not None else _shown(tokenizer, before) for before, _ in found]
+    scored = [f"[[{_shown(tokenizer, own)}]]" for _, own in found]
+    whole = [*map("".join, zip(begins, scored))]
+    said = f"{begins[0]}{' or '.join(scored)}" if len({*begins}) == 1 else " or ".join(whole)
+    return said if source is None else f"{_shown(tokenizer, source)} -> {said}"
+
+
+def _shown(tokenizer: Any, ids: Iterable[int]) -> str:
     """Tokens as the text that the model reads, shortened in the middle."""
-    text = tokenizer.decode([int(one) for one in ids])
-    half = _LONGEST // 2
-    return text if len(text) <= _LONGEST else f"{text[:half]} … {cut(text[-half:], half)}"
+    text, half = tokenizer.decode([int(one) for one in ids]), _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]} … {text[-half:]}"

@@ -216,15 +216,17 @@ class RowForm(NamedTuple):
     about: DataForm
 
 
-_COMPLETED = "name it completion to score it after the column prompt, name the columns context, choices and "
-_COMPLETED += "gold to score choices, or name it answer and give --generate to score what the model writes"
-_TEXT_ROLES = (answer_role(_COMPLETED), prompt_role("name it prompt, and what follows it completion"))
+_AFTER_PROMPT = "give --generate to score what the model writes beside a column answer, name the columns "
+_AFTER_PROMPT += (
+    "context, choices and gold to score choices, or name it completion to score it after the prompt"
+)
+_OF_TEXTS = "name the columns prompt and completion to score one after the other"
 _PREFERENCE = DataForm(
     "preferences", "`chosen` above `rejected`",
     (
-        prompt_role("name it prompt"),
+        prompt_role("name it prompt", "prompt"),
         answer_role("name what is preferred chosen and the other answer rejected"),
-        role("the reference's log-likelihood", "logps", f"name both {REFERENCES[0]} and {REFERENCES[1]}"),
+        role("the reference's", "logps", f"name both {' and '.join(REFERENCES)}", numbers=True),
     ),
     also=(("prompt", ", after `prompt`"),),
 )  # fmt: skip
@@ -254,10 +256,12 @@ FORMS: dict[tuple[str, ...], RowForm] = {
         whole=True,
     )),
     ("text",): RowForm("text", lambda row, _: Request("", (row.filled("text"),)), DataForm(
-        "texts", "likelihood of `text`", _TEXT_ROLES, whole=True,
+        "texts", "likelihood of `text`",
+        (answer_role(_OF_TEXTS), prompt_role(_OF_TEXTS)), whole=True,
     )),
     ("prompt",): RowForm("text", lambda row, _: Request("", (row.filled("prompt"),)), DataForm(
-        "texts", "likelihood of `prompt` as a text", _TEXT_ROLES,
+        "texts", "likelihood of `prompt` as a text",
+        (answer_role(_AFTER_PROMPT, "completion"), prompt_role()),
     )),
 }  # fmt: skip
 

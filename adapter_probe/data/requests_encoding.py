@@ -346,6 +346,19 @@ def grow_tree(texts: Sequence[Text], max_length: int) -> TokenTree:
     return TokenTree(tokens.copy(), parents.copy(), read, after, targets.copy(), tuple(chosen))
 
 
+def sequences_of(tree: TokenTree) -> list[tuple[list[int], int]]:
+    """Every continuation of a tree with the tokens before it, and the number of its own tokens."""
+    found = []
+    for own in tree.scored:
+        last = int(own[-1])
+        state, tokens = int(tree.read[tree.after[last]]), [int(tree.targets[last])]
+        while state >= 0:
+            tokens.append(int(tree.tokens[state]))
+            state = int(tree.parents[state])
+        found.append((tokens[::-1], len(own)))
+    return found
+
+
 def count_texts(requests: Requests, encoded: EncodedRequests) -> np.ndarray:
     """Tokens, characters, bytes and words of every continuation, int64 ``[examples, continuations, 4]``.
 

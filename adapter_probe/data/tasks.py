@@ -19,6 +19,7 @@ from adapter_probe.data.labels import (
     holds_lists,
     label_texts,
     names_in_lists,
+    without_first,
 )
 from adapter_probe.data.presets import (
     PRESETS,
@@ -210,7 +211,10 @@ def load_with_question(
     keep = subset(len(loaded), max_examples)
     kept = loaded if keep is None else _assembled(spec, split, rows.kept(keep))
     form = _FORM_OF.get(spec.kind, form_of_texts)(spec)
-    return kept, question_of(form, [rows], len(kept))
+    question = question_of(form, [rows], len(kept))
+    if isinstance(loaded, Split):
+        question = replace(question, changes=without_first(spec, rows, loaded.labels))
+    return kept, question
 
 
 _FORM_OF = {"tokens": form_of_words, "extractive": form_of_questions}

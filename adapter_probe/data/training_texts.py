@@ -7,7 +7,7 @@ preference, or a whole text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +20,9 @@ from adapter_probe.data.requests_encoding import (
     EncodedRequests,
     Start,
     Text,
-    TokenTree,
     Unfit,
     encoder_of,
+    sequences_of,
 )
 from adapter_probe.errors import DataError
 
@@ -45,6 +45,7 @@ def encode_training(
     """
     encoder = encoder_of(tokenizer, requests, max_length, start)
     ids, scored, sources, of_pairs = [], [], [], requests.form == "preference"
+    n_cut = 0
     for number, request in enumerate(requests.rows):
         try:
             source = encoder.source(request)
@@ -58,6 +59,7 @@ def encode_training(
             raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None
         for tokens, places in found:
             cut = max(0, len(tokens) - max_length) if source is None else 0  # else each is short enough
+            n_cut += cut > 0
             kept = places[places > cut] - cut  # nothing comes before the first token
             if not len(kept):
                 raise DataError(f"{requests.name} row {number + 1}: no token to train on")
@@ -65,6 +67,7 @@ def encode_training(
             scored.append(kept)
             sources.append(source)
     made = encoded_with_fingerprint(tuple(ids), None, tuple(scored), _sizes(sources))
+    made = replace(made, n_cut=n_cut)
     return replace(made, firsts=np.arange(0, len(ids) + 1, 2)) if of_pairs else made
 
 
@@ -101,7 +104,7 @@ def texts_of(encoded: EncodedRequests) -> tuple[Encoded, np.ndarray, np.ndarray]
     """
     ids, scored, sources, example, number = [], [], [], [], []
     for item, tree in enumerate(encoded.trees):
-        for place, (tokens, n_scored) in enumerate(_sequences(tree)):
+        for place, (tokens, n_scored) in enumerate(sequences_of(tree)):
             whole, places = _places((tokens[:-n_scored], tokens[-n_scored:]), tree.source)
             ids.append(whole)
             scored.append(places)
@@ -110,14 +113,3 @@ def texts_of(encoded: EncodedRequests) -> tuple[Encoded, np.ndarray, np.ndarray]
             number.append(place)
     made = encoded_with_fingerprint(tuple(ids), None, tuple(scored), _sizes(sources))
     return made, np.array(example, dtype=np.int64), np.array(number, dtype=np.int64)
-
-
-def _sequences(tree: TokenTree) -> Iterator[tuple[list[int], int]]:
-    """Every continuation of a tree with the tokens before it, and the number of its own tokens."""
-    for own in tree.scored:
-        last = int(own[-1])
-        state, tokens = int(tree.read[tree.after[last]]), [int(tree.targets[last])]
-        while state >= 0:
-            tokens.append(int(tree.tokens[state]))
-            state = int(tree.parents[state])
-        yield tokens[::-1], len(own)

@@ -18,7 +18,7 @@ from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any, with_embedding
 from adapter_probe.checkpoints.tokenizer import refuse_unknown_tokens
 from adapter_probe.custom_metric import CustomMetric
-from adapter_probe.data.answers import scores_by
+from adapter_probe.data.answers import refuse_without_number, scores_by
 from adapter_probe.data.batches import EncodedBatches
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import Examples, load_examples
@@ -360,7 +360,10 @@ def _scored_examples(opened: OpenedPeft, arguments: AblationArguments) -> tuple[
         if examples.rows.form == "preference":
             refuse_value_head(opened.folder)
         own = None if data or examples.rows.generation is not None else task.metric
-        return task, examples, choose_metric(asked or own, examples.rows)
+        metric = choose_metric(asked or own, examples.rows)
+        if metric == "number":
+            refuse_without_number([row.choices for row in examples.rows.rows], examples.rows.name)
+        return task, examples, metric
     return task, examples, metric
 
 

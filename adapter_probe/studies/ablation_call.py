@@ -45,7 +45,7 @@ from adapter_probe.results.rundir import PARTS, read_manifest
 from adapter_probe.results.sealing import MADE_FROM, add_note, read_note, sealed_tables
 
 from .checkpoint_arguments import Ablate, Called, Trainer
-from .example_files import as_files, check_files, with_collections
+from .example_files import as_files, check_files, of_columns, with_collections
 from .load import load
 from .study_base import StoredStudy
 from .trainers import TokenisedPreferences, examples_of_preferences, metric_of_trainer, of_trainer
@@ -63,7 +63,7 @@ AGAINST_PREFIX = "against-"
 """Prefix of the subfolder that holds the same variants scored on other data."""
 _IN_MEMORY = ("tokenizer", "batches", "labels", "read")
 """Arguments that a checkpoint on disk cannot follow."""
-_OF_TEXTS = ("max_examples", "label_names", "split", "encoding", *vars(Prompting()))
+_OF_TEXTS = ("columns", "max_examples", "label_names", "split", "encoding", *vars(Prompting()))
 """Arguments that batches cannot follow."""
 _ON_DISK = ("cluster", "revision", "adapter", "dequantise")
 """Arguments that a model in memory cannot follow."""
@@ -96,6 +96,8 @@ def asked_of(
         rows = _usual_folder(str(checkpoint), usual).parent if call.out is None else Path(call.out)
     place = rows if opened else checkpoint
     files = with_collections(as_files(call.data, rows, place, texts=call.metric in COMPARISONS), call.split)
+    if call.columns:
+        files = of_columns(files, call.columns, rows, call.encoding)
     others = as_files(call.against, rows, place)
     if call.task and not is_task(call.task):
         wanted = must_be("--task", f"{PREFIX}NAME", call.task)

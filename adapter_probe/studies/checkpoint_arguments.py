@@ -99,6 +99,11 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
         "a file is saved in a folder ``data/`` next to the results, under a name derived from its content.",
         panel="Data", shell=list[Path],
     )  # fmt: skip
+    columns: str | Sequence[str] = setting(
+        "", "the columns of the data that are meant, separated by commas; all others are left out. "
+        "prompt=instruction reads the column instruction as prompt.", panel="Data", metavar="NAME,NEW=NAME",
+        shell=str,
+    )  # fmt: skip
     task: str = setting(
         "",
         "instead of data: tasks of lm-evaluation-harness (extra ``lm-eval``) by name, task file or folder "

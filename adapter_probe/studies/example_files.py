@@ -17,10 +17,10 @@ from adapter_probe.checkpoints.mlx import is_mlx
 from adapter_probe.data.formats import PARQUET, READERS
 from adapter_probe.data.given import records_no_data
 from adapter_probe.data.lm_eval_tasks import is_task
-from adapter_probe.data.readers import refuse_unreadable
+from adapter_probe.data.readers import read_rows, refuse_unreadable
 from adapter_probe.data.rows import is_column, rows_of
-from adapter_probe.data.similarity import files_of_collection, is_collection
-from adapter_probe.errors import DataError, shown
+from adapter_probe.data.similarity import CORPUS, files_of_collection, is_collection
+from adapter_probe.errors import DataError, listed, shown
 from adapter_probe.results.atomic import make_folder, read_json, write_bytes
 
 if TYPE_CHECKING:
@@ -73,12 +73,50 @@ def as_files(data: ExampleSource, folder: Path, checkpoint: Path, texts: bool = 
     lines = [json.dumps(row) + "\n" for row in rows_of(data, partial(_columns, checkpoint))]
     if not lines:
         raise DataError("data has no rows; give at least two examples with different labels")
+    return (_saved(lines, folder),)
+
+
+def _saved(lines: Sequence[str], folder: Path, before: str = "") -> str:
+    """The path of a file with these lines, named by its content, after the name of the file they are from."""
     content = "".join(lines).encode("ascii")  # readable in every text encoding
-    path = folder / FOLDER / f"rows-{hashlib.sha256(content).hexdigest()[:12]}.jsonl"
+    path = folder / FOLDER / f"{before}rows-{hashlib.sha256(content).hexdigest()[:12]}.jsonl"
     if not (path.is_file() and path.read_bytes() == content):
         make_folder(path.parent)
         write_bytes(path, content)
-    return (str(path),)
+    return str(path)
+
+
+def of_columns(
+    files: Sequence[str], columns: str | Sequence[str], folder: Path, encoding: str
+) -> tuple[str, ...]:
+    """Files with some columns of the given ones, under the names that they are to have.
+
+    Args:
+        files: files of rows.
+        columns: names, or ``NEW=NAME``, in a list or separated by commas.
+        folder: see `as_files`.
+        encoding: of the files.
+
+    Raises:
+        DataError: there are no files with columns, a column is missing, or two get one name.
+    """
+    given = columns.split(",") if isinstance(columns, str) else columns
+    parts = [[part.strip() for part in one.split("=", 1)] for one in given]
+    named = [(part[0], part[-1]) for part in parts]  # the name that it is to have, and that of the file
+    said = f"--columns {','.join(given)}"
+    if len({new for new, _ in named}) < len(named) or not all(map(all, named)):
+        raise DataError(f"{said}: give each name once, such as prompt=instruction,answer")
+    if not files or any(is_task(file) for file in files) or Path(files[0]).name == f"{CORPUS}.jsonl":
+        raise DataError(f"{said} applies to files of rows that are given with --data")
+    found = []
+    for file in files:
+        rows = read_rows(file, [old for _, old in named], encoding)
+        if missing := [old for _, old in named if old not in rows.every_name]:
+            raise DataError(f"{file}: no column {missing[0]!r} ({said}); columns: {listed(rows.every_name)}")
+        chosen = ({new: row[old] for new, old in named if old in row} for row in rows.records)
+        before = "" if Path(file).name.startswith("rows-") else f"{Path(file).name}-"
+        found.append(_saved([json.dumps(row, default=str) + "\n" for row in chosen], folder, before))
+    return tuple(found)
 
 
 def with_collections(files: Sequence[str], split: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ class Training:
         score: best score on the validation set, a fraction; None if it is undefined after every epoch.
         validation_scores: score after each epoch; None where undefined.
         majority_score: score of always predicting the most frequent class; None where it is undefined.
+        question: what is trained on, and what the score is of, one line each.
     """
 
     checkpoint: Path
@@ -43,6 +45,7 @@ class Training:
     score: float | None
     validation_scores: tuple[float | None, ...]
     majority_score: float | None
+    question: tuple[str, ...] = ()
 
 
 @taking(Train)
@@ -91,10 +94,12 @@ def train(call: Train) -> Training:
         str(call.base), spec, method, settings, call.max_length, max_train=call.max_train
     )
     with _bar(spec.metric, call.progress, where if settings.dtype == "bfloat16" else None) as report:
-        made = train_checkpoint(request, Path(call.out), where, report)
+        say = partial(print_message, enabled=call.progress)
+        made = train_checkpoint(request, Path(call.out), where, report, say)
     scores, majority = made.training["validation_scores"], made.training.get("majority_score")
     best = made.scores[spec.metric]
-    return Training(Path(call.out), made.task.name, spec.metric, best, tuple(scores), majority)
+    question = tuple(made.training.get("question") or ())
+    return Training(Path(call.out), made.task.name, spec.metric, best, tuple(scores), majority, question)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,19 @@ _WHOLE = "model.safetensors"
 
 
 def train_checkpoint(
-    request: TrainingRequest, out: Path, device: torch.device, report: OnProgress
-) -> Description:
+    request: TrainingRequest, out: Path, device: torch.device, report: OnProgress,
+    say: Callable[[str], None] = lambda _: None,
+) -> Description:  # fmt: skip
     """Start or resume a training, and save the best epoch to `out`.
 
     A folder that already contains this checkpoint is not changed.
+
+    Args:
+        request: what is trained, on what.
+        out: the folder.
+        device: the device.
+        report: called after every step.
+        say: called with each line of the question, once all checks have passed.
 
     Raises:
         CheckpointError, ModelError, DataError: the base or the data cannot be used.
@@ -72,6 +80,8 @@ def train_checkpoint(
         if has_untrained_pooler(inputs.base.model, inputs.base.missing):
             warn_of_untrained_pooler(request, inputs.base.identity.n_layers)
         model = build_model(request, inputs.base, device)
+        for line in (question := inputs.question(task.metric)):
+            say(line)
         best, scores = Trainer(model, inputs.objective, settings=settings, run=run, report=report).train()
         description = Description(
             method=request.method,
@@ -83,6 +93,7 @@ def train_checkpoint(
             training={
                 **settings.to_json(),
                 "optimizer": "Adam",
+                "question": question,
                 "validation_scores": scores,
                 "majority_score": inputs.majority_score(task.metric),
             },

@@ -32,6 +32,7 @@ from adapter_probe.errors import (
     ResultsError,
     must_be,
 )
+from adapter_probe.metrics import metric_label
 from adapter_probe.models.methods import Adapters, Method, PeftMethod, TfidfLinear, method_from_json
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json
@@ -121,6 +122,12 @@ class TrainingInputs:
     objective: Objective
     max_length: int
     fingerprints: dict[str, Any]
+
+    def question(self, metric: str) -> list[str]:
+        """What is trained on, and what the score is of, one line each."""
+        asked = [(name, one.question) for name, one in self.splits.items() if one.question]
+        words = {"train": "the loss", "validation": metric_label(metric)}
+        return [f"{name}: {line}" for name, one in asked for line in one.lines(words[name])]
 
     def majority_score(self, metric: str) -> float | None:
         """The score of always predicting the most frequent class of the validation set; None if undefined."""

@@ -1,0 +1,409 @@
+"""Every column is read, named or refused: layouts of public data, what is said of each, and the numbers."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from byte_tokenizer import byte_tokenizer
+from peft_folders import written
+from refusals import naming
+
+from adapter_probe.data.examples import Examples, load_examples
+from adapter_probe.data.generating import Generation
+from adapter_probe.data.given import given_task
+from adapter_probe.data.spec import Columns, TaskSpec
+from adapter_probe.data.tasks import find_task
+from adapter_probe.errors import DataError
+from adapter_probe.metrics import default_metric
+
+TOKENIZER = byte_tokenizer(True)
+
+
+def turn(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+TALK = [turn("user", "a?"), turn("assistant", "ab")]
+OTHER = [turn("user", "a?"), turn("assistant", "c")]
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+PAIR = {"chosen": "ab", "rejected": "c"}
+CHOICE = {"choices": ["a", "b"]}
+TWO = ({"prompt": "a b", "completion": "c"}, {"prompt": "b", "completion": "ab"})
+CLASSES = ({"text": "a", "label": 0}, {"text": "b", "label": 1}, {"text": "c", "label": 1})
+
+
+def examples_of(folder: Path, kind: str, rows: Any, split: str = "validation") -> Examples:
+    """The examples that the program makes of rows for a checkpoint with a head of some kind."""
+    file = rows if isinstance(rows, Path) else written(folder, list(rows))
+    writes, kind = kind == "writing", "causal" if kind == "writing" else kind
+    head = {"embedding": "embedding", "reward": "regression", "three classes": "classification"}.get(
+        kind, kind
+    )
+    names = {"classification": ("0", "1"), "tokens": ("O", "B-X"), "three classes": ("0", "1", "2")}.get(
+        kind, ()
+    )
+    metric = "text_match" if kind == "causal" else default_metric(head)
+    task = TaskSpec("task", head, metric, names, Columns("", None, ""), {}, {})
+    task = given_task(task, [file], split, "checkpoint")
+    task = TaskSpec(**{**vars(task), "files": {split: (str(file),)}})
+    prepared = (lambda text, role: text) if kind == "embedding" else None
+    return load_examples(
+        TOKENIZER,
+        task,
+        split,
+        256,
+        prepared=prepared,
+        generation=Generation(generate=True) if writes else None,
+    )
+
+
+# By the kind of head, rows, and either the words of the question with
+# what is not read, or the words of the refusal.
+NAMED: dict[str, tuple[str, list[dict[str, Any]], tuple[str, ...], tuple[str, ...]]] = {
+    "completions with an id": (
+        "causal",
+        [{**row, "id": n, "source": "web"} for n, row in enumerate(TWO)],
+        ("`completion` after `prompt`",),
+        ("id", "source"),
+    ),
+    "a text with its title": (
+        "causal",
+        [{"text": "ab c", "title": "ab", "url": "x"}],
+        ("`text`",),
+        ("title", "url"),
+    ),
+    "a text that repeats its parts": (
+        "causal",
+        [{"text": "Do: ab. It is: c", "instruction": "ab", "output": "c", "input": ""}],
+        ("`text`",),
+        ("instruction", "output"),
+    ),
+    "UltraFeedback": (
+        "causal",
+        [
+            {
+                "prompt": "a?",
+                "prompt_id": "7f",
+                "chosen": TALK,
+                "rejected": OTHER,
+                "messages": TALK,
+                "score_chosen": 8.5,
+                "score_rejected": 2.0,
+            }
+        ],
+        ("`chosen` above `rejected`, after `prompt`",),
+        ("prompt_id", "messages", "score_chosen"),
+    ),
+    "UltraChat": (
+        "causal",
+        [{"prompt": "a?", "prompt_id": "7f", "messages": TALK}],
+        ("the last turn of `messages`",),
+        ("prompt", "prompt_id"),
+    ),
+    "conversations with tools": ("causal", [{"messages": TALK, "tools": TOOLS}], ("`messages`",), ()),
+    "questions with a subject": (
+        "causal",
+        [{"question": "a?", **CHOICE, "answer": 1, "subject": "law", "id": "q1"}],
+        ("`choices` after `question`, right is `answer`",),
+        ("subject", "id"),
+    ),
+    "BLiMP": (
+        "causal",
+        [
+            {
+                "sentence_good": "a b",
+                "sentence_bad": "b a",
+                "field": "f",
+                "UID": "u",
+                "pair_id": 3,
+                "one_prefix_prefix": "a",
+                "linguistics_term": "agreement",
+            }
+        ],
+        ("`sentence_good` likelier than `sentence_bad`",),
+        ("pair_id", "one_prefix_prefix", "linguistics_term"),
+    ),
+    "MATH": (
+        "writing",
+        [{"prompt": "a?", "answer": 4, "solution": "2 + 2", "level": "Level 1"}],
+        ("what the model writes after `prompt`, beside `answer`",),
+        ("solution", "level"),
+    ),
+    "classes with other columns": (
+        "classification",
+        [{**row, "title": "t", "keyword": "k", "topic": "x", "id": 5} for row in CLASSES],
+        ("class `label` of `text`",),
+        ("title", "keyword", "topic", "id"),
+    ),
+    "a label and its name": (
+        "classification",
+        [{**row, "sentiment": ["bad", "good"][row["label"]]} for row in CLASSES],
+        ("class `label` of `text`",),
+        ("sentiment",),
+    ),
+    "one split": (
+        "classification",
+        [{**row, "split": "test"} for row in CLASSES],
+        ("`label` of `text`",),
+        ("split",),
+    ),
+    "preferences of a reward model": (
+        "reward",
+        [{"prompt": "a", **PAIR, "id": 1}],
+        ("reward of `chosen` above `rejected`, after `prompt`",),
+        ("id",),
+    ),
+    "triplets": (
+        "embedding",
+        [{"anchor": "a", "positive": "b", "negative_1": "c", "negative_2": "d", "negative_id": "n1"}],
+        ("is `positive` nearer than the negatives to `anchor`",),
+        ("negative_id",),
+    ),
+    "queries with an identifier": (
+        "embedding",
+        [{"query": "a", "positive": "b", "doc_id": "d1", "label": 1}],
+        ("each query's `positive` among all rows', for `query`",),
+        ("doc_id",),
+    ),
+    "pairs": (
+        "embedding",
+        [{"sentence1": "a", "sentence2": s, "score": x, "genre": "g"} for s, x in (("b", 1), ("c", 2.5))],
+        ("similarity of `sentence1` and `sentence2`, beside `score`",),
+        ("genre",),
+    ),
+    "documents to rank": (
+        "reward",
+        [{"query": "a", "document": d, "relevance": x, "docid": "7"} for d, x in (("b", 1), ("c", 0))],
+        ("each `document` scored with its `query`, beside `relevance`",),
+        ("docid",),
+    ),
+    "words with parts of speech": (
+        "tokens",
+        [{"tokens": ["a", "b"], "ner_tags": ["O", "B-X"], "pos_tags": [3, 4], "id": "1"}],
+        ("one of `ner_tags` for each of `tokens`",),
+        ("pos_tags", "id"),
+    ),
+}
+REFUSED: dict[str, tuple[str, list[dict[str, Any]], tuple[str, ...]]] = {
+    **{
+        f"a prompt with {name}": (
+            "causal",
+            [{"prompt": "a", name: "b"}],
+            ("texts", name, "completion", "--generate"),
+        )
+        for name in (
+            "response",
+            "output",
+            "answer",
+            "target",
+            "gold",
+            "solution",
+            "reference",
+            "generation",
+            "gold_answer",
+            "expectedOutput",
+            "response_text",
+            "label",
+            "summary",
+        )
+    },
+    "a prompt with a label": ("causal", [{"prompt": "a", "label": 1}], ("label", "the answer")),
+    "a prompt with completions": ("causal", [{"prompt": "a", "completions": ["b"]}], ("completions",)),
+    "a prompt with choices": (
+        "causal",
+        [{"prompt": "a", **CHOICE, "answer": 0}],
+        ("choices", "context", "gold"),
+    ),
+    "a prompt with a system": ("causal", [{"prompt": "a", "system": "b"}], ("system", "prompt")),
+    **{
+        f"a text with {name}": ("causal", [{"text": "a", name: "b"}], ("texts", name, "prompt", "completion"))
+        for name in ("target", "output", "translation", "label", "question")
+    },
+    **{
+        f"preferences with {name}": ("causal", [{name: "a", **PAIR}], ("preferences", name, "name it prompt"))
+        for name in ("question", "instruction", "input", "query", "system_prompt")
+    },
+    **{
+        f"reward of preferences with {name}": (
+            "reward",
+            [{name: "a", **PAIR}],
+            (name, f"--columns chosen,rejected,prompt={name}"),
+        )
+        for name in ("question", "instruction", "input")
+    },
+    "Intel/orca_dpo_pairs": ("causal", [{"system": "s", "question": "a", **PAIR}], ("system", "prompt")),
+    "preferences with a history": (
+        "causal",
+        [{"prompt": "a", "history": [["b", "c"]], **PAIR}],
+        ("history",),
+    ),
+    "one reference": ("causal", [{"prompt": "a", **PAIR, "ref_chosen_logps": -3.0}], ("ref_rejected_logps",)),
+    "TRL's older names of the reference": (
+        "causal",
+        [{"prompt": "a", **PAIR, "reference_chosen_logps": -3.0, "reference_rejected_logps": -2.0}],
+        ("reference_chosen_logps", "name both ref_chosen_logps"),
+    ),
+    "another prompt than the conversations' own": (
+        "causal",
+        [{"prompt": "c?", "chosen": TALK, "rejected": OTHER}],
+        ("prompt", "answers begin"),
+    ),
+    "a completion with an input": ("causal", [{**TWO[0], "input": "x"}], ("input", "part of the prompt")),
+    "a completion with its context": ("causal", [{**TWO[0], "context": "x"}], ("context",)),
+    "a completion with a suffix": ("causal", [{**TWO[0], "suffix": "x"}], ("suffix",)),
+    "KTO": ("causal", [{**TWO[0], "label": True}, {**TWO[1], "label": False}], ("label", "chosen")),
+    "a completion with another answer": ("causal", [{**TWO[0], "answer": "b"}], ("answer",)),
+    **{
+        f"a question with a {name}": (
+            "causal",
+            [{"question": "a", **CHOICE, "answer": 0, name: "xy"}],
+            (name, "question"),
+        )
+        for name in ("passage", "hint", "article", "image")
+    },
+    "choices with a question": (
+        "causal",
+        [{"context": "a", **CHOICE, "gold": 0, "question": "xy"}],
+        ("question", "context"),
+    ),
+    "a conversation with a system": ("causal", [{"messages": TALK, "system": "xy"}], ("system", "messages")),
+    "a conversation with another prompt": ("causal", [{"messages": TALK, "prompt": "c?"}], ("prompt",)),
+    "an index as answer": (
+        "writing",
+        [{"prompt": "a", **CHOICE, "answer": 1}],
+        ("choices", "without --generate"),
+    ),
+    "an answer beside other answers": (
+        "writing",
+        [{"prompt": "a", "answer": "b", "answers": ["c"]}],
+        ("which may be what is right", "answers"),
+    ),
+    "a question to write after": (
+        "writing",
+        [{"question": "a", "answer": "b"}],
+        ("--columns prompt=question",),
+    ),
+    "blanks as an answer": ("writing", [{"prompt": "a", "answer": "  "}], ("answer", "a text or a number")),
+    "a written answer with a context": (
+        "writing",
+        [{"prompt": "a", "answer": "b", "context": "c"}],
+        ("context",),
+    ),
+    "a hard negative": ("embedding", [{"anchor": "a", "positive": "b", "hard_negative": "c"}], ("negative",)),
+    "negative1": ("embedding", [{"anchor": "a", "positive": "b", "negative1": "c"}], ("negative_1",)),
+    "neg": ("embedding", [{"query": "a", "positive": "b", "neg": ["c"]}], ("neg", "negative")),
+    "a negative from the second row on": (
+        "embedding",
+        [{"anchor": "a", "positive": "b"}, {"anchor": "c", "positive": "d", "negative": "e"}],
+        ("line 1", "no negative"),
+    ),
+    "pairs labelled 0": (
+        "embedding",
+        [{"anchor": "a", "positive": "b", "label": 0}, {"anchor": "c", "positive": "d", "label": 1}],
+        ("label", "sentence1"),
+    ),
+    "a query beside an anchor": (
+        "embedding",
+        [{"query": "a", "anchor": "c", "positive": "b"}],
+        ("anchor", "query"),
+    ),
+    "two labels": (
+        "classification",
+        [{**row, "gold_label": g} for row, g in zip(CLASSES, (1, 1, 0))],
+        ("gold_label", "label"),
+    ),
+    "a label and a score": (
+        "classification",
+        [{**row, "score": g} for row, g in zip(CLASSES, (0.9, 0.2, 0.7))],
+        ("score", "differ"),
+    ),
+    "two pairs": (
+        "classification",
+        [{"sentence1": "a", "sentence2": "b", "premise": "c", "hypothesis": "d", "label": n} for n in (0, 1)],
+        ("premise", "sentence1"),
+    ),
+    "an aspect of a text": ("classification", [{**row, "aspect": "food"} for row in CLASSES], ("aspect",)),
+    "several splits": (
+        "classification",
+        [{**row, "split": s} for row, s in zip(CLASSES, ("train", "test", "test"))],
+        ("split", "train", "test"),
+    ),
+    "completions of several splits": (
+        "causal",
+        [{**row, "split": s} for row, s in zip(TWO, ("train", "test"))],
+        ("split",),
+    ),
+    "two relevances": (
+        "reward",
+        [{"query": "a", "document": d, "relevance": x, "score": y} for d, x, y in (("b", 1, 0), ("c", 1, 1))],
+        ("relevance", "score"),
+    ),
+    "two kinds of tags": (
+        "tokens",
+        [{"tokens": ["a", "b"], "tags": ["O", "B-X"], "ner_tags": ["O", "O"]}],
+        ("ner_tags", "tags"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_what_is_read_is_said_and_what_is_not_is_named(tmp_path, case):
+    kind, rows, words, unread = NAMED[case]
+    question = examples_of(tmp_path, kind, rows).question
+    said = question.lines("the metric")
+    assert said[0].startswith(f"{len({*map(str, rows)}):,} row") or "queries" in said[0] or "query" in said[0]
+    assert all(one in said[0] for one in words), said
+    assert set(unread) <= set(question.unread)
+    assert set(question.read) | set(question.unread) == {k for row in rows for k, v in row.items() if v != ""}
+    assert [line for line in said if line.startswith("not read: ")] == (
+        [f"not read: {', '.join(question.unread)}"] if question.unread else []
+    )
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_may_be_a_part_of_the_question_is_refused_with_the_right_names(tmp_path, case):
+    kind, rows, words = REFUSED[case]
+    with pytest.raises(DataError, match=naming(*words)):
+        examples_of(tmp_path, kind, rows)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"), [((1, 2), "first label, 0: the labels are 1 to 2"), ((0, 2), "")]
+)
+def test_labels_that_count_from_1_are_named(tmp_path, labels, said):
+    rows = [{"text": "a", "label": label} for label in labels]
+    changes = examples_of(tmp_path, "three classes", rows).question.changes
+    assert any(said in one for one in changes) if said else not any("first label" in one for one in changes)
+
+
+@pytest.mark.parametrize("kind", ["causal", "classification"])
+def test_the_rule_holds_for_training_and_for_tables(tmp_path, kind):
+    files = {}
+    for split in ("train", "validation"):
+        files[split] = tmp_path / f"{split}.jsonl"
+        own = {"gold_label": 1, "label": 0, "text": "a"}, {"gold_label": 1, "label": 1, "text": "b"}
+        rows = own if kind == "classification" else [{"prompt": "a", "completion": "b", "context": "c"}]
+        files[split].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    word = "gold_label" if kind == "classification" else "context"
+    with pytest.raises(DataError, match=naming(word)):
+        load_examples(TOKENIZER, find_task(**files), "validation", 256)
+
+
+def test_columns_of_conll_between_words_and_tags_are_named(tmp_path):
+    file = tmp_path / "test.conll"
+    file.write_text("a NN O\nb VB B-X\n\nc NN O\n")
+    question = examples_of(tmp_path, "tokens", file).question
+    assert question.unread == ("column 2",)
+
+
+def test_a_table_is_read_by_the_same_rule(tmp_path):
+    file = tmp_path / "rows.csv"
+    with file.open("w", newline="") as sheet:
+        writer = csv.writer(sheet)
+        writer.writerows([("text", "label", "stars"), ("a", 0, 1), ("b", 1, 1), ("c", 1, 5)])
+    with pytest.raises(DataError, match=naming("stars", "label", "--columns text,label")):
+        examples_of(tmp_path, "classification", file)

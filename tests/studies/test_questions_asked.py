@@ -1,0 +1,145 @@
+"""What a study asks, in words and as a number: columns, what is said, a loop with Transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from byte_tokenizer import byte_tokenizer
+from peft_folders import KV, reference, saved
+
+import adapter_probe as ap
+
+TARGETS = ["q_proj", "v_proj", "down_proj"]
+TOKENIZER = byte_tokenizer(True)
+TEXTS = ["ab cab", "a b c", "cab! a", "bb a", "so ab"]
+BESIDE = [{"id": n, "source": "web"} for n in range(5)]
+ORCA = [{"question": f"{t}?", "chosen": f" {t[:2]}", "rejected": f" {t[2:]}"} for t in TEXTS]
+ASKED = [{"prompt": f"{t}?", "response": f" {t[:3]}", **b} for t, b in zip(TEXTS, BESIDE)]
+CHOSEN = [
+    {"question": t, "choices": [t[:2], t[2:], "ba"], "answer": n % 3, **BESIDE[n]}
+    for n, t in enumerate(TEXTS)
+]
+CLASSES = [{"text": t, "label": n % 3, "title": "t", **BESIDE[n]} for n, t in enumerate(TEXTS)]
+
+
+def log_likelihood(model: torch.nn.Module, before: list[int], after: list[int]) -> float:
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([before + after])).logits[0].double().log_softmax(-1)
+    return float(sum(logits[len(before) + i - 1, token] for i, token in enumerate(after)))
+
+
+def ids(text: str, framed: bool = True) -> list[int]:
+    return TOKENIZER(text, add_special_tokens=framed)["input_ids"]
+
+
+def after(model: torch.nn.Module, prompt: str, answer: str, other: str | None = None) -> float:
+    """The log-likelihood of an answer from where the tokens of both differ from the prompt's."""
+    whole, before = ids(prompt + answer), ids(prompt)
+    beside = whole if other is None else ids(prompt + other)
+    same = min(
+        next((n for n, pair in enumerate(zip(before, one)) if pair[0] != pair[1]), len(before))
+        for one in (whole, beside)
+    )
+    return log_likelihood(model, whole[:same], whole[same:])
+
+
+def margin(model: torch.nn.Module) -> float:
+    """Of answers to their question, each with the EOS token, as in TRL."""
+    return float(np.mean([
+        after(model, row["question"], f"{row['chosen']}</s>", row["rejected"])
+        - after(model, row["question"], f"{row['rejected']}</s>", row["chosen"])
+        for row in ORCA
+    ]))  # fmt: skip
+
+
+def loss(model: torch.nn.Module) -> float:
+    """Nats a token of the responses after their prompts."""
+    wholes = [(ids(row["prompt"]), ids(row["prompt"] + row["response"])) for row in ASKED]
+    sums = [log_likelihood(model, before, whole[len(before) :]) for before, whole in wholes]
+    return float(-np.mean([one / (len(whole) - len(before)) for one, (before, whole) in zip(sums, wholes)]))
+
+
+def bits(model: torch.nn.Module) -> float:
+    """Bits a byte of the prompts alone; as in lm-evaluation-harness, their own BOS is scored after one."""
+    sums = [log_likelihood(model, ids("")[:1], ids(row["prompt"])) for row in ASKED]
+    return -sum(sums) / np.log(2) / sum(len(row["prompt"].encode()) for row in ASKED)
+
+
+def chosen(model: torch.nn.Module) -> float:
+    """The share of questions whose right choice is the likeliest."""
+    right = []
+    for row in CHOSEN:
+        before = ids(f"Question: {row['question']}\nAnswer:")
+        wholes = [ids(f"Question: {row['question']}\nAnswer: {choice}") for choice in row["choices"]]
+        sums = [log_likelihood(model, before, whole[len(before) :]) for whole in wholes]
+        right.append(int(np.argmax(sums)) == row["answer"])
+    return float(np.mean(right))
+
+
+def classified(model: torch.nn.Module) -> float:
+    with torch.no_grad():
+        read = [torch.tensor([[*ids(row["text"], False), TOKENIZER.eos_token_id]]) for row in CLASSES]
+        logits = [model(input_ids=one).logits[0] for one in read]
+    return float(np.mean([int(own.argmax()) == row["label"] for own, row in zip(logits, CLASSES)]))
+
+
+# The head, the rows, further arguments, the loop, the words of the question, and what is not read.
+CASES: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any], Any, tuple[str, ...]]] = {
+    "preferences after a question": (
+        "CAUSAL_LM", ORCA, {"columns": "chosen,rejected,prompt=question", "metric": "margin"}, margin,
+        ("5 rows of given rows: log-likelihood of `chosen` above `rejected`, after `prompt`; margin",
+         "prompts begin with <s>; each answer ended by </s>"),
+    ),
+    "responses to prompts": (
+        "CAUSAL_LM", ASKED, {"columns": ["prompt", "completion=response", "id"]}, loss,
+        ("5 rows of given rows: likelihood of `completion` after `prompt`; negative log-likelihood",
+         "prompts begin with <s>; no end token is scored", "not read: id"),
+    ),
+    "prompts as texts, on purpose": (
+        "CAUSAL_LM", ASKED, {"columns": "prompt"}, bits,
+        ("5 rows of given rows: likelihood of `prompt` as a text; bits per byte",
+         "texts begin with <s> after another <s>, and are scored from the second one on; "
+         "no end token is scored"),
+    ),
+    "choices": (
+        "CAUSAL_LM", CHOSEN, {}, chosen,
+        ("5 rows of given rows: the likeliest of `choices` after `question`, right is `answer`; accuracy",
+         "not read: id, source"),
+    ),
+    "classes": (
+        "SEQ_CLS", CLASSES, {}, classified,
+        ("5 rows of given rows: class `label` of `text`; accuracy", "texts as text </s>",
+         "not read: title, id, source"),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A LoRA with each head on a decoder of three layers."""
+    made = {}
+    for head, settings in {"CAUSAL_LM": KV, "SEQ_CLS": {**KV, "num_labels": 3}}.items():
+        made[head] = saved(tmp_path_factory.mktemp(head), "llama", settings, head, TARGETS)
+    return made
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_number_is_that_of_the_question_which_is_said(checkpoints, tmp_path, capsys, case):
+    head, rows, asked, loop, words = CASES[case]
+    asked = {**asked, "data": rows, "spans": "single", "precision": "float64", "out": tmp_path / "out"}
+    study = ap.ablate(checkpoints[head], **asked)
+    model = reference(checkpoints[head], head)[0].double()
+    assert study.summary.intact_score == pytest.approx(loop(model), rel=1e-6)  # outputs are kept in float32
+    said = capsys.readouterr().err
+    for line in words:
+        assert line in study.question
+        assert line in said
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["question"] == list(study.question)
+    assert ap.load(tmp_path / "out").question == study.question
+    plan = ap.ablate.plan(checkpoints[head], **asked)
+    assert plan.question == study.question
