@@ -39,6 +39,8 @@ Kind = Literal[
 ]  # fmt: skip
 """What a task is; that of a model of embeddings is another one as soon as its rows are known."""
 
+_POINT_DECIMALS = 9
+
 
 class Metric(NamedTuple):
     """A metric; everything about it but its formula follows from here.
@@ -242,9 +244,9 @@ def sign_of(metric: str) -> int:
 def to_points(metric: str, difference: np.ndarray) -> np.ndarray:
     """A difference of scores in points, hundredths of the metric's unit; negative where it is for the worse.
 
-    A loss that rises by 0.02 nats is 2 points worse: -2.
+    A loss that rises by 0.02 nats is 2 points worse: -2. Errors of floating point are rounded away.
     """
-    return (-100 if metric in LOSSES else 100) * difference
+    return np.round((-100 if metric in LOSSES else 100) * difference, _POINT_DECIMALS) + 0.0  # no -0.0
 
 
 def check_kind(kind: str) -> Kind:

@@ -13,11 +13,12 @@ Imports NumPy only when a score is formatted, for a fast start of the commands.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adapter_probe.metrics import Metric
@@ -60,6 +61,30 @@ def method_label(method: str) -> str:
     name, _, settings = method.partition(":")
     label = METHOD_LABELS.get(name) or _OTHER_METHODS.get(name) or printable(name.replace("_", " "))
     return f"{label} ({printable(settings)})" if settings else label
+
+
+def model_text(base: str, method: Mapping[str, Any]) -> str:
+    """What was trained on which base: `gte-small, LoRA of rank 4`; empty where neither is known.
+
+    Args:
+        base: name of the base.
+        method: a method of training as a record, or in short that of a checkpoint of another library.
+    """
+    name, fields = str(method.get("name", "")), method
+    kinds = [name] if name else []
+    if name == "imported":
+        kinds = [kind for kind in fields["kinds"] if kind in METHOD_LABELS or kind in _OTHER_METHODS]
+    elif name == "peft":
+        fields = json.loads(str(method["config"]))
+        kinds = [str(fields["peft_type"]).lower()]
+    trained = " and ".join(map(method_label, kinds)) or "adapters" * bool(name)
+    for what, names in (("rank", ("ranks", "r")), ("size", ("sizes", "size"))):
+        found = next((fields[one] for one in names if fields.get(one)), None)
+        sizes = found if isinstance(found, Sequence) else [found] if found else []
+        trained += f" of {what} {', '.join(map(str, sizes))}" if sizes else ""
+    if name == "top_layers":
+        trained = count_text(int(fields["k"]), "top layer")
+    return ", ".join(filter(None, (base, trained)))
 
 
 _IN_PLACE = ("full", "top_layers", "layernorm_only", "bitfit")  # methods that train the base's own tensors

@@ -384,7 +384,8 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
 CASES = (
     Case("ablation", "CoLA on 12 layers: drops, and their attribution.", ("cola",), every_style=True),
     Case("paper", "The same beside what Houlsby et al. (2019) published.", ("cola",), {"paper": True}),
-    Case("two-tasks", "Two ablations as panels, with long labels.", ("cola", "mnli"), {"labels": _LABELS}),
+    Case("two-tasks", "Two ablations as panels, with long labels.", ("cola", "mnli"), {"labels": _LABELS},
+         every_style=True),
     Case("layers-24", "24 layers: numbers where they fit.", ("layers-24",)),
     Case("layers-30", "30 layers.", ("layers-30",)),
     Case("groups", "30 layers in groups of three, of a language model.", ("arc",)),
@@ -423,7 +424,7 @@ CASES = (
     Case("tradeoff", "Nine tasks: by parameters, over all, and by size.", ("tradeoff",), every_style=True),
     Case("tradeoff-one-task", "One task, one seed.", ("tradeoff-one-task",)),
     Case("tradeoff-methods", "Eight methods on two tasks.", ("tradeoff-two-tasks",)),
-    Case("tradeoff-long-names", "Tasks with long names.", ("tradeoff-long-names",)),
+    Case("tradeoff-long-names", "Tasks with long names.", ("tradeoff-long-names",), every_style=True),
     Case("overlay", "Results of other people, five methods in three sizes.", ("tradeoff-two-tasks",),
          {"overlay": "results-of-the-method-comparison.csv"}),
 )  # fmt: skip

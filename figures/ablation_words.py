@@ -289,7 +289,8 @@ def _checkpoint_sentence(record: AblationRecord) -> str:
     said = [examples_text(found.n_examples, found.metric), what]
     if found.majority_score is not None:
         said.append(f"{found.baseline} {score_text(found.majority_score, found.metric)}")
-    return f"{study_label(replace(record, stack=''))}: one trained checkpoint, {', '.join(said)}."
+    model = f" ({found.model})" if found.model else ""
+    return f"{study_label(replace(record, stack=''))}: one trained checkpoint{model}, {', '.join(said)}."
 
 
 def checkpoint_sentences(records: Sequence[AblationRecord]) -> list[str]:

@@ -36,7 +36,6 @@ from .venues import FigureOptions
 _MEAN = MarkerStyle("#000000", "o", "-", 3.8)
 _ASPECT, _LOWEST_ROW, _LEGEND = 0.62, 1.8, 1.4  # height over width of a panel; inches
 _SHOWN = 0.05  # points: less is not seen as a difference from 0
-_ZERO_BELOW = 6.0  # methods without trained parameters are drawn this factor left of the fewest
 
 
 @dataclass(frozen=True)
@@ -101,9 +100,7 @@ def aggregate_figure(
 
 def _positions(frame: pd.DataFrame) -> np.ndarray:
     """Positions along the axis: numbers of parameters, with methods that train none at the far left."""
-    counts = frame["trained_parameters_without_head"].to_numpy(float)
-    known = counts[counts > 0]
-    return np.where(counts > 0, counts, (known.min() if len(known) else 1.0) / _ZERO_BELOW)
+    return curves.positions(frame["trained_parameters_without_head"]).to_numpy()
 
 
 def _height(frame: pd.DataFrame, published: pd.DataFrame | None) -> tuple[float, float]:
@@ -148,13 +145,8 @@ def draw(
     values = frame.loc[far, view.middle].to_numpy(float)
     curves.mark_far_below(ax, frame.loc[far, "method"], x[far], values, digits=1)
     counts = frame["trained_parameters_without_head"].to_numpy(float)
-    nothing = (counts == 0).any() and (counts > 0).any()
-    curves.decade_ticks(ax, *limits, least=0.5 * counts[counts > 0].min() if nothing else None)
-    if nothing:
-        place = float(_positions(frame)[counts == 0][0])
-        decades = ax.get_xticks()
-        labels = ["0", *(f"$10^{{{np.log10(value):.0f}}}$" for value in decades)]
-        ax.set_xticks([place, *decades], labels=labels)
+    nothing = x[counts == 0][0] if (counts == 0).any() and (counts > 0).any() else np.nan
+    curves.count_ticks(ax, limits, float(nothing))
     middle, spread = view.words.split(", ")
     if frame[view.low].isna().all():  # a bootstrap interval over seeds needs two of them
         spread = "one seed, no interval"

@@ -14,13 +14,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from adapter_probe.settings import Axis
-from adapter_probe.wording import BASELINE, METHOD_LABELS, count_text, range_text
+from adapter_probe.wording import BASELINE, METHOD_LABELS, count_text, percent_text, range_text, rounded
 
 from . import style
+from .layout import size_in_points
 from .legends import LegendEntry
 
 FOOT = 0.06  # fraction of the axes' height: position of marks without a value, or with one below the axis
 _FAR = 0.6  # of the range of scores
+_ZERO_BELOW = 6.0  # methods without trained parameters are drawn this factor left of the fewest
 MEANS = "Marks show means over seeds, bars their standard errors (no bar for a single run)"
 ARROWS = "Hollow marks with an arrow lie below the range of the axis; their values are printed next to them."
 BASELINE_WORDS = (
@@ -40,7 +42,9 @@ class ScoreSeries:
         points: columns of ``sweep.csv``, of one task and size, or of ``tradeoff.csv``, of one task.
         trials: the rows of ``trials.csv`` for these points; None if there are none.
         baseline: the score without pretraining, a fraction; NaN where it was not asked for.
-        x: what the column `trained_parameters` has: these, or another cost.
+        x: what the column `trained_parameters` has: where on the axis a point is, see `positions`, or
+            another cost.
+        nothing: where the axis has 0; NaN where nothing is there.
         others: results of other people, columns of `adapter_probe.analysis.costs.beside`; or None.
     """
 
@@ -52,6 +56,7 @@ class ScoreSeries:
     x: Axis = "parameters"
     others: pd.DataFrame | None = None
     tried: int = 1
+    nothing: float = float("nan")
 
     @property
     def metric(self) -> str:
@@ -95,7 +100,8 @@ class ScoreSeries:
         whole = float("nan") if theirs is None else float(theirs[_COUNT].max())
         own = self.base_parameters
         points, trials = shares(self.points, own), shares(self.trials, own)
-        return replace(self, points=points, trials=trials, published=shares(theirs, whole))
+        nothing = 100 * self.nothing / own
+        return replace(self, points=points, trials=trials, published=shares(theirs, whole), nothing=nothing)
 
 
 @dataclass(frozen=True)
@@ -222,6 +228,41 @@ def decade_ticks(ax: Axes, low: float, high: float, least: float | None = None) 
     small_ticks(ax, _within(between, least or low, high), 0.0)
 
 
+def positions(counts: pd.Series) -> pd.Series:
+    """Places of numbers of parameters on a logarithmic axis, where 0 stands left of the smallest."""
+    counts = counts.astype(float)
+    known = counts[counts > 0]
+    return counts.where(counts > 0, (known.min() if len(known) else 1.0) / _ZERO_BELOW)
+
+
+def count_ticks(
+    ax: Axes,
+    limits: tuple[float, float],
+    nothing: float = float("nan"),
+    base: float = float("nan"),
+    *,
+    shares: bool = False,
+) -> None:
+    """A logarithmic axis of numbers of parameters, perhaps with 0, and below them the shares of the base.
+
+    Args:
+        nothing: the place of 0, see `positions`; NaN without it.
+        base: number of parameters of the base; NaN for no shares.
+        shares: whether the numbers themselves are percentages.
+    """
+    has_zero = bool(np.isfinite(nothing))
+    decade_ticks(ax, *limits, least=0.5 * _ZERO_BELOW * nothing if has_zero else None)
+    decades = ax.get_xticks()
+    labels = [f"{value:g}" if shares else f"$10^{{{np.log10(value):.0f}}}$" for value in decades]
+    if np.isfinite(base):
+        texts = [percent_text(100 * value / base) for value in decades]
+        apart = size_in_points(ax)[0] / np.log10(limits[1] / limits[0])
+        widest = 1.2 * max((style.text_width(text, style.tick_size()) for text in texts), default=0.0)
+        step = int(np.ceil(widest / apart))  # some of shares that would overlap
+        labels = [f"{one}\n{texts[n] if n % step == 0 else ''}" for n, one in enumerate(labels)]
+    ax.set_xticks([nothing, *decades] if has_zero else decades, labels=["0"] * has_zero + labels)
+
+
 def few_ticks(ax: Axes) -> None:
     """Labelled ticks at plain numbers on a log axis that may span less than a decade."""
     low, high = ax.get_xlim()
@@ -307,7 +348,7 @@ def mark_far_below(ax: Axes, methods: Sequence[str], x: np.ndarray, values: np.n
         mark = METHODS[method]
         at = ax.get_xaxis_transform()
         ax.plot([place], [FOOT], transform=at, zorder=4, label="far below", **hollow(mark))
-        text = f" ↓ {value:.{digits}f}".replace("-", "−")
+        text = f" ↓ {rounded(value, digits)}"
         words = {"textcoords": "offset points", "va": "center_baseline", "color": mark.colour}
         ax.annotate(text, (place, FOOT), xycoords=at, xytext=(2 * unit, 0), size=style.tick_size(), **words)
 

@@ -15,6 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.collections import EllipseCollection, LineCollection, PolyCollection
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, Locator
 
@@ -22,7 +23,7 @@ from adapter_probe.analysis.removable import Segment
 from adapter_probe.wording import cell_text, number_of
 
 from . import style
-from .layout import before_drawing, size_in_points
+from .layout import before_drawing, settle, size_in_points
 from .levels import Scale, as_drawn, mappable
 
 NUMBER = "number"
@@ -32,7 +33,7 @@ _GAP, _OUTLINE = 0.7, 0.8  # units: between cells, and around single layers
 SMALL_CELL = 5.0  # points: smaller cells have no gaps between them, and dots instead of rings
 _INSET = 0.24  # in cells: inset of small squares on each side
 _SQUARE = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
-_INDENT, _LEADING = 0.4, 1.28  # of the notes, relative to their font size
+_INDENT, _LEADING, _APART = 0.4, 1.28, 0.8  # of the notes, relative to their font size; from the row labels
 _MOST_BREAKS = 3  # of notes that are too long
 _BRIEFLY = (("switched off", "off"), ("majority class", "majority"), ("not significant", "n.s."))
 
@@ -149,6 +150,7 @@ def draw_cells(
     ax.set_xlabel(f"last layer {studied}")
     ax.set_ylabel(f"first layer {studied}")
     ax.tick_params(axis="y", labelrotation=0)
+    ax.tick_params(length=0)
     number_layers(ax.xaxis, cells.lasts)
     number_layers(ax.yaxis, cells.firsts)
 
@@ -219,6 +221,15 @@ def _cross_out(cells: Cells, chosen: np.ndarray, ax: Axes) -> None:
     ax.add_collection(LineCollection(strokes, colors=_UNDEFINED, linewidths=width, label="undefined"))
 
 
+def numbers_sentence(figure: Figure, stem: str) -> str:
+    """Where the numbers of a finished figure's cells are, if the cells have no room for them; else empty."""
+    settle(figure)
+    numbers = [text for ax in figure.axes for text in ax.texts if text.get_label() == NUMBER]
+    if any(text.get_visible() for text in numbers):
+        return ""
+    return f"At this width, cells have no room for their numbers, which are in {stem}.csv."
+
+
 def cell_size(ax: Axes) -> float:
     """Side of a cell in points, as the axes are now placed."""
     left, right = ax.get_xlim()
@@ -232,8 +243,8 @@ def number_size(texts: Sequence[str], cell: float) -> float | None:
     """
     lines = {line for text in texts for line in text.split("\n")}
     widest = max((style.text_width(line, 1.0) for line in lines), default=1.0)
-    tall = 0.37 if any("\n" in text for text in texts) else 0.45
-    fits = min(1.05 * style.tick_size(), tall * cell, 0.89 * cell / max(widest, 0.1))
+    tall = 0.37 if any("\n" in text for text in texts) else 0.49
+    fits = min(1.05 * style.tick_size(), tall * cell, 0.91 * cell / max(widest, 0.1))
     clear = min(fits, 0.79 * cell / max(widest, 0.1))
     return max(clear, style.SMALLEST_SIZE) if fits >= style.SMALLEST_SIZE else None
 
@@ -340,7 +351,7 @@ def write_notes(ax: Axes, lines: Sequence[str], cells: Cells, of: Mapping[str, S
             bottom = _INDENT * size + (len(shown) - 1 - index) * _LEADING * size
             rows = len(starts) - 1 - np.arange(int(bottom // cell), int((bottom + size) // cell) + 1)
             free = cell * starts[np.clip(rows, 0, None)].min()
-            if rows.min() < 0 or _INDENT * size + style.text_width(line, size) > free - _INDENT * size:
+            if rows.min() < 0 or (_APART + _INDENT) * size + style.text_width(line, size) > free:
                 found.append(index)
         return found
 
@@ -368,6 +379,6 @@ def write_notes(ax: Axes, lines: Sequence[str], cells: Cells, of: Mapping[str, S
         for index, note in enumerate(notes):
             note.set(visible=index in shown, size=size, text=said[index] if index < len(said) else "")
         for above, index in enumerate(reversed(shown)):
-            notes[index].xyann = (_INDENT * size, _INDENT * size + above * _LEADING * size)
+            notes[index].xyann = (_APART * size, _INDENT * size + above * _LEADING * size)
 
     before_drawing(ax, fit)

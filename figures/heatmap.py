@@ -35,7 +35,7 @@ from .ablation_words import (
 )
 from .attribution import draw_shares
 from .drawing import SOURCE, Drawing, caption_of, identity_of, joined, undefined_text
-from .grid import Cells, number_size
+from .grid import Cells, number_size, numbers_sentence
 from .layout import (
     LOWEST_ROW,
     WIDE,
@@ -152,6 +152,7 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
         names = " and ".join(dict.fromkeys(study_label(record) for record in records))
         title = f"{names}: {drop_name(metric)} by span of layers {records[0].summary.done}"
         caption = _caption(records, grids, options.tolerance, bool(beside and len(figure.axes) > 2))
+        caption = caption_of([caption, numbers_sentence(figure, f"heatmap{suffix}")])
         named = [(grid.name, grid.frame) for grid in grids]
         yield Drawing(f"heatmap{suffix}", title, figure, joined(named), caption, identity_of(records))
 

@@ -18,6 +18,7 @@ from adapter_probe.errors import cut
 from . import style
 from .ablation_words import Words, at_level
 from .drawing import Drawing, caption_of
+from .grid import numbers_sentence
 from .heatmap import PUBLISHED, heatmap_figure, spread_fits
 from .layout import one_panel
 from .legends import INTERVAL, LegendEntry, PointLabel, label_points, with_legend
@@ -51,6 +52,8 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
                 label = f"mean {wording.drop_label(None)}" if mixed else grids[0].label
                 figure = heatmap_figure(grids, options, label, None if mixed else record.metric)
             caption = _caption(record, grids, options.tolerance)
+            if span_order(record.in_stacks[0].spans) is None:
+                caption = caption_of([caption, numbers_sentence(figure, stem)])
             yield Drawing(stem, title, figure, record.spans, caption, {"studies": dict(record.identity)})
         elif isinstance(record, DataComparisonRecord):
             figure = one_panel(partial(_draw, record), options, 0.8, 0.5)

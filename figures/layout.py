@@ -24,6 +24,8 @@ _NARROWEST = 1.5  # inches: of a grid with its labels
 _ROUNDS, _SETTLED = 5, 0.01  # of layout; inches
 _DIGITS = 9  # of inches and of shares of the figure
 _LEGEND_PAD = 0.4  # of its letters' size: above and below a legend
+_WIDEST_BAR_LABEL = 0.8  # of the figure
+_EDGE = 3.0  # points: what stays free at the figure's edges
 
 
 class BeforeDrawing(Artist):
@@ -38,6 +40,10 @@ class BeforeDrawing(Artist):
 
     def draw(self, renderer: RendererBase) -> None:
         """Call `adjust`; draws nothing itself."""
+        self.adjust()
+
+    def adjust(self) -> None:
+        """What is called."""
         with matplotlib.rc_context(self._style):  # drawing and saving may use different renderers
             self._adjust(self.axes)
 
@@ -45,6 +51,15 @@ class BeforeDrawing(Artist):
 def before_drawing(ax: Axes, adjust: Callable[[Axes], None]) -> None:
     """Register `adjust(ax)` to be called whenever the axes are about to be drawn."""
     ax.add_artist(BeforeDrawing(adjust))
+
+
+def settle(figure: Figure) -> None:
+    """Adjust what depends on final sizes now, and not when the figure is drawn."""
+    for ax in figure.axes:
+        ax.apply_aspect()
+        for artist in ax.artists:
+            if isinstance(artist, BeforeDrawing):
+                artist.adjust()
 
 
 def shape_of(n_grids: int, width: float) -> tuple[int, int]:
@@ -133,9 +148,9 @@ def fit_height(figure: Figure, tallest: float) -> Figure:
         ax.set_aspect("auto")
     for _ in range(_ROUNDS):
         figure.get_layout_engine().execute(figure)
-        texts = _texts(panels)
+        texts = _texts(figure, panels)
         height = min(_needed_height(figure, panels), tallest)
-        if abs(height - figure.get_figheight()) < _SETTLED and texts == _texts(panels):
+        if abs(height - figure.get_figheight()) < _SETTLED and texts == _texts(figure, panels):
             break
         figure.set_figheight(height)
     for ax, aspect, box_aspect in held:
@@ -165,8 +180,24 @@ def _needed_height(figure: Figure, panels: Sequence[tuple[Axes, float]]) -> floa
         for one in (ax, *ax.child_axes):  # of an upper axis too: what sticks out makes the panel narrower
             _wrap_label(one.xaxis, 72 * wide)
         _wrap_label(ax.yaxis, 72 * min(aspect * wide, given[row]))
+    for bar in _colour_bars(figure):
+        _wrap_bar_label(bar)
     grid.set_height_ratios(needed)
     return float(height + (needed - given).sum())
+
+
+def _colour_bars(figure: Figure) -> list[Axes]:
+    return [ax for ax in figure.axes if hasattr(ax, "_colorbar")]
+
+
+def _wrap_bar_label(ax: Axes) -> None:
+    """Break the label of a colour bar into lines that, centred on the bar, end inside the figure."""
+    upright = ax._colorbar.orientation == "vertical"
+    place = ax.get_position(original=True)
+    low, high = (place.y0, place.y1) if upright else (place.x0, place.x1)
+    middle, length = (low + high) / 2, 72 * float(ax.get_figure(root=True).get_size_inches()[int(upright)])
+    room = min(_WIDEST_BAR_LABEL, 2 * min(middle, 1 - middle)) * length - 2 * _EDGE
+    _wrap_label(ax.yaxis if upright else ax.xaxis, room)
 
 
 def _wrap_label(axis: Axis, length: float) -> None:
@@ -189,7 +220,8 @@ def _wrap_title(ax: Axes, length: float) -> None:
     ax.set_title("\n".join(lines), loc="left", fontsize=size)
 
 
-def _texts(panels: Sequence[tuple[Axes, float]]) -> list[str]:
+def _texts(figure: Figure, panels: Sequence[tuple[Axes, float]]) -> list[str]:
     """The axes' titles and labels with their current line breaks."""
     labels = [one.get_xlabel() for ax, _ in panels for one in (ax, *ax.child_axes)]
+    labels += [text for bar in _colour_bars(figure) for text in (bar.get_xlabel(), bar.get_ylabel())]
     return labels + [text for ax, _ in panels for text in (ax.get_title("left"), ax.get_ylabel())]

@@ -237,6 +237,5 @@ def draw_colorbar(
 def add_bar(
     scale: Scale, axes: Sequence[Axes], label: str, where: str, tolerance: float | None = None
 ) -> None:
-    """The colour bar of several grids; its label fits the figure's width, or half of it next to a grid."""
-    length = (0.4 if where == "right" else 0.74) * 72 * axes[0].figure.get_figwidth()
-    draw_colorbar(scale, axes, label, tolerance, location=where, length=length)
+    """The colour bar of several grids, whose label `layout.fit_height` breaks into lines."""
+    draw_colorbar(scale, axes, label, tolerance, location=where, length=np.inf)

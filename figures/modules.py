@@ -36,7 +36,16 @@ from .ablation_words import (
     warnings_of,
 )
 from .drawing import Drawing, caption_of, identity_of, suffix_of, undefined_text
-from .grid import Cells, cell_size, draw_cells, draw_rings, forms_of, number_layers, number_size
+from .grid import (
+    Cells,
+    cell_size,
+    draw_cells,
+    draw_rings,
+    forms_of,
+    number_layers,
+    number_size,
+    numbers_sentence,
+)
 from .layout import LOWEST_ROW, before_drawing, fit_height, new_figure, title_above
 from .levels import Scale, add_bar, draw_colorbar
 from .span_grid import Grid, grid_of, marked_cells, scale_of
@@ -150,6 +159,7 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
             stem = f"modules{suffix}{suffix_of(record, records)}"
             title = f"{study_label(record)}: {words.drop} by layer and {record.unit} {words.done}"
             figure = map_figure([grid_of(record)], options)
+            caption = caption_of([caption, numbers_sentence(figure, stem)])
             yield Drawing(stem, title, figure, frame, caption, identity_of([record]))
 
 
@@ -192,4 +202,6 @@ def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptio
         ]
     )
     title, identity = f"{label} by layer and {record.unit}: {names}", {"studies": dict(record.identity)}
-    return Drawing(stem, title, map_figure(grids, options), record.spans, caption, identity)
+    figure = map_figure(grids, options)
+    caption = caption_of([caption, numbers_sentence(figure, stem)])
+    return Drawing(stem, title, figure, record.spans, caption, identity)

@@ -25,7 +25,7 @@ from adapter_probe.results.schema import span_columns
 from . import style
 from .curves import MarkerStyle, line_props, tidy_axes
 from .drawing import Drawing, caption_of, identity_of, of_kind, undefined_text
-from .layout import one_panel
+from .layout import one_panel, size_in_points
 from .legends import LegendEntry, PointLabel, label_points, with_legend
 from .venues import FigureOptions
 
@@ -35,7 +35,6 @@ _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 3)))  # s
 _MOST_LABELLED = 3  # of more spans, those that are named in the axes
 _MOST_TICKS = 8
 _COLOURS = ListedColormap(colormaps["viridis_r"](np.linspace(0.12, 1, 256)))  # without the pale yellows
-_EFFECTIVE = "effective rank, mean of the maps"
 
 
 def strengths(record: StrengthRecord | RankRecord, ax: Axes | None = None) -> Axes:
@@ -64,9 +63,9 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
             summary, n_maps = record.summary, record.spectra["module"].nunique()
             said = (
                 f"{task}: the singular values of what the adapters add to {n_maps} maps, in each layer the"
-                " root of the mean of their squares, the largest first. Dashed line: the effective rank (Roy"
-                f" and Vetterli 2007), {summary.effective:.1f} of {summary.largest} in the mean of the maps."
-                " It says how evenly the change is spread, not what it is needed for."
+                " root of the mean of their squares, the largest first. The effective rank of a map (Roy and"
+                f" Vetterli 2007) is {wording.rounded(summary.effective)} of {summary.largest} in the mean of"
+                " the maps. It says how evenly the change is spread, not what it is needed for."
             )
             title = f"{task}: singular values"
             yield Drawing(f"spectra{suffix}", title, figure, record.spectra, said, identity)
@@ -78,15 +77,17 @@ def _draw(record: StrengthRecord | RankRecord, ax: Axes) -> list[LegendEntry]:
     tidy_axes(ax)
     if isinstance(record, RankRecord):
         frame = record.ranks.rename(columns={"rank": "strength"})
-        intact, marked, done = record.summary.largest, record.summary.effective, "cut"
-        named, against, axis = _EFFECTIVE, "all directions", "directions kept, and energy"
+        intact, done, against = record.summary.largest, "cut", "all directions"
+        axis = "directions kept (logarithmic), and their energy"
         ax.set_xscale("log", base=2)
     else:
-        frame, intact, marked, done = record.strengths, 1, 1.0, "scaled"
-        named, against, axis = "as trained", "strength 1", f"strength of the {record.parts}"
-    dashes = style.dashed(style.FAINT, 0.7)
-    ax.axvline(marked, **dashes)
-    entries = _draw_spans(frame[~frame["whole"]], factor, ax, done)
+        frame, intact, done, against = record.strengths, 1, "scaled", "strength 1"
+        axis = f"strength of the {record.parts}"
+    dashes, entries = style.dashed(style.FAINT, 0.7), []
+    if isinstance(record, StrengthRecord):
+        ax.axvline(1.0, **dashes)
+        entries.append((Line2D([], [], **dashes), "as trained"))
+    entries += _draw_spans(frame[~frame["whole"]], factor, ax, done)
     whole = frame[frame["whole"]].sort_values("strength")
     low, high = (factor * end for end in _band(whole, said.metric, intact))
     ax.fill_between(whole["strength"], low, high, color=_WHOLE.colour, alpha=_BAND, linewidth=0, zorder=1)
@@ -98,15 +99,30 @@ def _draw(record: StrengthRecord | RankRecord, ax: Axes) -> list[LegendEntry]:
         ]  # some of many, the last too
         ax.xaxis.set_major_locator(FixedLocator([rank for rank, _ in reversed(ticks)]))
         ax.xaxis.set_minor_locator(NullLocator())
-        ax.set_xticklabels([f"{rank}\n{100 * share:.0f}%" for rank, share in reversed(ticks)])
+        ax.set_xticklabels([f"{rank}\n{wording.rounded(100 * share, 0)}%" for rank, share in reversed(ticks)])
+    else:
+        _tick_strengths(ax, whole["strength"].to_numpy(float))
     ax.set_xlabel(axis)
     ax.set_ylabel(label)
     return [
         (Line2D([], [], **line_props(_WHOLE)), f"all {record.parts}"),
         (Patch(facecolor=_WHOLE.colour, alpha=_BAND, linewidth=0), f"95% interval against {against}"),
-        (Line2D([], [], **dashes), named),
         *entries,
     ]
+
+
+def _tick_strengths(ax: Axes, strengths: np.ndarray) -> None:
+    """Ticks at the strengths that were tried; numbers that would overlap are left out, that of 1 last."""
+    reach, size = max(float(np.ptp(strengths)), 1e-9), style.tick_size()
+    shown: list[float] = []
+    first = (1.0, strengths[-1], strengths[0])
+    for value in sorted(strengths, key=lambda one: (one not in first, one)):
+        wide = style.text_width(wording.strength_text(float(value)), size) + size
+        if all(abs(value - one) / reach * 0.8 * size_in_points(ax)[0] >= wide for one in shown):
+            shown.append(float(value))
+    ax.xaxis.set_major_locator(FixedLocator(sorted(shown)))
+    ax.xaxis.set_minor_locator(FixedLocator([one for one in strengths if one not in shown]))
+    ax.xaxis.set_major_formatter(lambda value, _: wording.strength_text(value))
 
 
 def _draw_spans(frame: pd.DataFrame, factor: float, ax: Axes, done: str) -> list[LegendEntry]:
@@ -175,21 +191,16 @@ def _draw_spectra(record: RankRecord, ax: Axes) -> list[LegendEntry]:
     frame = record.spectra.assign(square=record.spectra["value"] ** 2)
     by_layer = frame.groupby(["layer", "direction"])["square"].mean().pow(0.5).unstack("layer")
     scale = Normalize(int(by_layer.columns.min()), max(int(by_layer.columns.max()), 1))
-    dashes = style.dashed(style.FAINT, 0.7)
     tidy_axes(ax)
     for layer in by_layer:
         values = by_layer[layer].dropna()
         ax.plot(values.index, values, color=_COLOURS(scale(layer)), linewidth=0.8 * style.scale_factor())
-    ax.axvline(record.summary.effective, **dashes)
     _layer_bar(ax, scale, "layer")
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     ax.set_ylim(bottom=0)
     ax.set_xlabel("direction")
     ax.set_ylabel("singular value")
-    return [
-        (Line2D([], [], color=_COLOURS(0.6), linewidth=0.8), "one layer"),
-        (Line2D([], [], **dashes), _EFFECTIVE),
-    ]
+    return [(Line2D([], [], color=_COLOURS(0.6), linewidth=0.8), "one layer")]
 
 
 def _caption(record: StrengthRecord | RankRecord) -> str:
@@ -200,10 +211,7 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
             f"what the {record.parts} add to each map keeps only its largest singular values, as many as "
             f"the axis says, without retraining; {record.summary.largest} are all"
         )
-        more = (
-            " Below the axis: the share of the squared singular values that is kept. Dashed line: the"
-            " effective rank (Roy and Vetterli 2007), the mean of the tuned maps."
-        )
+        more = " Below the axis, their energy: the share of the squared singular values that they have."
     else:
         frame, against, more = record.strengths, "strength 1", ""
         asked = "" if wording.is_distance(said.metric) else "Is another strength better? "

@@ -45,8 +45,13 @@ def tradeoff_series(
             "--paper draws percentages of each base, which is not known of --overlay; give one of them"
         )
     chosen = None if record.trials is None else chosen_trials(record.trials)
+    nothing = float("nan")
     if x != "parameters":
         tradeoff, chosen = with_costs(record, x, COSTS[x].unit)
+    else:
+        tradeoff, chosen = (one if one is None else _without_heads(one) for one in (tradeoff, chosen))
+        bare = (tradeoff[_COUNTED] == 0) & (tradeoff["method"] != wording.BASELINE)
+        nothing = float(tradeoff.loc[bare, "trained_parameters"].min())
     for (task, metric), points in tradeoff.groupby(["task", "metric"], sort=False):
         known = known_task(str(task))
         known_there = paper and x == "parameters" and known and metric == known.metric
@@ -63,9 +68,20 @@ def tradeoff_series(
                 x,
                 others.get(str(task)),
                 tried,
+                nothing,
             )
         )
     return found
+
+
+_COUNTED = "trained_parameters_without_head"
+
+
+def _without_heads(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table with the numbers of parameters without heads on the axis, and those of all as `total`."""
+    alone = frame["method"] == wording.BASELINE  # on no axis
+    places = curves.positions(frame[_COUNTED].mask(alone))
+    return frame.assign(total=frame["trained_parameters"], trained_parameters=places)
 
 
 def tradeoff(
@@ -99,6 +115,8 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
         title = f"{names}: score against {cost.axis.partition(' per task')[0].partition(' (')[0]}"
         stem = f"tradeoff-{'tasks' if options.x == 'parameters' else options.x}{suffix}"
         figure, numbers = tradeoff_figure(series, options), curves.numbers_of(series, _baselines(series))
+        if options.x == "parameters":  # rows of others have no other number
+            numbers["trained_parameters"] = numbers.pop("total").fillna(numbers["trained_parameters"])
         numbers = numbers.rename(columns={"trained_parameters": cost.column})
         yield Drawing(stem, title, figure, numbers, _caption(series), identity_of([study]))
 
@@ -114,7 +132,7 @@ def tradeoff_figure(series: Sequence[ScoreSeries], options: FigureOptions) -> Fi
         for index, curve in enumerate(series):
             ax = figure.add_subplot(rows, columns, index + 1)
             ax.set_box_aspect(_ASPECT if columns > 1 or width < WIDE else 0.5)
-            draw(curve, ax, beside=series, top_axis=index < columns, legend=False)
+            draw(curve, ax, beside=series, legend=False)
             last = index + columns >= n
             ax.set_xlabel(parameter_axis(series) if last else "")
             ax.tick_params(axis="x", labelbottom=last)
@@ -145,7 +163,7 @@ def _caption(series: Sequence[ScoreSeries]) -> str:
     )
     others = [curve.others["source"] for curve in series if curve.others is not None]
     sources = dict.fromkeys(name for one in others for name in one)
-    axis = "upper axis: percentage of the base model"
+    axis = "below it the percentage of the base model"
     if in_shares(series):
         axis = "as a percentage of the base model that is adapted: each line's own"
     return caption_of(

@@ -10,7 +10,6 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from adapter_probe.analysis.sweeps import pareto_frontier
 from adapter_probe.metrics import sign_of
@@ -36,8 +35,9 @@ class Cost(NamedTuple):
 
 COSTS: dict[Axis, Cost] = {
     "parameters": Cost(
-        "trained parameters per task", 1.0, "trained_parameters",
-        "the number of parameters trained per task, including the head; {axis}",
+        "trained parameters per task, without the head", 1.0, "trained_parameters",
+        "the number of parameters trained per task, without the head (and a pooler that the base lacks); "
+        "{axis}",
         "with at most that many parameters",
     ),
     "memory": Cost(
@@ -54,7 +54,6 @@ COSTS: dict[Axis, Cost] = {
         "the size of the file with a task's trained tensors", "with at most that many bytes",
     ),
 }  # fmt: skip
-_SHARES = (0.01, 0.1, 1.0, 10.0, 100.0)  # % of the base, on the upper axis
 _SIZES_SHOWN, _FEW = (1, 8, 64, 512), 5  # of many adapter sizes; how many are not many
 
 
@@ -63,32 +62,33 @@ def draw(
     ax: Axes | None = None,
     *,
     beside: Sequence[ScoreSeries] = (),
-    top_axis: bool = True,
     legend: bool = True,
 ) -> Axes:
     """Draw one task.
 
-    Means with their s.e.m.; single trials as small dots, crosses at the bottom for diverged trials; full
-    fine-tuning's mean dotted over its s.e.m.; the Pareto frontier as a grey staircase; the majority class
-    and the score without pretraining as lines, or in the notes alone where they lie below the axis.
+    Below the numbers of parameters are percentages of the base; with published values, whose base is another
+    one, the axis has percentages alone, each of its own base. Means with their s.e.m.; single trials as small
+    dots, crosses at the bottom for diverged trials; full fine-tuning's mean dotted over its s.e.m.; the
+    Pareto frontier as a grey staircase; the majority class and the score without pretraining as lines, or in
+    the notes alone where they lie below the axis.
 
     Args:
         beside: all tasks of the figure, whose parameter axis is the same; by default this task alone.
-        top_axis: whether to show the percentage of the base on an upper axis. With published values, whose
-            base is another one, the lower axis has percentages, each of its own base.
         legend: whether to draw a legend, headed by the task's name and scores; otherwise these stand above.
     """
     ax, beside = plt.gca() if ax is None else ax, beside or [curve]
     marks = curves.marks_of(name for one in beside for name in _methods_of(one))
     factor, label = score_axis(curve.metric)
-    shares, base = in_shares(beside), curve.base_parameters
+    shares = in_shares(beside)
     curves.tidy_axes(ax)
-    curves.decade_ticks(ax, *limits_of(beside))
-    if curve.x != "parameters":
-        curves.few_ticks(ax)
     if shares:
         curve = curve.in_percent()
-        ax.xaxis.set_major_formatter("{x:g}")
+    if curve.x == "parameters":
+        base = np.nan if shares else curve.base_parameters
+        curves.count_ticks(ax, limits_of(beside), curve.nothing, base, shares=shares)
+    else:
+        curves.decade_ticks(ax, *limits_of(beside))
+        curves.few_ticks(ax)
     ax.set_xlabel(parameter_axis(beside))
     ax.set_ylabel(f"validation {label}")
     _draw_levels(ax, curve, factor)
@@ -103,8 +103,6 @@ def draw(
     x = points["trained_parameters"].to_numpy(float)
     values = factor * points["mean"].to_numpy(float)
     curves.mark_far_below(ax, points["method"], x, values, digits=1 if factor > 1 else 2)
-    if top_axis and not shares and np.isfinite(base):
-        _add_top_axis(ax, base)
     if legend:
         add_legend(ax, legend_entries([curve], [ax]), _notes(curve))
     else:
@@ -120,8 +118,10 @@ def in_shares(series: Sequence[ScoreSeries]) -> bool:
 
 
 def parameter_axis(series: Sequence[ScoreSeries]) -> str:
-    """The label of the parameter axis."""
-    return f"{COSTS[series[0].x].axis}{' (% of its own base)' if in_shares(series) else ''}"
+    """The label of the axis."""
+    known = any(np.isfinite(curve.base_parameters) for curve in series)
+    more = " (% of its own base)" if in_shares(series) else ", and % of the base" if known else ""
+    return f"{COSTS[series[0].x].axis}{more}{'' if series[0].x == 'parameters' else ', logarithmic'}"
 
 
 def limits_of(series: Sequence[ScoreSeries]) -> tuple[float, float]:
@@ -213,19 +213,6 @@ def _draw_diverged(ax: Axes, curve: ScoreSeries, marks: Mapping[str, MarkerStyle
         ax.plot([row.trained_parameters], [curves.FOOT], marker="x", markersize=3.4 * unit, linestyle="",
                 markeredgewidth=0.9 * unit, color=colour, transform=ax.get_xaxis_transform(),
                 zorder=4)  # fmt: skip
-
-
-def _add_top_axis(ax: Axes, base: float) -> None:
-    """Upper axis with the percentage of the base model."""
-    factor = 100 / base
-    top = ax.secondary_xaxis("top", functions=(lambda count: count * factor, lambda share: share / factor))
-    low, high = (factor * limit for limit in ax.get_xlim())
-    top.xaxis.set_major_locator(FixedLocator([share for share in _SHARES if low <= share <= high]))
-    top.xaxis.set_major_formatter("{x:g}")
-    top.xaxis.set_minor_locator(NullLocator())
-    top.set_xlabel("% of the base, head included")
-    between = np.outer(_SHARES, np.arange(2, 10)).ravel()
-    curves.small_ticks(ax, between[(between >= low) & (between <= high)] / factor, 1.0)
 
 
 def _notes(curve: ScoreSeries) -> list[str]:

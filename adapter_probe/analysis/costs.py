@@ -25,7 +25,7 @@ from .study_records import TradeoffRecord
 from .sweeps import TRADEOFF_POINT, chosen_trials, pareto_frontier, tradeoff_table
 
 COLUMNS: dict[Axis, str] = {
-    "parameters": "trained_parameters",
+    "parameters": "trained_parameters_without_head",
     "memory": "peak_memory_bytes",
     "seconds": "seconds_per_step",
     "bytes": "checkpoint_bytes",
@@ -139,8 +139,8 @@ def read_overlay(paths: Iterable[str | Path]) -> pd.DataFrame:
     """The results in some files.
 
     Args:
-        paths: CSV files with the columns `method`, `parameters` (all that are trained, with the head and a
-            pooler, as on the axis), `score` (in the metric's own units: a share as a fraction) and `task`,
+        paths: CSV files with the columns `method`, `parameters` (those that are trained, without the
+            head, as on the axis), `score` (in the metric's own units: a share as a fraction) and `task`,
             perhaps also `size`, `seed`, `peak_memory_bytes`, `seconds_per_step` and `checkpoint_bytes`; JSON
             files of PEFT's method comparison; or folders of such JSON files.
 

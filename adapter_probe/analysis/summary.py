@@ -38,7 +38,7 @@ from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.errors import ResultsError
 from adapter_probe.records import to_record
 from adapter_probe.spans import ALL_MODULES
-from adapter_probe.wording import done_text
+from adapter_probe.wording import done_text, model_text
 
 _BASELINES = {  # by kind of task: what a model without any skill is called, and what it does
     "classification": ("majority class", "always answering with the most frequent class"),
@@ -102,6 +102,7 @@ class AblationSummary(StoredSummary):
         rank: how many directions they keep there; None where they keep none.
         modules: of a map of layers and modules, each module in all layers and in the one that it matters
             most in.
+        model: the base, and what was trained on it, in words; None in folders of older versions.
         question: what the study asks of which rows, what is cut, left out or added, what is not read, and
             what else was said before it ran, one line each; None in folders of older versions.
     """
@@ -138,6 +139,7 @@ class AblationSummary(StoredSummary):
     strength: float | str | None = None
     rank: int | None = None
     modules: dict[str, ModuleDrop] | None = None
+    model: str | None = None
     question: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -242,6 +244,7 @@ def summarise(
         **({} if tables is None else _statistics(tables, study)),
         switched=_switched_part(settings) or None,
         data=settings.get("data") or None,
+        model=model_text(str(settings.get("base", "")), settings.get("method") or {}) or None,
         positive_class=results.label_names[-1] if results.metric == "f1" else None,
         base_weights=settings.get("base_weights"),
         guard=settings.get("guard"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
 from adapter_probe.formulas import NO_CLASS
 from adapter_probe.metrics import COMPARISONS, COUNTED, MEANS, continuation_sizes, is_ratio
+from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.replay.decoding import NOT_FINITE
 from adapter_probe.spans import SITES, VariantSet
 
@@ -81,9 +83,13 @@ def assemble_results(
     Raises:
         CheckpointError: an output of the intact model is NaN or infinite.
     """
+    described = request.checkpoint.description
+    method = described.method
     settings = {
         **request.settings.to_json(),
-        "task": request.checkpoint.description.task.name,
+        "task": described.task.name,
+        "base": PurePath(described.base.name).name,
+        "method": method.summary() if isinstance(method, ImportedMethod) else method.to_json(),
         "site_parameters": request.model.site_parameters,
     }
     if len(request.model.sites) != len(SITES) or request.settings.unit != "span":

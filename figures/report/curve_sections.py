@@ -23,7 +23,7 @@ from adapter_probe.analysis.sweeps import SWEEP_POINT, TRADEOFF_POINT, chosen_tr
 from adapter_probe.figures import gallery
 from adapter_probe.figures.ablation_words import study_label
 from adapter_probe.figures.aggregate import tasks_of
-from adapter_probe.figures.curves import FOOT, METHODS, SERIES, marks_of
+from adapter_probe.figures.curves import FOOT, METHODS, SERIES, marks_of, positions
 from adapter_probe.figures.drawing import Drawing
 from adapter_probe.figures.init_sweep import placed_inits
 from adapter_probe.figures.tables import score_cell
@@ -156,7 +156,9 @@ def _runs_over(
     init = isinstance(record, SweepRecord)
     rows = placed_inits(record.sweep, trials) if isinstance(record, SweepRecord) else trials
     tasks = list(dict.fromkeys(record.table["task"]))
-    column = "init_std" if init else "trained_parameters"
+    column = "init_std" if init else "place"
+    if not init:
+        rows = rows.assign(place=positions(rows["trained_parameters_without_head"]))
     axes = drawing.figure.axes[:1] * len(tasks) if init else drawing.figure.axes[: len(tasks)]
     for collection in (own for ax in axes for own in ax.collections):
         if collection.get_label() == "trials":
@@ -280,16 +282,17 @@ def cell_text(name: str, value: object, metric: str | None) -> str:
     if name in _SCORES:
         return wording.score_text(number, metric)
     if name == "sem":
-        return f"{100 * number:.2f}" if metric is None or metric in IN_PERCENT else f"{number:.3f}"
+        shares = metric is None or metric in IN_PERCENT
+        return wording.rounded(100 * number) if shares else wording.rounded(number, 3)
     if name.startswith("p_"):
-        return "< 0.001" if number < 0.001 else f"{number:.3f}"
+        return "< 0.001" if number < 0.001 else wording.rounded(number, 3)
     if name.endswith("_points"):
-        return wording.signed(number, 2)
+        return wording.signed(number)
     if name == "percent_of_base":
         return wording.share_text(number)
     if name in _SHORT:
         return f"{number:.3g}"
-    return f"{number:,.0f}" if number.is_integer() or name in _WHOLE else f"{100 * number:.1f}"
+    return f"{number:,.0f}" if number.is_integer() or name in _WHOLE else wording.rounded(100 * number)
 
 
 def _spans_table(frame: pd.DataFrame, metric: str, rows: str, heads: Mapping[str, str]) -> Html:

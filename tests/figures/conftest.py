@@ -221,7 +221,7 @@ def _texts(figure: Figure) -> list[Text]:
 
 @pytest.fixture(scope="session")
 def assert_tidy() -> Callable[[Figure], None]:
-    """No text sticks out of the figure, and no two overlap."""
+    """No text sticks out of the figure, no two overlap, and the two outer pixels of a PNG are blank."""
 
     def check(figure: Figure) -> None:
         boxes = [(text.get_text(), text.get_window_extent()) for text in _texts(figure)]
@@ -235,5 +235,9 @@ def assert_tidy() -> Callable[[Figure], None]:
             if one.padded(-2).overlaps(other)
         ]
         assert clashes == []
+        figure.canvas.draw()
+        ink = (np.asarray(figure.canvas.buffer_rgba())[..., :3] < 250).any(axis=-1)  # [pixels, pixels]
+        assert ink.any()
+        assert ink.sum() == ink[2:-2, 2:-2].sum()
 
     return check

@@ -225,7 +225,7 @@ def test_a_tradeoff_of_several_metrics_names_them():
         ScoreSeries("RTE", tradeoff_points(diverged=[1, 0])),
     ]
     caption = tradeoff._caption(curves)
-    assert says(caption, "Validation score", "parameters", "including the head")
+    assert says(caption, "Validation score", "parameters", "without the head")
     assert says(caption, "CoLA: Matthews correlation; RTE: accuracy")
     assert says(caption, "2–3 seeds")
     assert says(caption, "standard errors")

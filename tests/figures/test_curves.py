@@ -77,7 +77,7 @@ def test_what_lies_below_says_its_value():
         ax = Figure(figsize=(3, 2)).add_axes((0.1, 0.1, 0.8, 0.8))
         ax.set_ylim(50, 60)
         mark_far_below(ax, ["head_only", "top_layers"], np.array([1.0, 2.0]), np.array([36.46, -4.25]), 1)
-    assert [text.get_text() for text in ax.texts] == [" ↓ 36.5", " ↓ −4.2"]
+    assert [text.get_text() for text in ax.texts] == [" ↓ 36.5", " ↓ −4.3"]
     assert [list(line.get_xdata()) for line in ax.lines] == [[1.0], [2.0]]
     assert [line.get_marker() for line in ax.lines] == [
         METHODS["head_only"].marker,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
 import pandas as pd
@@ -22,6 +23,7 @@ from adapter_probe.figures.span_grid import Grid
 from adapter_probe.figures.table_layouts import tables
 from adapter_probe.figures.venues import PAPER, VENUES, FigureOptions, Venue
 from adapter_probe.studies.load import studies_of
+from adapter_probe.wording import cell_text, number_of
 
 OPTIONS = FigureOptions(PAPER, formats=("png",))
 CASES = module("gallery_cases")
@@ -197,7 +199,7 @@ def cases_in_tiers() -> list:
     found = []
     for case in CASES.CASES:
         for name in VENUES if case.every_style else ("paper", "talk"):
-            for column in (None, "half", "full") if name == "paper" and case.every_style else (None,):
+            for column in ("half", "full") if case.every_style else (None,):
                 words = f"{case.name}-{name}" + (f"-{column}" if column else "")
                 marks = () if words == "init-sweep-one-seed-paper" else pytest.mark.slow
                 found.append(pytest.param(case, name, column, marks=marks, id=words))
@@ -244,15 +246,81 @@ def test_every_cell_has_its_number_unless_none_could_be_read(make_frame, name, n
     grid = figure.axes[0]
     cell = grid.bbox.width / n_layers
     numbers = [text for text in grid.texts if text.get_transform() == grid.transData]
+    drops = [number_of(number.get_text()) for number in numbers]
     shown = [number.get_fontsize() for number in numbers if number.get_visible()]
     assert len(numbers) == n_layers * (n_layers + 1) // 2
-    for number in numbers:
-        number.set(visible=True, fontsize=style.SMALLEST_SIZE)
+    for number, drop in zip(numbers, drops):
+        number.set(visible=True, fontsize=style.SMALLEST_SIZE, text=cell_text(drop, whole=True))
     widest = max(number.get_window_extent().width for number in numbers)
-    fits = widest <= 0.89 * cell and 0.45 * 72 / figure.dpi * cell >= style.SMALLEST_SIZE
-    assert fits == (name not in ("neurips", "talk"))
+    fits = widest <= 0.91 * cell and 0.49 * 72 / figure.dpi * cell >= style.SMALLEST_SIZE
+    assert fits == (name != "talk")
     assert len(shown) == (len(numbers) if fits else 0)
     assert min(shown, default=style.SMALLEST_SIZE) >= style.SMALLEST_SIZE
+
+
+def _printed(value: float) -> str:
+    """One decimal, halves away from zero, of what a float stands for."""
+    text = str(Decimal(f"{value:.9f}").quantize(Decimal("0.1"), ROUND_HALF_UP))
+    return text.lstrip("-") if float(text) == 0 else text.replace("-", "−")
+
+
+@pytest.mark.parametrize(
+    "name",
+    slow_unless("small-gains".__eq__, ["ablation", "gains", "small-gains", "undefined", "groups", "kept"]),
+)
+def test_one_number_is_printed_alike_everywhere(name, gallery_results):
+    """In cells, whose colour it decides, in the summary, in tables and in the CSV, which has no noise."""
+    (case,) = (case for case in CASES.CASES if case.name == name)
+    CASES.write(gallery_results, [case])
+    (study,) = case.studies(gallery_results)
+    heatmap = next(figures_of([study.record], replace(OPTIONS, column="full")))
+    heatmap.figure.set_dpi(style.PNG_DPI)
+    heatmap.figure.draw_without_rendering()
+    grid = heatmap.figure.axes[0]
+    drops = {(row.first, row.last): -row.delta_points for row in heatmap.frame.dropna().itertuples()}
+    firsts, lasts = (sorted({ends[n] for ends in drops}) for n in (0, 1))
+    colours, mesh = {}, grid.collections[0]
+    faces = mesh.get_facecolors().reshape(len(firsts), len(lasts), 4)
+    for text in grid.texts:
+        if text.get_transform() == grid.transData and text.get_visible():
+            column, row = map(int, text.get_position())
+            own = _printed(drops[firsts[row], lasts[column]])
+            assert text.get_text() == own
+            assert colours.setdefault(own, tuple(faces[row, column])) == tuple(faces[row, column])
+    assert colours
+    told = dict(study.rows())
+    for head, best in study.record.summary.best_spans.items():
+        if best is not None:
+            (said,) = (
+                said for line, said in told.items() if f"within {head} point" in line and line[0] != " "
+            )
+            assert _printed(abs(best.delta_points)) in said
+    for table in tables([study.record], OPTIONS):
+        shown = table.text[table.text.columns[4]].tolist()
+        assert shown == [
+            "–" if delta != delta else _printed(-delta) for delta in table.numbers["delta_points"]
+        ]
+    points = heatmap.frame["delta_points"].dropna()
+    assert (points == points.round(9)).all()
+
+
+def test_a_method_has_one_number_of_parameters(gallery_results):
+    """In tables, in what is printed, and on the axis, in the order of the points."""
+    (case,) = (case for case in CASES.CASES if case.name == "tradeoff-one-task")
+    CASES.write(gallery_results, [case])
+    (study,) = case.studies(gallery_results)
+    counts = study.table.set_index("label")["trained_parameters_without_head"]
+    (panel, *_) = figures_of([study.record], OPTIONS)
+    ax = panel.figure.axes[0]
+    placed = {round(float(x)) for bars in ax.containers for x in bars[0].get_xdata()}
+    assert placed == {n for n in counts if n > 0}
+    assert names(ax.get_xlabel(), "parameters", "without the head")
+    first = next(iter(tables([study.record], OPTIONS))).text.set_index("method")["parameters"]
+    printed = {line.partition(": ")[2]: said for line, said in study.rows()}
+    for label, n in counts[counts > 0].items():
+        assert first[label] == f"{n:,}"
+        assert f" {n:,} parameters" in printed[label]
+    assert {int(n) for n in panel.frame["trained_parameters_without_head"]} == set(counts)
 
 
 def case_drawn(name: str, style_name: str, root: Path):

@@ -23,6 +23,7 @@ from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.schema import SWEEP_TABLES
 from adapter_probe.results.sealing import sealed, write_study
 from adapter_probe.studies.load import load
+from adapter_probe.wording import rounded
 
 
 def read(folder: Path) -> PageReader:
@@ -152,7 +153,7 @@ def test_numbers_are_told_by_their_kind(undrawn):
     perfect = replace(record, sizes=record.sizes.assign(mean_score=1.0))
     (*_, table) = _sweep_tables(perfect, None)
     assert ">100.0<" in str(table)
-    assert sizes["sem"].tolist() == [f"{100 * sem:.2f}" for sem in record.sizes["sem"]]
+    assert sizes["sem"].tolist() == [rounded(100 * sem) for sem in record.sizes["sem"]]
     assert sizes["size"].tolist() == [str(size) for size in record.sizes["size"]]
     counts = record.tradeoff["trained_parameters_without_head"]
     assert points["parameters without the head"].tolist() == [f"{count:,}" for count in counts]
