@@ -21,6 +21,8 @@ from .venues import FigureOptions
 SOURCE = "Houlsby et al. (2019)"
 """How captions and legends cite the paper whose values they show."""
 
+_POINT_DECIMALS = 9
+
 RecordT = TypeVar("RecordT")
 
 
@@ -47,9 +49,14 @@ class Drawing:
             self.figure, folder, self.stem, title=self.title, identity=self.identity, formats=options.formats
         )
         csv, text = folder / f"{self.stem}.csv", folder / f"{self.stem}.txt"
-        write_csv(csv, self.frame)
+        write_csv(csv, without_noise_of_points(self.frame))
         write_text(text, self.caption + "\n")
         return (*paths, csv, text)
+
+
+def without_noise_of_points(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table as it is written: points without the errors of floating point that older results have."""
+    return frame.round({name: _POINT_DECIMALS for name in frame if str(name).endswith("_points")})
 
 
 def identity_of(studies: Sequence[StudyRecord]) -> dict[str, object]:

@@ -14,6 +14,7 @@ from adapter_probe.metrics import sign_of
 from adapter_probe.results.atomic import make_folder, write_csv, write_text
 from adapter_probe.wording import number_of, rounded
 
+from .drawing import without_noise_of_points
 from .pgf import escape_latex
 
 _UNIT = re.compile(r"(.+) \((.+)\)")
@@ -50,7 +51,7 @@ class Table:
         tex, markdown, csv = (folder / f"{self.stem}.{ending}" for ending in ("tex", "md", "csv"))
         write_text(tex, latex_text(self))
         write_text(markdown, markdown_text(self))
-        write_csv(csv, self.numbers)
+        write_csv(csv, without_noise_of_points(self.numbers))
         return tex, markdown, csv
 
 
