@@ -254,7 +254,13 @@ def effective_variants(variants: VariantSet, has_adapter: np.ndarray) -> Variant
             size, key = (span.n_layers, row), (span.stack, what)
             tightest[key] = min(size, tightest.get(key, size))
     chosen = {row for _, row in tightest.values()}
-    kept = [row for row, span in enumerate(variants.spans) if span is None or row in chosen]
+    owners = variants.stacks or ("",) * len(variants.spans)
+    there = {"", *(owners[row] for row in chosen)}  # a stack without any span has no reference either
+    kept = [
+        row
+        for row, span in enumerate(variants.spans)
+        if row in chosen or (span is None and owners[row] in there)
+    ]
     return replace(variants, masks=masks).rows(kept)
 
 

@@ -158,10 +158,8 @@ def _layer_bar(ax: Axes, scale: Normalize, label: str) -> None:
 
 
 def _name(span: tuple) -> str:
-    *stack, first, last, _ = span
-    return (
-        f"{wording.layers_text(first, last)} of the {stack[0]}" if stack else wording.layers_text(first, last)
-    )
+    *of, first, last, _ = span  # a stack, a module, or both
+    return f"{wording.layers_text(first, last)} of {' '.join(of)}" if of else wording.layers_text(first, last)
 
 
 def _farthest(spans: Sequence[tuple[str, pd.DataFrame]], factor: float) -> list[PointLabel]:
@@ -189,12 +187,14 @@ def _band(frame: pd.DataFrame, metric: str, intact_at: float) -> tuple[np.ndarra
 def _draw_spectra(record: RankRecord, ax: Axes) -> list[LegendEntry]:
     """Of every layer the root mean square of its maps' singular values, by direction."""
     frame = record.spectra.assign(square=record.spectra["value"] ** 2)
-    by_layer = frame.groupby(["layer", "direction"])["square"].mean().pow(0.5).unstack("layer")
-    scale = Normalize(int(by_layer.columns.min()), max(int(by_layer.columns.max()), 1))
+    own = [name for name in ("stack", "layer") if name in frame]
+    by_layer = frame.groupby([*own, "direction"])["square"].mean().pow(0.5)
+    scale = Normalize(int(frame["layer"].min()), max(int(frame["layer"].max()), 1))
     tidy_axes(ax)
-    for layer in by_layer:
-        values = by_layer[layer].dropna()
-        ax.plot(values.index, values, color=_COLOURS(scale(layer)), linewidth=0.8 * style.scale_factor())
+    for _, values in by_layer.groupby(own):
+        place = values.index.get_level_values
+        colour = _COLOURS(scale(place("layer")[0]))
+        ax.plot(place("direction"), values, color=colour, linewidth=0.8 * style.scale_factor())
     _layer_bar(ax, scale, "layer")
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     ax.set_ylim(bottom=0)

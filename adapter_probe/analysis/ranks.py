@@ -69,38 +69,56 @@ def effective_rank(values: np.ndarray) -> float:
     return float(np.exp(-(p * np.log(p)).sum()))
 
 
-def energy_kept(spectra: pd.DataFrame, rank: int, layers: Sequence[int] | None = None) -> float:
+def energy_kept(spectra: pd.DataFrame, rank: int, inside: np.ndarray | None = None) -> float:
     """The share of the squared singular values that the largest of every map have; NaN of no change.
 
     Args:
         rank: how many of each map are kept.
-        layers: in which layers, of the whole model; by default in all. The others keep all.
+        inside: bool ``[rows]``, the rows of the maps that are truncated; by default all.
     """
     energy = spectra["value"].to_numpy(float) ** 2
     lost = spectra["direction"].to_numpy() > rank
-    if layers is not None:
-        inside = spectra["layer"].isin(layers).to_numpy()
+    if inside is not None:
         energy, lost = energy[inside], lost[inside]
     return float(1 - energy[lost].sum() / energy.sum()) if energy.sum() else np.nan
 
 
-def spectra_table(values: Sequence[tuple[int, str, np.ndarray]]) -> pd.DataFrame:
+def spectra_table(values: Sequence[tuple[str, int, str, str, np.ndarray]]) -> pd.DataFrame:
     """Singular values as a table.
 
     Args:
-        values: of every tuned map: its layer in the whole model, its name, and the values, descending; of
-            experts ``[experts, rank]``.
+        values: of every tuned map: its stack of layers, its layer in the stack, the site that it belongs to,
+            its name, and the values, descending; of experts ``[experts, rank]``.
 
     Returns:
-        Columns `layer`, `module`, `expert` (0 of a map alone), `direction` (from 1), `value`.
+        Columns `stack` (of several), `layer`, `site`, `module`, `expert` (0 of a map alone), `direction`
+        (from 1), `value`.
     """
     rows = [
-        (layer, name, expert, direction + 1, float(value))
-        for layer, name, found in values
+        (*place, expert, direction + 1, float(value))
+        for *place, found in values
         for expert, own in enumerate(np.atleast_2d(found))
         for direction, value in enumerate(own)
     ]
-    return pd.DataFrame(rows, columns=["layer", "module", "expert", "direction", "value"])
+    columns = ["stack", "layer", "site", "module", "expert", "direction", "value"]
+    frame = pd.DataFrame(rows, columns=columns)
+    return frame if frame["stack"].any() else frame.drop(columns="stack")
+
+
+def _truncated(results: AblationResults, spectra: pd.DataFrame, variant: int) -> np.ndarray:
+    """Bool ``[rows]``: whether a variant truncates the map that a row of the spectra is of."""
+    off = (~results.masks[variant]).reshape(results.n_layers, -1)  # [layers, sites of a layer]
+    stacks = results.settings.get("stacks") or [["", results.n_layers]]
+    begins = dict(zip([one[0] for one in stacks], np.cumsum([0, *(one[1] for one in stacks)]).tolist()))
+    layers = spectra["layer"].to_numpy()
+    if "stack" in spectra:
+        layers = layers + spectra["stack"].map(begins).to_numpy()
+    if "site" not in spectra:  # of a study before there were sites in its spectra, which was of spans
+        found: np.ndarray = off.any(axis=1)[layers]
+        return found
+    sites = spectra["site"].map({name: n for n, name in enumerate(results.sites)}).to_numpy()
+    chosen: np.ndarray = off[layers, sites]
+    return chosen
 
 
 def rank_table(
@@ -112,16 +130,15 @@ def rank_table(
         results: the ablations of all ranks as one, see `strengths.joined`.
         largest: the rank that keeps all.
     """
-    frame = strength_table(results, variants, intact=float(largest)).rename(columns={"strength": "rank"})
-    frame["rank"] = frame["rank"].astype(int)
-    several = "stack" in frame  # in which the layers of a span are numbered
     energy = [
-        energy_kept(spectra, row["rank"], None if row["whole"] else range(row["first"], row["last"] + 1))
-        if row["whole"] or not several
-        else np.nan
-        for row in frame.to_dict("records")
+        energy_kept(spectra, int(row["strength"]), _truncated(results, spectra, row["variant"]))
+        for row in variants.to_dict("records")
     ]
-    frame.insert(list(frame).index("n_examples"), "energy", energy)
+    frame = strength_table(results, variants.assign(energy=energy), intact=float(largest))
+    frame = frame.rename(columns={"strength": "rank"})
+    frame["rank"] = frame["rank"].astype(int)
+    shares = frame.pop("energy").mask(frame["rank"] >= largest, 1.0)  # intact rows are copies of others
+    frame.insert(list(frame).index("n_examples"), "energy", shares)
     return frame
 
 

@@ -17,6 +17,7 @@ from adapter_probe.analysis.removable import random_halves
 from adapter_probe.analysis.resampling import resampled_changes
 from adapter_probe.analysis.significance import span_interval
 from adapter_probe.results.schema import span_columns
+from adapter_probe.spans import ALL_MODULES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,18 +144,17 @@ def joined(by_strength: Mapping[float, AblationResults]) -> tuple[AblationResult
 
     Returns:
         the ablation, whose first variant is intact and whose spans repeat; and a frame with one row for each
-        other variant: `variant`, its row; `strength`; `first`, `last`, `n_layers`; `whole`, whether it is of
-        all adapters that the study scales.
+        other variant: `variant`, its row; `strength`; `stack` of several, `module` of a map of them;
+        `first`, `last`, `n_layers`; `whole`, whether it is of all adapters that the study scales.
     """
     results, rows, n = list(by_strength.values()), [], 1
     for strength, one in by_strength.items():
-        off = (~one.masks[removed_row(one)]).reshape(one.n_layers, -1).any(axis=1)  # [layers]
-        every = np.flatnonzero(off)[[0, -1]]
         for row in range(1, len(one.masks)):
             whole = row == removed_row(one)
-            first, last = every if whole else one.spans[row]
+            first, last = _layers_off(one, row) if whole or one.spans[row, 0] < 0 else one.spans[row]
             stack = "" if whole or one.stacks is None else str(one.stacks[row])
-            rows.append((n, strength, stack, int(first), int(last), int(last - first + 1), whole))
+            module = "" if one.modules is None else ALL_MODULES if whole else str(one.modules[row])
+            rows.append((n, strength, stack, module, int(first), int(last), int(last - first + 1), whole))
             n += 1
     changed: dict[str, Any] = {
         name: np.concatenate([first[:1], *(getattr(one, name)[1:] for one in results)])
@@ -162,11 +162,23 @@ def joined(by_strength: Mapping[float, AblationResults]) -> tuple[AblationResult
         if axes[0] == "variants" and (first := getattr(results[0], name)) is not None
     }
     names = [f"{name} at {s:g}" for s, one in by_strength.items() for name in one.row_names[1:]]
-    columns = ["variant", "strength", "stack", "first", "last", "n_layers", "whole"]
+    columns = ["variant", "strength", "stack", "module", "first", "last", "n_layers", "whole"]
     frame = pd.DataFrame(rows, columns=columns)
-    if results[0].stacks is None:
-        del frame["stack"]
+    for name in ("stack", "module"):
+        if getattr(results[0], f"{name}s") is None:
+            del frame[name]
     return replace(results[0], row_names=(results[0].row_names[0], *names), **changed), frame
+
+
+def _layers_off(one: AblationResults, row: int) -> np.ndarray:
+    """The first and the last layer that a variant switches, in its stack; of several stacks, in the model."""
+    off = np.flatnonzero((~one.masks[row]).reshape(one.n_layers, -1).any(axis=1))
+    begin = 0
+    for name, n_layers, *of_adapter in one.settings.get("stacks") or ():
+        if one.stacks is not None and one.stacks[row] == name:
+            return off[[0, -1]] - (of_adapter[0] if of_adapter else begin)
+        begin += n_layers
+    return off[[0, -1]]
 
 
 def strength_table(results: AblationResults, variants: pd.DataFrame, intact: float = 1.0) -> pd.DataFrame:

@@ -195,7 +195,9 @@ def write_truncated(opened: OpenedPeft, modules: Collection[nn.Module], rank: in
             continue
         kept = min(own, rank) if module in modules else own
         if kept < own:
-            tensors |= _truncated(tensors, f"{PREFIX}{name}.", kept)
+            made = _truncated(tensors, f"{PREFIX}{name}.", kept)
+            kept = min(map(min, (one.shape[:2] for one in made.values())))  # of a small map, fewer
+            tensors |= made
         (scale,) = module.scaling.values()  # type: ignore[union-attr, operator]
         ranks[name] = kept
         alphas[name] = whole_number(float(scale) * (math.sqrt(kept) if document.get("use_rslora") else kept))
@@ -207,6 +209,7 @@ def _truncated(tensors: dict[str, Tensor], prefix: str, rank: int) -> dict[str, 
     a, b = tensors[prefix + first], tensors[prefix + second]
     new_b, new_a = of_product(b.flatten(1), a.flatten(1)).factors(rank)
     new_b, new_a = new_b[:, :rank].to(b.dtype), new_a[:rank].to(a.dtype)
+    rank = len(new_a)  # a map has no more directions than its smaller side
     return {
         prefix + first: new_a.reshape(rank, *a.shape[1:]),
         prefix + second: new_b.reshape(len(b), rank, *b.shape[2:]),

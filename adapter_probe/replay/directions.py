@@ -174,6 +174,8 @@ class _Pair:
         """Factors of the same shapes, whose product has the largest directions."""
         whole = self.tensors
         b, a = of_product(*self.product()).factors(rank)
+        more = self.rank - b.shape[-1]  # of factors wider than the map, which has fewer directions
+        b, a = F.pad(b, (0, more)), F.pad(a, (0, 0, 0, more))
         if self.n > 1:
             b, a = b.movedim(0, 2).flatten(1), a.flatten(0, 1)
         found = [a, b, *[torch.ones_like(one) for one in whole[2:]]]

@@ -70,11 +70,12 @@ class Ranks(DegreeStudy):
     def table(self) -> pd.DataFrame:
         """One row per rank and span, ``ranks.csv``.
 
-        `rank`, how many directions every tuned map keeps; `first`, `last`, `n_layers`, the span whose
-        adapters are truncated; `whole`, whether it is of all that the study truncates; `score` (a fraction,
-        in the metric's own units); `delta_points`, score minus that with all directions, in points, so that a
-        loss is negative, with its 95% paired bootstrap interval `ci_low_points`, `ci_high_points`; `energy`,
-        the share of the squared singular values of the span that is kept; `n_examples`.
+        `rank`, how many directions every tuned map keeps; of several stacks of layers `stack`, of a map of
+        modules `module`; `first`, `last`, `n_layers`, the span whose adapters are truncated; `whole`, whether
+        it is of all that the study truncates, of all stacks together; `score` (a fraction, in the metric's
+        own units); `delta_points`, score minus that with all directions, in points, so that a loss is
+        negative, with its 95% paired bootstrap interval `ci_low_points`, `ci_high_points`; `energy`, the
+        share of the squared singular values of what is truncated that is kept; `n_examples`.
         """
         return self.record.ranks
 
@@ -82,7 +83,8 @@ class Ranks(DegreeStudy):
     def spectra(self) -> pd.DataFrame:
         """The singular values of every tuned map, ``spectra.csv``.
 
-        `layer`, `module`, `expert` (0 of a map alone), `direction` (from 1), `value`.
+        `stack` of several stacks, `layer`, `site` (what the study truncates as one), `module`, `expert` (0 of
+        a map alone), `direction` (from 1), `value`.
         """
         return self.record.spectra
 
@@ -158,14 +160,15 @@ def _measured(request: AblationRequest) -> pd.DataFrame:
     found, seen, place = [], set(), 0
     # Bool [sites]: those that are truncated in some variant.
     chosen = np.logical_not(request.variants.masks.all(axis=0))
-    for number, layer in enumerate(request.model.layers):
+    numbers = [(one.name, number) for one in request.model.stacks for number in range(one.n_layers)]
+    for number, layer in zip(numbers, request.model.layers):
         names = {module: name for name, module in layer.module.named_modules()}
-        parts = [part for part, some in zip(layer.parts, chosen[place:]) if some]
+        sites = zip(request.variants.sites, layer.parts, chosen[place:])
         place += len(layer.parts)
-        for module in (module for part in parts for module in part):
+        for site, module in ((site.name, module) for site, part, some in sites if some for module in part):
             if module not in seen and (own := directions(module)) is not None:
                 name = f"{layer.name}.{names[module]}".removeprefix("base_model.model.")
-                found.append((number, name, own.values.numpy()))
+                found.append((*number, site, name, own.values.numpy()))
             seen.add(module)
     return spectra_table(found)
 

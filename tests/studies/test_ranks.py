@@ -11,10 +11,10 @@ import numpy as np
 import peft
 import pytest
 import torch
-from peft_folders import HEADS, KV, save_lora, saved, written
+from peft_folders import HEADS, KV, T5, save_lora, saved, written
 from refusals import names, naming, says, value_of
 from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import adapter_probe as ap
 from adapter_probe.analysis.ranks import effective_rank, energy_kept, spectra_table
@@ -191,11 +191,86 @@ def test_effective_rank_and_energy_in_closed_form():
     assert effective_rank(np.ones(5)) == pytest.approx(5)
     assert effective_rank(np.array([3.0, 0.0, 0.0])) == pytest.approx(1)
     assert effective_rank(np.zeros(2)) == 0
-    spectra = spectra_table([(0, "a", np.array([2.0, 1.0])), (1, "b", np.array([[2.0, 0.0], [1.0, 1.0]]))])
+    values = [("", 0, "s", "a", np.array([2.0, 1.0])), ("", 1, "s", "b", np.array([[2.0, 0.0], [1.0, 1.0]]))]
+    spectra = spectra_table(values)
     assert energy_kept(spectra, 1) == pytest.approx(9 / 11)
-    assert energy_kept(spectra, 1, [0]) == pytest.approx(4 / 5)
+    assert energy_kept(spectra, 1, (spectra["layer"] == 0).to_numpy()) == pytest.approx(4 / 5)
     assert energy_kept(spectra, 2) == 1
     assert list(spectra["expert"]) == [0, 0, 0, 0, 1, 1]
+
+
+def energies(model: torch.nn.Module, rank: int) -> dict[str, tuple[float, float]]:
+    """By the name of every LoRA's module, its squared singular values that are kept, and all."""
+    found = {}
+    for name, module in model.get_base_model().named_modules():
+        if isinstance(module, peft.tuners.lora.LoraLayer):
+            delta = module.get_delta_weight("default").detach().double().numpy()
+            values = np.linalg.svd(delta, compute_uv=False) ** 2
+            found[name] = values[:rank].sum(), values.sum()
+    return found
+
+
+def kept(found: dict[str, tuple[float, float]], *parts: str) -> float:
+    """The share that is kept of the modules whose names hold all of these."""
+    own = [pair for name, pair in found.items() if all(part in name for part in parts)]
+    return sum(one for one, _ in own) / sum(whole for _, whole in own)
+
+
+def test_rows_of_a_map_of_modules_are_told_apart(lora, tmp_path):
+    study = ap.ranks(
+        lora, data=lora.parent / "rows.jsonl", ranks=(1,), by="module", spans="single",
+        label_names=("0", "1"), out=tmp_path / "out", progress=False,
+    )  # fmt: skip
+    table, own = study.table[study.table["rank"] == 1], energies(by_hand(lora, R, range(0)), 1)
+    assert not table.duplicated(["whole", "module", "first", "last"]).any()
+    assert sorted(table["module"].unique()) == ["all", "query", "value"]
+    for row in table.to_dict("records"):
+        module = "" if row["module"] == "all" else row["module"]
+        layer = f".layer.{row['first']}." if row["n_layers"] == 1 else ""
+        assert row["energy"] == pytest.approx(kept(own, module, layer), rel=1e-5)
+    assert ap.load(study.folder).table["energy"].tolist() == pytest.approx(study.table["energy"].tolist())
+
+
+def test_rows_of_stacks_have_layers_and_energies_of_their_stack(tmp_path):
+    HEADS["SEQ_2_SEQ_LM"] = AutoModelForSeq2SeqLM
+    lora = saved(tmp_path, "t5", T5, "SEQ_2_SEQ_LM", ["q", "wo"])
+    rows = written(tmp_path, [{"prompt": "ab", "completion": " c"}, {"prompt": "b", "completion": " a"}])
+    options = {"data": rows, "spans": "single", "progress": False}
+    model = peft.PeftModel.from_pretrained(HEADS["SEQ_2_SEQ_LM"].from_pretrained(tmp_path / "base"), lora)
+    own = energies(model, 1)
+    study = ap.ranks(lora, ranks=(1,), out=tmp_path / "ranks", **options)
+    strengths = ap.strength(lora, strengths=(0.5,), out=tmp_path / "strengths", **options)
+    wanted = [(stack, *ends) for stack in ("decoder", "encoder") for ends in ((0, 0), (1, 1), (0, 1))]
+    for table in (study.table[study.table["rank"] == 1], strengths.table[strengths.table["strength"] == 0.5]):
+        parts = table[~table["whole"]]
+        assert list(parts[["stack", "first", "last"]].itertuples(index=False, name=None)) == wanted
+    for row in study.table[study.table["rank"] == 1].to_dict("records"):
+        layer = f"block.{row['first']}." if row["n_layers"] == 1 else ""
+        assert row["energy"] == pytest.approx(kept(own, row["stack"], layer), rel=1e-5)
+    assert (study.table.loc[study.table["rank"] == R, "energy"] == 1).all()
+    places = study.spectra[["stack", "layer", "module"]].drop_duplicates()
+    assert all(f"{stack}.block.{layer}." in name for stack, layer, name in places.itertuples(index=False))
+    study.save(tmp_path / "figures", formats="svg")
+
+
+@pytest.mark.parametrize("rank", [3, 30])
+def test_a_lora_wider_than_its_maps_is_pruned_to_a_rank(rank: int, tmp_path):
+    shutil.rmtree(saved(tmp_path, "llama", KV, "CAUSAL_LM", ["q_proj"]))
+    wide = peft.LoraConfig(task_type="CAUSAL_LM", r=32, target_modules=["q_proj", "k_proj", "down_proj"])
+    lora = save_lora(tmp_path, wide, size=0.1)
+    rows = written(tmp_path, ROWS[:4])
+    ap.prune(lora, tmp_path / "new", rank=rank, data=rows, progress=False)
+    old, new = (
+        peft.PeftModel.from_pretrained(HEADS["CAUSAL_LM"].from_pretrained(tmp_path / "base"), one)
+        for one in (lora, tmp_path / "new")
+    )
+    for before, after in zip(old.modules(), new.modules()):
+        if isinstance(before, peft.tuners.lora.LoraLayer):
+            u, s, v = np.linalg.svd(before.get_delta_weight("default").detach().double().numpy())
+            most = min(rank, len(s))
+            wanted = u[:, :most] * s[:most] @ v[:most]
+            np.testing.assert_allclose(after.get_delta_weight("default").detach(), wanted, atol=1e-6)
+            assert after.r["default"] == most
 
 
 def test_ranks_and_adapters_that_make_no_sense_are_refused(study, lora, tmp_path):
