@@ -8,7 +8,6 @@ trials of different settings are never averaged.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ import pandas as pd
 
 from adapter_probe.analysis.deltas import without_noise
 from adapter_probe.errors import ResultsError
-from adapter_probe.metrics import IN_PERCENT, LOSSES, sign_of, to_points
+from adapter_probe.metrics import sign_of, to_points
 from adapter_probe.results.schema import SWEEP_COLUMNS
 from adapter_probe.settings import KAIMING
 from adapter_probe.wording import BASELINE, method_label
@@ -35,9 +34,6 @@ _PARAMETERS = ["trained_parameters", "trained_parameters_without_head", "percent
 _INIT = r"(?<=[:,])init_lora_weights=([^,]*),?"
 _DECIMALS = 12  # of a mean score; in the rest equal means can differ by rounding
 PERCENTILES = (20, 50, 80)
-PART = 3
-"""The cut is after the first of so many equal parts of the steps."""
-_SPREAD = 0.5  # the standard deviation of a share's term is at most this, of a correlation's about twice
 
 
 def chosen_trials(trials: pd.DataFrame, point: Sequence[str] = TRADEOFF_POINT) -> pd.DataFrame:
@@ -221,47 +217,3 @@ def size_table(trials: pd.DataFrame) -> pd.DataFrame:
     spread = np.sqrt((sems**2).sum(axis=1, skipna=False)) / n_tasks
     frame = pd.DataFrame({"n_tasks": n_tasks, "mean_score": means.mean(axis=1, skipna=False), "sem": spread})
     return frame.join(means).reset_index().rename_axis(columns=None)
-
-
-# Successive halving over learning rates, which of them go on after a part of their steps: Jamieson and
-# Talwalkar 2016 (arXiv 1502.07943), with one cut, and a margin for what the validation examples leave open.
-
-
-def steps_to_cut(n_steps: int) -> int:
-    """The step after which a trial is compared with those of other learning rates."""
-    return max(1, math.ceil(n_steps / PART))
-
-
-def margin(metric: str, n_examples: int) -> float:
-    """How far scores may lie apart that the validation examples cannot tell apart: their standard error.
-
-    Returns:
-        at most this for a share of examples or a correlation; 0 for a loss, which has no such bound.
-    """
-    if metric in LOSSES:
-        return 0.0
-    return (_SPREAD if metric in IN_PERCENT else 2 * _SPREAD) / math.sqrt(n_examples)
-
-
-def go_on(scores: Sequence[float | None], metric: str, n_examples: int) -> np.ndarray:
-    """Bool ``[rates]``: the better half of the learning rates, rounded up, and those as good as its best.
-
-    Args:
-        scores: validation score of every rate at the cut; None where the training diverged.
-    """
-    values = np.array(scores, dtype=np.float64)  # None is NaN
-    values = np.where(np.isnan(values), -np.inf, sign_of(metric) * values)
-    ranked = np.sort(values)[::-1]
-    last = ranked[math.ceil(len(ranked) / 2) - 1]
-    kept = np.asarray((values >= last) | (values >= ranked[0] - margin(metric, n_examples)))
-    return kept & (np.isfinite(values) | ~np.isfinite(values).any())
-
-
-def saved_share(cuts: pd.DataFrame) -> float:
-    """The share of the steps of a search that the stopped learning rates did not need.
-
-    Args:
-        cuts: columns of ``halving.csv``.
-    """
-    saved = (cuts["seeds"] * cuts["n_steps"] - cuts["step"])[cuts["stopped"]].sum()
-    return float(saved / (cuts["seeds"] * cuts["n_steps"]).sum())

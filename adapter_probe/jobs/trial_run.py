@@ -28,7 +28,6 @@ from adapter_probe.models.methods import TfidfLinear
 from adapter_probe.probe.lanes import return_all_free_memory
 from adapter_probe.results.atomic import read_json, remove_leftovers, write_json
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
-from adapter_probe.results.schema import CUT, REACHED
 from adapter_probe.results.trial_files import (
     Cost,
     ParameterCounts,
@@ -38,7 +37,7 @@ from adapter_probe.results.trial_files import (
 )
 from adapter_probe.training.baseline import fit_baseline, n_fits, splits_of
 from adapter_probe.training.checkpoint import STATE_FOLDER
-from adapter_probe.training.loop import OnProgress, Paused, Progress, Trainer
+from adapter_probe.training.loop import OnProgress, Progress, Trainer
 from adapter_probe.training.model import TrainingModel
 from adapter_probe.training.request import (
     TrainingInputs,
@@ -55,10 +54,8 @@ _PROCESS = Path("/proc/self")
 _RESET_PEAK = "5"  # see clear_refs in proc(5)
 
 
-def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: int = 1) -> TrialRecord | None:
+def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: int = 1) -> TrialRecord:
     """Run or resume one trial; the record of a finished one is returned unchanged.
-
-    A trial that is to be compared with others after some of its steps pauses there, without a record.
 
     Args:
         folder: folder with ``request.json``.
@@ -68,10 +65,6 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: i
     """
     if (record := read_trial(folder)) is not None:
         return record
-    cut = folder / CUT
-    pause = int(read_json(cut)["step"]) if cut.exists() else None
-    if pause is not None and (folder / REACHED).exists():
-        return None
     request = read_request(folder / REQUEST)
     task, inputs, state = request.task, load_inputs(request), folder / STATE_FOLDER
     identity = identity_of(request, inputs.fingerprints)
@@ -88,17 +81,10 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: i
         else:
             model = build_model(request, inputs.base, device)
             trainer = Trainer(
-                model, inputs.objective, settings=request.settings, run=run, report=report, workers=workers,
-                pause=pause,
-            )  # fmt: skip
-            try:
-                with PeakMemory(device) as memory:
-                    result = _train(trainer, clock)
-            except Paused as paused:
-                _note_reached(folder, pause, paused.score, inputs)
-                return None
-            if pause is not None and result["diverged"]:
-                _note_reached(folder, pause, math.nan, inputs)
+                model, inputs.objective, settings=request.settings, run=run, report=report, workers=workers
+            )
+            with PeakMemory(device) as memory:
+                result = _train(trainer, clock)
             result["counts"] = count_parameters(model, inputs.base.missing)
             size, loading = cost_of_checkpoint(model, folder)
             result["cost"] = Cost(trainer.seconds_per_step, memory.n_bytes, size, loading)
@@ -116,12 +102,6 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: i
         write_trial(folder, record)
         shutil.rmtree(run.path / PARTS, ignore_errors=True)
     return record
-
-
-def _note_reached(folder: Path, step: int | None, score: float, inputs: TrainingInputs) -> None:
-    """Write the score after the step at which the trial is compared with others."""
-    n_examples = len(inputs.splits["validation"])
-    write_json(folder / REACHED, {"step": step, "score": finite_or_none(score), "n_examples": n_examples})
 
 
 def _train(trainer: Trainer, clock: _Clock) -> dict[str, Any]:

@@ -47,9 +47,6 @@ TRIALS_CSV, SWEEP_CSV, TRADEOFF_CSV = "trials.csv", "sweep.csv", "tradeoff.csv"
 AGGREGATE_CSV, SIZES_CSV, COSTS_CSV = "aggregate.csv", "sizes.csv", "costs.csv"
 """The tables of a sweep."""
 
-HALVING_CSV, CUT, REACHED = "halving.csv", "cut.json", "reached.json"
-"""The table of learning rates compared early; in a trial's folder, after which step, and its score there."""
-
 STRENGTHS_CSV = "strengths.csv"
 """The table of a study of strengths."""
 

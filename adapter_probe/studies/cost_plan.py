@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from adapter_probe.jobs.trials import Trial
     from adapter_probe.probe.request import AblationRequest
 
-    from .training_arguments import SweepSettings
 
 _DEEP = 16
 """Number of layers from which the text of an ablation's plan lists other choices of spans."""
@@ -309,19 +308,15 @@ def _other_choices(request: AblationRequest, seconds_per_pass: float) -> list[di
     return found
 
 
-def plan_sweep(
-    sweep: SweepSettings, trials: Sequence[Trial], out: Path, resources: Resources, progress: bool
-) -> SweepPlan:
+def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources, progress: bool) -> SweepPlan:
     """The trials that will be trained, which of them are done, and a measured estimate of the time left."""
     from adapter_probe.device import choose_device, use_threads
-    from adapter_probe.jobs.sweep_search import foreseen_trials
     from adapter_probe.jobs.trials import estimate_seconds, finished_trials, seconds_of_start
     from adapter_probe.models.methods import TfidfLinear
 
     device = choose_device("auto" if resources.cluster else resources.device)
     if not resources.cluster:
         use_threads(resources.threads)
-    trials = foreseen_trials(sweep, trials, out)
     done = finished_trials(out, trials)
     left = [trial for trial in trials if trial.id not in done]
     with activity("measuring a few training steps of each method", progress):

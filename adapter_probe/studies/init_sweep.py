@@ -13,7 +13,7 @@ from adapter_probe.analysis.sweeps import init_sweep_table
 from adapter_probe.argument_checks import checked, planned_by, taking
 from adapter_probe.errors import ModelError, TrainingError
 from adapter_probe.jobs.resources import Resources
-from adapter_probe.jobs.sweep_search import run_search
+from adapter_probe.jobs.sweep import run_trials
 from adapter_probe.results import schema
 from adapter_probe.results.trial_files import study_identity
 from adapter_probe.settings import Style
@@ -113,12 +113,10 @@ def initialised_methods(chosen: InitSweepSettings) -> list[Method]:
 def plan(call: RunInitSweep) -> SweepPlan:
     """Estimate the time of `init_sweep` without training.
 
-    See `adapter_probe.tradeoff.plan` on `tuning_seeds` and `halving`.
-
     Raises:
         AdapterProbeError: see `init_sweep`.
     """
-    return plan_sweep(call, _trials(call), Path(call.out), Resources.of(call), call.progress)
+    return plan_sweep(_trials(call), Path(call.out), Resources.of(call), call.progress)
 
 
 @planned_by(plan)
@@ -138,7 +136,7 @@ def init_sweep(call: RunInitSweep) -> InitSweep:
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
     out, resources = Path(call.out), Resources.of(call)
-    trials = run_search(INIT_SWEEP, call, _trials(call), out, resources, call.progress, call.on_trial)
+    trials = run_trials(INIT_SWEEP, _trials(call), out, resources, call.progress, call.on_trial)
     return write_init_sweep(out, trials)
 
 

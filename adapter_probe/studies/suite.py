@@ -13,7 +13,7 @@ from adapter_probe.analysis.summary_text import both_scores
 from adapter_probe.argument_checks import checked, planned_by, taking
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.jobs.resources import Resources
-from adapter_probe.jobs.sweep_search import run_search
+from adapter_probe.jobs.sweep import run_trials
 from adapter_probe.records import by_field
 from adapter_probe.results.atomic import make_folder, write_csv
 from adapter_probe.results.schema import PARAMETERS_CSV, plain_rows
@@ -120,8 +120,6 @@ class Suite:
 def plan(call: RunSuite) -> SuitePlan:
     """Estimate the time of the sweeps of `suite`, without running anything.
 
-    See `adapter_probe.tradeoff.plan` on sweeps with `tuning_seeds` or `halving`.
-
     Raises:
         AdapterProbeError: see `suite`.
     """
@@ -133,7 +131,7 @@ def plan(call: RunSuite) -> SuitePlan:
     for name, part in ((TRADEOFF, about.tradeoff), (INIT_SWEEP, about.init_sweep)):
         if part:
             trials = plan_trials(requests[name])
-            plans[name] = plan_sweep(part, trials, out / name, Resources.of(call), call.progress)
+            plans[name] = plan_sweep(trials, out / name, Resources.of(call), call.progress)
     folders = _checkpoints(about.ablation, requests[_CHECKPOINTS], out, None) if about.ablation else {}
     return SuitePlan(plans.get(TRADEOFF), plans.get(INIT_SWEEP), list(folders))
 
@@ -160,7 +158,7 @@ def suite(call: RunSuite) -> Suite:
     trade = sweep = None
     for name, part in ((TRADEOFF, about.tradeoff), (INIT_SWEEP, about.init_sweep)):
         if part:
-            trials = run_search(name, part, plan_trials(requests[name]), out / name, resources, progress)
+            trials = run_trials(name, plan_trials(requests[name]), out / name, resources, progress)
             if name == TRADEOFF:
                 trade = write_tradeoff(out / name, trials)
             else:

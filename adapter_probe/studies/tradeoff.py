@@ -13,7 +13,7 @@ from adapter_probe.analysis.study_records import TradeoffRecord, write_record
 from adapter_probe.analysis.sweeps import aggregate_table, size_table, tradeoff_table
 from adapter_probe.argument_checks import as_tuple, checked, planned_by, taking
 from adapter_probe.jobs.resources import Resources
-from adapter_probe.jobs.sweep_search import run_search
+from adapter_probe.jobs.sweep import run_trials
 from adapter_probe.results import schema
 from adapter_probe.results.trial_files import cost_frame, read_trials, study_identity
 from adapter_probe.settings import Axis, Style
@@ -152,14 +152,10 @@ def _trials(call: RunTradeoff) -> list[Trial]:
 def plan(call: RunTradeoff) -> SweepPlan:
     """Estimate the time of `tradeoff` without training.
 
-    Which settings the seeds beyond `tuning_seeds` will have is not known before the others are trained: until
-    then they are counted with the first learning rate and number of epochs. Learning rates that `halving` may
-    stop are counted in full.
-
     Raises:
         AdapterProbeError: see `tradeoff`.
     """
-    return plan_sweep(call, _trials(call), Path(call.out), Resources.of(call), call.progress)
+    return plan_sweep(_trials(call), Path(call.out), Resources.of(call), call.progress)
 
 
 @planned_by(plan)
@@ -177,7 +173,7 @@ def tradeoff(call: RunTradeoff) -> Tradeoff:
         JobsDetached: the jobs were submitted, and `cluster` is set not to wait for them.
     """
     out, resources = Path(call.out), Resources.of(call)
-    trials = run_search(TRADEOFF, call, _trials(call), out, resources, call.progress, call.on_trial)
+    trials = run_trials(TRADEOFF, _trials(call), out, resources, call.progress, call.on_trial)
     return write_tradeoff(out, trials)
 
 

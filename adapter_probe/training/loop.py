@@ -55,18 +55,6 @@ class Progress:
     epoch_scores: tuple[float, ...]
 
 
-class Paused(Exception):
-    """A training has reached the step after which it was to pause; its state is saved.
-
-    Attributes:
-        score: the validation score there, a fraction; NaN where undefined.
-    """
-
-    def __init__(self, score: float):
-        super().__init__(score)
-        self.score = score
-
-
 class Trainer:
     """Trains the chosen parameters of one model on one task.
 
@@ -75,7 +63,6 @@ class Trainer:
         run: entered folder in which the state is saved.
         report: called after every step and every evaluation.
         workers: number of parallel trainings on this machine, which share the memory for cached features.
-        pause: the step after which to pause; None for none.
 
     Attributes:
         scores: the validation score after each epoch so far, as fractions.
@@ -90,9 +77,7 @@ class Trainer:
         run: RunDirectory,
         report: OnProgress,
         workers: int = 1,
-        pause: int | None = None,
     ):
-        self._pause = pause
         self._model, self._objective, self._settings = model, objective, settings
         self._run, self._report = run, report
         self._feature_bytes = feature_bytes(workers)
@@ -117,7 +102,6 @@ class Trainer:
 
         Raises:
             Diverged: the loss became NaN or infinite.
-            Paused: the step to pause after is reached. A state beyond it is trained to the end.
         """
         model = self._model
         with precision_of(self._settings, model.device):
@@ -137,8 +121,6 @@ class Trainer:
                 self._features = FrozenFeatures(self._model, self._objective.train, self._feature_bytes)
                 left = self._feature_bytes - self._features.n_bytes
                 self._validation_features = FrozenFeatures(self._model, self._objective.validation, left)
-                if self._at == self._pause:  # it was stopped here before its score was written
-                    raise Paused(self._objective.score(self._model, self._validation_features))
                 for batch_indices, last_of_epoch in self._remaining():
                     whole = False
                     start = time.perf_counter()
@@ -151,9 +133,6 @@ class Trainer:
                         self._save()
                         saved = time.monotonic()
                     self._report(Progress(self._at, self._n_steps, loss, tuple(self.scores)))
-                    if self._at == self._pause:
-                        self._save()
-                        raise Paused(self._objective.score(self._model, self._validation_features))
         except KeyboardInterrupt:
             if whole:  # in the middle of a step, the last saved state is valid
                 self._save()

@@ -108,22 +108,8 @@ class SweepSettings(StepSettings):
     )  # fmt: skip
     epochs: Sequence[int] = setting((3,), "numbers of epochs to try, chosen in the same way.")
     seeds: int = setting(3, "number of runs per setting, with seeds 0, 1, ...", least=1)
-    tuning_seeds: int | None = setting(
-        None, "number of seeds with which every learning rate and number of epochs is tried; the other seeds "
-        "are trained only at the best values for each method and task. By default all seeds try all values.",
-        least=1,
-    )  # fmt: skip
-    halving: bool = setting(
-        False, "stop learning rates that are out of reach: after a third of the steps of the first seed, the "
-        "better half of them goes on, and those as good as the best within the standard error of the "
-        "validation score.",
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.tuning_seeds is not None and self.tuning_seeds > self.seeds:
-            raise TrainingError(
-                must_be("--tuning-seeds", f"at most {self.seeds}, the number of --seeds", self.tuning_seeds)
-            )
         for rate in self.learning_rates:
             _refuse_rate("--learning-rates", rate)

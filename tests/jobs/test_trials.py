@@ -12,7 +12,6 @@ import pytest
 import torch
 from refusals import naming
 
-from adapter_probe.analysis.sweeps import steps_to_cut
 from adapter_probe.checkpoints.native import read_description
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, TrainingError
@@ -24,8 +23,6 @@ from adapter_probe.jobs.trials import (
     write_requests,
 )
 from adapter_probe.models.methods import Adapters, FullFineTuning, HeadOnly, LayerNormOnly, TopLayers
-from adapter_probe.results.atomic import read_json, write_json
-from adapter_probe.results.schema import CUT, REACHED
 from adapter_probe.results.trial_files import claim_study, read_trial
 from adapter_probe.training.loop import Trainer
 from adapter_probe.training.objectives import LabelObjective
@@ -84,37 +81,6 @@ def test_a_trial_is_the_training_that_train_does(request_for, tiny_base, short_t
     described = read_description(tmp_path / "c")
     assert list(record.scores) == described.training["validation_scores"]
     assert record.scores[record.best_epoch - 1] == described.scores["accuracy"]
-
-
-@pytest.mark.parametrize("beyond", [False, True])
-def test_a_trial_that_was_interrupted_at_its_cut_or_beyond_has_not_diverged(request_for, tmp_path, beyond):
-    """Cut after 3 of 9 steps: its score at the cut is that of a run without it; beyond, none."""
-    [trial] = plan_trials([request_for(batch_size=24, epochs=3)])
-    whole, folder = (trial.folder(tmp_path / name) for name in ("whole", "interrupted"))
-    cut = {"step": steps_to_cut(trial.n_steps)}
-    for one in (whole, folder):
-        write_requests(one.parents[1], [trial])
-    write_json(whole / CUT, cut)
-    assert run_trial(whole, CPU, lambda _: None) is None
-
-    def interrupt(progress):
-        if progress.step == cut["step"] + beyond:
-            raise KeyboardInterrupt
-
-    if not beyond:  # else it was begun without a cut
-        write_json(folder / CUT, cut)
-    with pytest.raises(KeyboardInterrupt):
-        run_trial(folder, CPU, interrupt)
-    assert not (folder / REACHED).exists()
-    write_json(folder / CUT, cut)
-    record = run_trial(folder, CPU, lambda _: None)
-    if beyond:
-        assert not (folder / REACHED).exists()
-        assert (len(record.scores), record.diverged) == (3, False)
-    else:
-        assert record is None
-        assert read_json(folder / REACHED) == read_json(whole / REACHED)
-        assert read_json(folder / REACHED)["score"] is not None
 
 
 def test_a_score_beyond_all_numbers_is_undefined(

@@ -38,7 +38,6 @@ top_k = []
 layernorm = false
 baseline = true
 seeds = 2
-tuning_seeds = 1
 epochs = [1]
 learning_rates = [1e-2]
 rates = {{ full = [1e-3, 1e-2] }}
@@ -157,7 +156,7 @@ def test_the_papers_file_is_one():
     about = read_suite(DOCUMENTED / "paper.toml")
     assert len(about.tasks) == 9
     assert about.tradeoff.baseline
-    assert (about.tradeoff.seeds, about.tradeoff.tuning_seeds) == (3, 1)
+    assert about.tradeoff.seeds == 3
     assert (about.ablation.seeds, about.ablation.size) == (1, 64)
 
 
@@ -201,7 +200,6 @@ def test_a_sweep_of_nothing_is_refused(file, tmp_path, old, new, part):
     ("old", "new", "words"),
     [
         ("max_train = 40", "max-train = 40", ("bad.toml", "'tasks[1].max-train'", "max_train")),
-        ("tuning_seeds = 1", "tuning_seeds = 3", ("bad.toml", "tradeoff.tuning_seeds", "3", "at most 2")),
         ("full = [", "everything = [", ("bad.toml", "tradeoff.rates", "'everything'", "adapters, full")),
         (
             "size = 2\nseeds = 2",
@@ -212,7 +210,7 @@ def test_a_sweep_of_nothing_is_refused(file, tmp_path, old, new, part):
         ("[init-sweep]", "[initsweep]", ("bad.toml", "'initsweep'", "init_sweep")),
         ('task = "', 'tusk = "', ("bad.toml", "'tasks[0].tusk'", "task, data")),
         ('base = "', 'bases = "', ("bad.toml", "'bases'", "base, tasks")),
-        ("[ablation]", "[ablation", ("bad.toml", "TOML", "line 31")),
+        ("[ablation]", "[ablation", ("bad.toml", "TOML", "line 30")),
         ('tasks = ["first"]', 'tasks = ["third"]', ("ablation.tasks", "'third'", "first, second")),
         ('name = "second"', 'name = "first"', ("tasks[1]", "two", "'first'")),
         ('name = "second"', r'name = "a\u0000b"', ("tasks[1]", "name", r"'a\x00b'", "1 to 255 bytes")),
@@ -233,7 +231,7 @@ def test_a_sweep_of_nothing_is_refused(file, tmp_path, old, new, part):
             "max_train = 40\nvalidation_share = 1.5",
             ("tasks[1]", "validation_share", "between 0 and 1", "1.5"),
         ),
-        ("seeds = 2\ntuning_seeds = 1", "seeds = 1000000000", ("1,000,000,000 trials", "100,000", "--seeds")),
+        ("seeds = 2\nepochs", "seeds = 1000000000\nepochs", ("1,000,000,000 trials", "100,000", "--seeds")),
         (
             "size = 2\nseeds = 2",
             'seeds = 2\ndtype = "float16"',
@@ -296,21 +294,3 @@ def test_a_known_task_beside_the_file_is_the_same_from_every_folder(data, elsewh
     file = Path("study/s.toml" if elsewhere else "s.toml")
     ((_, spec),) = read_suite(file).found(file.parent).values()
     assert (spec.preset, spec.label_names) == ("cola", ("unacceptable", "acceptable"))
-
-
-@pytest.mark.slow
-def test_a_plan_knows_the_chosen_settings_once_tuning_is_done(file, tmp_path):
-    out, text = tmp_path / "out", file.read_text().split("[init-sweep]")[0]
-    text = text.replace("[1e-3, 1e-2]", "[1e-9, 1e-2]")  # so that not the first is chosen
-    tuning, whole = file.parent / "tuning.toml", file.parent / "whole.toml"
-    whole.write_text(text)
-    tuning.write_text(text.replace("seeds = 2", "seeds = 1").replace("tuning_seeds = 1", ""))
-    ap.suite(tuning, out, progress=False)
-    (out / "tradeoff" / "tradeoff.csv").unlink()  # as before the tables of a whole study are written
-    planned = ap.suite.plan(whole, out).tradeoff
-    assert planned.left > 0
-    left = {one["trial"] for one in planned.trials}
-    study = ap.suite(whole, out, progress=False)
-    assert left == set(study.tradeoff.trials["trial"])
-    later = study.tradeoff.trials.query("method == 'full' and seed == 1")
-    assert set(later["learning_rate"]) == {1e-2}

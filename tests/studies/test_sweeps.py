@@ -15,21 +15,17 @@ import pytest
 from docs_scripts import DOCS
 from refusals import names, naming, value_of
 
-from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError, JobsDetached, ModelError, ResultsError, TrainingError
 from adapter_probe.jobs.resources import Resources
-from adapter_probe.jobs.sweep_search import foreseen_trials, say_slow_bfloat16
-from adapter_probe.jobs.trials import Trial
-from adapter_probe.models.methods import Adapters
+from adapter_probe.jobs.sweep import say_slow_bfloat16
 from adapter_probe.studies.cost_plan import SuitePlan
 from adapter_probe.studies.init_sweep import InitSweep, init_sweep
 from adapter_probe.studies.load import load
 from adapter_probe.studies.sweep_trials import TaskOptions, find_one_task, majority_rows
 from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
 from adapter_probe.training.baseline import fit_baseline
-from adapter_probe.training.request import TrainingRequest
-from adapter_probe.training.settings import SweepSettings, TrainingSettings
+from adapter_probe.training.settings import TrainingSettings
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
@@ -101,85 +97,6 @@ def test_a_sweep_of_a_lora_has_initialisations_by_name(tiny_base, two_tasks, tmp
     assert (gaussian, 100 * table["mean"]["gaussian"]) in marks
     assert (kaiming, 100 * table["mean"]["kaiming"]) in marks
     plt.close("all")
-
-
-@pytest.mark.slow
-def test_seeds_beyond_those_to_tune_on_are_trained_at_the_best_settings(tiny_base, two_tasks, tmp_path):
-    place = tiny_base("bert"), two_tasks[1], tmp_path / "sweep"
-    asked = {
-        "stds": (0.1,), "method": "lora:r=2", "inits": ("gaussian",), "seeds": 2, "tuning_seeds": 1,
-        "learning_rates": (1e-12, 3e-2), "epochs": (1,), "threads": 1, "progress": False,
-    }  # fmt: skip
-    reported: list[str] = []
-    study = init_sweep(*place, on_trial=lambda row: reported.append(row["trial"]), **asked)
-    trials = study.trials
-    first, second = (trials[trials["seed"] == seed] for seed in (0, 1))
-    assert len(first) == 4
-    best = first.sort_values(["score", "learning_rate"], ascending=[False, True])
-    keys = ["method", "init_std"]
-    expected = best.drop_duplicates(keys).sort_values(keys)["learning_rate"].tolist()
-    assert second.sort_values(keys)["learning_rate"].tolist() == expected
-    assert sorted(reported) == sorted(trials["trial"])
-    plan = init_sweep.plan(*place, **asked)
-    assert (len(plan.trials), plan.left) == (6, 0)
-    with pytest.raises(TrainingError, match=naming("--tuning-seeds", "at most 2", "3")):
-        init_sweep(*place, **{**asked, "tuning_seeds": 3})
-
-
-@pytest.mark.slow
-def test_learning_rates_out_of_reach_stop_and_the_others_are_as_in_a_full_search(
-    tiny_base, two_tasks, tmp_path, capfd, monkeypatch
-):
-    compared = []
-
-    def go_on(scores, metric, n_examples):
-        compared.append((scores, metric, n_examples))
-        return np.array([False, True])
-
-    monkeypatch.setattr("adapter_probe.jobs.sweep_search.go_on", go_on)
-    arguments = {
-        "sizes": (2,), "top_k": (), "layernorm": False, "full": False, "seeds": 1, "batch_size": 16,
-        "learning_rates": (1e-12, 1e-2), "epochs": (1,), "threads": 1, "init_std": 0.1,
-    }  # fmt: skip
-    place = tiny_base("bert"), two_tasks[0]
-    full = tradeoff(*place, tmp_path / "full", progress=False, **arguments)
-    seen: list[str] = []
-    halved = tradeoff(
-        *place, tmp_path / "halved", halving=True, on_trial=lambda row: seen.append(row["trial"]), **arguments
-    )
-    assert sorted(seen) == sorted(halved.trials["trial"])
-    told = capfd.readouterr().err.splitlines()
-    assert any(names(line, "halving", "1 of 2 learning rates", "third", "25%") for line in told)
-    ((scores, metric, n_examples),) = compared
-    assert (metric, n_examples) == ("accuracy", 64)
-    cuts = pd.read_csv(tmp_path / "halved" / "halving.csv").set_index("learning_rate")
-    assert cuts["stopped"].to_dict() == {1e-12: True, 1e-2: False}
-    assert (cuts["step"] == 2).all()  # of 4
-    assert list(cuts["score"]) == scores
-    assert not (tmp_path / "halved" / "trials" / cuts["trial"][1e-12] / "trial.json").exists()
-    both = full.trials.merge(halved.trials, on="trial")
-    assert list(both["learning_rate_x"]) == [1e-2]
-    assert (both["score_x"] == both["score_y"]).all()
-    same_frames(halved, tradeoff(*place, tmp_path / "halved", halving=True, progress=False, **arguments))
-    whole = tradeoff(*place, tmp_path / "halved", progress=False, **arguments)
-    pd.testing.assert_frame_equal(whole.trials, full.trials)
-
-    # Another task keeps the rows of the first, and the trials of a renamed one have its new name.
-    other = tradeoff(place[0], two_tasks[1], tmp_path / "halved", halving=True, progress=False, **arguments)
-    assert set(other.table["task"]) == {task.name for task in two_tasks}
-    rates = pd.read_csv(tmp_path / "halved" / "halving.csv")
-    assert rates.groupby("task")["learning_rate"].apply(len).tolist() == [2, 2]
-    renamed = shutil.copytree(place[1], tmp_path / "renamed")
-    again = tradeoff(place[0], renamed, tmp_path / "full", progress=False, **arguments)
-    assert set(again.table["task"]) == {"renamed"}
-    pd.testing.assert_frame_equal(again.trials.drop(columns="task"), full.trials.drop(columns="task"))
-
-    # The other seed has the best rate alone, and a plan of what is done knows it.
-    arguments |= {"seeds": 2, "tuning_seeds": 1, "halving": True}
-    tuned = tradeoff(*place, tmp_path / "tuned", progress=False, **arguments)
-    assert sorted(zip(tuned.trials["learning_rate"], tuned.trials["seed"])) == [(1e-2, 0), (1e-2, 1)]
-    plan = tradeoff.plan(*place, tmp_path / "tuned", **arguments)
-    assert ({one["learning_rate"] for one in plan.trials}, plan.left) == ({1e-2}, 0)
 
 
 def test_an_edited_table_is_refused(sweep, tmp_path):
@@ -303,20 +220,6 @@ def test_ids_of_trials_that_look_like_numbers_stay_texts(tiny_base, two_tasks, t
     (identity,) = study.trials["trial"]
     path.write_text(path.read_text().replace(identity, "00e1234567890123"))
     assert load(tmp_path).trials["trial"].tolist() == ["00e1234567890123"]
-
-
-def test_no_seed_of_a_stopped_learning_rate_is_foreseen(tmp_path):
-    task = TaskSpec("t", "classification", "accuracy", ("a", "b"), Columns("", None, ""), {}, {})
-    trials = [
-        Trial(f"{rate}-{seed}", TrainingRequest("b", task, Adapters(), settings), 10, {})
-        for rate in (1e-4, 1e-3)
-        for seed in (0, 1, 2)
-        for settings in [TrainingSettings(learning_rate=rate, seed=seed)]
-    ]
-    (tmp_path / "halving.csv").write_text("trial,stopped\n0.0001-0,True\n0.001-0,False\n")
-    sweep = SweepSettings(learning_rates=(1e-4, 1e-3), seeds=3, halving=True)
-    left = foreseen_trials(sweep, trials, tmp_path)
-    assert [trial.id for trial in left] == ["0.001-0", "0.001-1", "0.001-2"]
 
 
 @pytest.mark.parametrize(("dtype", "told"), [("bfloat16", 1), ("float32", 0)])

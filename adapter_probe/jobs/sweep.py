@@ -1,0 +1,91 @@
+"""The trials of a sweep, and their training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from adapter_probe.progress import print_message
+from adapter_probe.results.atomic import claim_folder
+from adapter_probe.results.schema import TRIAL, plain_rows
+from adapter_probe.results.trial_files import (
+    claim_study,
+    read_trial,
+    read_trials,
+    trial_frame,
+    write_trial,
+    write_trials,
+)
+
+if TYPE_CHECKING:
+    from adapter_probe.jobs.running import Resources
+    from adapter_probe.jobs.trials import Trial
+
+OnTrial = Callable[[dict[str, Any]], None]
+"""Callback for finished trials; its argument is a dictionary with the columns of ``trials.csv``."""
+
+
+def run_trials(
+    study: str,
+    trials: Sequence[Trial],
+    out: Path,
+    resources: Resources,
+    progress: bool,
+    on_trial: OnTrial | None = None,
+) -> pd.DataFrame:
+    """Run the missing trials; write and return the table of all trials in the folder.
+
+    Raises:
+        JobsDetached: the jobs were submitted and are not waited for.
+        TrainingError: trials failed.
+        ResultsError: the folder is in use or contains another study.
+    """
+    from adapter_probe.jobs.running import Jobs, run_jobs
+    from adapter_probe.jobs.trials import finished_trials, shared_settings, write_requests
+
+    with claim_folder(out):
+        claim_study(out, study, *shared_settings(trials))
+        write_requests(out, trials)
+        done = finished_trials(out, trials)
+        for trial in trials:  # which may have another name now
+            record, name = done.get(trial.id), trial.request.task.name
+            if record is not None and record.task != name:
+                write_trial(trial.folder(out), replace(record, task=name))
+        left = {trial.folder(out): trial.n_steps for trial in trials if trial.id not in done}
+        jobs = Jobs(out, left, len(trials), "trials", "steps")
+        if left and progress:
+            say_slow_bfloat16(trials, resources)
+        try:
+            lost = lambda: [t.folder(out) for t in trials if not finished_trials(out, [t])]  # noqa: E731
+            run_jobs(jobs, resources, progress, lost, _reporter(list(left), on_trial))
+        finally:
+            frame = trial_frame(read_trials(out))
+            write_trials(out, frame)
+    return frame
+
+
+def say_slow_bfloat16(trials: Sequence[Trial], resources: Resources) -> None:
+    """Print a line where trials in bfloat16 on this machine would be faster in float32, as `train` does."""
+    from adapter_probe import device
+
+    if resources.cluster is not None or trials[0].request.settings.dtype != "bfloat16":
+        return
+    if slow := device.say_slow_bfloat16(device.choose_device(resources.device), "--dtype float32"):
+        print_message(slow)
+
+
+def _reporter(folders: Sequence[Path], on_trial: OnTrial | None) -> Callable[[], None]:
+    """A function that looks for new trial records and reports each of them once."""
+    waiting = dict.fromkeys(folders) if on_trial is not None else {}
+
+    def on_poll() -> None:
+        for folder in [folder for folder in waiting if (folder / TRIAL).is_file()]:
+            del waiting[folder]
+            if on_trial is not None and (record := read_trial(folder)) is not None:
+                on_trial(plain_rows(trial_frame([record]))[0])
+
+    return on_poll
