@@ -19,7 +19,7 @@ NUMERIC := $(addprefix tests/,\
 	replay/test_families.py replay/test_strength.py \
 	probe/test_ablation.py probe/test_causal_checkpoints.py probe/test_foreign_checkpoints.py probe/test_general.py \
 	probe/test_lanes.py probe/test_likelihoods.py probe/test_mixed.py probe/test_prune.py probe/test_tree.py \
-	training/test_features.py training/test_outcomes.py training/test_reference_loop.py)
+	training/test_outcomes.py training/test_reference_loop.py)
 # As a processor without AVX and one without AVX-512 would compute: the kernels of torch, of oneDNN and, on Intel's
 # processors alone, of MKL.
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2

@@ -86,14 +86,14 @@ def _run(jobs: Jobs, resources: Resources, progress: bool, on_poll: Callable[[],
     if resources.cluster is not None:
         return _run_on_cluster(jobs, resources, resources.cluster, progress)
     device = str(choose_device(resources.device))
-    command, environment = _worker(device, resources.threads, min(count, left))
+    command, environment = _worker(device, resources.threads)
     executor = LocalProcesses(command, count, environment, jobs.folder / "logs")
     with _bar(jobs, progress) as (on_step, _):
         return executor.run(list(jobs.steps), on_step, on_poll)
 
 
 def _run_on_cluster(jobs: Jobs, resources: Resources, options: SlurmOptions, progress: bool) -> list[Failure]:
-    command, environment = _worker(resources.device, resources.threads, workers=1)
+    command, environment = _worker(resources.device, resources.threads)
     cpus = max(1, resources.threads)
     array = SlurmArray(command, environment, jobs.folder / "slurm", options, cpus_per_task=cpus)
     submission = array.submit(list(jobs.steps))
@@ -114,9 +114,9 @@ def _run_on_cluster(jobs: Jobs, resources: Resources, options: SlurmOptions, pro
         raise
 
 
-def _worker(device: str, threads: int, workers: int) -> tuple[list[str], dict[str, str]]:
+def _worker(device: str, threads: int) -> tuple[list[str], dict[str, str]]:
     """The worker program and its variables; the interpreter must have the same path on cluster nodes."""
-    command = [sys.executable, "-m", "adapter_probe.jobs.worker", "--workers", str(workers)]
+    command = [sys.executable, "-m", "adapter_probe.jobs.worker"]
     variables = {"TOKENIZERS_PARALLELISM": "false", **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
     return [*command, "--device", device, "--threads", str(threads)], variables
 

@@ -54,7 +54,7 @@ _PROCESS = Path("/proc/self")
 _RESET_PEAK = "5"  # see clear_refs in proc(5)
 
 
-def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: int = 1) -> TrialRecord:
+def run_trial(folder: Path, device: torch.device, report: OnProgress) -> TrialRecord:
     """Run or resume one trial; the record of a finished one is returned unchanged.
 
     Args:
@@ -80,9 +80,7 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress, workers: i
             result = _fit(request, inputs, report, clock)
         else:
             model = build_model(request, inputs.base, device)
-            trainer = Trainer(
-                model, inputs.objective, settings=request.settings, run=run, report=report, workers=workers
-            )
+            trainer = Trainer(model, inputs.objective, settings=request.settings, run=run, report=report)
             with PeakMemory(device) as memory:
                 result = _train(trainer, clock)
             result["counts"] = count_parameters(model, inputs.base.missing)

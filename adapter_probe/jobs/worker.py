@@ -39,11 +39,10 @@ def main(do: Do | None = None) -> None:
     parser = argparse.ArgumentParser(prog="adapter_probe.jobs.worker")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--notes", type=Path)
     parser.add_argument("job", type=Path, nargs="?")
     options = parser.parse_args()
-    do = do or (lambda job, report: _do(job, report, options.device, options.threads, options.workers))
+    do = do or (lambda job, report: _do(job, report, options.device, options.threads))
     with unneeded_libraries_hidden():
         if options.job is None:
             _answer_stdin(do)
@@ -51,7 +50,7 @@ def main(do: Do | None = None) -> None:
             _run_array_task(do, options.job, options.notes / f"{task_name()}.json")
 
 
-def _do(job: Path, report: Callable[[int], None], device: str, threads: int, workers: int) -> None:
+def _do(job: Path, report: Callable[[int], None], device: str, threads: int) -> None:
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.training.checkpoint import train_checkpoint
     from adapter_probe.training.request import read_request
@@ -67,7 +66,7 @@ def _do(job: Path, report: Callable[[int], None], device: str, threads: int, wor
     elif (job / CHECKPOINT_REQUEST).exists():
         train_checkpoint(read_request(job / CHECKPOINT_REQUEST), job, place, lambda now: report(now.step))
     else:
-        run_trial(job, place, lambda now: report(now.step), workers)
+        run_trial(job, place, lambda now: report(now.step))
 
 
 class _Steps:

@@ -1,1 +1,1 @@
-"""Training: settings, loop, objectives, and cached features of frozen layers."""
+"""Training: settings, loop and objectives."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from adapter_probe.data.packing import PackedBatch
-from adapter_probe.replay.recording import Stop
 
 
 @dataclass(frozen=True)
@@ -40,18 +38,6 @@ class PaddedRows:
     def packed(self, values: Tensor) -> Tensor:
         """Values of the rows' tokens ``[rows, length, ...]``, of the batch's alone, ``[tokens, ...]``."""
         return values.flatten(0, 1)[self.places]
-
-    def spread(self, values: Tensor) -> Tensor:
-        """The inverse of `packed`, with zeros at the padding."""
-        rows = len(self.inputs["input_ids"])
-        return _filled(values, 0, self.places, (rows, self.length))
-
-    def of_one_token(self) -> PaddedRows:
-        """Rows of one token that is no padding, for a model of which only the head computes."""
-        inputs = {name: tensor[:, :1] for name, tensor in self.inputs.items()}
-        inputs["input_ids"] = torch.full_like(inputs["input_ids"], int(self.padding == 0))
-        places = torch.arange(len(inputs["input_ids"]), device=self.places.device)
-        return PaddedRows(inputs, places, None, self.padding)
 
 
 def _filled(values: Tensor, filling: int, places: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -142,29 +128,6 @@ def _first_fit(lengths: list[int], width: int) -> list[int]:
         begins[number] = row * width + ends[row]
         ends[row] += lengths[number]
     return begins
-
-
-def output_of(layers: Sequence[nn.Module], run: Callable[[], object]) -> Any:
-    """What the last of some layers returns, from a forward that ends there.
-
-    Args:
-        layers: the layers in the order of their calls, a module that is called several times repeated.
-    """
-    outputs: list[Any] = []
-
-    def note(_module: nn.Module, _inputs: tuple, output: Any) -> None:
-        outputs.append(output)
-        if len(outputs) == len(layers):
-            raise Stop
-
-    with ExitStack() as stack:
-        for layer in dict.fromkeys(layers):
-            stack.callback(layer.register_forward_hook(note).remove)
-        try:
-            run()
-        except Stop:
-            return outputs[-1]
-    raise AssertionError("a layer was not called")
 
 
 @contextmanager

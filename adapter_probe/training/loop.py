@@ -22,7 +22,6 @@ from adapter_probe.errors import Diverged
 from adapter_probe.models.functional import FasterFunctions, packed_frozen_maps
 from adapter_probe.results.rundir import RunDirectory
 
-from .features import FrozenFeatures, feature_bytes
 from .model import TrainingModel
 from .objectives import Objective
 from .request import TrainingInputs, TrainingRequest, build_model
@@ -62,7 +61,6 @@ class Trainer:
         model: model on its device, with its method installed and its trained parameters chosen.
         run: entered folder in which the state is saved.
         report: called after every step and every evaluation.
-        workers: number of parallel trainings on this machine, which share the memory for cached features.
 
     Attributes:
         scores: the validation score after each epoch so far, as fractions.
@@ -76,11 +74,9 @@ class Trainer:
         settings: TrainingSettings,
         run: RunDirectory,
         report: OnProgress,
-        workers: int = 1,
     ):
         self._model, self._objective, self._settings = model, objective, settings
         self._run, self._report = run, report
-        self._feature_bytes = feature_bytes(workers)
         self._trained = {n: p for n, p in model.base.named_parameters() if p.requires_grad}
         self._delta = model.named_delta()  # these, and running averages that training updates
         self._optimizer = torch.optim.Adam(self._trained.values(), lr=settings.learning_rate, fused=True)
@@ -118,9 +114,6 @@ class Trainer:
                     longest = np.argsort(self._objective.train.lengths, kind="stable")[-_TRIED:]
                     batch = pack(self._objective.train, longest).to(model.device)
                     model.join_examples(batch, _APART[self._settings.dtype])
-                self._features = FrozenFeatures(self._model, self._objective.train, self._feature_bytes)
-                left = self._feature_bytes - self._features.n_bytes
-                self._validation_features = FrozenFeatures(self._model, self._objective.validation, left)
                 for batch_indices, last_of_epoch in self._remaining():
                     whole = False
                     start = time.perf_counter()
@@ -157,7 +150,7 @@ class Trainer:
         value, whole = 0.0, self._objective.weight(indices)
         for part in np.array_split(indices, min(settings.accumulate, len(indices))):
             batch = pack(self._objective.train, self._objective.train.items(part)).to(self._model.device)
-            loss = self._objective.loss(self._features.forward(batch).float(), batch)
+            loss = self._objective.loss(self._model(batch).float(), batch)
             share = self._objective.weight(part) / whole
             value += loss.item() * share
             if np.isfinite(value):
@@ -178,7 +171,7 @@ class Trainer:
 
         A perplexity beyond the range of numbers is noted as undefined: JSON has no infinity.
         """
-        score = self._objective.score(self._model, self._validation_features)
+        score = self._objective.score(self._model)
         score = score if np.isfinite(score) else float("nan")
         sign = self._objective.sign
         if not self.scores or sign * score > np.nanmax([-np.inf, *(sign * one for one in self.scores)]):
@@ -186,7 +179,7 @@ class Trainer:
         self.scores.append(score)
 
     def _save(self) -> None:
-        about = {"step": self._at, "scores": self.scores, "feature_bytes": self._feature_bytes}
+        about = {"step": self._at, "scores": self.scores}
         arrays = {"about": np.array(json.dumps(about))}
         arrays |= {f"now/{name}": t.detach().cpu().numpy() for name, t in self._delta.items()}
         for name, parameter in self._trained.items():
@@ -202,7 +195,6 @@ class Trainer:
         arrays = self._run.read_part(STATE_PART)
         about = json.loads(str(arrays["about"]))
         self._at, self.scores = about["step"], about["scores"]
-        self._feature_bytes = about.get("feature_bytes", self._feature_bytes)  # else rounding would differ
         device = self._model.device
         self._model.restore({name: torch.from_numpy(arrays[f"now/{name}"]) for name in self._delta})
         if self.scores:
@@ -252,22 +244,18 @@ def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.d
     objective, settings = inputs.objective, request.settings
     lengths = objective.train.lengths
     middle = objective.train.items(_middle(objective.train.example_lengths, settings.batch_size))
-    features = FrozenFeatures(model, objective.train, max_bytes=0)
-    kept = model.lowest_trained_layer > 0
     batch = pack(objective.train, middle).to(device)
     precision = precision_of(settings, device)
     with torch.random.fork_rng(devices=[]), precision, packed_frozen_maps(model.layers):
-        stored = model.frozen_features(batch) if kept else None
         model.train()
         for step in range(_STEPS):
             if step == 1:
                 start = time.perf_counter()
-            outputs = features.forward(batch) if stored is None else model.forward_from(stored, batch)
-            objective.loss(outputs.float(), batch).backward()
+            objective.loss(model(batch).float(), batch).backward()
         per_token = (time.perf_counter() - start) / (_STEPS - 1) / float(lengths[middle].sum())
         forward = _seconds_forward(model, objective, device)
     training = settings.epochs * float(lengths.sum()) * per_token
-    before = float(lengths.sum()) * forward * (kept + objective.begins_with_pass)
+    before = float(lengths.sum()) * forward * objective.begins_with_pass
     return training + before + settings.epochs * float(objective.validation.lengths.sum()) * forward
 
 

@@ -8,38 +8,40 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from adapter_probe.checkpoints.adapter_folder import CHANGE_THE_BASE
-from adapter_probe.data.packing import PackedBatch
+from adapter_probe.data.encoding import Encoded, rows_of
+from adapter_probe.data.packing import PackedBatch, in_batches
 from adapter_probe.errors import ModelError
 from adapter_probe.models.adapters.bottleneck import TokenBatchNorm
 from adapter_probe.models.methods import ParameterRole
-from adapter_probe.replay.recording import changed
 
 from .forward import (
     PaddedRows,
     computing_first,
     joined_rows,
-    output_of,
     pad_rows,
     pair_rows,
 )
 from .own_methods import Prepared
+
+TOKENS_PER_BATCH = 4096  # in evaluation
 
 
 class TrainingModel(nn.Module):
     """A base of which some parameters train.
 
     Frozen layers below all trained parameters run without dropout, so that their outputs are the same in
-    every epoch and can be kept. A frozen layer above a trained one keeps its dropout.
+    every epoch. A frozen layer above a trained one keeps its dropout.
 
     Attributes:
         is_tuned: whether a tuner of PEFT trains, which is saved in PEFT's format.
         n_layers: number of layers of the base.
-        lowest_trained_layer: the lowest layer with a trained parameter; -1 for the embeddings, and where
-            nothing can be kept; the number of layers if only what follows them trains.
+        lowest_trained_layer: the lowest layer with a trained parameter; -1 for the embeddings, and where the
+            layers are not known; the number of layers if only what follows them trains.
         reads_all_positions: whether the head reads every token.
         joins: whether a row holds several examples; only of a language model.
     """
@@ -60,12 +62,6 @@ class TrainingModel(nn.Module):
         self.lowest_trained_layer = min(trained) if prepared.layers else -1
         self._batch_norms = [m for m in self.base.modules() if isinstance(m, TokenBatchNorm)]
         self._computes_again = False  # the states inside layers, in the backward pass
-        self._beside: tuple | None = None  # what a frozen layer returns beside its states; None for nothing
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of the base's hidden states."""
-        return int(self._config.hidden_size)
 
     @property
     def layers(self) -> Sequence[nn.Module]:
@@ -184,43 +180,25 @@ class TrainingModel(nn.Module):
         with nullcontext() if moved else self.base.disable_adapter():
             yield
 
-    @torch.no_grad()
-    def frozen_features(self, batch: PackedBatch) -> Tensor:
-        """The input of the lowest trained layer, which stays the same for a batch during training.
+    def evaluate(self, encoded: Encoded) -> np.ndarray:
+        """Logits of a dataset, in its order; leaves the model in evaluation mode.
 
         Returns:
-            ``[tokens, hidden]`` in packed order, without gradient; ``[examples, hidden]`` if only what
-            follows the layers trains and the head reads one token per example.
+            float32 ``[examples, labels]``; where the head reads all positions ``[tokens, 2]``, one example's
+            tokens after the other's.
         """
-        if not self._frozen:
-            raise ValueError("no layer is frozen below all that trains")
-        rows = self._rows(batch)
-        output = output_of(self._frozen, lambda: self._compute(rows))
-        self._beside = output[1:] if isinstance(output, tuple) else None
-        states = output if self._beside is None else output[0]
-        if not self._keeps_one:
-            return rows.packed(states)
-        read = torch.zeros(len(states), dtype=torch.long, device=states.device)
-        if not self._prepared[0].reads_first:  # as the head finds the last
-            ids = rows.inputs["input_ids"]
-            places = torch.arange(ids.shape[1], device=ids.device)
-            read = (places * (ids != rows.padding)).argmax(dim=1)
-        return states[torch.arange(len(states), device=states.device), read]
-
-    def forward_from(self, features: Tensor, batch: PackedBatch) -> Tensor:
-        """The rest of `forward`, from the (possibly kept) `frozen_features` of a batch of the same kind."""
-        rows = self._rows(batch)
-        if self._keeps_one:
-            rows = rows.of_one_token()
-        states = rows.spread(features)
-        output = states if self._beside is None else (states, *self._beside)
-        with changed(dict.fromkeys(self._frozen, lambda *_, **__: output)):
-            return self._read_out(self._compute(rows), rows)
-
-    @property
-    def _keeps_one(self) -> bool:
-        """Whether `frozen_features` are of the one token that the head reads."""
-        return self.lowest_trained_layer == self.n_layers and not self.reads_all_positions
+        self.eval()
+        each = encoded.lengths if self.reads_all_positions else np.ones_like(encoded.lengths)
+        start = np.concatenate([[0], np.cumsum(each)])  # [examples + 1], rows of the logits
+        logits: np.ndarray | None = None
+        with torch.inference_mode():
+            for batch in in_batches(encoded, TOKENS_PER_BATCH, self.device):
+                out = self(batch).float().cpu().numpy()
+                if logits is None:
+                    logits = np.empty((start[-1], out.shape[1]), np.float32)
+                logits[rows_of(start, batch.index)] = out
+        assert logits is not None, "a dataset has at least one example"
+        return logits
 
     def _rows(self, batch: PackedBatch) -> PaddedRows:
         """The rows of a batch.

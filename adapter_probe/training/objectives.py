@@ -30,7 +30,6 @@ from adapter_probe.predictions import (
     scores_of_pairs,
 )
 
-from .features import FrozenFeatures
 from .model import TrainingModel
 
 _SCALE = 20.0  # of cosines, in the losses of sentence-transformers
@@ -70,7 +69,7 @@ class Objective(ABC):
         """The mean loss of a batch from the model's outputs, a scalar."""
 
     @abstractmethod
-    def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
+    def score(self, model: TrainingModel) -> float:
         """The validation score, a fraction; NaN where undefined."""
 
 
@@ -90,9 +89,9 @@ class LabelObjective(Objective):
             return F.binary_cross_entropy_with_logits(outputs, targets.float())
         return F.mse_loss(outputs[:, 0], targets.float())
 
-    def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
+    def score(self, model: TrainingModel) -> float:
         """See `Objective.score`."""
-        logits = features.evaluate()
+        logits = model.evaluate(self.validation)
         several = self._task.kind == "multilabel"
         predictions = (
             labels_from_logits(logits) if several else predictions_from_logits(logits, self._task.kind)
@@ -121,9 +120,9 @@ class TagObjective(Objective):
         read, targets = (torch.from_numpy(one).to(outputs.device) for one in (places, tags))
         return F.cross_entropy(outputs[read], targets)
 
-    def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
+    def score(self, model: TrainingModel) -> float:
         """See `Objective.score`."""
-        logits = features.evaluate()
+        logits = model.evaluate(self.validation)
         examples = np.split(logits, np.cumsum(self.validation.lengths)[:-1])
         tags = [self._scored.predicted(np.array([i]), own[None, None]) for i, own in enumerate(examples)]
         found, there = count_tags(
@@ -155,9 +154,9 @@ class AnswerObjective(Objective):
                                             reduction="sum")  # fmt: skip
         return total / (2 * len(batch.index))
 
-    def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
+    def score(self, model: TrainingModel) -> float:
         """See `Objective.score`."""
-        logits = features.evaluate()
+        logits = model.evaluate(self.validation)
         if not np.isfinite(logits).all():
             return math.nan
         ends = np.cumsum(self.validation.lengths)
@@ -201,9 +200,9 @@ class EmbeddingObjective(Objective):
         apart = (similar[:, None] - similar)[scores[:, None] < scores]  # of all pairs in the wrong order
         return torch.cat([apart.new_zeros(1), apart]).logsumexp(dim=0)
 
-    def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
+    def score(self, model: TrainingModel) -> float:
         """See `Objective.score`."""
-        outputs = self._combine(features.evaluate()[None])[0].astype(np.float64)
+        outputs = self._combine(model.evaluate(self.validation)[None])[0].astype(np.float64)
         if self._task.kind == "ranking":
             predictions = outputs[:, metrics.METRICS["ranking"].index(self._metric)]
         elif self._task.kind == "pairwise":
@@ -235,7 +234,7 @@ class LanguageObjective(Objective):
         """See `Objective.loss`."""
         return F.cross_entropy(outputs, _targets(self.train, batch))
 
-    def score(self, model: TrainingModel, features: FrozenFeatures) -> float:
+    def score(self, model: TrainingModel) -> float:
         """See `Objective.score`."""
         shape = (len(self._rows), self._requests.n_continuations)
         sums, right = np.zeros(shape), np.zeros(shape, dtype=np.int64)

@@ -84,7 +84,6 @@ def test_a_node_may_have_more_processors_than_this_machine():
 
 @pytest.mark.parametrize(("threads", "expected"), [(2, "2"), (0, None)])
 def test_the_threads_of_a_worker(threads, expected):
-    command, variables = running._worker("cpu", threads, workers=3)
+    command, variables = running._worker("cpu", threads)
     assert command[-2:] == ["--threads", str(threads)]
-    assert command[3:5] == ["--workers", "3"]
     assert variables.get("OMP_NUM_THREADS") == expected

@@ -37,7 +37,6 @@ from adapter_probe.models.methods import (
 from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
-from adapter_probe.training.features import FrozenFeatures
 from adapter_probe.training.loop import Progress, epoch_batches
 from adapter_probe.training.peft_methods import method_of
 from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
@@ -144,21 +143,6 @@ def test_rows_with_padding_give_what_every_text_gives(family: str, prepared, dec
         assert len(set(batch.lengths)) > 2
         own = alone(reference, [encoded.input_ids[i] for i in batch.index])
         assert_close_in_float64(to_float64(model).eval()(batch), own)
-
-
-@few
-@pytest.mark.parametrize("method", [TopLayers(0), TopLayers(2), HeadOnly()], ids=str)
-def test_frozen_layers_are_kept(family: str, method: Method, prepared):
-    model, encoded = prepared(family, method)
-    assert model.lowest_trained_layer == (LAYERS if isinstance(method, HeadOnly) else LAYERS - method.k)
-    model.double().eval()
-    batch = pack(encoded, range(9))
-    with Float64(), torch.no_grad():
-        features = model.frozen_features(batch)
-        assert features.shape == (9 if model.lowest_trained_layer == LAYERS else len(batch.input_ids), 32)
-        assert_close_in_float64(model.forward_from(features, batch), model(batch))
-    assert FrozenFeatures(model.float(), encoded).n_bytes
-    assert not any("forward" in vars(module) for module in model.modules())
 
 
 @pytest.mark.parametrize("family", slow_unless(("llama", "opt").__contains__, DECODERS))

@@ -150,54 +150,10 @@ def test_a_k_above_the_depth_is_refused(layers: int, k: int, make_model: Callabl
     make_model("roberta", TopLayers(layers), layers=layers)
 
 
-@pytest.mark.parametrize("spans", [False, True])
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("method", "lowest"), KEPT_BELOW, ids=str)
-def test_frozen_features_are_the_models_own_hidden_states(
-    family: str, method: Method, lowest: int, spans: bool, make_model: Callable, tiny_examples: Callable
-):
-    model, encoded = make_model(family, method, spans=spans), tiny_examples(family, [5, 9, 5, 1])
-    assert model.lowest_trained_layer == lowest
-    batch = pack(encoded, range(4))
-    features = model.train().frozen_features(batch)
-    assert not features.requires_grad
-    only_first, plain = lowest == 3 and not spans, plain_twin(model)
-    expected = []
-    for example in batch.index:
-        ids = torch.from_numpy(encoded.input_ids[example])[None]
-        types = encoded.token_type_ids and torch.from_numpy(encoded.token_type_ids[example])[None]
-        with torch.no_grad():
-            out = plain(ids, token_type_ids=types, output_hidden_states=True)
-        expected.append(out.hidden_states[lowest][0, : 1 if only_first else None])
-    torch.testing.assert_close(features, torch.cat(expected), rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize(("method", "_lowest"), KEPT_BELOW, ids=str)
-def test_the_two_halves_are_the_whole(
-    method: Method, _lowest: int, make_model: Callable, tiny_examples: Callable
-):
-    model, encoded = make_model("bert", method), tiny_examples("bert", [5, 9, 5, 1])
-    wanted = list(trained(model).values())
-    batch = pack(encoded, range(4))
-    for mode in (False, True):
-        model.train(mode)
-        features = model.frozen_features(batch)
-        torch.manual_seed(0)
-        whole = model(batch)
-        torch.manual_seed(0)
-        assert torch.equal(model.forward_from(features, batch), whole)
-        gradients = torch.autograd.grad(whole.square().sum(), wanted)
-        assert all(gradient.any() for gradient in gradients)
-
-
 @pytest.mark.parametrize("method", [*METHODS[:4], LayerNormOnly(), FullFineTuning()], ids=str)
-def test_where_the_embeddings_train_nothing_is_frozen(
-    method: Method, make_model: Callable, tiny_examples: Callable
-):
+def test_where_the_embeddings_train_nothing_is_frozen(method: Method, make_model: Callable):
     model = make_model("bert", method)
     assert model.lowest_trained_layer == -1
-    with pytest.raises(ValueError, match="no layer is frozen"):
-        model.frozen_features(pack(tiny_examples("bert", [3]), [0]))
     assert all(module.training for module in model.train().modules())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import TrainingError
 from adapter_probe.models.methods import Adapters
 from adapter_probe.training.checkpoint import train_checkpoint
-from adapter_probe.training.features import FrozenFeatures
+from adapter_probe.training.model import TrainingModel
 from adapter_probe.training.peft_methods import method_of
 from adapter_probe.training.request import TrainingRequest
 from adapter_probe.training.settings import TrainingSettings
@@ -57,13 +58,13 @@ def test_it_learns_and_says_so_truly(tiny_base, tiny_task, train, tmp_path):
 )
 def test_the_best_epoch_is_kept(scores, best, tiny_base, short_task, train, tmp_path, monkeypatch):
     given, after_epoch = iter(scores), []
-    original = FrozenFeatures.evaluate
+    original = TrainingModel.evaluate
 
-    def evaluate(features):
-        after_epoch.append({n: p.detach().numpy().copy() for _, n, p in features._model.named_roles()})
-        return original(features)
+    def evaluate(model, encoded):
+        after_epoch.append({n: p.detach().numpy().copy() for _, n, p in model.named_roles()})
+        return original(model, encoded)
 
-    monkeypatch.setattr(FrozenFeatures, "evaluate", evaluate)
+    monkeypatch.setattr(TrainingModel, "evaluate", evaluate)
     monkeypatch.setattr(objectives.metrics, "score", lambda *_: next(given, 0.5))
     described = train(tiny_base("bert"), short_task, tmp_path / "c", epochs=3)
     assert described.training["validation_scores"] == [None if np.isnan(s) else s for s in scores]
@@ -222,8 +223,7 @@ def test_outputs_that_are_not_finite_have_no_score(kind, bad, tiny_base, short_t
         objective.score = objectives.AnswerObjective.score.__get__(objective)
     logits = np.zeros((len(objective.validation), 2), np.float32)
     logits[3, 1] = bad
-    monkeypatch.setattr(FrozenFeatures, "evaluate", lambda _: logits)
-    assert np.isnan(objective.score(None, object.__new__(FrozenFeatures)))
+    assert np.isnan(objective.score(SimpleNamespace(evaluate=lambda _: logits)))
 
 
 METHODS = {

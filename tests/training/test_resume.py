@@ -14,7 +14,7 @@ from trainings import stop_at
 import adapter_probe.training.loop as loop
 from adapter_probe.errors import ResultsError, TrainingError
 from adapter_probe.models.methods import Adapters
-from adapter_probe.training.features import FrozenFeatures
+from adapter_probe.training.model import TrainingModel
 
 FILES = ("adapter_probe.json", "delta.safetensors")
 
@@ -69,12 +69,12 @@ def interrupt_once(monkeypatch: pytest.MonkeyPatch, place: object, name: str, ca
     ("place", "name", "call"),
     [
         (torch.optim.Adam, "step", 5),
-        pytest.param(FrozenFeatures, "evaluate", 2, marks=pytest.mark.slow),
+        pytest.param(TrainingModel, "evaluate", 2, marks=pytest.mark.slow),
         pytest.param(loop.Trainer, "_save", 1, marks=pytest.mark.slow),
         pytest.param(loop, "pack", 4, marks=pytest.mark.slow),
         pytest.param(torch.optim.Adam, "zero_grad", 2, marks=pytest.mark.slow),
         pytest.param(torch.optim.Adam, "step", 1, marks=pytest.mark.slow),
-        pytest.param(FrozenFeatures, "evaluate", 1, marks=pytest.mark.slow),
+        pytest.param(TrainingModel, "evaluate", 1, marks=pytest.mark.slow),
         pytest.param(loop.Trainer, "_finish_epoch", 1, marks=pytest.mark.slow),
         pytest.param(loop.Trainer, "_finish_epoch", 2, marks=pytest.mark.slow),
         pytest.param(loop.Trainer, "_restore", 1, marks=pytest.mark.slow),

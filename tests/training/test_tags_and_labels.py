@@ -19,7 +19,6 @@ from adapter_probe.data.packing import pack
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import TrainingError
 from adapter_probe.training.baseline import n_fits
-from adapter_probe.training.features import FrozenFeatures
 from adapter_probe.training.peft_methods import method_of
 from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
 from adapter_probe.training.settings import TrainingSettings
@@ -147,8 +146,7 @@ def test_the_validation_score_is_that_of_whole_forwards(kind, tiny_base, request
         else:
             true.append(one["labels"])
             said.append((logits.sigmoid() > 0.5).int().tolist())
-    features = FrozenFeatures(model, inputs.objective.validation, max_bytes=0)
-    found = inputs.objective.score(model, features)
+    found = inputs.objective.score(model)
     expected = seqeval.f1_score(true, said) if kind == "tag_task" else f1_score(true, said, average="micro")
     assert found == pytest.approx(expected, abs=1e-12)
     assert 0 < found < 1

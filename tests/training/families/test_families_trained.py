@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from encoder_families import FAMILIES, random_examples, separate, trained_model
-from exact import assert_close_in_float32
+from encoder_families import FAMILIES, random_examples, trained_model
 from refusals import naming
 from torch.nn import functional as F
 from training_models import trained
@@ -22,7 +21,6 @@ from adapter_probe.models.methods import (
     Method,
     TopLayers,
 )
-from adapter_probe.training.features import FrozenFeatures
 from adapter_probe.training.model import TrainingModel
 
 METHODS: tuple[Method, ...] = (
@@ -106,52 +104,6 @@ def test_every_layer_has_adapters_of_its_own(family: str):
     names = {name.rsplit(".", 2)[0] for name in tensors}  # without down.weight
     assert names == places
     assert sum(tensor.numel() for tensor in tensors.values()) == 6 * (2 * 32 * 5 + 32 + 5)
-
-
-def own_states(base: torch.nn.Module, family: object, encoded: Encoded, example: int) -> list[torch.Tensor]:
-    """What enters each layer, and what leaves the last, in the transformers model's own forward."""
-    states, hooks = [], []
-    for module in dict.fromkeys(family.modules):
-        layer = base.get_submodule(family.layer.format(module))
-        hooks.append(layer.register_forward_pre_hook(lambda _m, inputs: states.append(inputs[0][0])))
-    layer = base.get_submodule(family.layer.format(family.modules[-1]))
-    last: list = []
-    hooks.append(layer.register_forward_hook(lambda _m, _i, output: last.append(output)))
-    with torch.no_grad():
-        base.eval()(input_ids=torch.from_numpy(encoded.input_ids[example])[None])
-    for hook in hooks:
-        hook.remove()
-    end = last[-1] if isinstance(last[-1], torch.Tensor) else last[-1][0]
-    return [*states, end[0]]
-
-
-@pytest.mark.parametrize("method", [HeadOnly(), *(TopLayers(k) for k in range(4))], ids=str)
-def test_frozen_features_are_the_models_own_states(kind: str, method: Method):
-    model, encoded = made(kind, method), random_examples([5, 9, 5, 1])
-    if model is None:
-        return
-    lowest = model.lowest_trained_layer
-    # The first layer that trains; of layers that share a module, the lowest.
-    assert lowest == (3 if isinstance(method, HeadOnly) else 3 - method.k)
-    batch = pack(encoded, range(4))
-    if lowest == 0:
-        with pytest.raises(ValueError, match="frozen"):
-            model.frozen_features(batch)
-        assert not FrozenFeatures(model.float(), encoded).n_bytes
-        return
-    features = model.train().frozen_features(batch)
-    assert not features.requires_grad
-    read = slice(None) if lowest < 3 else slice(1)
-    plain = separate(kind, model).plain
-    states = [own_states(plain, FAMILIES[kind], encoded, example) for example in batch.index]
-    expected = [entering[lowest][read] for entering in states]
-    torch.testing.assert_close(features, torch.cat(expected), rtol=0, atol=1e-5)
-    with torch.no_grad():
-        whole = model.eval()(batch)
-        torch.testing.assert_close(model.forward_from(features, batch), whole, rtol=0, atol=1e-5)
-        kept = FrozenFeatures(model.float(), encoded)
-        assert kept.n_bytes
-        assert_close_in_float32(kept.forward(batch).double(), whole, layers=3)
 
 
 def test_what_layers_share_trains_for_all():
