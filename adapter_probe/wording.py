@@ -35,10 +35,7 @@ METHOD_LABELS = {
     "vera": "VeRA",
     "ln_tuning": "LN tuning",
     "bitfit": "BitFit",
-    "tfidf": "TF-IDF, no pretraining",
 }
-BASELINE = "tfidf"
-"""The baseline without pretraining."""
 
 _EXACT = 12
 """Significant digits of a float that are taken for its value; the others are errors of floating point."""

@@ -23,7 +23,7 @@ from adapter_probe.analysis.published import published_aggregate, published_size
 from adapter_probe.analysis.study_records import StudyRecord, TradeoffRecord
 from adapter_probe.known_tasks import known_task
 from adapter_probe.results.schema import SIZES_COLUMNS
-from adapter_probe.wording import BASELINE, count_text, is_loss, method_label, range_text, signed, task_label
+from adapter_probe.wording import count_text, is_loss, method_label, range_text, task_label
 
 from . import curves, style
 from .curves import MarkerStyle
@@ -79,16 +79,15 @@ def aggregate_figure(
     columns = 2 if width >= WIDE else 1
     with style.paper_style(options.venue):
         figure = new_figure(width, 3 * width)
-        adapted = frame[frame["method"] != BASELINE]
         own = [] if published is None else [published["trained_parameters"].to_numpy(float)]
-        limits = curves.count_limits([_positions(adapted), *own])
+        limits = curves.count_limits([_positions(frame), *own])
         for index, view in enumerate(VIEWS):
             ax = figure.add_subplot(3 - columns, columns, index + 1)
             ax.set_box_aspect(_ASPECT)
             draw(frame, ax, view=view, published=None if index else published, limits=limits)
             if losses:
                 ax.set_ylabel("mean of full fine-tuning − loss (points)")
-            ax.set_ylim(*_height(adapted, published))
+            ax.set_ylim(*_height(frame, published))
             if columns == 2 and index:
                 ax.tick_params(axis="y", labelleft=False)
                 ax.set_ylabel("")
@@ -125,10 +124,8 @@ def draw(
     """Draw one view of ``aggregate.csv``, without a legend.
 
     Methods of several sizes are lines with a band, others points with a bar; a black rim marks the
-    Pareto frontier; the dotted line is full fine-tuning; published medians are thin and hollow. The baseline
-    without pretraining is a line, or a note if it lies below the axis.
+    Pareto frontier; the dotted line is full fine-tuning; published medians are thin and hollow.
     """
-    alone, frame = frame[frame["method"] == BASELINE], frame[frame["method"] != BASELINE]
     curves.tidy_axes(ax)
     ax.set_xlabel("trained parameters per task, without the head")
     ax.set_ylabel("score − mean of full fine-tuning (points)")
@@ -151,9 +148,6 @@ def draw(
     if frame[view.low].isna().all():  # a bootstrap interval over seeds needs two of them
         spread = "one seed, no interval"
     notes = [middle, f"{spread}, {count_text(int(frame['n_tasks'].max()), 'task')}"]
-    for height in alone[view.middle].dropna():
-        curves.level_line("baseline", ax, height)
-        notes.append(f"TF-IDF {signed(height)}")
     title_above(ax, notes)
 
 
@@ -181,7 +175,6 @@ def legend_entries(
     """Legend handles and labels: methods, the frontier, the paper."""
     unit, marks = style.scale_factor(), curves.marks_of(frame["method"])
     entries = [(curves.line_of(mark), method_label(name)) for name, mark in marks.items()]
-    entries += curves.level_entries(axes)
     if frame["on_frontier"].any():
         rim = {"marker": "o", "markersize": 3.4 * unit, "markeredgewidth": 0.7 * unit}
         handle = Line2D([], [], linestyle="", color=style.GRID, markeredgecolor=style.INK, **rim)
@@ -210,7 +203,6 @@ def _caption(
             (frame.loc[frame["method"] == "full", "iqm_points"].abs() >= _SHOWN).any()
             and "Full fine-tuning itself is not at 0 there, because the interquartile mean of its trials is"
             " not their mean.",
-            (frame["method"] == BASELINE).any() and curves.BASELINE_WORDS,
             frame["on_frontier"].any() and "A black rim marks the Pareto frontier of the medians.",
             curves.far_below(frame, "p50_points").any() and curves.ARROWS,
             (frame["trained_parameters_without_head"] == 0).any() and "At 0: only the head is trained.",

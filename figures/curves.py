@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from adapter_probe.settings import Axis
-from adapter_probe.wording import BASELINE, METHOD_LABELS, count_text, percent_text, range_text, rounded
+from adapter_probe.wording import count_text, percent_text, range_text, rounded
 
 from . import style
 from .layout import size_in_points
@@ -25,12 +24,8 @@ _FAR = 0.6  # of the range of scores
 _ZERO_BELOW = 6.0  # methods without trained parameters are drawn this factor left of the fewest
 MEANS = "Marks show means over seeds, bars their standard errors (no bar for a single run)"
 ARROWS = "Hollow marks with an arrow lie below the range of the axis; their values are printed next to them."
-BASELINE_WORDS = (
-    "TF-IDF: a linear model of TF-IDF features, without pretraining, tuned by cross-validation on the"
-    " training data; shown as a horizontal line, or in the notes if it lies below the range of the axis."
-)
 _COUNT = "trained_parameters"
-_LEVELS = {"baseline": ("#7a5c00", (6, 2, 1, 2), 0.9), "majority": (style.FAINT, (8, 3), 0.6)}
+_MAJORITY = "majority class"
 _SPREADS = ("min", "max", "p20_points", "p80_points", "iqm_low_points", "iqm_high_points")
 
 
@@ -41,7 +36,6 @@ class ScoreSeries:
     Attributes:
         points: columns of ``sweep.csv``, of one task and size, or of ``tradeoff.csv``, of one task.
         trials: the rows of ``trials.csv`` for these points; None if there are none.
-        baseline: the score without pretraining, a fraction; NaN where it was not asked for.
         x: what the column `trained_parameters` has: where on the axis a point is, see `positions`, or
             another cost.
         nothing: where the axis has 0; NaN where nothing is there.
@@ -52,7 +46,6 @@ class ScoreSeries:
     points: pd.DataFrame
     trials: pd.DataFrame | None = None
     published: pd.DataFrame | None = None
-    baseline: float = float("nan")
     x: Axis = "parameters"
     others: pd.DataFrame | None = None
     tried: int = 1
@@ -150,29 +143,26 @@ SERIES = (
 
 def marks_of(methods: Iterable[str]) -> dict[str, MarkerStyle]:
     """The styles of the methods of a figure; those without a fixed style share the others in turn."""
-    present = sorted(map(str, set(methods) - {BASELINE}))
+    present = sorted(map(str, set(methods)))
     others = [name for name in present if name not in METHODS]
     known = {name: mark for name, mark in METHODS.items() if name in present}
     return known | {name: _OTHERS[index % len(_OTHERS)] for index, name in enumerate(others)}
 
 
-def level_line(kind: Literal["baseline", "majority"], ax: Axes | None = None, height: float = 0.0) -> Line2D:
-    """A line at the score without pretraining or of the majority class; a legend's handle without `ax`."""
-    colour, dashes, width = _LEVELS[kind]
-    props = {"color": colour, "linestyle": (0, dashes), "linewidth": width * style.scale_factor()}
-    return Line2D([], [], **props) if ax is None else ax.axhline(height, zorder=1.6, label=kind, **props)
+def majority_line(ax: Axes | None = None, height: float = 0.0) -> Line2D:
+    """A line at the score of the majority class; a legend's handle without `ax`."""
+    props = {"color": style.FAINT, "linestyle": (0, (8, 3)), "linewidth": 0.6 * style.scale_factor()}
+    return Line2D([], [], **props) if ax is None else ax.axhline(height, zorder=1.6, label=_MAJORITY, **props)
 
 
-def level_entries(axes: Iterable[Axes]) -> list[LegendEntry]:
-    """Legend handles and labels of the lines of `level_line` that lie within their axes."""
-    named = {"baseline": METHOD_LABELS[BASELINE], "majority": "majority class"}
-    seen = {
-        line.get_label()
+def majority_entries(axes: Iterable[Axes]) -> list[LegendEntry]:
+    """The legend's handle and label of `majority_line`, if one lies within its axes."""
+    seen = any(
+        line.get_label() == _MAJORITY and ax.get_ylim()[0] <= line.get_ydata()[0] <= ax.get_ylim()[1]
         for ax in axes
         for line in ax.lines
-        if line.get_label() in named and ax.get_ylim()[0] <= line.get_ydata()[0] <= ax.get_ylim()[1]
-    }
-    return [(level_line(kind), words) for kind, words in named.items() if kind in seen]
+    )
+    return [(majority_line(), _MAJORITY)] if seen else []
 
 
 def numbers_of(series: Sequence[ScoreSeries], others: Sequence[pd.DataFrame] = ()) -> pd.DataFrame:

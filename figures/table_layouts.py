@@ -34,7 +34,7 @@ _CHOSEN = (
 def lay_out_tradeoff(tradeoff: pd.DataFrame) -> Table:
     """Every method with its parameters and its mean ± s.e.m. on each task; the best per task in bold."""
     keys, count = ["method", "size", "k"], "trained_parameters_without_head"
-    known = tradeoff.groupby(keys, dropna=False)[count]  # the baseline's differ between tasks
+    known = tradeoff.groupby(keys, dropna=False)[count]
     points = tradeoff.assign(**{count: known.transform("mean").round().astype(int)})
     points = points.sort_values([count, "label"], kind="stable")
     methods = points.drop_duplicates(keys)
@@ -246,10 +246,7 @@ def _picked(tradeoff: pd.DataFrame, tasks: Iterable[tuple[str, str]]) -> dict[st
         found[f"adapters, best of {sizes[0]}–{sizes[-1]}"] = _best(adapters)
     if usual is not None:
         found[f"adapters {usual}"] = adapters[adapters["size"] == usual]
-    found |= {
-        wording.METHOD_LABELS[name]: methods.get(name)
-        for name in ("layernorm_only", "head_only", wording.BASELINE)
-    }
+    found |= {wording.METHOD_LABELS[name]: methods.get(name) for name in ("layernorm_only", "head_only")}
     wanted = pd.MultiIndex.from_tuples(list(tasks), names=_TASK)
     return {
         label: points.drop_duplicates(_TASK).set_index(_TASK).reindex(wanted)

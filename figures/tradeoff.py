@@ -50,21 +50,17 @@ def tradeoff_series(
         tradeoff, chosen = with_costs(record, x, COSTS[x].unit)
     else:
         tradeoff, chosen = (one if one is None else _without_heads(one) for one in (tradeoff, chosen))
-        bare = (tradeoff[_COUNTED] == 0) & (tradeoff["method"] != wording.BASELINE)
-        nothing = float(tradeoff.loc[bare, "trained_parameters"].min())
+        nothing = float(tradeoff.loc[tradeoff[_COUNTED] == 0, "trained_parameters"].min())
     for (task, metric), points in tradeoff.groupby(["task", "metric"], sort=False):
         known = known_task(str(task))
         known_there = paper and x == "parameters" and known and metric == known.metric
         own = chosen is not None and (chosen["task"] == task) & (chosen["metric"] == metric)
-        alone = points[points["method"] == wording.BASELINE]
-        points = points[points["method"] != wording.BASELINE]
         found.append(
             ScoreSeries(
                 wording.task_label(str(task)),
                 points.sort_values("trained_parameters", ignore_index=True),
                 None if chosen is None else chosen[own],
                 published_tradeoff(known.name) if known_there else None,
-                float(alone["mean"].iloc[0]) if len(alone) else float("nan"),
                 x,
                 others.get(str(task)),
                 tried,
@@ -79,8 +75,7 @@ _COUNTED = "trained_parameters_without_head"
 
 def _without_heads(frame: pd.DataFrame) -> pd.DataFrame:
     """A table with the numbers of parameters without heads on the axis, and those of all as `total`."""
-    alone = frame["method"] == wording.BASELINE  # on no axis
-    places = curves.positions(frame[_COUNTED].mask(alone))
+    places = curves.positions(frame[_COUNTED])
     return frame.assign(total=frame["trained_parameters"], trained_parameters=places)
 
 
@@ -114,7 +109,7 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
         names = " and ".join(dict.fromkeys(curve.name for curve in series))
         title = f"{names}: score against {cost.axis.partition(' per task')[0].partition(' (')[0]}"
         stem = f"tradeoff-{'tasks' if options.x == 'parameters' else options.x}{suffix}"
-        figure, numbers = tradeoff_figure(series, options), curves.numbers_of(series, _baselines(series))
+        figure, numbers = tradeoff_figure(series, options), curves.numbers_of(series)
         if options.x == "parameters":  # rows of others have no other number
             numbers["trained_parameters"] = numbers.pop("total").fillna(numbers["trained_parameters"])
         numbers = numbers.rename(columns={"trained_parameters": cost.column})
@@ -139,17 +134,6 @@ def tradeoff_figure(series: Sequence[ScoreSeries], options: FigureOptions) -> Fi
             ax.set_ylabel("" if len(metrics) == 1 and index % columns else ax.get_ylabel())
         legend_below(figure, legend_entries(series, figure.axes[:n]))
         return fit_height(figure, max(options.venue.tallest, _LEGEND + rows * _LOWEST_ROW))
-
-
-def _baselines(series: Sequence[ScoreSeries]) -> list[pd.DataFrame]:
-    """The scores of the baseline without pretraining, one row per task."""
-    label = wording.METHOD_LABELS[wording.BASELINE]
-    shared = {"method": wording.BASELINE, "label": label, "source": "this run"}
-    return [
-        curve.points[["task", "metric"]].head(1).assign(mean=curve.baseline, **shared)
-        for curve in series
-        if np.isfinite(curve.baseline)
-    ]
 
 
 def _caption(series: Sequence[ScoreSeries]) -> str:
@@ -177,7 +161,6 @@ def _caption(series: Sequence[ScoreSeries]) -> str:
             (points["method"] == "full").any()
             and "Dotted line and band: mean and standard error of full fine-tuning.",
             f"Grey staircase: the best mean score {cost.at_most}.",
-            any(np.isfinite(curve.baseline) for curve in series) and curves.BASELINE_WORDS,
             majorities
             and f"Thin dashes: the majority class ({majorities}); where it lies below the axis, it is given"
             " in the notes alone.",

@@ -94,10 +94,8 @@ def draw(
     _draw_levels(ax, curve, factor)
     _draw_results(ax, curve, factor, marks)
     _set_height(ax, curve, factor)
-    if np.isfinite(curve.baseline):
-        curves.level_line("baseline", ax, factor * curve.baseline)
     if np.isfinite(curve.majority):
-        curves.level_line("majority", ax, factor * curve.majority)
+        curves.majority_line(ax, factor * curve.majority)
     _draw_diverged(ax, curve, marks)
     points = curve.points[curves.far_below(curve.points, "mean")]
     x = points["trained_parameters"].to_numpy(float)
@@ -196,10 +194,10 @@ def _set_height(ax: Axes, curve: ScoreSeries, factor: float) -> None:
         theirs, bars = curve.others["mean"].to_numpy(float), curve.others["sem"].fillna(0).to_numpy(float)
         shown += [theirs - bars, theirs + bars]
     low, high = curves.ends_of([factor * values for values in shown], 0.01 * factor)
-    for line in sorted((factor * curve.baseline, factor * curve.majority), reverse=True):
-        if low - 0.5 * (high - low) < line < low:
-            low = line
-        high = max(high, line) if np.isfinite(line) else high
+    majority = factor * curve.majority
+    if low - 0.5 * (high - low) < majority < low:
+        low = majority
+    high = max(high, majority) if np.isfinite(majority) else high
     spare = high - low
     marked = curve.points["diverged"].sum() or len(points) < len(curve.points)
     foot = 0.16 if marked else 0.08
@@ -216,12 +214,10 @@ def _draw_diverged(ax: Axes, curve: ScoreSeries, marks: Mapping[str, MarkerStyle
 
 
 def _notes(curve: ScoreSeries) -> list[str]:
-    """The task's name, and the scores of full fine-tuning, without pretraining and of the majority class."""
+    """The task's name, and the scores of full fine-tuning and of the majority class."""
     lines, metric = [escape_mathtext(curve.name)], curve.metric
     if np.isfinite(mean := _full(curve)[0]):
         lines.append(f"full {score_text(mean, metric)}")
-    if np.isfinite(curve.baseline):
-        lines.append(f"TF-IDF {score_text(curve.baseline, metric)}")
     if np.isfinite(curve.majority):
         lines.append(f"majority {score_text(curve.majority, metric)}")
         if curve.points["mean"].max() <= curve.majority:
@@ -257,7 +253,7 @@ def legend_entries(series: Sequence[ScoreSeries], axes: Sequence[Axes]) -> list[
         )
         for name, mark in marks.items()
     ]
-    entries += curves.level_entries(axes)
+    entries += curves.majority_entries(axes)
     grey = Line2D([], [], color=style.line_colour(), alpha=0.55, linewidth=0.6 * unit)
     entries.append((grey, "Pareto frontier"))
     if curves.has_dots(series):

@@ -19,7 +19,7 @@ from adapter_probe.errors import ResultsError, one_line, shown
 from adapter_probe.metrics import LOSSES, sign_of
 from adapter_probe.results.schema import read_columns
 from adapter_probe.settings import Axis
-from adapter_probe.wording import BASELINE, task_label
+from adapter_probe.wording import task_label
 
 from .study_records import TradeoffRecord
 from .sweeps import TRADEOFF_POINT, chosen_trials, pareto_frontier, tradeoff_table
@@ -79,7 +79,7 @@ def pareto_table(record: TradeoffRecord, x: Axis, n_resamples: int = N_RESAMPLES
     Arguments, columns and errors are those of `adapter_probe.Tradeoff.pareto`.
     """
     trials = chosen_costs(record, x)
-    trials = trials[(trials["method"] != BASELINE) & trials["score"].notna() & trials["cost"].notna()]
+    trials = trials[trials["score"].notna() & trials["cost"].notna()]
     tasks = list(dict.fromkeys(record.tradeoff["task"]))
     groups = [
         (key, [own[own["task"] == task] for task in tasks])

@@ -19,7 +19,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.metrics import sign_of, to_points
 from adapter_probe.results.schema import SWEEP_COLUMNS
 from adapter_probe.settings import KAIMING
-from adapter_probe.wording import BASELINE, method_label
+from adapter_probe.wording import method_label
 
 from .resampling import N_RESAMPLES
 
@@ -146,8 +146,7 @@ def aggregate_table(trials: pd.DataFrame, n_resamples: int = N_RESAMPLES) -> pd.
             "percent_of_base": group["percent_of_base"].mean(), **_over_tasks(differences),
         })  # fmt: skip
     frame = pd.DataFrame(rows).astype({"size": "Int64", "k": "Int64"})
-    medians = frame["p50_points"].where(frame["method"] != BASELINE)  # which does not adapt a base
-    frame["on_frontier"] = pareto_frontier(frame["trained_parameters_without_head"], medians)
+    frame["on_frontier"] = pareto_frontier(frame["trained_parameters_without_head"], frame["p50_points"])
     return frame.sort_values(["method", "trained_parameters_without_head"], ignore_index=True)
 
 

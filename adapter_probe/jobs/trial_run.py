@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 import shutil
 import tempfile
 import time
-from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
 
-from adapter_probe import metrics
 from adapter_probe.analysis.deltas import finite_or_none
 from adapter_probe.checkpoints.native import library_versions
 from adapter_probe.errors import Diverged, TrainingError
-from adapter_probe.models.methods import TfidfLinear
 from adapter_probe.probe.lanes import return_all_free_memory
 from adapter_probe.results.atomic import read_json, remove_leftovers, write_json
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory
@@ -35,13 +29,10 @@ from adapter_probe.results.trial_files import (
     read_trial,
     write_trial,
 )
-from adapter_probe.training.baseline import fit_baseline, n_fits, splits_of
 from adapter_probe.training.checkpoint import STATE_FOLDER
-from adapter_probe.training.loop import OnProgress, Progress, Trainer
+from adapter_probe.training.loop import OnProgress, Trainer
 from adapter_probe.training.model import TrainingModel
 from adapter_probe.training.request import (
-    TrainingInputs,
-    TrainingRequest,
     build_model,
     identity_of,
     load_inputs,
@@ -76,70 +67,38 @@ def run_trial(folder: Path, device: torch.device, report: OnProgress) -> TrialRe
     with RunDirectory(state, identity, plan={}) as run:
         remove_leftovers(folder)
         clock = _Clock(folder)
-        if isinstance(request.method, TfidfLinear):
-            result = _fit(request, inputs, report, clock)
-        else:
-            model = build_model(request, inputs.base, device)
-            trainer = Trainer(model, inputs.objective, settings=request.settings, run=run, report=report)
-            with PeakMemory(device) as memory:
-                result = _train(trainer, clock)
-            result["counts"] = count_parameters(model, inputs.base.missing)
-            size, loading = cost_of_checkpoint(model, folder)
-            result["cost"] = Cost(trainer.seconds_per_step, memory.n_bytes, size, loading)
-        common = {
-            "trial": folder.name,
-            "task": task.name,
-            "metric": task.metric,
-            "method": request.method.to_json(),
-            "settings": request.settings.to_json(),
-            "majority_score": inputs.majority_score(task.metric),
-            "seconds": clock.seconds,
-            "versions": library_versions(),
-        }
-        record = TrialRecord(**{**common, **result})
+        model = build_model(request, inputs.base, device)
+        trainer = Trainer(model, inputs.objective, settings=request.settings, run=run, report=report)
+        with PeakMemory(device) as memory:
+            diverged = _train(trainer, clock)
+        size, loading = cost_of_checkpoint(model, folder)
+        record = TrialRecord(
+            trial=folder.name,
+            task=task.name,
+            metric=task.metric,
+            method=request.method.to_json(),
+            settings=request.settings.to_json(),
+            scores=tuple(map(finite_or_none, trainer.scores)),
+            diverged=diverged,
+            majority_score=inputs.majority_score(task.metric),
+            seconds=clock.seconds,
+            versions=library_versions(),
+            counts=count_parameters(model, inputs.base.missing),
+            cost=Cost(trainer.seconds_per_step, memory.n_bytes, size, loading),
+        )
         write_trial(folder, record)
         shutil.rmtree(run.path / PARTS, ignore_errors=True)
     return record
 
 
-def _train(trainer: Trainer, clock: _Clock) -> dict[str, Any]:
-    """Train; returns the fields of the trial's record that are the outcome."""
-    diverged = False
+def _train(trainer: Trainer, clock: _Clock) -> bool:
+    """Train; returns whether the training diverged."""
     try:
         with clock:
             trainer.train()
     except Diverged:
-        diverged = True
-    return {"scores": tuple(map(finite_or_none, trainer.scores)), "diverged": diverged}
-
-
-def _fit(
-    request: TrainingRequest, inputs: TrainingInputs, report: OnProgress, clock: _Clock
-) -> dict[str, Any]:
-    """Fit the baseline without pretraining; returns the fields of its record that differ from a training's.
-
-    All of its parameters belong to the task.
-    """
-    task = request.task
-    total = n_fits(task.kind, task.metric)
-    with clock:
-        fitted = fit_baseline(
-            *splits_of(inputs), task.kind, task.metric,
-            lambda fits: report(Progress(fits, total, math.nan, ())),
-        )  # fmt: skip
-    score = float(metrics.score(task.metric, fitted.predictions, inputs.splits["validation"].labels))
-    model, lacked = inputs.base.model, inputs.base.missing
-    inside = f"{model.base_model_prefix}."
-    own = [p.numel() for n, p in model.named_parameters() if n.startswith(inside) and n not in lacked]
-    return {
-        "method": {**request.method.to_json(), "chosen": asdict(fitted.setting)},
-        "scores": (None if math.isnan(score) else score,),
-        "diverged": False,
-        "counts": ParameterCounts(
-            fitted.parameters, fitted.parameters, sum(own), inputs.base.identity.n_layers
-        ),
-        "versions": {**library_versions(), "scikit-learn": version("scikit-learn")},
-    }
+        return True
+    return False
 
 
 def count_parameters(model: TrainingModel, missing: frozenset[str]) -> ParameterCounts:

@@ -25,7 +25,7 @@ from adapter_probe.checkpoints.files import DESCRIPTION
 from adapter_probe.checkpoints.identity import BaseIdentity
 from adapter_probe.device import available_memory
 from adapter_probe.errors import CheckpointError, DataError, TrainingError
-from adapter_probe.models.methods import PeftMethod, TfidfLinear, check_depth
+from adapter_probe.models.methods import PeftMethod, check_depth
 from adapter_probe.progress import stage
 from adapter_probe.results.atomic import claim_folder, make_folder, write_json
 from adapter_probe.results.fingerprints import hash_json
@@ -36,7 +36,6 @@ from adapter_probe.results.trial_files import (
     TrialRecord,
     read_trial,
 )
-from adapter_probe.training.baseline import n_fits, seconds_of_baseline
 from adapter_probe.training.checkpoint import refuse_other
 from adapter_probe.training.loop import seconds_of
 from adapter_probe.training.own_methods import refuse_method
@@ -61,7 +60,7 @@ class Trial:
 
     Attributes:
         id: start of the hash of its identity.
-        n_steps: number of optimiser steps, or of fitted models for the baseline without pretraining.
+        n_steps: number of optimiser steps.
         identity: everything that determines what it trains.
     """
 
@@ -123,12 +122,7 @@ def identify_trials(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
             warn_of_untrained_pooler(request, base.n_layers)
         identity = identity_of(request, fingerprints)
         settled = replace(request, base=base.name, revision=base.revision)
-        n_steps = (
-            n_fits(request.task.kind, request.task.metric)
-            if isinstance(request.method, TfidfLinear)
-            else request.settings.n_steps(n_train)
-        )
-        yield Trial(trial_id(identity), settled, n_steps, identity)
+        yield Trial(trial_id(identity), settled, request.settings.n_steps(n_train), identity)
 
 
 def refuse_too_large(request: TrainingRequest) -> None:
@@ -210,8 +204,7 @@ def estimate_seconds(trials: Iterable[Trial], device: torch.device) -> dict[str,
                 if last is None or last[0] != task:
                     start = time.monotonic()
                     last = (task, load_inputs(request), time.monotonic() - start)
-                whole = seconds_of_baseline if isinstance(request.method, TfidfLinear) else seconds_of
-                known[cost] = (last[2], whole(request, last[1], device) / request.settings.epochs)
+                known[cost] = (last[2], seconds_of(request, last[1], device) / request.settings.epochs)
         loading, epoch = known[cost]
         estimates[trial.id] = loading + epoch * request.settings.epochs
     return estimates

@@ -184,13 +184,6 @@ class HeadOnly(_Recorded):
     trained_roles = ("head",)
 
 
-@dataclass(frozen=True)
-class TfidfLinear(_Recorded):
-    """The baseline without pretraining: a linear model of TF-IDF features, see `training.baseline`."""
-
-    name: ClassVar[str] = "tfidf"  # which trains no parameter of a base
-
-
 @runtime_checkable
 class PeftConfig(Protocol):
     """A configuration of PEFT, whose import takes seconds."""
@@ -294,7 +287,7 @@ def _is_short(name: str, value: object) -> bool:
     return not any(isinstance(one, list | dict) or set(str(one)) & set(",+") for one in parts)
 
 
-Method = Adapters | TopLayers | LayerNormOnly | FullFineTuning | HeadOnly | Biases | PeftMethod | TfidfLinear
+Method = Adapters | TopLayers | LayerNormOnly | FullFineTuning | HeadOnly | Biases | PeftMethod
 """What trains."""
 
 _BY_NAME: dict[str, type[Method]] = {kind.name: kind for kind in get_args(Method)}

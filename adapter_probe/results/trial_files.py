@@ -75,7 +75,7 @@ class TrialRecord:
         diverged: whether the loss became NaN or infinite.
         majority_score: the score of always predicting the most frequent class; None if undefined.
         seconds: time of training and evaluation, summed over interruptions.
-        cost: what it cost; None for the baseline without pretraining.
+        cost: what it cost; None if it was not recorded.
     """
 
     trial: str
@@ -182,9 +182,7 @@ def trial_frame(records: Iterable[TrialRecord]) -> pd.DataFrame:
 def _row(record: TrialRecord) -> dict[str, object]:
     counts, settings, best = record.counts, record.settings, record.best_epoch
     method = {"sites": _DEFAULT_SITES, **record.method} if "activation" in record.method else record.method
-    majority, alone = record.majority_score, method["name"] == "tfidf"  # without a base
-    if alone:  # it has no learning rate and passes over no data
-        settings = {**settings, "learning_rate": math.nan, "epochs": 0}
+    majority = record.majority_score
     return {
         "trial": record.trial,
         "task": record.task,
@@ -200,7 +198,7 @@ def _row(record: TrialRecord) -> dict[str, object]:
         "trained_parameters": counts.trained,
         "trained_parameters_without_head": counts.trained_without_head,
         "base_parameters": counts.base,
-        "percent_of_base": math.nan if alone else 100 * counts.trained_without_head / counts.base,
+        "percent_of_base": 100 * counts.trained_without_head / counts.base,
     }
 
 

@@ -312,7 +312,6 @@ def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources, progres
     """The trials that will be trained, which of them are done, and a measured estimate of the time left."""
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.jobs.trials import estimate_seconds, finished_trials, seconds_of_start
-    from adapter_probe.models.methods import TfidfLinear
 
     device = choose_device("auto" if resources.cluster else resources.device)
     if not resources.cluster:
@@ -328,8 +327,7 @@ def plan_sweep(trials: Sequence[Trial], out: Path, resources: Resources, progres
     rows = []
     for trial in trials:
         request, names = trial.request, ("learning_rate", "epochs", "seed")
-        alone = isinstance(request.method, TfidfLinear)  # has none of these
-        chosen = {name: None if alone else getattr(request.settings, name) for name in names}
+        chosen = {name: getattr(request.settings, name) for name in names}
         rows.append({
             "trial": trial.id, "task": request.task.name, "method": request.method.to_json(), **chosen,
             "done": trial.id in done, "seconds": seconds.get(trial.id),

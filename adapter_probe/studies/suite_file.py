@@ -164,9 +164,7 @@ def check_rates(part: TradeoffPart, methods: Sequence[Method], file: Path) -> No
     Raises:
         RecordError: the message lists the families that it has.
     """
-    known = dict.fromkeys(
-        name for method in methods for name in families_of(method) if method.name != "tfidf"
-    )
+    known = dict.fromkeys(name for method in methods for name in families_of(method))
     if unknown := [name for name in part.rates if name not in known]:
         raise RecordError(
             f"{file}: tradeoff.rates has {unknown[0]!r}; the methods of this trade-off are {', '.join(known)}"

@@ -40,7 +40,6 @@ def requests_of(
     Raises:
         TrainingError: there is no task or nothing to try, or a setting is out of range.
     """
-    from adapter_probe.models.methods import TfidfLinear
     from adapter_probe.training.request import TrainingRequest
     from adapter_probe.training.settings import StepSettings, TrainingSettings
 
@@ -60,13 +59,11 @@ def requests_of(
         for n in sweep.epochs
         for seed in range(sweep.seeds)
     ]
-    # The baseline without pretraining has no learning rate and does not depend on the seed.
-    once = [TrainingSettings.of(steps)]
     return [
         TrainingRequest(str(base), task, method, one, options.max_length, max_train=options.max_train)
         for task in tasks
         for method in methods
-        for one in (once if isinstance(method, TfidfLinear) else chosen)
+        for one in chosen
     ]
 
 
@@ -111,7 +108,7 @@ def find_trials(
     if not methods:
         raise TrainingError(
             "no method is chosen, so there is nothing to train; give at least one of --sizes, --top-k, "
-            "--lora-ranks, --method, --layernorm, --head-only, --full and --baseline"
+            "--lora-ranks, --method, --layernorm, --head-only and --full"
         )
     if data and len(data) != len(tasks):
         raise DataError(f"{len(data)} --data for {len(tasks)} --task; give one per --task, in the same order")

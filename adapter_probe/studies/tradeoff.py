@@ -185,7 +185,6 @@ def methods_of(base: str | Path, chosen: TradeoffSettings) -> list[Method]:
         FullFineTuning,
         HeadOnly,
         LayerNormOnly,
-        TfidfLinear,
         TopLayers,
         possible_top_k,
     )
@@ -202,7 +201,6 @@ def methods_of(base: str | Path, chosen: TradeoffSettings) -> list[Method]:
         *([LayerNormOnly()] if chosen.layernorm else []),
         *([HeadOnly()] if chosen.head_only else []),
         *([FullFineTuning()] if chosen.full else []),
-        *([TfidfLinear()] if chosen.baseline else []),
     ]
 
 

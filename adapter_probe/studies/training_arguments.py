@@ -102,10 +102,6 @@ class TradeoffSettings(SweepSettings):
         True, "whether to include full fine-tuning, the reference of the aggregate over tasks."
     )
     head_only: bool = setting(False, "whether to include a head on the frozen base model.")
-    baseline: bool = setting(
-        False, "whether to include a linear model of TF-IDF features, without pretraining (extra "
-        "``baselines``), tuned by cross-validation on the training rows, once per task.",
-    )  # fmt: skip
     init_std: float = setting(1e-2, "standard deviation of the adapters' initialisation.")
     learning_rates: Sequence[float] = setting(
         LEARNING_RATES, "peak learning rates to try; the best for each method is chosen on validation data "

@@ -32,7 +32,6 @@ from adapter_probe.models.methods import (
     Method,
     ParameterRole,
     PeftMethod,
-    TfidfLinear,
     check_depth,
     check_shared,
 )
@@ -114,13 +113,13 @@ def load_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -> AnyL
 
 def refuse_method(method: Method, kind: str, family: str) -> None:
     """Refuse methods that do not fit the task, or are not known for the family."""
-    if kind in _HEADLESS and isinstance(method, Adapters | HeadOnly | TfidfLinear):
+    if kind in _HEADLESS and isinstance(method, Adapters | HeadOnly):
         trained = "a language model trains" if kind == "causal" else "embeddings train"
         raise ModelError(
             f"the method {method.name} is for classifiers; {trained} with a method of PEFT, "
             "such as lora:r=8, or with top_layers, layernorm_only, bitfit or full"
         )
-    if kind not in _HEADLESS and not isinstance(method, PeftMethod | TfidfLinear) and family not in FAMILIES:
+    if kind not in _HEADLESS and not isinstance(method, PeftMethod) and family not in FAMILIES:
         raise ModelError(
             f"the method {method.name} does not know where the layers of a {family} model are; a classifier "
             "of this family trains with a method of PEFT, such as --method lora:r=8"

@@ -22,13 +22,12 @@ from adapter_probe.models.methods import (
     Method,
     PeftConfig,
     PeftMethod,
-    TfidfLinear,
     TopLayers,
     method_from_json,
 )
 from adapter_probe.settings import KAIMING
 
-NAMED = tuple(name for name in METHOD_NAMES if name not in (PeftMethod.name, TfidfLinear.name))
+NAMED = tuple(name for name in METHOD_NAMES if name != PeftMethod.name)
 """The methods that are not PEFT's."""
 
 _PREFIX = "peft:"

@@ -33,7 +33,7 @@ from adapter_probe.errors import (
     must_be,
 )
 from adapter_probe.metrics import metric_label
-from adapter_probe.models.methods import Adapters, Method, PeftMethod, TfidfLinear, method_from_json
+from adapter_probe.models.methods import Adapters, Method, PeftMethod, method_from_json
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json
 from adapter_probe.results.fingerprints import hash_files
@@ -235,7 +235,7 @@ def warn_of_untrained_pooler(request: TrainingRequest, n_layers: int) -> None:
         request: a training whose base has such a pooler; see `has_untrained_pooler`.
     """
     method = request.method
-    if isinstance(method, TfidfLinear) or method.trains("pooler", n_layers, n_layers):
+    if method.trains("pooler", n_layers, n_layers):
         return
     options = {
         Adapters: "give `train` the option --train-pooler, or ",

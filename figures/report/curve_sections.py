@@ -182,12 +182,8 @@ def _runs_over(
 
 
 def _points(ax: Axes, runs: pd.DataFrame, column: str, factor: float, marks: Mapping) -> list[Html]:
-    """A point for every run; of runs without a score, or with one below the axis, at the foot.
-
-    Those of the baseline without pretraining, which the figure draws as a line, have no place on its axis.
-    """
+    """A point for every run; of runs without a score, or with one below the axis, at the foot."""
     low, high = ax.get_ylim()
-    runs = runs[runs[column].between(*ax.get_xlim())]
     heights = (factor * runs["score"]).to_numpy(float)
     heights = np.where(heights >= low, np.minimum(heights, high), low + FOOT * (high - low))
     at = places(ax, np.column_stack([runs[column].to_numpy(float), heights]))

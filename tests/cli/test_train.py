@@ -23,7 +23,6 @@ from adapter_probe.models.methods import (
     FullFineTuning,
     HeadOnly,
     LayerNormOnly,
-    TfidfLinear,
     TopLayers,
 )
 from adapter_probe.training.peft_methods import peft_method
@@ -84,7 +83,7 @@ def test_an_untrained_pooler_is_named_in_one_line(
     [
         (Adapters(2), "--train-pooler"), (Adapters(2, train_pooler=True), ""), (TopLayers(1), ""),
         (LayerNormOnly(), "class; use a copy"), (HeadOnly(), "class; use a copy"), (FullFineTuning(), ""),
-        (peft_method("lora:r=2"), "modules_to_save=pooler"), (TfidfLinear(), ""),
+        (peft_method("lora:r=2"), "modules_to_save=pooler"),
         (peft_method("lora:r=2,modules_to_save=pooler"), ""),
     ],
 )  # fmt: skip

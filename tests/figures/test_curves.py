@@ -24,7 +24,7 @@ from adapter_probe.figures.curves import (
 from adapter_probe.figures.layout import fit_height, legend_below, new_figure
 from adapter_probe.figures.legends import PointLabel, add_legend, label_points
 from adapter_probe.figures.venues import VENUES
-from adapter_probe.wording import BASELINE, METHOD_LABELS
+from adapter_probe.wording import METHOD_LABELS
 
 
 def points(rows: list[tuple[str, int | None, float]]) -> pd.DataFrame:
@@ -39,7 +39,7 @@ def test_no_two_series_need_their_colour(marks):
 
 
 def test_every_method_has_a_name_and_a_visible_colour():
-    assert METHOD_LABELS.keys() == METHODS.keys() | {BASELINE}  # which is a line
+    assert METHOD_LABELS.keys() == METHODS.keys()
     for mark in (*METHODS.values(), *SERIES):
         assert style.contrast(mark.colour, style.WHITE) >= 3  # WCAG 2 for graphical objects
 
@@ -120,9 +120,9 @@ def test_a_short_log_axis_has_labels_too(low, high):
 
 
 def test_methods_without_a_style_of_their_own_get_different_ones():
-    names = ["lora", "full", "boft", "lora:bias=all", "hra", BASELINE]
+    names = ["lora", "full", "boft", "lora:bias=all", "hra"]
     marks = marks_of(names)
-    assert marks.keys() == {*names} - {BASELINE}
+    assert marks.keys() == {*names}
     assert (marks["lora"], marks["full"]) == (METHODS["lora"], METHODS["full"])
     assert len({mark.marker for mark in marks.values()}) == len(marks)
     assert all(style.contrast(mark.colour, style.WHITE) >= 3 for mark in marks.values())

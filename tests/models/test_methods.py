@@ -45,7 +45,7 @@ def test_the_defaults_are_the_papers():
 
 
 def test_the_names_are_those_of_the_tables():
-    own = ("adapters", "top_layers", "layernorm_only", "full", "head_only", "bitfit", "peft", "tfidf")
+    own = ("adapters", "top_layers", "layernorm_only", "full", "head_only", "bitfit", "peft")
     assert own == METHOD_NAMES
 
 

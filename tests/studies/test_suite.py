@@ -36,7 +36,6 @@ max_train = 40
 sizes = [2]
 top_k = []
 layernorm = false
-baseline = true
 seeds = 2
 epochs = [1]
 learning_rates = [1e-2]
@@ -67,7 +66,7 @@ def file(tiny_base, short_task, tmp_path_factory):
 def test_a_suite_is_its_studies(file, tiny_base, short_task, tmp_path, monkeypatch):
     study = ap.suite(file, tmp_path / "out", progress=False)
     assert study.tradeoff.table.groupby("task")["label"].apply(set).to_dict() == {
-        name: {"adapters 2", "full fine-tuning", "TF-IDF, no pretraining"} for name in ("first", "second")
+        name: {"adapters 2", "full fine-tuning"} for name in ("first", "second")
     }
     alone = ap.tradeoff(
         tiny_base("bert"), short_task, tmp_path / "alone", sizes=(2,), top_k=(), layernorm=False, full=False,
@@ -121,9 +120,7 @@ def test_an_ablation_may_be_of_a_method_of_peft(file, tmp_path):
 @pytest.mark.slow
 def test_checkpoints_of_peft_are_trained_as_the_trade_off_chose_and_ablated(file, tmp_path):
     text = file.read_text().replace("size = 2\nseeds = 2", 'method = "lora:r=2"\nseeds = 1')
-    text = text.replace("sizes = [2]", "sizes = []\nlora_ranks = [2]").replace(
-        "baseline = true", "full = false"
-    )
+    text = text.replace("sizes = [2]", "sizes = []\nlora_ranks = [2]\nfull = false")
     text = text.replace("rates = { full = [1e-3, 1e-2] }", "rates = { lora = [1e-5, 1e-2] }")
     (tmp_path / "own.toml").write_text(text[: text.index("[init-sweep]")] + text[text.index("[ablation]") :])
     study = ap.suite(tmp_path / "own.toml", tmp_path / "out", progress=False)
@@ -155,7 +152,6 @@ def test_the_documented_file_by_the_command(tiny_base, short_task, tmp_path, cap
 def test_the_papers_file_is_one():
     about = read_suite(DOCUMENTED / "paper.toml")
     assert len(about.tasks) == 9
-    assert about.tradeoff.baseline
     assert about.tradeoff.seeds == 3
     assert (about.ablation.seeds, about.ablation.size) == (1, 64)
 
@@ -164,7 +160,7 @@ def test_the_papers_file_is_one():
 def test_what_is_to_do_is_told(file, tmp_path, capsys):
     app(["suite", str(file), "--out", str(tmp_path / "out"), "--dry-run", "--json"], standalone_mode=False)
     plan = json.loads(capsys.readouterr().out)
-    assert len(plan["tradeoff"]["trials"]) == 2 * (2 + 3 + 1)  # adapters, full, baseline
+    assert len(plan["tradeoff"]["trials"]) == 2 * (2 + 4)  # adapters, full
     assert len(plan["init-sweep"]["trials"]) == 1
     assert len(plan["checkpoints"]) == 2
     app(["suite", str(file), "--out", str(tmp_path / "out"), "--dry-run"], standalone_mode=False)
@@ -189,7 +185,7 @@ def test_what_is_to_do_is_told(file, tmp_path, capsys):
     ],
 )
 def test_a_sweep_of_nothing_is_refused(file, tmp_path, old, new, part):
-    text = file.read_text().replace("baseline = true\n", "").replace("[init-sweep]", "[init_sweep]")
+    text = file.read_text().replace("[init-sweep]", "[init_sweep]")
     (tmp_path / "own.toml").write_text(text.replace(old, new))
     with pytest.raises(TrainingError, match=naming("own.toml", f"[{part}]")):
         ap.suite(tmp_path / "own.toml", tmp_path / "out", progress=False)
@@ -210,7 +206,7 @@ def test_a_sweep_of_nothing_is_refused(file, tmp_path, old, new, part):
         ("[init-sweep]", "[initsweep]", ("bad.toml", "'initsweep'", "init_sweep")),
         ('task = "', 'tusk = "', ("bad.toml", "'tasks[0].tusk'", "task, data")),
         ('base = "', 'bases = "', ("bad.toml", "'bases'", "base, tasks")),
-        ("[ablation]", "[ablation", ("bad.toml", "TOML", "line 30")),
+        ("[ablation]", "[ablation", ("bad.toml", "TOML", "line 29")),
         ('tasks = ["first"]', 'tasks = ["third"]', ("ablation.tasks", "'third'", "first, second")),
         ('name = "second"', 'name = "first"', ("tasks[1]", "two", "'first'")),
         ('name = "second"', r'name = "a\u0000b"', ("tasks[1]", "name", r"'a\x00b'", "1 to 255 bytes")),

@@ -15,7 +15,6 @@ import pytest
 from docs_scripts import DOCS
 from refusals import names, naming, value_of
 
-from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import DataError, JobsDetached, ModelError, ResultsError, TrainingError
 from adapter_probe.jobs.resources import Resources
 from adapter_probe.jobs.sweep import say_slow_bfloat16
@@ -24,7 +23,6 @@ from adapter_probe.studies.init_sweep import InitSweep, init_sweep
 from adapter_probe.studies.load import load
 from adapter_probe.studies.sweep_trials import TaskOptions, find_one_task, majority_rows
 from adapter_probe.studies.tradeoff import Tradeoff, tradeoff
-from adapter_probe.training.baseline import fit_baseline
 from adapter_probe.training.settings import TrainingSettings
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
@@ -154,50 +152,21 @@ def test_a_tradeoff_over_two_tasks(tiny_base, two_tasks, tmp_path):
     assert study._repr_html_().startswith("<img")
 
 
-@pytest.mark.slow
-def test_the_baseline_without_pretraining(tiny_base, two_tasks, tmp_path, capfd):
-    study = tradeoff(
-        tiny_base("bert"), two_tasks, tmp_path / "t", sizes=(2,), top_k=(), layernorm=False, baseline=True,
-        seeds=2, learning_rates=(0.01, 0.001), epochs=(1,), progress=False,
-    )  # fmt: skip
-    alone = study.table[study.table["method"] == "tfidf"]
-    assert (alone["n"] == 1).all()
-    assert alone["learning_rate"].isna().all()
-    for task, point in zip(two_tasks, alone.sort_values("task").itertuples(), strict=True):
-        spec = find_task(task)
-        train, validation = (load_split(spec, split) for split in ("train", "validation"))
-        found = fit_baseline(train, validation, spec.kind, spec.metric)
-        assert point.mean == pytest.approx((found.predictions == validation.labels).mean())
-        assert point.trained_parameters == found.parameters
-    aggregate = study.aggregate.set_index("method")
-    assert not aggregate.loc["tfidf", "on_frontier"]
-    assert aggregate.loc["tfidf", "n_tasks"] == 2
-    assert "TF-IDF, no pretraining" in repr(study)
-    same_frames(study, load(study.folder))
-    paths = {path.name: path for path in study.save(tmp_path / "figures", formats=("svg",))}
-    for stem in ("tradeoff-tasks", "tradeoff-aggregate"):
-        assert "without pretraining" in paths[f"{stem}.txt"].read_text()
-        assert "tfidf" in paths[f"{stem}.csv"].read_text()
-    for stem in ("table-tasks", "table-tradeoff"):
-        assert "TF-IDF, no pretraining" in paths[f"{stem}.md"].read_text()
-    plt.close("all")
-
-
 def test_the_plan_says_what_every_trial_is(tiny_base, two_tasks, tmp_path, monkeypatch):
-    """Zero layers on top are named; the baseline has no learning rate, epochs and seed, and shows none."""
+    """Zero layers on top are named, and no trial by its id."""
     monkeypatch.setattr("adapter_probe.jobs.trials.seconds_of_start", lambda: 1.0)
     monkeypatch.setattr(
         "adapter_probe.jobs.trials.estimate_seconds", lambda trials, device: {t.id: 2.0 for t in trials}
     )
     plan = tradeoff.plan(
         tiny_base("bert"), two_tasks[0], tmp_path / "s", sizes=(), top_k=(0,), layernorm=False, full=False,
-        baseline=True, learning_rates=(0.01,), epochs=(1,), seeds=1, workers=1,
+        head_only=True, learning_rates=(0.01,), epochs=(1,), seeds=1, workers=1,
     )  # fmt: skip
     top, words = repr(plan).splitlines()[:2]
     assert names(top, "top k layers", "k 0", "lr 0.01", "1 epoch", "seed 0", "2 s")
-    assert names(words, "TF-IDF", "2 s")
+    assert names(words, "head only", "2 s")
     assert not any(trial["trial"] in repr(plan) for trial in plan.trials)  # ids are for programs
-    assert [trial["learning_rate"] for trial in plan.trials] == [0.01, None]
+    assert [trial["learning_rate"] for trial in plan.trials] == [0.01, 0.01]
     assert (plan.done, plan.left, plan.workers, plan.folder) == (0, 2, 1, tmp_path / "s")
     assert plan.seconds_left == 1 + (2 * 2 + 1) + 3  # this program, both trials in one worker, the figures
     assert not plan.folder.exists()
@@ -262,7 +231,7 @@ def test_bad_arguments(change, error, words, tiny_base, two_tasks, tmp_path):
 
 def test_a_tradeoff_of_no_method_names_the_options(tiny_base, two_tasks, tmp_path):
     none = {"sizes": (), "top_k": (), "layernorm": False, "full": False}
-    with pytest.raises(TrainingError, match=naming("--sizes", "--top-k", "--baseline")):
+    with pytest.raises(TrainingError, match=naming("--sizes", "--top-k", "--full")):
         tradeoff(tiny_base("bert"), two_tasks[0], tmp_path / "t", **none)
     with pytest.raises(ModelError, match=naming("top_layers", "--top-k")):
         tradeoff(tiny_base("bert"), two_tasks[0], tmp_path / "t", method="top_layers")

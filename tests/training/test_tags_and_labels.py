@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from refusals import naming
 from sklearn.metrics import f1_score
 from tiers import slow_unless
 from trainer import BATCH, RATE, losses_of_trainer, order_of_batches, still
@@ -17,8 +16,6 @@ from transformers import AutoTokenizer, DataCollatorForTokenClassification
 import adapter_probe as ap
 from adapter_probe.data.packing import pack
 from adapter_probe.data.tasks import find_task
-from adapter_probe.errors import TrainingError
-from adapter_probe.training.baseline import n_fits
 from adapter_probe.training.peft_methods import method_of
 from adapter_probe.training.request import TrainingRequest, build_model, load_inputs
 from adapter_probe.training.settings import TrainingSettings
@@ -158,9 +155,3 @@ def test_tags_of_all_splits_are_known(tmp_path):
     (tmp_path / "train.conll").rename(tmp_path / "train.txt")  # as CoNLL 2003 is distributed
     found = find_task(tmp_path)
     assert (found.kind, found.label_names) == ("tokens", ("B-A", "I-B", "O"))
-
-
-@pytest.mark.parametrize("kind", ["tokens", "multilabel"])
-def test_the_baseline_of_words_says_which_tasks_it_is_for(kind):
-    with pytest.raises(TrainingError, match=naming("TF-IDF", kind, "classification", "regression")):
-        n_fits(kind, "micro_f1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +12,9 @@ from page_reader import PageReader
 
 from adapter_probe.analysis.study_records import TradeoffRecord
 from adapter_probe.analysis.sweeps import init_sweep_table
-from adapter_probe.figures import gallery
 from adapter_probe.figures.gallery import write_gallery
 from adapter_probe.figures.report import curve_sections
-from adapter_probe.figures.report.curve_sections import WIDE, _points, _sweep_tables, curves_section
-from adapter_probe.figures.report.maps import places
+from adapter_probe.figures.report.curve_sections import _sweep_tables, curves_section
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.schema import SWEEP_TABLES
@@ -127,23 +124,6 @@ def test_every_run_is_listed_and_says_whether_it_counts(tradeoff_folder, sweep_f
     lost = read(sweep_folder(tmp_path / "s")).table(-1)
     assert (lost["diverged"] == "yes").sum() == 2
     assert lost[lost["diverged"] == "yes"]["score"].tolist() == ["—"] * 2
-
-
-@pytest.mark.slow
-def test_no_run_lies_outside_the_axes_of_its_panel(tradeoff):
-    """The baseline without pretraining is a line: its point would lie left of its panel, in the next one."""
-    _, record = tradeoff
-    runs = record.trials.assign(chosen=True)
-    baseline = runs.iloc[[0]].assign(method="tfidf", trained_parameters=31)
-    (drawing, *_) = gallery.figures_of([replace(record, trials=runs)], WIDE)
-    drawing.figure.canvas.draw()
-    for task, ax in zip(("cola", "mrpc"), drawing.figure.axes):
-        own = pd.concat([runs[runs["task"] == task], baseline.assign(task=task)], ignore_index=True)
-        points = _points(ax, own, "trained_parameters", 100.0, {})
-        assert len(points) == len(own) - 1
-        (left, _), (right, _) = places(ax, np.array([[limit, 50.0] for limit in ax.get_xlim()]))
-        for point in points:
-            assert left <= float(re.search(r'cx="([^"]*)"', str(point))[1]) <= right
 
 
 def test_numbers_are_told_by_their_kind(undrawn):
