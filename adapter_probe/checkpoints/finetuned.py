@@ -73,7 +73,7 @@ def open_whole_model(folder: Path, base: str | None, dtype: torch.dtype) -> Open
             f"base {of_base.name} is a {of_base.config.model_type} model and checkpoint {folder} a "
             f"{found.config.model_type} model; give the model that it was fine-tuned from with --base"
         )
-    embeds = (folder / MODULES).is_file() or (said is not None and "pooling" in said.training)
+    embeds = (folder / MODULES).is_file()
     head = "features" if embeds else head_with_labels(head_of_base(found.config), found.config)
     if head is None:
         named = (found.fields.get("architectures") or ["an unknown class"])[0]

@@ -221,23 +221,21 @@ def with_embedding(opened: OpenedPeft, pooling: str | None) -> OpenedPeft:
         CheckpointError: the pooling is neither given nor in the folder, or both, or cannot be loaded.
     """
     folder = folder_of_modules(opened.folder)
-    trained = opened.description.training.get("pooling")
     if opened.head != "features":
         if pooling is not None:
             raise CheckpointError(
                 f"--pooling {pooling} applies only to embeddings; checkpoint {opened.folder} has a head"
             )
         return opened
-    if pooling is None and trained is None and folder is None:
+    if pooling is None and folder is None:
         raise CheckpointError(
             f"checkpoint {opened.folder} is of embeddings and does not say how they are pooled; give "
             "--pooling mean, cls or last"
         )
-    if pooling not in (None, trained) and (folder or trained):
-        source = f"{folder / MODULES} says" if folder else f"the training of {opened.folder} recorded"
-        raise CheckpointError(f"{source} how embeddings are pooled; omit --pooling {pooling}")
     if folder is None:
-        return replace(opened, embedding=Embedding((Pooling(str(pooling or trained)),)))
+        return replace(opened, embedding=Embedding((Pooling(str(pooling)),)))
+    if pooling is not None:
+        raise CheckpointError(f"{folder / MODULES} says how embeddings are pooled; omit --pooling {pooling}")
     embedding, limit, files = of_library(folder)
     embedding.refuse_unable(opened.description.base.hidden_size, folder)
     said, limit = opened.description, limit or opened.tokenizer.model_max_length

@@ -29,8 +29,6 @@ class Encoded:
             each by what is predicted at the place before it; else None.
         sources: of an encoder-decoder, int64 ``[examples]``: how many of the first tokens the encoder reads,
             the decoder reading what follows; else None.
-        firsts: where examples are several items each, int64 ``[examples + 1]``: the first item of every
-            example, and the number of items; else None.
         n_cut: of a language model's training, how many sequences lost their beginning.
     """
 
@@ -39,7 +37,6 @@ class Encoded:
     fingerprint: str
     scored: tuple[np.ndarray, ...] | None = None
     sources: np.ndarray | None = None
-    firsts: np.ndarray | None = None
     n_cut: int = 0
 
     def __len__(self) -> int:
@@ -49,15 +46,6 @@ class Encoded:
     def lengths(self) -> np.ndarray:
         """Tokens of every example, special tokens included: int64 ``[examples]``; counted once."""
         return np.fromiter(map(len, self.input_ids), dtype=np.int64, count=len(self.input_ids))
-
-    @property
-    def example_lengths(self) -> np.ndarray:
-        """Tokens of every example: int64 ``[examples]``."""
-        return self.lengths if self.firsts is None else np.add.reduceat(self.lengths, self.firsts[:-1])
-
-    def items(self, examples: np.ndarray) -> np.ndarray:
-        """The items of some examples, one example's after the other's."""
-        return examples if self.firsts is None else rows_of(self.firsts, examples)
 
 
 def rows_of(firsts: np.ndarray, chosen: np.ndarray) -> np.ndarray:

@@ -30,8 +30,6 @@ from adapter_probe.data.requests_encoding import EncodedRequests, Start, encode_
 from adapter_probe.data.similarity import (
     RERANKED,
     TRIPLETS,
-    Texts,
-    contrasts_of,
     of_retrieval,
     pairs_of,
     reranked_of,
@@ -287,38 +285,19 @@ def load_training(
     max_length: int,
     max_examples: int | None = None,
     start: Start | None = None,
-    prepared: Prepared | None = None,
 ) -> Examples:
-    """Read and encode a training split; see `load_examples` and `encode_training`.
-
-    Of embeddings, the texts of an example are its items.
-    """
-    if prepared is None and task.kind != "causal":
+    """Read and encode a training split; see `load_examples` and `encode_training`."""
+    if task.kind != "causal":
         return load_examples(
             tokenizer, task, "train", max_length, max_examples=max_examples, expect_fingerprint=True
         )
-    if prepared is not None and task.kind == "regression":
-        rows, _ = _scored_pairs(task, "train", max_examples, expect_fingerprint=True)
-        pairs = [[(text, "") for text in both] for both in zip(rows.texts, rows.texts_b or ())]
-        return _in_items(tokenizer, rows, pairs, max_length, prepared)
     tables = read_language_split(task, "train", expect_fingerprint=True)
-    if prepared is not None:
-        rows, texts = contrasts_of(tables, "train", max_examples)
-        return _in_items(tokenizer, rows, texts, max_length, prepared)
     requests = requests_of(tokenizer, tables, "train", max_examples, turns=start is None)
     assert requests.about is not None, "rows of files have a form"
     made = Examples(requests, encode_training(tokenizer, requests, max_length, start))
     changes = changes_of(tokenizer, requests, made.encoded, max_length, start)
     question = replace(question_of(requests.about, tables, len(requests)), changes=changes)
     return _about(replace(made, question=question), task, "train", tokenizer)
-
-
-def _in_items(
-    tokenizer: Any, rows: Split, texts: Sequence[Texts], max_length: int, prepared: Prepared
-) -> Examples:
-    items = Split(tuple(prepared(*one) for own in texts for one in own), None, rows.labels, rows.name, "")
-    firsts = np.concatenate([[0], np.cumsum([len(own) for own in texts])])
-    return Examples(rows, replace(encode(tokenizer, items, max_length), firsts=firsts))
 
 
 def encode_preferences(tokenizer: Any, requests: Requests, max_length: int) -> tuple[Encoded, np.ndarray]:

@@ -279,7 +279,7 @@ def refuse_preferences(place: object, names: Iterable[str]) -> None:
     if are_preferences(names) or {"chosen_ids", "rejected_ids"} <= set(names):
         raise DataError(
             f"{place}: chosen and rejected are preferences; ablate scores a language model on them, or a "
-            "reward model with one output, and train trains a language model on them by DPO"
+            "reward model with one output, and TRL trains them"
         )
 
 

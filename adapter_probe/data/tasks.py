@@ -33,7 +33,7 @@ from adapter_probe.data.presets import (
 from adapter_probe.data.question import Question, question_of
 from adapter_probe.data.readers import SPLITS, find_files, name_of_file
 from adapter_probe.data.requests import FORM_METRICS, form_of, is_of_language_model, read_tables
-from adapter_probe.data.similarity import are_contrasts, kind_of_rows
+from adapter_probe.data.similarity import are_contrasts
 from adapter_probe.data.sources import (
     no_such_split,
     read_source,
@@ -54,8 +54,8 @@ from adapter_probe.data.tagged import (
     tag_columns,
     tag_metric,
 )
-from adapter_probe.errors import DataError, listed, must_be
-from adapter_probe.metrics import COMPARISONS, METRICS, Kind, check_kind, check_metric, default_metric
+from adapter_probe.errors import DataError, must_be
+from adapter_probe.metrics import COMPARISONS, Kind, check_kind, check_metric, default_metric
 
 __all__ = ["Columns", "Questions", "Split", "TaskSpec", "find_task", "load_split", "locate_task"]
 
@@ -103,7 +103,6 @@ def find_task(
     preset: str | None = None,
     encoding: str = "utf-8",
     validation_share: float = 0.0,
-    compared: bool = False,
 ) -> TaskSpec:
     """Determine the task in a folder or some files; given arguments override what is inferred.
 
@@ -122,7 +121,6 @@ def find_task(
             folder and files it is read from the Hugging Face Hub.
         validation_share: fraction of the training rows to hold out as the validation split, which then has
             no files.
-        compared: whether the texts of pairs are compared by their embeddings, so that labels are numbers.
 
     Raises:
         DataError: no data are found, or they cannot be read as one task; the message gives the reason.
@@ -140,14 +138,17 @@ def find_task(
     called = name or (_name_of(files[lead][0], folder is None) if chosen is None else chosen.name)
     inferred = kind is None and chosen is None and not asked
     if kind == "causal" or (inferred and are_for_language_model(files, encoding)):
-        return task_of_rows(called, "causal", files, metric, encoding, validation_share)
+        return task_of_language_model(called, files, metric, encoding, validation_share)
     tables = {
         split: share_out([read_source(entry, asked, encoding) for entry in entries], split, validation_share)
         for split, entries in files.items()
     }
     names = tables[lead][0].every_name
     if inferred and are_contrasts(names):
-        return task_of_rows(called, kind_of_rows(names), files, metric, encoding, validation_share)
+        raise DataError(
+            f"{tables[lead][0].path}: queries with positive texts are for embeddings, which "
+            "sentence-transformers trains; `adapter-probe ablate` scores what it has trained"
+        )
     if kind == "tokens" or (inferred and has_tags(tables[lead][0])):
         kind, columns = "tokens", tag_columns(tables[lead][0], text, label)
     elif chosen is None or asked:
@@ -159,7 +160,6 @@ def find_task(
     rows = {
         split: Rows.joined(without_undecided(chosen, one, columns.label)) for split, one in tables.items()
     }
-    kind = "regression" if compared and kind is None and columns.text_b else kind
     kind, classes = _kind_and_classes(chosen, kind, rows[lead], columns)
     if kind in ("tokens", "multilabel"):  # of which a rare one may be in one split only
         what = "tag" if kind == "tokens" else "label"
@@ -309,24 +309,24 @@ def are_for_language_model(files: Mapping[str, tuple[str, ...]], encoding: str) 
     return is_of_language_model(table) and not set(LABEL_COLUMNS) & {name.lower() for name in table.names}
 
 
-def task_of_rows(
-    name: str, kind: Kind, files: dict[str, tuple[str, ...]], metric: str | None, encoding: str,
-    validation_share: float,
-) -> TaskSpec:  # fmt: skip
-    """The task of rows whose columns say what is scored.
+def task_of_language_model(
+    name: str, files: dict[str, tuple[str, ...]], metric: str | None, encoding: str, validation_share: float
+) -> TaskSpec:
+    """The task of a language model's rows, whose columns say what is scored.
 
     Args:
-        kind: ``causal``, ``pairwise`` or ``ranking``.
         validation_share: share of the training rows that make the validation split.
 
     Raises:
-        DataError: a file cannot be read, the rows are of no known form or of several, or the metric does not
-            fit them.
+        DataError: a file cannot be read, the rows are of no known form or of several, or are preferences, or
+            the metric does not fit them.
     """
     check_name(name)
-    spec = TaskSpec(name, kind, "", (), Columns("", None, ""), files, {}, None, encoding, validation_share)
+    spec = TaskSpec(
+        name, "causal", "", (), Columns("", None, ""), files, {}, None, encoding, validation_share
+    )
     tables = {split: read_language_split(spec, split) for split in files}
-    forms = {split: _columns_and_form(own[0], kind) for split, own in tables.items()}
+    forms = {split: form_of(own[0]) for split, own in tables.items()}
     (lead, (columns, form)), *others = forms.items()
     for split, (found, _) in others:
         if found != columns:
@@ -334,7 +334,12 @@ def task_of_rows(
                 f"the {split} rows of {name} have {found}, but the {lead} rows have {columns}; give rows of "
                 "one kind"
             )
-    allowed = FORM_METRICS[form] if kind == "causal" else METRICS[kind]
+    if form == "preference":
+        raise DataError(
+            f"{tables[lead][0].path}: language models are trained on preferences by TRL's DPOTrainer; "
+            "`adapter-probe ablate` scores what it has trained"
+        )
+    allowed = FORM_METRICS[form]
     if metric not in (None, *allowed) or metric in COMPARISONS:
         known = ", ".join(one for one in allowed if one not in COMPARISONS)
         raise DataError(f"metric {metric!r} does not fit rows of form {form!r}; allowed: {known}")
@@ -352,11 +357,3 @@ def read_language_split(spec: TaskSpec, split: str, expect_fingerprint: bool = F
     if expect_fingerprint:
         refuse_changed(spec, split, fingerprint_of([rows.records for rows in tables], sort_keys=True))
     return tables
-
-
-def _columns_and_form(table: Rows, kind: Kind) -> tuple[str, str]:
-    """What has to be the same in all splits, in the words of an error, and the form of the rows."""
-    if kind == "causal":
-        return form_of(table)
-    found = {"pairwise": "negative texts", "ranking": "no negative texts", None: listed(table.names)}
-    return found[kind_of_rows(table.every_name)], kind

@@ -1,8 +1,7 @@
 """Rows of a language model as tokens, and which of them are scored: sequences to train on, and to score.
 
 A sequence is tokenised as by `requests_encoding`, so that the loss is of the same tokens as the score: those
-of the right choice, the good sentence, the completion, every turn of the assistant, both answers of a
-preference, or a whole text.
+of the right choice, the good sentence, the completion, every turn of the assistant, or a whole text.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from adapter_probe.errors import DataError
 def encode_training(
     tokenizer: Any, requests: Requests, max_length: int, start: Start | None = None
 ) -> Encoded:
-    """The sequences to train on, one per row, or per window of a long text; two of a preference.
+    """The sequences to train on, one per row, or per window of a long text.
 
     Args:
         requests: the rows; chats with the turns of the assistant.
@@ -44,8 +43,7 @@ def encode_training(
         DataError: a row gives no token to train on, see `encode_requests`.
     """
     encoder = encoder_of(tokenizer, requests, max_length, start)
-    ids, scored, sources, of_pairs = [], [], [], requests.form == "preference"
-    n_cut = 0
+    ids, scored, sources, n_cut = [], [], [], 0
     for number, request in enumerate(requests.rows):
         try:
             source = encoder.source(request)
@@ -53,7 +51,7 @@ def encode_training(
                 found = [_chat(tokenizer, request)]
             else:
                 right = replace(request, choices=(request.choices[request.gold],), gold=0, counts=())
-                texts = encoder.texts(request if of_pairs else right, requests.form)
+                texts = encoder.texts(right, requests.form)
                 found = [_places(text, source) for window in texts for text in window]
         except Unfit as unfit:
             raise DataError(f"{requests.name} row {number + 1}: {unfit}") from None
@@ -67,8 +65,7 @@ def encode_training(
             scored.append(kept)
             sources.append(source)
     made = encoded_with_fingerprint(tuple(ids), None, tuple(scored), _sizes(sources))
-    made = replace(made, n_cut=n_cut)
-    return replace(made, firsts=np.arange(0, len(ids) + 1, 2)) if of_pairs else made
+    return replace(made, n_cut=n_cut)
 
 
 def _places(text: Text, source: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:

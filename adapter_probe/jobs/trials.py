@@ -106,11 +106,11 @@ def identify_trials(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
             inputs = load_inputs(request)
             last = key, inputs
             untrained = has_untrained_pooler(inputs.base.model, inputs.base.missing)
-            n_train = len(inputs.objective.train.example_lengths)
+            n_train = len(inputs.objective.train.lengths)
             known[key] = (inputs.fingerprints, n_train, inputs.base.identity, untrained)
         fingerprints, n_train, base, untrained = known[key]
         check_depth(request.method, base.n_layers)
-        task = request.modelled_task
+        task = request.task
         refuse_method(request.method, task.kind, str(base.config.get("model_type")))
         case = base.weights_sha256, task.kind, request.method
         if isinstance(request.method, PeftMethod) and case not in fit and last and last[0] == key:

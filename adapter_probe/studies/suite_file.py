@@ -129,8 +129,6 @@ class SuiteFile:
         """
         from adapter_probe.data.presets import preset_named
 
-        parts = [part for part in (self.tradeoff, self.init_sweep, self.ablation) if part is not None]
-        compared = all(part.pooling for part in parts)
         found: dict[str, tuple[SuiteTask, TaskSpec]] = {}
         for number, one in enumerate(self.tasks):
             task = path_beside_file(folder, one.task)
@@ -138,7 +136,7 @@ class SuiteFile:
             if data is None and preset_named(one.task) is not None and task != one.task:
                 data = Path(task)  # a known task with its files beside the suite
             try:
-                spec = find_one_task(task if data is None else one.task, data, one, compared, one.name)
+                spec = find_one_task(task if data is None else one.task, data, one, one.name)
             except AdapterProbeError as error:
                 where = f"tasks[{number}]"
                 raise DataError(f"{where}: {by_field(str(error), SuiteTask, '')}") from error

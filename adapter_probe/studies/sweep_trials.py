@@ -113,23 +113,18 @@ def find_trials(
     if data and len(data) != len(tasks):
         raise DataError(f"{len(data)} --data for {len(tasks)} --task; give one per --task, in the same order")
     folders = [Path(folder) for folder in data] if data else [None] * len(tasks)
-    specs = [
-        find_one_task(str(name), folder, options, sweep.pooling is not None)
-        for name, folder in zip(tasks, folders)
-    ]
+    specs = [find_one_task(str(name), folder, options) for name, folder in zip(tasks, folders)]
     return plan_trials(requests_of(sweep, base, specs, methods, options))
 
 
-def find_one_task(
-    task: str, data: Path | None, options: TaskOptions, compared: bool, name: str | None = None
-) -> TaskSpec:
+def find_one_task(task: str, data: Path | None, options: TaskOptions, name: str | None = None) -> TaskSpec:
     """Find one task; `name` is its name in tables and figures, by default the task's own."""
     from adapter_probe.data.tasks import find_task, locate_task
 
     preset, folder = locate_task(task, data)
     return find_task(
         folder, preset=preset, metric=options.metric, name=name, encoding=options.encoding,
-        validation_share=options.validation_share, compared=compared,
+        validation_share=options.validation_share,
     )  # fmt: skip
 
 

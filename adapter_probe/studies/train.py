@@ -88,7 +88,7 @@ def train(call: Train) -> Training:
     spec = find_task(
         folder, train=call.train_file, validation=call.validation_file, text=call.text, text_b=call.text_b,
         label=call.label, kind=call.kind, metric=call.metric, name=call.name, preset=preset,
-        encoding=call.encoding, validation_share=call.validation_share, compared=settings.pooling is not None,
+        encoding=call.encoding, validation_share=call.validation_share,
     )  # fmt: skip
     request = TrainingRequest(
         str(call.base), spec, method, settings, call.max_length, max_train=call.max_train

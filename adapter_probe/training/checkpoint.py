@@ -14,7 +14,6 @@ import torch
 from adapter_probe.checkpoints.adapter_folder import WEIGHTS
 from adapter_probe.checkpoints.base import has_untrained_pooler
 from adapter_probe.checkpoints.base_config import silent_transformers
-from adapter_probe.checkpoints.embedding import saved_modules
 from adapter_probe.checkpoints.files import DESCRIPTION, Unsupported
 from adapter_probe.checkpoints.native import (
     Description,
@@ -27,7 +26,7 @@ from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.tokenizer import load_tokenizer
 from adapter_probe.errors import ResultsError, one_line
 from adapter_probe.metrics import sign_of
-from adapter_probe.results.atomic import make_folder, remove_leftovers, write_bytes
+from adapter_probe.results.atomic import remove_leftovers
 from adapter_probe.results.fingerprints import refuse_changes, sha256_of
 from adapter_probe.results.rundir import MANIFEST, PARTS, RunDirectory, read_manifest
 
@@ -36,7 +35,6 @@ from .model import TrainingModel
 from .request import (
     TrainingRequest,
     build_model,
-    embedding_of,
     identity_of,
     load_inputs,
     warn_of_untrained_pooler,
@@ -99,12 +97,7 @@ def train_checkpoint(
             },
             scores={task.metric: best_score(scores, task.metric)},
         )
-        kind = request.modelled_task.kind
-        if embedding_of(request)[2]:
-            for place, data in saved_modules(Path(request.base).expanduser()).items():
-                make_folder((out / place).parent)
-                write_bytes(out / place, data)
-        if model.is_tuned or kind in ("causal", "embedding"):
+        if model.is_tuned or task.kind == "causal":
             (out / DESCRIPTION).unlink(missing_ok=True)
             model.restore(best)
             (save_tuned if model.is_tuned else save_model)(out, model, description)

@@ -82,7 +82,7 @@ class Trainer:
         self._optimizer = torch.optim.Adam(self._trained.values(), lr=settings.learning_rate, fused=True)
         self._at, self._best = 0, dict[str, Tensor]()  # finished steps; the tensors of the best epoch
         self.scores: list[float] = []
-        self._n_steps = settings.n_steps(len(objective.train.example_lengths))
+        self._n_steps = settings.n_steps(len(objective.train.lengths))
         self._durations: list[float] = []  # of the steps since the last interruption, in seconds
 
     @property
@@ -100,8 +100,6 @@ class Trainer:
             Diverged: the loss became NaN or infinite.
         """
         model = self._model
-        with precision_of(self._settings, model.device):
-            self._objective.begin(model)
         self._restore()
         saved = time.monotonic()
         whole = True  # whether parameters, moments, step and scores are consistent
@@ -134,7 +132,7 @@ class Trainer:
 
     def _remaining(self) -> Iterator[tuple[np.ndarray, bool]]:
         """The remaining batches, each with whether it ends its epoch."""
-        settings, lengths = self._settings, self._objective.train.example_lengths
+        settings, lengths = self._settings, self._objective.train.lengths
         per_epoch = self._n_steps // settings.epochs
         for epoch in range(self._at // per_epoch, settings.epochs):
             batches = epoch_batches(lengths, settings.batch_size, settings.seed, epoch)
@@ -149,7 +147,7 @@ class Trainer:
         self._optimizer.zero_grad(set_to_none=True)
         value, whole = 0.0, self._objective.weight(indices)
         for part in np.array_split(indices, min(settings.accumulate, len(indices))):
-            batch = pack(self._objective.train, self._objective.train.items(part)).to(self._model.device)
+            batch = pack(self._objective.train, part).to(self._model.device)
             loss = self._objective.loss(self._model(batch).float(), batch)
             share = self._objective.weight(part) / whole
             value += loss.item() * share
@@ -243,7 +241,7 @@ def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.d
     model = build_model(request, replace(inputs.base, model=deepcopy(inputs.base.model)), device)
     objective, settings = inputs.objective, request.settings
     lengths = objective.train.lengths
-    middle = objective.train.items(_middle(objective.train.example_lengths, settings.batch_size))
+    middle = _middle(lengths, settings.batch_size)
     batch = pack(objective.train, middle).to(device)
     precision = precision_of(settings, device)
     with torch.random.fork_rng(devices=[]), precision, packed_frozen_maps(model.layers):
@@ -255,8 +253,7 @@ def seconds_of(request: TrainingRequest, inputs: TrainingInputs, device: torch.d
         per_token = (time.perf_counter() - start) / (_STEPS - 1) / float(lengths[middle].sum())
         forward = _seconds_forward(model, objective, device)
     training = settings.epochs * float(lengths.sum()) * per_token
-    before = float(lengths.sum()) * forward * objective.begins_with_pass
-    return training + before + settings.epochs * float(objective.validation.lengths.sum()) * forward
+    return training + settings.epochs * float(objective.validation.lengths.sum()) * forward
 
 
 def _seconds_forward(model: TrainingModel, objective: Objective, device: torch.device) -> float:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adapter_probe.checkpoints.adapter_folder import CHANGE_THE_BASE
 from adapter_probe.data.encoding import Encoded, rows_of
 from adapter_probe.data.packing import PackedBatch, in_batches
 from adapter_probe.errors import ModelError
@@ -160,7 +159,7 @@ class TrainingModel(nn.Module):
         """Outputs in the batch's packed order.
 
         Returns:
-            ``[examples, labels]``; of embeddings ``[texts, width]``; in question answering ``[tokens, 2]``,
+            ``[examples, labels]``; in question answering ``[tokens, 2]``,
             start and end; of tags ``[tokens, tags]``; of a language model ``[read, vocabulary]``, see
             `PackedBatch.read`.
         """
@@ -168,17 +167,6 @@ class TrainingModel(nn.Module):
             return self._next_tokens(batch)
         rows = self._rows(batch)
         return self._read_out(self._compute(rows), rows)
-
-    @contextmanager
-    def as_base(self) -> Iterator[None]:
-        """Inside, a model that has not been trained yet computes what its base does."""
-        if not self.is_tuned:
-            yield
-            return
-        how = getattr(self.base.active_peft_config, "init_lora_weights", True)
-        moved = isinstance(how, str) and how.lower().startswith(CHANGE_THE_BASE)  # into the adapters
-        with nullcontext() if moved else self.base.disable_adapter():
-            yield
 
     def evaluate(self, encoded: Encoded) -> np.ndarray:
         """Logits of a dataset, in its order; leaves the model in evaluation mode.
@@ -224,8 +212,6 @@ class TrainingModel(nn.Module):
             self._config.pad_token_id = self._pad
 
     def _read_out(self, out: Any, rows: PaddedRows) -> Tensor:
-        if (embedding := self._prepared[0].embedding) is not None:
-            return embedding.of_states(out.last_hidden_state, rows.inputs["attention_mask"])
         if self._prepared[0].kind == "extractive":
             return rows.packed(torch.stack([out.start_logits, out.end_logits], dim=-1))  # [tokens, 2]
         logits: Tensor = out.logits

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from adapter_probe import metrics
@@ -27,12 +27,9 @@ from adapter_probe.predictions import (
     labels_from_logits,
     predictions_from_likelihoods,
     predictions_from_logits,
-    scores_of_pairs,
 )
 
 from .model import TrainingModel
-
-_SCALE = 20.0  # of cosines, in the losses of sentence-transformers
 
 
 class Objective(ABC):
@@ -45,10 +42,7 @@ class Objective(ABC):
     Attributes:
         train, validation: the items to train on and to validate on.
         sign: -1 for a score of which less is better, else 1.
-        begins_with_pass: whether `begin` reads the training items once.
     """
-
-    begins_with_pass = False
 
     def __init__(self, task: TaskSpec, train: Examples, validation: Examples):
         assert isinstance(train.encoded, Encoded), "what is trained on are texts"
@@ -56,9 +50,6 @@ class Objective(ABC):
         self.train, self.validation = train.encoded, validation.encoded
         self._task, self._metric, self._labels = task, task.metric, validation.labels
         self.sign = metrics.sign_of(task.metric)
-
-    def begin(self, model: TrainingModel) -> None:  # noqa: B027  # most need nothing
-        """Take from a model that has not been trained yet what the loss compares with."""
 
     def weight(self, indices: np.ndarray) -> float:
         """How much the mean loss of some examples counts in that of a batch with others."""
@@ -167,51 +158,6 @@ class AnswerObjective(Objective):
         return float(metrics.score(self._metric, scores[0], self._questions.paragraph))
 
 
-class EmbeddingObjective(Objective):
-    """Embeddings: in-batch negatives of queries, or of pairs with a number the order of their similarities.
-
-    The losses are those of sentence-transformers at their defaults: MultipleNegativesRankingLoss and
-    CoSENTLoss, which does not depend on the scale of the numbers.
-    """
-
-    def __init__(self, task: TaskSpec, train: Examples, validation: Examples):
-        assert validation.combine is not None, "embeddings are compared"
-        super().__init__(task, train, validation)
-        assert self.train.firsts is not None, "an example is several texts"
-        sizes = np.diff(self.train.firsts)
-        self._place = np.arange(len(self.train)) - np.repeat(self.train.firsts[:-1], sizes)  # [items]
-        self._example = np.repeat(np.arange(len(sizes)), sizes)  # [items]
-        self._scores, self._combine = torch.from_numpy(train.labels), validation.combine
-
-    def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
-        """See `Objective.loss`."""
-        order = np.argsort(batch.index)
-        items = batch.index[order]
-        vectors = F.normalize(outputs[torch.from_numpy(order).to(outputs.device)], dim=-1)  # [items, width]
-        first, second, others = (
-            vectors[torch.from_numpy(own).to(outputs.device)]
-            for own in (np.minimum(self._place[items], 2) == number for number in range(3))
-        )
-        if self._task.kind != "regression":
-            similar = _SCALE * first @ torch.cat([second, others]).T  # [examples, texts]
-            return F.cross_entropy(similar, torch.arange(len(first), device=outputs.device))
-        scores = self._scores[self._example[items[::2]]].to(outputs.device)
-        similar = _SCALE * (first * second).sum(dim=-1)
-        apart = (similar[:, None] - similar)[scores[:, None] < scores]  # of all pairs in the wrong order
-        return torch.cat([apart.new_zeros(1), apart]).logsumexp(dim=0)
-
-    def score(self, model: TrainingModel) -> float:
-        """See `Objective.score`."""
-        outputs = self._combine(model.evaluate(self.validation)[None])[0].astype(np.float64)
-        if self._task.kind == "ranking":
-            predictions = outputs[:, metrics.METRICS["ranking"].index(self._metric)]
-        elif self._task.kind == "pairwise":
-            predictions = scores_of_pairs(self._metric, outputs)
-        else:
-            predictions = outputs[:, 0]
-        return float(metrics.score(self._metric, predictions, self._labels))
-
-
 _TOKENS = 1024  # of a batch that is scored: the logits of all of them may be needed
 
 
@@ -243,10 +189,6 @@ class LanguageObjective(Objective):
         np.add.at(sums, places, likely)
         np.add.at(right, places, best)
         sums = sums.astype(np.float32)
-        if self._rows.form == "preference":
-            given = [row.reference for row in self._rows.rows]
-            scored = scores_of_pairs(self._metric, sums, np.array(given) if all(given) else None)
-            return float(metrics.score(self._metric, scored, self._labels))
         counts = count_texts(self._rows, self._requests)
         sizes = metrics.continuation_sizes(self._metric, counts)
         if self._metric == "greedy_accuracy":
@@ -258,52 +200,6 @@ class LanguageObjective(Objective):
             predictions = predictions_from_likelihoods(self._metric, sums, sizes)
         labels = sizes[:, 0] if self._metric in metrics.RATIOS else self._labels
         return float(metrics.score(self._metric, predictions, labels))
-
-
-class PreferenceObjective(LanguageObjective):
-    """DPO (Rafailov et al. 2023, eq. 7) with a fixed reference, as TRL has it; scores as `ablate` has them.
-
-    The reference's log-likelihoods are those in the rows, or of the base. Modules of dropout are off, as in
-    TRL, so that they are comparable.
-
-    Args:
-        beta: factor of the implicit rewards.
-    """
-
-    def __init__(self, task: TaskSpec, train: Examples, validation: Examples, beta: float):
-        super().__init__(task, train, validation)
-        assert isinstance(train.rows, Requests)
-        given = [row.reference for row in train.rows.rows]
-        self.begins_with_pass, self._beta = not all(given), beta
-        self._reference = (
-            np.zeros(len(self.train)) if self.begins_with_pass else np.array(given).ravel()
-        )  # [items]
-
-    def begin(self, model: TrainingModel) -> None:
-        """See `Objective.begin`."""
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
-        if not self.begins_with_pass:
-            return
-        self._reference = np.zeros(len(self.train))
-        with model.as_base():
-            items, likely, _ = token_likelihoods(model, self.train)
-        np.add.at(self._reference, items, likely)
-
-    def weight(self, indices: np.ndarray) -> float:
-        """See `Objective.weight`."""
-        return float(len(indices))
-
-    def loss(self, outputs: Tensor, batch: PackedBatch) -> Tensor:
-        """See `Objective.loss`."""
-        likely = -F.cross_entropy(outputs, _targets(self.train, batch), reduction="none")
-        place = np.argsort(np.argsort(batch.index))  # of each item among those of the batch, in their order
-        owner = torch.from_numpy(np.repeat(place, _counts(self.train, batch))).to(outputs.device)
-        sums = outputs.new_zeros(len(place)).index_add(0, owner, likely)
-        reference = torch.from_numpy(self._reference[np.sort(batch.index)]).to(sums)
-        chosen, rejected = (sums - reference).view(-1, 2).unbind(dim=1)
-        return -F.logsigmoid(self._beta * (chosen - rejected)).mean()
 
 
 def token_likelihoods(model: TrainingModel, encoded: Encoded) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -337,19 +233,9 @@ def _targets(encoded: Encoded, batch: PackedBatch) -> Tensor:
     return torch.from_numpy(found).to(batch.input_ids.device)
 
 
-def objective_of(
-    task: TaskSpec, train: Examples, validation: Examples, computes: str, beta: float
-) -> Objective:
-    """The objective of a task.
-
-    Args:
-        computes: ``embedding`` of a model of embeddings, else the kind of the task.
-        beta: of DPO.
-    """
+def objective_of(task: TaskSpec, train: Examples, validation: Examples) -> Objective:
+    """The objective of a task."""
     kinds: dict[str, Callable[[TaskSpec, Examples, Examples], Objective]] = {
         "extractive": AnswerObjective, "causal": LanguageObjective, "tokens": TagObjective,
-        "embedding": EmbeddingObjective,
     }  # fmt: skip
-    if isinstance(train.rows, Requests) and train.rows.form == "preference":
-        return PreferenceObjective(task, train, validation, beta)
-    return kinds.get(computes, LabelObjective)(task, train, validation)
+    return kinds.get(task.kind, LabelObjective)(task, train, validation)

@@ -14,10 +14,8 @@ from adapter_probe.checkpoints.base import (
     load_any_base,
     n_outputs,
     refuse_lost,
-    without_pooler,
 )
 from adapter_probe.checkpoints.base_config import AnyBase, method_of
-from adapter_probe.checkpoints.embedding import Embedding
 from adapter_probe.checkpoints.foreign import BaseShape
 from adapter_probe.checkpoints.model_class import choose_class, head_of_kind
 from adapter_probe.checkpoints.opened_peft import OWN
@@ -57,7 +55,7 @@ class Prepared:
     Attributes:
         base: the model that is called; of PEFT, its own.
         inner: the model of Transformers in it.
-        kind: kind of the task, or ``embedding``.
+        kind: kind of the task.
         n_layers: number of layers of the base.
         parameters: what is known of every parameter, by its name in `base`.
         layers: the layers, bottom first, a module that serves several repeated; empty where no frozen layer's
@@ -66,7 +64,6 @@ class Prepared:
         averages: names of running averages in adapters, by those in `base`.
         reads_first: whether the head reads the first token of each text, not the last.
         first_alone: modules of the last layer that compute this token alone, see `computing_first`.
-        embedding: what makes an embedding of the states; None of other models.
     """
 
     base: nn.Module
@@ -79,11 +76,6 @@ class Prepared:
     averages: Mapping[str, str] = field(default_factory=dict)
     reads_first: bool = False
     first_alone: Sequence[nn.Module] = ()
-    embedding: Embedding | None = None
-
-
-_HEADLESS = ("causal", "embedding")
-"""Kinds without a new head, of which any family trains by any method but those for classifiers."""
 
 
 def load_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -> AnyLoaded:
@@ -99,27 +91,24 @@ def load_base(found: AnyBase, task: TaskSpec, method: Method, seed: int) -> AnyL
         raise CheckpointError(
             f"base {found.name} is quantised with {quantised}; give the model in full to train on"
         )
-    headless = kind in _HEADLESS
+    headless = kind == "causal"
     if not headless and found.config.model_type in FAMILIES:
         places_on(found.name, found.config)
     head = head_of_kind(kind, found.config.is_encoder_decoder)
     cls = choose_class(found.name, found.config, head, ())
     loaded = load_any_base(found, cls, n_outputs(task), torch.float32, seed=seed)
-    if kind == "embedding":
-        loaded = without_pooler(loaded)
     refuse_lost(loaded, headless)
     return loaded
 
 
 def refuse_method(method: Method, kind: str, family: str) -> None:
     """Refuse methods that do not fit the task, or are not known for the family."""
-    if kind in _HEADLESS and isinstance(method, Adapters | HeadOnly):
-        trained = "a language model trains" if kind == "causal" else "embeddings train"
+    if kind == "causal" and isinstance(method, Adapters | HeadOnly):
         raise ModelError(
-            f"the method {method.name} is for classifiers; {trained} with a method of PEFT, "
+            f"the method {method.name} is for classifiers; a language model trains with a method of PEFT, "
             "such as lora:r=8, or with top_layers, layernorm_only, bitfit or full"
         )
-    if kind not in _HEADLESS and not isinstance(method, PeftMethod) and family not in FAMILIES:
+    if kind != "causal" and not isinstance(method, PeftMethod) and family not in FAMILIES:
         raise ModelError(
             f"the method {method.name} does not know where the layers of a {family} model are; a classifier "
             "of this family trains with a method of PEFT, such as --method lora:r=8"
@@ -138,7 +127,7 @@ def prepare_own(loaded: AnyLoaded, method: Method, kind: str, seed: int) -> Prep
     """
     model, config = loaded.model, loaded.model.config
     refuse_method(method, kind, config.model_type)
-    places = None if kind in _HEADLESS else places_in(config)
+    places = None if kind == "causal" else places_in(config)
     if places is None:
         names = _stacks_of(model, loaded.identity.n_layers)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,6 @@ import torch
 from adapter_probe import metrics
 from adapter_probe.checkpoints.base import AnyLoaded, limit_length, start_of
 from adapter_probe.checkpoints.base_config import find_any_base
-from adapter_probe.checkpoints.embedding import Embedding, Pooling, of_library
-from adapter_probe.checkpoints.files import MODULES
 from adapter_probe.checkpoints.identity import tokenizer_parts
 from adapter_probe.checkpoints.tokenizer import load_tokenizer, refuse_unknown_tokens, with_blanks
 from adapter_probe.data.encoding import Encoded
@@ -27,7 +25,6 @@ from adapter_probe.data.squad import WindowSettings
 from adapter_probe.errors import (
     AdapterProbeError,
     AdapterProbeWarning,
-    DataError,
     ModelError,
     ResultsError,
     must_be,
@@ -36,14 +33,11 @@ from adapter_probe.metrics import metric_label
 from adapter_probe.models.methods import Adapters, Method, PeftMethod, method_from_json
 from adapter_probe.records import from_record
 from adapter_probe.results.atomic import read_json
-from adapter_probe.results.fingerprints import hash_files
 
 from .model import TrainingModel
 from .objectives import Objective, objective_of
 from .own_methods import Prepared, is_norm, load_base, prepare_own
 from .settings import TrainingSettings
-
-_POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}  # by the names of sentence-transformers
 
 # Increased when a code change changes the result of the same settings. In bfloat16 the first version
 # kept the trained matrices of the first step in matrix products. Fused Adam rounds its updates differently.
@@ -71,12 +65,6 @@ class TrainingRequest:
     max_length: int | None = None
     revision: str | None = None
     max_train: int | None = None
-
-    @property
-    def modelled_task(self) -> TaskSpec:
-        """The task as a model sees it, which makes embeddings whatever they are compared with."""
-        embeds = self.settings.pooling is not None or self.task.kind in ("pairwise", "ranking")
-        return replace(self.task, kind="embedding") if embeds else self.task
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict; `from_json` reads it back."""
@@ -147,30 +135,21 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
     """
     task = request.task
     found = find_any_base(request.base, request.revision)
-    base = load_base(found, request.modelled_task, request.method, request.settings.seed)
-    embedding, shortest, files = embedding_of(request)
+    base = load_base(found, task, request.method, request.settings.seed)
     tokenizer = load_tokenizer(base.identity.name, base.identity.revision)
     if task.kind == "tokens":
         tokenizer = with_blanks((), base.model.config, tokenizer) or tokenizer
     if request.max_length is not None and request.max_length < 3:  # two of which are special ones
         raise ModelError(must_be("max_length", "at least 3", request.max_length))
-    asked = min(tokenizer.model_max_length, shortest or math.inf, request.max_length or math.inf)
+    asked = min(tokenizer.model_max_length, request.max_length or math.inf)
     limit = limit_length(base.max_length, asked, base.identity.name)
     if task.kind == "extractive":
         limit = WindowSettings.within(limit).max_length
     start = start_of(base.model) if task.kind == "causal" and base.model.config.is_encoder_decoder else None
-    prepared = None if embedding is None else embedding.prepared
     splits = {
-        "train": load_training(tokenizer, task, limit, request.max_train, start, prepared),
+        "train": load_training(tokenizer, task, limit, request.max_train, start),
         "validation": load_examples(
-            tokenizer,
-            task,
-            "validation",
-            limit,
-            expect_fingerprint=True,
-            start=start,
-            prepared=prepared,
-            dot=embedding is not None and embedding.dot,
+            tokenizer, task, "validation", limit, expect_fingerprint=True, start=start
         ),
     }
     for examples in splits.values():
@@ -181,51 +160,9 @@ def load_inputs(request: TrainingRequest) -> TrainingInputs:
         "tokenizer": tokenizer_parts(tokenizer),
         "tokens": {name: examples.encoded.fingerprint for name, examples in splits.items()},
         "data": {**task.fingerprints, "train": splits["train"].rows.fingerprint},
-        **({"modules": hash_files(files)} if files else {}),
-        **({"similarity": "dot"} if embedding is not None and embedding.dot else {}),
     }
-    objective = objective_of(
-        task, splits["train"], splits["validation"], request.modelled_task.kind, request.settings.beta
-    )
+    objective = objective_of(task, splits["train"], splits["validation"])
     return TrainingInputs(base, splits, objective, limit, fingerprints)
-
-
-def embedding_of(request: TrainingRequest) -> tuple[Embedding | None, int | None, dict[str, Path]]:
-    """What makes embeddings, with the limit of tokens and the files of a folder of sentence-transformers.
-
-    Raises:
-        DataError: the task's rows are not compared.
-        ModelError: the pooling is not known, or another one than the folder's.
-    """
-    kind, pooling = request.task.kind, request.settings.pooling
-    if request.modelled_task.kind != "embedding":
-        return None, None, {}
-    if kind not in ("regression", "pairwise", "ranking"):
-        raise DataError(
-            f"--pooling {pooling} is for embeddings, which are compared; task {request.task.name} is {kind}: "
-            "give rows with sentence1, sentence2 and score, or with query and positive"
-        )
-    if request.settings.accumulate > 1:
-        raise ModelError(
-            "--accumulate is not possible for embeddings, each of which is compared with all others of its "
-            "batch; give a smaller --batch-size"
-        )
-    folder = Path(request.base).expanduser()
-    if (folder / MODULES).is_file():
-        embedding, limit, files = of_library(folder)
-        own = next((str(one.pooling_mode) for one in embedding.modules if hasattr(one, "pooling_mode")), "")
-        if pooling not in (None, _POOLINGS.get(own)):
-            raise ModelError(
-                f"--pooling {pooling}: the embeddings of base {request.base} are pooled by {own}, as its "
-                f"{MODULES} says; omit it"
-            )
-        return embedding, limit, files
-    if pooling is None:
-        raise ModelError(
-            f"base {request.base} does not say how embeddings are pooled; give --pooling mean, cls or last, "
-            "or a folder of sentence-transformers"
-        )
-    return Embedding((Pooling(pooling),)), None, {}
 
 
 def warn_of_untrained_pooler(request: TrainingRequest, n_layers: int) -> None:
@@ -270,8 +207,7 @@ def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> di
 
 def build_model(request: TrainingRequest, base: AnyLoaded, device: torch.device) -> TrainingModel:
     """The base with the request's method on its device, with trainable parameters chosen."""
-    prepared = replace(_with_method(request, base), embedding=embedding_of(request)[0])
-    model = TrainingModel(prepared).to(device)
+    model = TrainingModel(_with_method(request, base)).to(device)
     dtype = getattr(torch, request.settings.dtype)
     norms = [list(module.parameters()) for module in model.base.modules() if is_norm(module)]
     kept = {p for own in norms if any(p.requires_grad for p in own) for p in own}  # of one precision each
@@ -290,7 +226,7 @@ def build_model(request: TrainingRequest, base: AnyLoaded, device: torch.device)
 
 
 def _with_method(request: TrainingRequest, base: AnyLoaded) -> Prepared:
-    method, task, seed = request.method, request.modelled_task, request.settings.seed
+    method, task, seed = request.method, request.task, request.settings.seed
     if request.settings.packing and task.kind != "causal":
         raise ModelError(f"--packing is for language models; task {task.name} is {task.kind}")
     if request.settings.packing and base.model.config.is_encoder_decoder:

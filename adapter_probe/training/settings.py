@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from adapter_probe.errors import AdapterProbeError, TrainingError, must_be
+from adapter_probe.errors import AdapterProbeError, TrainingError
 from adapter_probe.settings import Dtype, Settings, setting
 
 MAX_LEARNING_RATE = 1e30  # larger rates overflow float32 within a step; any sensible rate is far below
@@ -43,21 +42,11 @@ class StepSettings(Settings):
         False, "whether several examples of a language model share a row, without seeing each other, instead "
         "of being padded.",
     )  # fmt: skip
-    beta: float = setting(
-        0.1, "beta of DPO, for preferences: the larger it is, the closer the model stays to the reference.",
-    )  # fmt: skip
-    pooling: Literal["mean", "cls", "last"] | None = setting(
-        None, "train embeddings instead of a head; a text's embedding is the mean of its tokens' states, "
-        "or the state of the first (cls) or the last one. For rows of queries and positives a base folder "
-        "of sentence-transformers says it itself.",
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.warmup <= 1:
             raise TrainingError(f"--warmup {self.warmup} is not a fraction from 0 to 1")
-        if not (math.isfinite(self.beta) and self.beta > 0):
-            raise TrainingError(must_be("--beta", "a positive number", self.beta))
 
 
 def _refuse_rate(flag: str, rate: float) -> None:

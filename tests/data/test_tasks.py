@@ -627,3 +627,17 @@ def test_pairs_with_usual_names_in_any_order_of_columns(folder, pair):
     task = find_task(folder(train_jsonl=jsonl(*rows)))
     assert task.columns == Columns(first, second, "label")
     assert load_split(task, "train").texts_b == ("b 0", "b 1", "b 2", "b 3")
+
+
+@pytest.mark.parametrize(
+    ("rows", "trainer"),
+    [
+        ([{"prompt": "a", "chosen": "b", "rejected": "c"}] * 4, "DPOTrainer"),
+        ([{"query": "a", "positive": "b"}] * 4, "sentence-transformers"),
+        ([{"anchor": "a", "positive": "b", "negative": "c"}] * 4, "sentence-transformers"),
+    ],
+)
+def test_rows_that_others_train_on_say_who_does(folder, rows, trainer):
+    text = "\n".join(map(json.dumps, rows))
+    line = refused(find_task, folder(train_jsonl=text, validation_jsonl=text))
+    assert names(line, "train.jsonl", trainer, "ablate")
