@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.analysis.study_records import ablation_record, write_record
 from adapter_probe.argument_checks import planned_by, taking
-from adapter_probe.data.generating import Prompting
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded
 from adapter_probe.results import schema
@@ -101,25 +100,10 @@ def ablate(call: Ablate) -> Ablation:
     """
     with opened_for(call) as (call, opened, temporary):
         groups = [[one] for one in asked_of(call, USUAL, opened)]
-        harness = call.lm_eval_json is not None or call.lm_eval_samples is not None
-        found = None if opened is not None or harness else finished("ablate", call, groups)
+        found = None if opened is not None else finished("ablate", call, groups)
         if found is None:
             refuse_other_settings([one for group in groups for one in group])
-            request, found = computed("ablate", call, opened, groups[0][0][0], groups)
-            if harness:
-                from adapter_probe.probe.lm_eval_files import compare_samples, harness_rows, write_lm_eval
-
-                first, rows, prompting = found[0][0], harness_rows(request), Prompting.of(call)
-                if call.lm_eval_samples is not None:
-                    check = compare_samples(first.results, rows, call.lm_eval_samples)
-                    print_message(f"lm-eval samples: {check}", call.progress)
-                if call.lm_eval_json is not None:
-                    used = prompting.apply_chat_template
-                    template = getattr(request.checkpoint.tokenizer, "chat_template", None) if used else None
-                    name = Path(str(call.checkpoint)).name
-                    write_lm_eval(
-                        first.record, first.results, rows, name, prompting, template, call.lm_eval_json
-                    )
+            _, found = computed("ablate", call, opened, groups[0][0][0], groups)
     return replace(found[0][0], against=found[1][0] if len(found) > 1 else None, _temporary=temporary)
 
 

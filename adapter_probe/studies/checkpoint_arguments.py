@@ -128,15 +128,6 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
         None, "results folder; by default a folder inside the checkpoint, or NAME-ablation if it is on the "
         "Hub.", panel="Output", metavar="FOLDER",
     )  # fmt: skip
-    lm_eval_json: str | Path | None = setting(
-        None, "folder for the files of lm-evaluation-harness, results_*.json and samples_*.jsonl, of the "
-        "intact model, of the model with all adapters off, and of the one without the longest span that is "
-        "removable within 1 point.", panel="Output", metavar="FOLDER",
-    )  # fmt: skip
-    lm_eval_samples: str | Path | None = setting(
-        None, "samples_*.jsonl of lm-evaluation-harness on the intact model; a line says how far its "
-        "log-likelihoods are from those here.", panel="Data", metavar="FILE", place="file",
-    )  # fmt: skip
     revision: str | None = setting(
         None, "commit, branch or tag of a checkpoint on the Hugging Face Hub.", panel="Data",
         metavar="REVISION",
@@ -167,8 +158,6 @@ class OnOneMachine(Ablate):
 
     complement: bool = fixed(False)
     cluster: SlurmOptions | None = fixed(None)
-    lm_eval_json: str | Path | None = fixed(None)
-    lm_eval_samples: str | Path | None = fixed(None)
 
 
 def spans_of_degrees(done: str) -> Any:
