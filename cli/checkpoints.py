@@ -128,7 +128,7 @@ def convert(asked: Convert) -> None:
 
     The project's own format (native) represents every supported checkpoint but those of causal language
     models. AdapterHub's format represents bottleneck adapters but not trained LayerNorms. PEFT's format
-    represents LoRA, DoRA, (IA)³ and tuned LayerNorms, MLX-LM's LoRA and DoRA of language models.
+    represents LoRA, DoRA, (IA)³ and tuned LayerNorms.
 
     Example: adapter-probe convert my-checkpoint peft-copy --to peft
     """

@@ -78,7 +78,7 @@ def to_adapterhub(opened: OpenedPlaced, out: Path, lossy: bool = False) -> list[
     if not isinstance(method, Adapters):
         raise CheckpointError(
             f"only bottleneck adapters of this project, on {families}, can be written for AdapterHub, not "
-            f"{method.name}; PEFT's format can represent {WRITABLE['PEFT']}"
+            f"{method.name}; PEFT's format can represent {WRITABLE}"
         )
     if opened.description.task.kind == "tokens":
         raise CheckpointError("heads for tags cannot be written for AdapterHub; give --to native")

@@ -18,10 +18,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from adapter_probe.errors import CheckpointError
-from adapter_probe.results.atomic import make_folder, write_bytes, write_json
+from adapter_probe.results.atomic import write_bytes
 
 from .adapter_folder import PREFIX, name_of_checkpoint, write_adapter
-from .adapter_folder import WEIGHTS as PEFT_WEIGHTS
 from .files import CONFIG, first_of, number_field, quote, read_json_file, read_tensors, whole_number_field
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ _PART = re.compile(r"(.+)\.(lora_a|lora_b|m)")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
 _NOT_TEXT = re.compile(r"(?:^|\.)(?:vision|visual|audio|multi_modal|mm_)")
 _QUANTISED = re.compile(r"-(?:mlx-)?(?:\d+bit|mxfp\d|nvfp\d|dwq)(?:-|$)", re.IGNORECASE)
-_PEFT_PARTS = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector")
-_INSIDE = ("model.layers.", "model.embed_tokens", "lm_head")
 _FOLDERS: list[TemporaryDirectory[str]] = []  # removed at exit
 _VISION = "was written by MLX-VLM for a model of texts and images, whose adapters are not supported"
 
@@ -277,78 +274,3 @@ def _ranges(numbers: list[int]) -> str:
         else:
             found.append([number])
     return ", ".join(f"{one[0]}-{one[-1]}" if len(one) > 1 else str(one[0]) for one in found) or "none"
-
-
-def write_mlx(source: Path, n_layers: int, base: str, out: Path) -> None:
-    """Write a folder that MLX-LM loads.
-
-    MLX-LM has one rank and one scale for all modules. Smaller ranks are filled up with zeros, and other
-    scales are multiplied into ``lora_b``, in float32.
-
-    Raises:
-        CheckpointError: the format cannot express the adapter.
-    """
-    import safetensors.torch
-    from torch.nn.functional import pad
-
-    document = read_json_file(source / CONFIG)
-    if document.get("peft_type") != "LORA" or document.get("task_type") != "CAUSAL_LM":
-        raise CheckpointError(
-            "MLX-LM's format can represent LoRA and DoRA of language models, not "
-            f"{document.get('peft_type')} for {document.get('task_type')}; keep it in PEFT's format"
-        )
-    parts = _parts_of_peft(read_tensors(source / PEFT_WEIGHTS[0], as_stored=True))
-    scales = {module: _scale_of(module, document) for module in parts}
-    rank = max(len(own["lora_A"]) for own in parts.values())
-    scale = Counter(scales.values()).most_common(1)[0][0]
-    tensors: dict[str, Tensor] = {}
-    for module, own in parts.items():
-        a, b = own["lora_A"].T, own["lora_B"].T
-        if scales[module] != scale:
-            b = b.float() * (scales[module] / scale)
-        more = rank - len(b)
-        tensors[f"{module}.lora_a"] = pad(a, (0, more)).contiguous()
-        tensors[f"{module}.lora_b"] = pad(b, (0, 0, 0, more)).contiguous()
-        if "lora_magnitude_vector" in own:
-            tensors[f"{module}.m"] = own["lora_magnitude_vector"].contiguous()
-    layers = [number for module in parts if (number := _layer_of(module)) is not None]
-    keys = sorted({re.sub(rf".*{_LAYER.pattern}", "", module) for module in parts})
-    make_folder(out)
-    write_bytes(out / WEIGHTS, safetensors.torch.save(tensors, metadata={"format": "mlx"}))
-    write_json(out / CONFIG, {
-        "model": document.get("base_model_name_or_path") or base,
-        "fine_tune_type": "dora" if document.get("use_dora") else "lora",
-        "num_layers": n_layers - min(layers, default=0),
-        "lora_parameters": {"rank": rank, "scale": scale, "dropout": 0.0, "keys": keys},
-    })  # fmt: skip
-
-
-def _scale_of(module: str, document: Mapping[str, Any]) -> float:
-    """The scale of the change to a module, by patterns as PEFT matches them."""
-    from peft.utils.other import get_pattern_key  # which takes seconds
-
-    rank, alpha = (
-        patterns.get(get_pattern_key(patterns.keys(), module), document[name])
-        for name, patterns in (
-            ("r", document.get("rank_pattern") or {}), ("lora_alpha", document.get("alpha_pattern") or {}),
-        )
-    )  # fmt: skip
-    return float(alpha / rank**0.5 if document.get("use_rslora") else alpha / rank)
-
-
-def _parts_of_peft(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    found: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        module, _, part = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".")
-        if part not in _PEFT_PARTS:
-            raise CheckpointError(
-                f"MLX-LM's format can represent LoRA and DoRA alone, not {name.removeprefix(PREFIX)}; keep "
-                "the checkpoint in PEFT's format"
-            )
-        if not module.startswith(_INSIDE):
-            raise CheckpointError(
-                f"MLX-LM may have another name for the module {module}; only modules under model.layers, "
-                "model.embed_tokens and lm_head, as in Llama, can be written in its format"
-            )
-        found.setdefault(module, {})[part.replace("embedding_", "")] = tensor
-    return found

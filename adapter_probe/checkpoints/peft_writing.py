@@ -23,23 +23,22 @@ from .adapter_folder import PREFIX, write_adapter
 from .model_class import HEADS, Head, without_weights
 from .opened_peft import OWN, OpenedFinetuned, OpenedPlaced
 
-WRITABLE = {"PEFT": "LoRA or (IA)³, one of them at a time", "MLX-LM": "LoRA and DoRA of language models"}
+WRITABLE = "LoRA or (IA)³, one of them at a time"
 _TYPES = {"low_rank": "LORA", "scale_input": "IA3", "scale_output": "IA3"}
 TASK_TYPES: dict[Head, str] = {head: name for name, head in HEADS.items()}
 TASK_TYPES |= dict.fromkeys(("regression", "multilabel"), "SEQ_CLS")
 
 
-def to_peft(opened: OpenedPlaced, out: Path, library: str = "PEFT") -> None:
+def to_peft(opened: OpenedPlaced, out: Path) -> None:
     """Write a folder that PEFT loads.
 
     Args:
         opened: a checkpoint with adapters of one of PEFT's types.
-        library: whose format a refusal is about, PEFT or MLX-LM, which is written from PEFT's.
 
     Raises:
         CheckpointError: PEFT has no such adapters.
     """
-    _write(out, opened, _writable_specs(opened.description.method, library), opened.tensors)
+    _write(out, opened, _writable_specs(opened.description.method), opened.tensors)
 
 
 def _write(
@@ -85,9 +84,9 @@ def _write(
     write_adapter(out, {f"{PREFIX}{key}": tensor.clone() for key, tensor in theirs.items()}, document, own)
 
 
-def _writable_specs(method: object, library: str) -> tuple[InnerSpec, ...]:
+def _writable_specs(method: object) -> tuple[InnerSpec, ...]:
     """The adapters, if all are of the same PEFT type."""
-    can = f"{library}'s format can represent {WRITABLE[library]}"
+    can = f"PEFT's format can represent {WRITABLE}"
     if not isinstance(method, ImportedMethod):
         raise CheckpointError(f"{can}, not the method {getattr(method, 'name', method)}")
     kinds = {_TYPES.get(spec.kind) for spec in method.inner}

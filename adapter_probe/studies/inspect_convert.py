@@ -45,7 +45,7 @@ class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
 
     source: str | Path = field(metadata=CHECKPOINT)
     out: str | Path = field(metadata=required("output folder.", metavar="FOLDER", argument=True))
-    to: Literal["adapterhub", "mlx", "native", "peft"] = field(
+    to: Literal["adapterhub", "native", "peft"] = field(
         metadata=required("format of the output.", panel="Output")
     )
     data: str | Path | Sequence[str | Path] = setting(
@@ -61,7 +61,7 @@ class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
         '{"*.down_proj": 0.5}, and strengths.', panel="Output", metavar="LIST|FILE", shell=str,
     )  # fmt: skip
     rank: int | None = setting(
-        None, "of a fine-tuned model, for ``peft`` and ``mlx``: the largest rank of the LoRA that its "
+        None, "of a fine-tuned model, for ``peft``: the largest rank of the LoRA that its "
         "difference to the base is written as.", least=1, panel="Output",
     )  # fmt: skip
     lossy: bool = setting(False, "drop what the output format cannot represent.", panel="Output")
@@ -116,8 +116,7 @@ def convert(call: Convert) -> list[str]:
 
     The project's own format (``native``) represents every supported checkpoint but those of causal language
     models, of embeddings and with a tokenizer of their own. AdapterHub's format represents bottleneck
-    adapters but not trained LayerNorms. PEFT's format represents LoRA, DoRA, (IA)³ and tuned LayerNorms,
-    MLX-LM's LoRA and DoRA of language models.
+    adapters but not trained LayerNorms. PEFT's format represents LoRA, DoRA, (IA)³ and tuned LayerNorms.
 
     With `strength`, what the adapters in the layers change is multiplied by this number in the weights that
     are written, which is what `adapter_probe.strength` scores; heads and other modules stay as they are.
@@ -155,7 +154,6 @@ def _write(call: Convert, out: Path) -> tuple[OpenedPeft, list[str]]:
     """Write the checkpoint in the other format; the checkpoint, and what was left out of it."""
     from adapter_probe.checkpoints.adapter_folder import choose_adapter
     from adapter_probe.checkpoints.converting import to_adapterhub, to_native
-    from adapter_probe.checkpoints.mlx import write_mlx
     from adapter_probe.checkpoints.opened_peft import OpenedPlaced
     from adapter_probe.checkpoints.opening import open_any
     from adapter_probe.checkpoints.peft_rewriting import in_layers, scaled_bottlenecks
@@ -170,20 +168,12 @@ def _write(call: Convert, out: Path) -> tuple[OpenedPeft, list[str]]:
         strengths = in_layers(opened.model, by_layer or call.strength or 0.0)
         if isinstance(opened, OpenedPlaced):
             opened = scaled_bottlenecks(opened, strengths)
-    if call.to == "mlx":
-        base = opened.description.base
-        with TemporaryDirectory() as made:
-            lost = _write_peft(opened, Path(made, "peft"), call, strengths, "MLX-LM")
-            write_mlx(Path(made, "peft"), base.n_layers, base.name, out)
-        if opened.own_tokenizer:
-            opened.tokenizer.save_pretrained(out)
-        return opened, lost
     if call.to == "peft":
         return opened, _write_peft(opened, out, call, strengths)
     if not isinstance(opened, OpenedPlaced):
         raise CheckpointError(
-            f"checkpoint {call.source} is loaded by PEFT, so it can be written in PEFT's or MLX-LM's format "
-            "only (--to peft, mlx)"
+            f"checkpoint {call.source} is loaded by PEFT, so it can be written in PEFT's format only "
+            "(--to peft)"
         )
     if call.to == "adapterhub":
         return opened, to_adapterhub(opened, out, call.lossy)
@@ -201,10 +191,10 @@ def _refuse_rank(opened: OpenedPeft, call: Convert) -> None:
     """Refuse a rank of adapters, and a fine-tuned model without one where a LoRA is written."""
     from adapter_probe.checkpoints.opened_peft import OpenedFinetuned
 
-    finetuned, lora = isinstance(opened, OpenedFinetuned), call.to in ("peft", "mlx")
+    finetuned, lora = isinstance(opened, OpenedFinetuned), call.to == "peft"
     if call.rank is not None and not (finetuned and lora):
         raise CheckpointError(
-            f"--rank {call.rank} applies only to a fine-tuned model that is written with --to peft or mlx"
+            f"--rank {call.rank} applies only to a fine-tuned model that is written with --to peft"
         )
     if finetuned and call.strengths_by_layer:
         raise CheckpointError(
@@ -219,7 +209,7 @@ def _refuse_rank(opened: OpenedPeft, call: Convert) -> None:
 
 
 def _write_peft(
-    opened: OpenedPeft, out: Path, call: Convert, strengths: Mapping[Any, float] | None, library: str = "PEFT"
+    opened: OpenedPeft, out: Path, call: Convert, strengths: Mapping[Any, float] | None
 ) -> list[str]:
     """Write PEFT's format, whatever was opened; modules of PEFT are scaled by strengths."""
     from adapter_probe.checkpoints.opened_peft import OpenedFinetuned, OpenedPlaced
@@ -229,7 +219,7 @@ def _write_peft(
     if isinstance(opened, OpenedFinetuned) and call.rank is not None:
         return [to_lora(opened, call.rank, out, call.strength)]
     if isinstance(opened, OpenedPlaced):
-        to_peft(opened, out, library)
+        to_peft(opened, out)
     elif strengths is not None:
         write_scaled(opened, strengths, out)
     else:

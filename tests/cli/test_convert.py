@@ -47,21 +47,15 @@ def test_to_this_projects_format_and_on(program, tmp_path: Path):
     assert program("inspect", tmp_path / "n", "--json").code == 0
     lora = FIXTURES / "peft" / "lora"
     refusal = program("convert", lora, tmp_path / "l", "--to", "native", "--base", BERT).refusal
-    assert names(refusal, str(lora), "--to peft, mlx")
+    assert names(refusal, str(lora), "--to peft")
 
 
-def test_a_refusal_is_about_the_format_that_was_asked_for(program, trained: Path, tmp_path: Path):
-    refusal = program("convert", trained, tmp_path / "m", "--to", "mlx").refusal
-    assert names(refusal, "MLX-LM", "LoRA", "adapters")
-    assert "PEFT" not in refusal
-
-
-@pytest.mark.parametrize("to", ["native", "adapterhub", "peft", "mlx", "prune"])
+@pytest.mark.parametrize("to", ["native", "adapterhub", "peft", "prune"])
 @pytest.mark.slow
 def test_what_is_written_in_any_format_is_opened_first(
     to: str, trained: Path, language_lora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    source = language_lora if to in ("peft", "mlx") else trained
+    source = language_lora if to == "peft" else trained
 
     def no_other(folder, *arguments, **options):
         if Path(folder) != source:
@@ -95,5 +89,5 @@ def test_python_converts_and_inspects_as_the_commands_do(program, trained: Path,
         assert (tmp_path / "h" / name).read_bytes() == (tmp_path / "c" / name).read_bytes()
     assert ap.convert(trained, tmp_path / "n", "native") == []
     assert (tmp_path / "n" / "delta.safetensors").read_bytes() == (trained / "delta.safetensors").read_bytes()
-    with pytest.raises(ap.CheckpointError, match=naming("--to", "adapterhub, mlx, native, peft", "'onnx'")):
+    with pytest.raises(ap.CheckpointError, match=naming("--to", "adapterhub, native, peft", "'onnx'")):
         ap.convert(trained, tmp_path / "o", "onnx")
