@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from adapter_probe.analysis.summary import AblationSummary, summarise
 from adapter_probe.results import schema
 from adapter_probe.results.ablation_files import write_spans
 from adapter_probe.results.atomic import write_csv, write_json
-from adapter_probe.results.sealing import sealed
+from adapter_probe.results.manifests import MADE_FROM, write_note
 from adapter_probe.wording import switched_parts
 
 
@@ -29,7 +29,7 @@ def _file(name: str, columns: Mapping[str, str] | None = None, **about: Any) -> 
     A field that may be None has a file that may be missing.
 
     Args:
-        columns: columns of a table with their kinds, see `schema.read_table`.
+        columns: columns of a table with their kinds, see `schema.read_columns`.
         about: `others`, the kind of all other columns.
     """
     return {"file": name, "columns": columns, **about}
@@ -206,25 +206,28 @@ RECORDS: tuple[type[StudyRecord], ...] = (
 """All kinds of studies that have a results folder."""
 
 
-def write_record(record: StudyRecord, others: Mapping[str, Callable[[], object]] | None = None) -> None:
-    """Write a record's files, which `adapter_probe.load` reads, and seal them.
+def write_record(record: StudyRecord, others: Sequence[Callable[[], object]] = ()) -> None:
+    """Write a record's files, which `adapter_probe.load` reads.
+
+    The file that the folder is known by comes last, so that what is interrupted is no finished study.
 
     Args:
-        others: further files of the folder, with what writes each.
+        others: what writes further files of the folder.
     """
-    files = record.files()
-    others = others or {}
-    with sealed(record.folder, [*(about["file"] for about in files.values()), *others]):
-        for name, about in files.items():
-            path, value = record.folder / about["file"], getattr(record, name)
-            if path.name == schema.SPANS_CSV:
-                write_spans(record.folder, value)
-            elif about["columns"] is None:
-                write_json(path, value.to_dict())
-            elif value is not None:
-                write_csv(path, value)
-        for write in others.values():
-            write()
+    write_note(record.folder, MADE_FROM, None)
+    (record.folder / record.known_by).unlink(missing_ok=True)
+    for write in others:
+        write()
+    for name, about in sorted(record.files().items(), key=lambda one: one[1]["file"] == record.known_by):
+        path, value = record.folder / about["file"], getattr(record, name)
+        if path.name == schema.SPANS_CSV:
+            write_spans(record.folder, value)
+        elif about["columns"] is None:
+            write_json(path, value.to_dict())
+        elif value is not None:
+            write_csv(path, value)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def ablation_record(

@@ -13,6 +13,7 @@ from adapter_probe.ablation_results import ARRAYS, AblationResults
 from adapter_probe.errors import ResultsError, one_line
 from adapter_probe.results.atomic import read_arrays, write_arrays, write_csv, write_text
 from adapter_probe.results.fingerprints import canonical_json
+from adapter_probe.results.manifests import refuse_newer
 from adapter_probe.results.schema import (
     GENERATIONS,
     MOST_LAYERS,
@@ -20,10 +21,9 @@ from adapter_probe.results.schema import (
     PREDICTIONS,
     SPANS_COLUMNS,
     SPANS_CSV,
-    read_table,
+    read_columns,
     span_columns,
 )
-from adapter_probe.results.sealing import check_sealed, refuse_newer
 
 SCHEMA = 1
 _NAMES = {"outputs": "logits", "scored_with": "labels"}
@@ -53,7 +53,6 @@ def load_ablation(folder: str | Path) -> AblationResults:
     if not path.exists():
         raise ResultsError(f"{folder} contains no finished ablation: there is no {PREDICTIONS} in it")
     arrays = read_arrays(path)
-    check_sealed(path)
     try:
         about = json.loads(str(arrays["about"]))
         refuse_newer(path, about["schema"], SCHEMA)
@@ -84,12 +83,11 @@ def read_generations(folder: str | Path) -> pd.DataFrame | None:
     """The table that `write_generations` stored; None if there is none.
 
     Raises:
-        ResultsError: it is damaged, or another run's.
+        ResultsError: it is damaged.
     """
     path = Path(folder) / GENERATIONS
     if not path.is_file():
         return None
-    check_sealed(path)
     try:
         lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")  # and not at U+2028
         frame = pd.DataFrame([json.loads(line) for line in lines])
@@ -119,7 +117,7 @@ def read_spans(folder: str | Path) -> pd.DataFrame:
     path = Path(folder) / SPANS_CSV
     if not path.exists():
         raise ResultsError(f"{folder} contains no finished ablation: there is no {SPANS_CSV} in it")
-    frame = read_table(path, SPANS_COLUMNS, OPTIONAL_SPANS_COLUMNS)
+    frame = read_columns(path, SPANS_COLUMNS, OPTIONAL_SPANS_COLUMNS)
     whole = [name for name, kind in SPANS_COLUMNS.items() if kind == "count"]
     if frame[whole].isna().any(axis=None):
         raise ResultsError(f"{path}: {', '.join(whole)} should contain whole numbers, but one is empty")

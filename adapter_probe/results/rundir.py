@@ -31,8 +31,8 @@ from adapter_probe.results.fingerprints import (
     refuse_changes,
     to_plain,
 )
+from adapter_probe.results.manifests import SCHEMA, manifest_checksum, read_manifest
 from adapter_probe.results.schema import MANIFEST
-from adapter_probe.results.sealing import SCHEMA, manifest_checksum, read_manifest
 from adapter_probe.version import __version__
 
 if TYPE_CHECKING:

@@ -21,9 +21,8 @@ import pandas as pd
 
 from adapter_probe.errors import ResultsError, one_line, other_delimiter
 from adapter_probe.results.atomic import read_json
-from adapter_probe.results.sealing import MANIFEST as MANIFEST
-from adapter_probe.results.sealing import STUDY as STUDY
-from adapter_probe.results.sealing import check_sealed
+from adapter_probe.results.manifests import MANIFEST as MANIFEST
+from adapter_probe.results.manifests import STUDY as STUDY
 
 SUMMARY, PREDICTIONS = "summary.json", "predictions.npz"
 """Files of an ablation besides `MANIFEST`: the main results, and all outputs of every variant."""
@@ -135,25 +134,13 @@ def span_columns(frame: pd.DataFrame) -> list[str]:
     return [name for name in (*STACK_COLUMN, *MODULE_COLUMN, "first", "last", "n_layers") if name in frame]
 
 
-def read_table(
+def read_columns(
     path: Path, columns: Mapping[str, ColumnKind], optional: Mapping[str, ColumnKind] | None = None
 ) -> pd.DataFrame:
     """A CSV table with at least the given columns; others are read as by pandas.
 
     Args:
         optional: columns that are checked if present.
-
-    Raises:
-        ResultsError: it cannot be read, is empty, lacks a column, or a field has the wrong type.
-    """
-    check_sealed(path)
-    return read_columns(path, columns, optional)
-
-
-def read_columns(
-    path: Path, columns: Mapping[str, ColumnKind], optional: Mapping[str, ColumnKind] | None = None
-) -> pd.DataFrame:
-    """A CSV table of anybody's; see `read_table`.
 
     Raises:
         ResultsError: it cannot be read, is empty, lacks a column, or a field has the wrong type.
@@ -176,12 +163,11 @@ def read_summary(folder: str | Path) -> dict[str, Any]:
     """``summary.json`` of a study's folder.
 
     Raises:
-        ResultsError: it is missing or damaged, or not the one that the folder's run wrote.
+        ResultsError: it is missing or damaged.
     """
     path = Path(folder) / SUMMARY
     if not path.is_file():
         raise ResultsError(f"{path} is missing; run `adapter-probe ablate` with this --out to write it again")
-    check_sealed(path)
     return read_json(path)
 
 

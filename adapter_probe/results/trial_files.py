@@ -15,8 +15,8 @@ from adapter_probe.metrics import sign_of
 from adapter_probe.records import from_record, to_record
 from adapter_probe.results.atomic import read_json, write_csv, write_json
 from adapter_probe.results.fingerprints import hash_json, sha256_of, to_plain
-from adapter_probe.results.schema import STUDY, TRIAL, TRIALS_CSV, TRIALS_FOLDER
-from adapter_probe.results.sealing import begin_study, read_study, sealed, write_study
+from adapter_probe.results.manifests import begin_study, read_study, write_study
+from adapter_probe.results.schema import STUDY, SWEEP_CSV, TRADEOFF_CSV, TRIAL, TRIALS_CSV, TRIALS_FOLDER
 
 SCHEMA = 1
 _METHOD_FIELDS = ("size", "init_std", "activation", "sites", "k")
@@ -215,7 +215,7 @@ def read_trials(folder: str | Path) -> list[TrialRecord]:
 def cost_frame(records: Iterable[TrialRecord]) -> pd.DataFrame | None:
     """What the trials cost as a table, ``costs.csv``; None if none recorded it.
 
-    A table of its own, which is not sealed: times differ from run to run, and nothing else is made from them.
+    A table of its own: times differ from run to run, and nothing else is made from them.
     """
     rows = [{"trial": one.trial, **vars(one.cost)} for one in records if one.cost is not None]
     if not rows:
@@ -226,8 +226,11 @@ def cost_frame(records: Iterable[TrialRecord]) -> pd.DataFrame | None:
 
 
 def write_trials(folder: str | Path, frame: pd.DataFrame) -> Path:
-    """Write ``trials.csv``."""
+    """Write ``trials.csv``; tables of other trials, which were made from an earlier one, are removed."""
     path = Path(folder) / TRIALS_CSV
-    with sealed(folder, (TRIALS_CSV,)):
-        write_csv(path, frame)
+    before = path.read_bytes() if path.is_file() else None
+    write_csv(path, frame)
+    if path.read_bytes() != before:
+        for name in (SWEEP_CSV, TRADEOFF_CSV):
+            (Path(folder) / name).unlink(missing_ok=True)
     return path

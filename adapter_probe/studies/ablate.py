@@ -15,7 +15,6 @@ from adapter_probe.analysis.study_records import ablation_record, write_record
 from adapter_probe.argument_checks import planned_by, taking
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded
-from adapter_probe.results import schema
 from adapter_probe.results.ablation_files import save_predictions, write_generations
 
 from .ablation_call import (
@@ -190,9 +189,9 @@ def _run(
             print_message(note, progress)
         with activity(f"{name}: computing intervals and tests of every span", progress):
             record = ablation_record(results, folder, run.created_with)
-            others: dict[str, Any] = {schema.PREDICTIONS: partial(save_predictions, folder, results)}
+            others = [partial(save_predictions, folder, results)]
             if run.texts is not None:
-                others[schema.GENERATIONS] = partial(write_generations, folder, results, run.texts)
+                others.append(partial(write_generations, folder, results, run.texts))
             write_record(record, others)
     return Ablation(record, results)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.analysis.deltas import section_of
+from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.checkpoints.adapter_folder import choose_adapter, fetch_checkpoint, name_in_cache
 from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder_of_base
 from adapter_probe.custom_metric import CustomMetric
@@ -41,8 +42,8 @@ from adapter_probe.reads import Reads
 from adapter_probe.results import schema
 from adapter_probe.results.atomic import leftover_files, make_folder
 from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json, refuse_changes
+from adapter_probe.results.manifests import MADE_FROM, read_note, write_note
 from adapter_probe.results.rundir import PARTS, read_manifest
-from adapter_probe.results.sealing import MADE_FROM, add_note, read_note, sealed_tables
 
 from .checkpoint_arguments import Ablate, Called, Trainer
 from .example_files import as_files, check_files, of_columns, with_collections
@@ -317,10 +318,8 @@ def reopen(arguments: AblationArguments, folder: Path, kind: type[StudyT]) -> St
         }
         if files.keys() != said["sha256"].keys() or hash_files(files) != said["sha256"]:
             return None
-        if _hash_of_unsealed_files(folder) != said["kept"]:
-            return None
         read_manifest(folder / schema.MANIFEST)
-        study = load(folder) if sealed_tables(folder) else None
+        study = load(folder) if _hash_of_results(folder) == said["kept"] else None
         return study if isinstance(study, kind) else None
     except (AdapterProbeError, OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
         return None  # resuming the run repairs or reports it
@@ -338,7 +337,7 @@ def record_reads(arguments: AblationArguments, reads: Reads, folder: Path) -> No
     sums = hash_files(reads.files)
     if not reads.rewritten:  # while it was hashed
         made_from = {"asked": asked, "code": code_identity(), "base": reads.base, "sha256": sums}
-        add_note(folder, MADE_FROM, {**made_from, "kept": _hash_of_unsealed_files(folder)})
+        write_note(folder, MADE_FROM, {**made_from, "kept": _hash_of_results(folder)})
 
 
 def _recorded_arguments(arguments: AblationArguments) -> dict[str, Any] | None:
@@ -352,7 +351,9 @@ def _recorded_arguments(arguments: AblationArguments) -> dict[str, Any] | None:
     return {name: value for name, value in settled.items() if name not in ("checkpoint", "tokens_per_pass")}
 
 
-def _hash_of_unsealed_files(folder: Path) -> str:
-    """The hash of a run's files that are not sealed tables: its parts and the record of mixed precision."""
-    paths = [*sorted((folder / PARTS).glob("*")), folder / schema.GUARD]
+def _hash_of_results(folder: Path) -> str:
+    """The hash of the files of an ablation that are not drawn."""
+    tables = [about["file"] for about in AblationRecord.files().values()]
+    others = (schema.PREDICTIONS, schema.GENERATIONS, schema.GUARD)
+    paths = [*sorted((folder / PARTS).glob("*")), *(folder / name for name in (*tables, *others))]
     return hash_json(hash_files({path.name: path for path in paths if path.is_file()}))

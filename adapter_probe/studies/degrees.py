@@ -166,7 +166,7 @@ class Degrees:
         """Claim the folder for the study, before anything is computed; refuse that of another one."""
         from adapter_probe.results.atomic import make_folder
         from adapter_probe.results.fingerprints import to_plain
-        from adapter_probe.results.sealing import begin_study
+        from adapter_probe.results.manifests import begin_study
 
         settings = {k: v for k, v in identity["settings"].items() if k != self.setting}
         plain = to_plain({**identity, "settings": settings})

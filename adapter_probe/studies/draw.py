@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.results.fingerprints import code_identity, hash_files, hash_json
+from adapter_probe.results.manifests import FIGURES, read_note, write_note
 from adapter_probe.results.schema import GENERATIONS, PREDICTIONS, SUMMARY
-from adapter_probe.results.sealing import FIGURES, add_note, read_note, sealed_tables
 
 from .ablation_study import Ablation
 from .comparison import average, compare_data
@@ -58,10 +58,11 @@ def study_report(study: StoredStudy, **options: Any) -> dict[str, Any]:
     return {**study.facts(), **others, "files": files}
 
 
-def drawn_of(record: StudyRecord, **options: Any) -> str | None:
-    """The hash of everything that determines a study's figures; None when its tables are not sealed."""
-    tables = sealed_tables(record.folder)
-    return hash_json([tables, dict(record.identity), options, code_identity()]) if tables else None
+def drawn_of(record: StudyRecord, **options: Any) -> str:
+    """The hash of everything that determines a study's figures."""
+    paths = [record.folder / about["file"] for about in record.files().values()]
+    tables = hash_files({path.name: path for path in paths if path.is_file()})
+    return hash_json([tables, dict(record.identity), options, code_identity()])
 
 
 def draw_into_folder(study: StoredStudy, *, tolerance: float = 1.0, paper: bool = False) -> dict[str, str]:
@@ -72,14 +73,13 @@ def draw_into_folder(study: StoredStudy, *, tolerance: float = 1.0, paper: bool 
     folder, names = study.folder, []
     of = drawn_of(study.record, tolerance=tolerance, paper=paper)
     said = read_note(folder, FIGURES)
-    if of is not None and said.get("of") == of and isinstance(sums := said.get("sha256"), dict):
+    if said.get("of") == of and isinstance(sums := said.get("sha256"), dict):
         files = {name: folder / name for name in sums}
         unchanged = all(path.is_file() for path in files.values()) and hash_files(files) == sums
         names = list(sums) if unchanged else []
     if not names:
         drawn = study.save(folder, tolerance=tolerance, paper=paper)
         names = [path.name for path in drawn]
-        if of:
-            add_note(folder, FIGURES, {"of": of, "sha256": hash_files({path.name: path for path in drawn})})
+        write_note(folder, FIGURES, {"of": of, "sha256": hash_files({path.name: path for path in drawn})})
     paths = [folder / name for name in names]
     return {f"{path.stem}_{path.suffix[1:]}".replace("-", "_"): str(path) for path in paths}

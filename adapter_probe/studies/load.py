@@ -15,7 +15,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.results import schema
 from adapter_probe.results.ablation_files import load_ablation, read_spans
 from adapter_probe.results.atomic import read_json
-from adapter_probe.results.sealing import check_complete, read_study
+from adapter_probe.results.manifests import read_study
 from adapter_probe.results.trial_files import study_identity
 
 from .ablation_study import Ablation
@@ -111,7 +111,6 @@ def holds_results(folder: Path) -> bool:
 
 def _read(folder: Path) -> StoredStudy:
     """The study in a results folder, as the class of its record declares its files."""
-    check_complete(folder, dispensable=(schema.PREDICTIONS,))
     kind = next((kind for kind in RECORDS if (folder / kind.known_by).is_file()), None)
     if kind is None:
         names = ", ".join(kind.known_by for kind in RECORDS)
@@ -149,7 +148,7 @@ def _read(folder: Path) -> StoredStudy:
 
 def _table(path: Path, columns: Mapping[str, str], others: str | None) -> pd.DataFrame:
     """A table; `others` is the kind of the columns besides the fixed ones, such as one for each task."""
-    table = schema.read_table(path, columns)
+    table = schema.read_columns(path, columns)
     if others is None:
         return table
-    return schema.read_table(path, {**dict.fromkeys(table, others), **columns})
+    return schema.read_columns(path, {**dict.fromkeys(table, others), **columns})

@@ -32,8 +32,8 @@ from adapter_probe.metrics import OF_CHOICES, check_kind, default_metric, is_gen
 from adapter_probe.results.ablation_files import read_generations
 from adapter_probe.results.atomic import make_folder, read_json, write_text
 from adapter_probe.results.fingerprints import refuse_changes
+from adapter_probe.results.manifests import MADE_FROM, read_note
 from adapter_probe.results.schema import GENERATIONS, PREDICTIONS
-from adapter_probe.results.sealing import MADE_FROM, read_note
 from adapter_probe.settings import as_points
 from adapter_probe.version import __version__
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -184,11 +183,6 @@ def test_a_warning_of_the_ablation_is_said_first(program, ablated, tmp_path):
     summary = json.loads((folder / "ablation" / "summary.json").read_text())
     warning = "The intact model is not better than always answering with the most frequent class"
     (folder / "ablation" / "summary.json").write_text(json.dumps({**summary, "warning": warning}))
-    seal = json.loads((folder / "ablation" / "checksums.json").read_text())
-    seal["sha256"]["summary.json"] = hashlib.sha256(
-        (folder / "ablation" / "summary.json").read_bytes()
-    ).hexdigest()
-    (folder / "ablation" / "checksums.json").write_text(json.dumps(seal))
     outcome = program("prune", folder, "--within", 100, "--out", tmp_path / "p")
     assert outcome.stdout.startswith(f"{warning}\n\npruned")
 

@@ -25,8 +25,8 @@ from adapter_probe.cli.finished import report
 from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.atomic import write_json
+from adapter_probe.results.manifests import MADE_FROM, write_note
 from adapter_probe.results.schema import PREDICTIONS
-from adapter_probe.results.sealing import MADE_FROM, add_note, sealed
 from adapter_probe.spans import span_variants
 
 FILES = [*(about["file"] for about in AblationRecord.files().values()), PREDICTIONS]
@@ -238,9 +238,7 @@ def test_a_checkpoint_of_another_library_needs_only_the_data(run, checkpoint: Pa
     assert "--data" in refusal(run(checkpoint, "--examples"))
     assert run(checkpoint, "--examples", "--data", file).exit_code == 0
     found = data_of(tmp_path / "report.html")["studies"][0]["examples"]["texts"]
-    with sealed(ablation, FILES):
-        pass
-    add_note(ablation, MADE_FROM, {"asked": {"data": [str(file)]}})
+    write_note(ablation, MADE_FROM, {"asked": {"data": [str(file)]}})
     assert run(checkpoint, "--examples").exit_code == 0
     assert data_of(tmp_path / "report.html")["studies"][0]["examples"]["texts"] == found
     file.unlink()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from refusals import naming, refused
 
 from adapter_probe.errors import ResultsError
-from adapter_probe.results.sealing import read_study
+from adapter_probe.results.manifests import read_study
 from adapter_probe.results.trial_files import (
     TRIAL_COLUMNS,
     ParameterCounts,

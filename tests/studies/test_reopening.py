@@ -23,7 +23,7 @@ from adapter_probe.probe import request
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.reads import recorded
 from adapter_probe.results import fingerprints
-from adapter_probe.results.sealing import CHECKSUMS, FIGURES, MADE_FROM, read_note
+from adapter_probe.results.manifests import FIGURES, MADE_FROM, NOTES, read_note
 from adapter_probe.studies import study_base
 from adapter_probe.studies.draw import draw_into_folder, drawn_of
 
@@ -121,7 +121,7 @@ CHANGES: dict[str, Callable[[Place], object]] = {
     "the summary": lambda p: append(p.results / "summary.json"),
     "the manifest": lambda p: append_to_manifest(p.results / "manifest.json"),
     "what a killed writer left": lambda p: (p.results / ".adapter-probe-0f.tmp").touch(),
-    "no seal": lambda p: (p.results / CHECKSUMS).unlink(),
+    "no note": lambda p: (p.results / NOTES).unlink(),
 }
 
 
@@ -156,7 +156,7 @@ def test_neither_torch_nor_matplotlib_is_loaded_for_it(place):
     assert json.loads("\n".join(report))["files"]["heatmap_pdf"].endswith("heatmap.pdf")
 
 
-QUICK = ("weights", "delta", "data", "a part", "the predictions", "no seal")
+QUICK = ("weights", "delta", "data", "a part", "the predictions", "no note")
 
 
 @pytest.mark.parametrize("what", slow_unless(QUICK.__contains__, CHANGES))
@@ -242,7 +242,7 @@ def test_the_code_is_every_source_file_of_the_package(monkeypatch):
 
 
 def test_what_was_written_while_it_ran_is_not_trusted(place, monkeypatch):
-    (place.results / CHECKSUMS).unlink()
+    (place.results / NOTES).unlink()
     prepare = request.prepare_ablation
 
     def edited_meanwhile(*given: object) -> object:
@@ -298,7 +298,7 @@ def test_what_the_figures_are_of_does_not_depend_on_the_folders_name(copied, tmp
     other = shutil.copytree(copied, tmp_path / "elsewhere" / "other")
     options = {"tolerance": 1.0, "paper": False}
     first, second = (drawn_of(ap.load(folder).record, **options) for folder in (copied, other))
-    assert first == second is not None
+    assert first == second
 
 
 @pytest.mark.slow

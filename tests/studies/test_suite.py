@@ -180,7 +180,7 @@ def test_what_is_to_do_is_told(file, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("old", "new", "part"),
     [
-        ("sizes = [2]\n", "sizes = []\nfull = false\nbaseline = false\n", "tradeoff"),
+        ("sizes = [2]\n", "sizes = []\nfull = false\n", "tradeoff"),
         ("stds = [1e-2]", "stds = []", "init_sweep"),
     ],
 )

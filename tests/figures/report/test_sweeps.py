@@ -17,8 +17,7 @@ from adapter_probe.figures.report import curve_sections
 from adapter_probe.figures.report.curve_sections import _sweep_tables, curves_section
 from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import write_csv
-from adapter_probe.results.schema import SWEEP_TABLES
-from adapter_probe.results.sealing import sealed, write_study
+from adapter_probe.results.manifests import write_study
 from adapter_probe.studies.load import load
 from adapter_probe.wording import rounded
 
@@ -151,8 +150,6 @@ def test_settings_are_those_of_the_study(sweep_folder, tmp_path: Path):
     write_study(
         folder / "study.json", {"study": "init-sweep", "base": {"name": "/home/x/y"}, "tasks": {"a": 1}}
     )
-    with sealed(folder, SWEEP_TABLES):
-        pass
     made = curves_section(load(folder).record, 0, "a heading")
     assert "<dt>study</dt><dd>init-sweep</dd>" in made
     assert "<dt>base.name</dt><dd>y</dd>" in made
