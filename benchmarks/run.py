@@ -25,8 +25,7 @@ from environments import HERE, OWN, PEERS, python_of, variables
 from report import store, summarise, table
 
 RESULTS = HERE / "results"
-# Measurements of another kind, each a script of its own.
-OTHERS = ("start-up", "training", "top-layers-cache")
+OTHERS = ("start-up",)  # measurements of another kind, each a script of its own
 GROUPS = {"scaling": tuple(SCALING)}
 QUICK = ("bert-base", "start-up")
 ROUNDS = 4
@@ -109,12 +108,7 @@ def run_other(name: str, options: argparse.Namespace) -> None:
     """Run a measurement that is a script of its own."""
     script = HERE / f"{name.replace('-', '_')}.py"
     command = [str(python_of(OWN, {})), str(script), "--results", str(options.results)]
-    if name != "start-up":
-        command += ["--threads", str(options.threads)]
-        command += ["--real", str(options.real)] if options.real else []
     command += ["--tiny"] if options.tiny else []
-    if name == "training":
-        command += [f"--env=adapters={python_of('adapters', options.env).parents[1]}"]
     subprocess.run(command, check=True, env=variables(options.threads))
 
 
