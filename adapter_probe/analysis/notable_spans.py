@@ -45,12 +45,18 @@ class StoredSummary:
 
 @dataclass(frozen=True)
 class SpanDrop:
-    """A span of layers, and the score without its adapters minus the intact score, in points."""
+    """A span of layers, and the score without its adapters minus the intact score, in points.
+
+    Attributes:
+        ci_low_points, ci_high_points: ends of the 95% interval of the difference; None where it is not known.
+    """
 
     first: int
     last: int
     n_layers: int
     delta_points: float
+    ci_low_points: float | None = None
+    ci_high_points: float | None = None
 
 
 @dataclass(frozen=True)
@@ -122,4 +128,5 @@ def span_of(row: pd.Series | None) -> SpanDrop | None:
     if row is None or row.isna()["first"]:
         return None
     whole = (int(row[name]) for name in ("first", "last", "n_layers"))
-    return SpanDrop(*whole, delta_points=float(row["delta_points"]))
+    ends = {end: float(row[end]) for end in ("ci_low_points", "ci_high_points") if pd.notna(row.get(end))}
+    return SpanDrop(*whole, delta_points=float(row["delta_points"]), **(ends if len(ends) == 2 else {}))

@@ -37,6 +37,7 @@ from adapter_probe.analysis.removable import spans_with_adapters
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.errors import ResultsError
 from adapter_probe.records import to_record
+from adapter_probe.results.schema import span_columns
 from adapter_probe.spans import ALL_MODULES
 from adapter_probe.wording import done_text, model_text
 
@@ -54,6 +55,7 @@ _NOTHING = "at the 5% level, so the differences between spans are not informativ
 _SITES = {"attention": "attention", "ffn": "feed-forward"}
 _NULLS = ("warning", "intact_score", "removed_score", "removed_delta_points", "majority_score",
           "layer_parameters")  # fmt: skip
+_SPANS = {"longest_removable", "longest_removable_surely", "shortest_sufficient"}
 _SINGLE_LAYERS = {"largest_single_layer_drop", "best_single_layer"}
 
 
@@ -155,6 +157,11 @@ class AblationSummary(StoredSummary):
         for name in _SINGLE_LAYERS & found.keys():
             if found[name] and found[name]["last_layer"] is None:
                 del found[name]["last_layer"]
+        spans = [span for name in _SPANS & found.keys() for span in found[name].values() if span is not None]
+        for span in spans:
+            for end in ("ci_low_points", "ci_high_points"):
+                if span[end] is None:
+                    del span[end]
         return found
 
     @property
@@ -216,6 +223,10 @@ def summarise(
         modules, frame = notable_modules(frame, study), frame[frame["module"] == ALL_MODULES]
     if study == "ablated" and not in_stacks:
         frame = spans_with_adapters(frame, switched_layers(results))
+    if tables is not None and "ci_high_points" in tables.spans and not in_stacks:
+        names = span_columns(frame)
+        ends = tables.spans[[*names, "ci_low_points", "ci_high_points"]]
+        frame = frame.merge(ends, on=names, how="left")
     own = {} if tables is None else tables.stacks
     warning = None if tables is None else _warning(tables, intact, removed, results)
     spans, strength = {} if in_stacks else notable_spans(frame, study), strength_of(results.identity)

@@ -66,7 +66,7 @@ def duration_text(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-_MOST_LISTED, _MOST_GROUPS = 5, 12
+_MOST_LISTED, _MOST_GROUPS, _MOST_DIFFERENCES = 5, 12, 3
 
 
 def _plain(rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -99,7 +99,8 @@ def span_drop_text(span: SpanDrop | None, metric: str = "") -> str:
         return "none"
     layers = wording.layers_text(span.first, span.last)
     layers += "" if span.n_layers == 1 else f" ({span.n_layers} layers)"
-    return plain_text(f"{layers}, {change_text(span.delta_points, metric)}")
+    ends = span.ci_low_points, span.ci_high_points
+    return plain_text(f"{layers}, {change_interval_text(span.delta_points, ends, metric)}")
 
 
 def ablation_rows(summary: AblationSummary) -> list[tuple[str, str]]:
@@ -217,9 +218,8 @@ def _span_rows(summary: AblationSummary) -> list[tuple[str, str]]:
         for tolerance, span in summary.best_spans.items()
     ]
     for tolerance, span in (summary.longest_removable_surely or {}).items():
-        if span is not None:
-            within = f"  by the 95% interval, within {wording.tolerance_text(float(tolerance), metric)}"
-            rows.append((within, span_drop_text(span, metric)))
+        within = f"  by the 95% bound, within {wording.tolerance_text(float(tolerance), metric)}"
+        rows.append((within, span_drop_text(span, metric)))
     return rows
 
 
@@ -250,16 +250,22 @@ def comparison_rows(record: ComparisonRecord) -> list[tuple[str, str]]:
     rows = _first_rows(record, "comparison", f"{a} (a) with {b} (b)", f"{scores[0]} (a), {scores[1]} (b)")
     found = f"{counted} of {len(frame)} {_counted_in(frame)} (p < 0.05 after Holm)"
     rows.append(("significant differences", found))
-    for what, sign in (("largest excess in b", 1), ("largest excess in a", -1)):
-        if frame["difference_points"].isna().all():
-            rows.append((what, "undefined"))
-            continue
-        row = frame.loc[(sign * frame["difference_points"]).idxmax()]
-        ends = (row[f"{name}_points"] for name in ("difference", "ci_low", "ci_high"))
-        difference, low, high = (_signed_amount(end, record.metric) for end in ends)
-        text = f"{_place_text(row)}, difference {difference}, 95% interval {low.split()[0]} to {high}"
-        rows.append((what, text if sign * row["difference_points"] > 0 else "none"))
+    more = f"larger {wording.drop_name(record.metric)}"
+    for name, sign in (("b", 1), ("a", -1)):
+        found = frame[frame["significant"] & (sign * frame["difference_points"] > 0)]
+        largest = found.sort_values("difference_points", ascending=sign < 0).head(_MOST_DIFFERENCES)
+        said = [_difference_text(row, record.metric) for _, row in largest.iterrows()]
+        said = said or ["none is significant"]
+        said += [f"and {len(found) - len(largest)} more"] if len(found) > len(largest) else []
+        rows += [("" if number else f"{more} in {name}", text) for number, text in enumerate(said)]
     return _plain(rows)
+
+
+def _difference_text(row: pd.Series, metric: str) -> str:
+    """A span with the difference of its drops and its interval."""
+    ends = (row[f"{name}_points"] for name in ("difference", "ci_low", "ci_high"))
+    difference, low, high = (_signed_amount(end, metric) for end in ends)
+    return f"{_place_text(row)}, difference {difference}, 95% interval {low.split()[0]} to {high}"
 
 
 def data_comparison_rows(record: DataComparisonRecord) -> list[tuple[str, str]]:

@@ -31,7 +31,7 @@ SUMMARY = AblationSummary(
     n_layers=4, intact_score=0.9, removed_score=0.7, removed_delta_points=-20.0, majority_score=0.5,
     significant_spans=3, tested_spans=10,
     largest_single_layer_drop=LayerDrop(2, -5.0),
-    longest_removable={"0.5": None, "2": SpanDrop(0, 1, 2, -1.25)},
+    longest_removable={"0.5": None, "2": SpanDrop(0, 1, 2, -1.25, -3.0, 0.5)},
     longest_removable_surely={"0.5": None, "2": SpanDrop(3, 3, 1, 0.5)},
 )  # fmt: skip
 
@@ -46,11 +46,12 @@ def test_a_study_is_told_by_its_numbers():
     assert names(value_of(rows, "largest", "layer"), "layer 2", "drop 5.0 points")
     assert names(value_of(rows, "significant"), "3 of 10 spans", "0.05")
     assert value_of(rows, "longest removable span", "0.5 points") == "none"
-    assert names(value_of(rows, "longest removable span", "2 points"), "layers 0-1", "2 layers", "1.2 points")
-    sure = value_of(rows, "by the 95% interval", "2 points")
+    assert names(value_of(rows, "longest removable span", "2 points"), "layers 0-1", "2 layers", "1.3 points")
+    assert names(value_of(rows, "longest removable span", "2 points"), "95% interval", "-0.5 to 3.0 points")
+    sure = value_of(rows, "by the 95% bound", "2 points")
     assert names(sure, "layer 3", "gain 0.5 points")
     assert "1 layer" not in sure
-    assert not [name for name, _ in rows if names(name, "interval", "0.5 points")]
+    assert value_of(rows, "by the 95% bound", "0.5 points") == "none"
 
 
 def test_what_a_study_lacks_is_left_out():
@@ -135,7 +136,7 @@ def test_each_stack_is_told_under_its_name():
     assert value_of(rows, "decoder", "all", "off") == "drop 1.0 point"
     assert value_of(rows, "decoder", "note") == "Nothing."
     assert value_of(rows, "encoder", "removable", "0.5 points") == "none"
-    assert next(name for name, _ in rows if "interval" in name).startswith("  encoder: ")
+    assert next(name for name, _ in rows if "bound" in name).startswith("  encoder: ")
     assert not [name for name, _ in rows if "span" in name and "decoder" in name]
     study = Ablation(record_of(pd.DataFrame()))
     several = replace(study, record=replace(study.record, summary=replace(SUMMARY, stacks=stacks)))
@@ -173,7 +174,7 @@ def spans_of(**columns: list[float]) -> pd.DataFrame:
     return frame.assign(significant=[True, False, False], **columns)
 
 
-def test_the_largest_difference_on_either_side():
+def test_the_significant_differences_on_either_side():
     points = {
         "difference_points": [-3.0, 0.5, 0.0],
         "ci_low_points": [-4.0, 0.04, -1.0],
@@ -184,14 +185,18 @@ def test_the_largest_difference_on_either_side():
     assert names(value_of(rows, "comparison"), "one", "two", "accuracy", "9 examples")
     assert names(value_of(rows, "intact"), "50.0%", "75.0%")
     assert names(value_of(rows, "significant"), "1 of 3 spans")
-    assert names(value_of(rows, "largest", "in b"), "layers 0-1", "+0.5 points", "0.0 to +5.0 points")
-    assert names(value_of(rows, "largest", "in a"), "layer 0", "-3.0 points", "-4.0 to -2.0 points")
-    told = value_of(comparison_rows(replace(record, metric="nll")), "largest", "in a")
+    assert value_of(rows, "larger drop in b") == "none is significant"  # layers 0-1 are not
+    assert names(value_of(rows, "larger drop in a"), "layer 0", "-3.0 points", "-4.0 to -2.0 points")
+    told = value_of(comparison_rows(replace(record, metric="nll")), "larger rise in a")
     assert names(told, "-0.030 nats", "-0.040 to -0.020 nats")
-    none = record.spans.assign(difference_points=[0.0, -1.0, -2.0], module="q")
+    many = pd.concat([record.spans.assign(significant=True, difference_points=-n) for n in (1.0, 2.0)])
+    first, *_, last = (said for name, said in comparison_rows(replace(record, spans=many))[-4:])
+    assert names(first, "-2.0 points")
+    assert last == "and 3 more"
+    none = record.spans.assign(difference_points=[-2.0, -1.0, 0.0], module="q")
     rows = comparison_rows(replace(record, spans=none, metric="agreement", warnings={"one": "No."}))
-    assert value_of(rows, "largest", "in b") == "none"
-    assert names(value_of(rows, "largest", "in a"), "q", "layer 1")
+    assert names(value_of(rows, "in b"), "none")
+    assert names(value_of(rows, "in a"), "q", "layer 0")
     assert names(value_of(rows, "significant"), "cells")
     assert names(value_of(rows, "note"), "one", "No")
     assert "intact" not in dict(rows)
