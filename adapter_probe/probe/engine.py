@@ -76,6 +76,7 @@ class Engine:
         self._runners: dict[
             str, SimpleQueue[GeneralRunner | WritingRunner]
         ] = {}  # by precision, one per lane
+        self._packs = False  # whether texts of several lengths share a pass
         self._sampled: np.ndarray | None = None
         self._notes: list[str] = []
 
@@ -101,7 +102,9 @@ class Engine:
         if self._mixed:
             compute = partial(self._mixed_outputs, self._first_band())
         n_tokens = int(lengths.sum())  # of finished parts too, so that a resumed run has the same batches
-        cutting = cut_batches if isinstance(self._request.encoded, EncodedRequests) else cut_by_length
+        self._prepare()
+        together = isinstance(self._request.encoded, EncodedRequests) or self._packs
+        cutting = cut_batches if together else cut_by_length
         if isinstance(self._request.encoded, EncodedPrompts):  # a part is what is written together
             cut = [[part] for part in parts]
         else:
@@ -145,6 +148,7 @@ class Engine:
                 for runner in general_runners(self._request, getattr(torch, precision), self._lanes.n):
                     runners.put(runner)
                     self._notes.append(runner.note)
+                    self._packs = runner.packs
 
     @contextmanager
     def _runner(self, precision: str) -> Iterator[GeneralRunner | WritingRunner]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.device import available_memory
 from adapter_probe.models.functional import FasterFunctions, PackedMap, activated_in_place, can_pack_weight
+from adapter_probe.replay.packing import Unpacked
 from adapter_probe.replay.recording import device_of
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
@@ -25,7 +26,7 @@ from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.tensors import split
 from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, finish_maps
 
-from .general_model import example_of, ignore_padding, inputs_of, place_of
+from .general_model import example_of, few_lengths, ignore_padding, inputs_of, place_of
 from .lanes import return_free_memory
 from .layouts import Layout, choose_layout, encoding_once
 from .likelihoods import WrittenScores, summed_by_continuation
@@ -82,15 +83,37 @@ class GeneralRunner:
             with self._faster():
                 return self._scores(encoded, items, masks, tokens_per_pass, step)
         found: dict[int, Arrays] = {}
-        for group in alike(encoded.lengths, items):
-            inputs = inputs_of(self._replay.model, encoded, group, self._device)
-            read = reader(self._request, group)
-            with self._faster():
-                out = self._replay.outputs(inputs, masks, rows=tokens_per_pass, read=read, each_pass=step)
+        groups = list(alike(encoded.lengths, items))
+        for group, out in zip(groups, self._of_lengths(groups, masks, tokens_per_pass, step)):
             arrays = self._read(group, out)
             found |= {item: {k: v[:, i] for k, v in arrays.items()} for i, item in enumerate(group.tolist())}
         names = found[int(items[0])]
         return {name: np.stack([found[item][name] for item in items.tolist()], axis=1) for name in names}
+
+    @property
+    def packs(self) -> bool:
+        """Whether texts of several lengths share a pass."""
+        return self._replay.packs
+
+    def _of_lengths(
+        self, groups: Sequence[np.ndarray], masks: np.ndarray, tokens_per_pass: int, step: Callable[[], None]
+    ) -> Iterator[Tensor]:
+        """The outputs of the items of each length."""
+        model, encoded = self._replay.model, self._request.encoded
+        inputs = [inputs_of(model, encoded, group, self._device) for group in groups]
+        read = reader(self._request, groups[0])
+        with self._faster():
+            if self.packs:
+                try:
+                    yield from self._replay.outputs_of_lengths(
+                        inputs, masks, rows=tokens_per_pass, read=read, each_pass=step
+                    )
+                    return
+                except Unpacked:  # such as longer texts, of which a layer sees a window
+                    pass
+            for group, own in zip(groups, inputs):
+                read = reader(self._request, group)
+                yield self._replay.outputs(own, masks, rows=tokens_per_pass, read=read, each_pass=step)
 
     def pairs(
         self, items: np.ndarray, masks: np.ndarray, tokens_per_pass: int, each_pass: Callable[[], None]
@@ -229,6 +252,12 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
             instead=None if module is request.model.module else activated_in_place,
             by=request.settings.unit,
         )
+    if type(encoded) is Encoded:
+        groups = [
+            inputs_of(module, encoded, group, device)
+            for group in alike(encoded.lengths, few_lengths(encoded))
+        ]
+        replay.find_packing(groups, read)
     return replay, layout
 
 

@@ -239,6 +239,12 @@ def example_of(encoded: Encoded | EncodedBatches) -> np.ndarray:
     return np.flatnonzero(encoded.lengths == length)[:2]
 
 
+def few_lengths(encoded: Encoded) -> np.ndarray:
+    """Items of the two smallest lengths, at most two of each."""
+    lengths = np.unique(encoded.lengths)[:2]
+    return np.concatenate([np.flatnonzero(encoded.lengths == length)[:2] for length in lengths])
+
+
 def inputs_of(
     model: nn.Module, encoded: Encoded | EncodedBatches, items: np.ndarray, device: torch.device
 ) -> dict[str, Tensor]:

@@ -42,6 +42,8 @@ def tokens_per_part(encoded: EncodedPrompts, n_variants: int, device_type: str) 
 class WritingRunner:
     """A model of one lane that writes; see `adapter_probe.probe.general.GeneralRunner`."""
 
+    packs = False  # prompts of one length share a pass
+
     def __init__(self, request: AblationRequest, decoder: Decoder, module: nn.Module, lanes: int):
         self._request, self._decoder, self._module, self._lanes = request, decoder, module, lanes
 

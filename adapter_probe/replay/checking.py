@@ -56,7 +56,7 @@ def tried_masks(n: int) -> np.ndarray:
     return np.concatenate([ends, np.random.default_rng(0).random((2, n)) < 0.5])
 
 
-def alike(own: Any, ours: Any) -> bool:
+def alike(own: Any, ours: Any, units: int = _UNITS) -> bool:
     """Whether two runs of a layer or a model on the same states agree, floats up to units of rounding."""
     if not isinstance(own, Tensor) or not own.is_floating_point():
         return torch.equal(own, ours) if isinstance(own, Tensor) else bool(own == ours)
@@ -66,7 +66,7 @@ def alike(own: Any, ours: Any) -> bool:
     if not finite.any():
         return True
     error = float((own - ours)[finite].abs().max())
-    return error <= _UNITS * torch.finfo(own.dtype).eps * float(own[finite].abs().max())
+    return error <= units * torch.finfo(own.dtype).eps * float(own[finite].abs().max())
 
 
 def compare(ours: Tensor, own: Tensor, precision: torch.dtype | None = None, logit: float = 0.0) -> float:

@@ -23,12 +23,13 @@ from adapter_probe.units import Unit
 
 from .checking import coarsest, compare, refused, tried_masks
 from .describing import Described, describe, refuse_coupled
-from .last import only_positions, spared_positions
+from .last import Where, only_positions, spared_positions
 from .layer_plans import find_plan, form_of, keep_exact, whole_of
-from .recording import Inputs, Runner, refuse_unknown
+from .packing import Pack, pack, refuse_mixing
+from .recording import Call, Inputs, Runner, refuse_unknown
 from .sharing import sharing
 from .stacks import Layer, find_layers, in_calls, sites_of
-from .structure import Reader, Recorded, arguments, measure_axes, record
+from .structure import Axes, Reader, Recorded, arguments, measure_axes, record
 from .switches import Switches
 from .tensors import split
 from .variants import Plan, UnknownRows
@@ -66,6 +67,7 @@ class Replay:
     Attributes:
         layers: the layer of every call.
         has_adapter: bool ``[columns]``.
+        packs: whether texts of several lengths may share a row, as far as `find_packing` found out.
 
     Raises:
         ModelError: the model cannot be run in this way, or not exactly.
@@ -91,6 +93,7 @@ class Replay:
         self._axes: dict[Any, list[list[int | None]]] = {}
         self._seen: set[tuple[int, ...]] = set()
         self._batches = 0
+        self.packs = False
         with self.kept(), refused(preparing=True):
             found = describe(self._runner, inputs, read, self._all_on, self._off_from)
             self._structure = found.structure
@@ -142,11 +145,18 @@ class Replay:
         """Run the layers to see what they are given."""
         self._structure = replace(self._structure, forms=None)
 
-    def in_last(self, read: Reader) -> AbstractContextManager[None]:
+    @property
+    def read_position(self) -> Where | None:
+        """The one position of each text that the head reads, if it does and the reader has no others."""
+        return None if self._last is None else self._last[0]
+
+    def in_last(self, read: Reader, pack: Pack | None = None) -> AbstractContextManager[None]:
         """What holds while the last layer runs."""
         where = None if self._last is None else getattr(read, "where", None) or self._last[0]
         if self._last is None or where is None:
             return nullcontext()
+        if pack is not None:
+            where = pack.where(where, coarsest(self.model).itemsize == 2)
         module = self.layers[-1].module
         return only_positions([module.get_submodule(name) for name in self._last[1]], where)
 
@@ -229,6 +239,95 @@ class Replay:
 
         return self._complete(found)
 
+    def find_packing(self, inputs: Sequence[Inputs], read: Reader = logits) -> None:
+        """Find out whether texts of several lengths may share a row, by texts of each length.
+
+        Args:
+            inputs: keyword arguments of the model's forward, for each length.
+            read: what is wanted of the model's output.
+        """
+        structure = self._structure
+        self.packs = False
+        if len(structure.starts) > 1 or structure.forms is None or hasattr(read, "where"):
+            return
+        with suppress(ModelError), self.kept(), refused(preparing=True):
+            calls, own = zip(*(record(self._runner, own, read, self._all_on) for own in inputs))
+            axes = [self._axes_of(*both) for both in zip(inputs, calls)]
+            refuse_mixing(self.layers, *pack(inputs, calls, axes, structure, added=3))
+            masks = tried_masks(len(self.has_adapter))[[0, 3]]
+            ours = self.outputs_of_lengths(inputs, masks, read=read)
+            for x, intact, each in zip(ours, own, inputs):
+                self._compare(read, x, torch.stack([intact[0], self.own(each, masks[1], read)]))
+            self.packs = True
+
+    def outputs_of_lengths(
+        self,
+        inputs: Sequence[Inputs],
+        masks: np.ndarray,
+        *,
+        rows: int = 4096,
+        read: Reader = logits,
+        each_pass: Callable[[], None] = lambda: None,
+    ) -> list[Tensor]:
+        """The output under every mask for texts of several lengths in one row, see `packing`.
+
+        Args:
+            inputs: a batch of texts of each length.
+            masks, rows, read, each_pass: see `outputs`.
+
+        Returns:
+            ``[variants, ...]`` for each length.
+
+        Raises:
+            ModelError: the intact model's output differs from its own forward's.
+        """
+        masks = masks | ~self.has_adapter
+        packed: list[Pack] = []
+
+        def found() -> Tensor:
+            with self.kept(), refused():
+                each = [self._recorded(own, read) for own in inputs]
+                calls, axes = zip(*((one.calls, one.given_axes) for one, _ in each))
+                recorded, own_pack = pack(inputs, calls, axes, self._structure)
+                own_pack.one = self._at_one_position(inputs)
+                walk = Walk(
+                    self,
+                    self._runner,
+                    self._structure,
+                    inputs[0],
+                    recorded,
+                    read,
+                    rows,
+                    each_pass,
+                    pack=own_pack,
+                )
+                values = walk.outputs(masks)
+            packed[:] = [own_pack]
+            for number in np.flatnonzero(masks.all(axis=1))[:1]:
+                for (_, intact), ours in zip(each, own_pack.parted(values[number][None])):
+                    if intact is not None:
+                        self._compare(read, ours[0], intact)
+            return values
+
+        values = self._complete(found)
+        return packed[0].parted(values)
+
+    def _at_one_position(self, inputs: Sequence[Inputs]) -> tuple[Inputs, list[Call]] | None:
+        """The position of each text that the head reads as a text of its own, if that is possible."""
+        where = self.read_position
+        if where is None:
+            return None
+        at = int(where(1, 2))
+        one = {
+            name: torch.cat([own[name][:, -1:] if at else own[name][:, :1] for own in inputs])
+            for name, x in inputs[0].items()
+            if isinstance(x, Tensor) and x.dim() == 2
+        }
+        if one.keys() != inputs[0].keys():
+            return None
+        calls = arguments(self._runner, one, self._structure)
+        return None if calls is None else (one, calls)
+
     def outputs_of_pairs(
         self,
         inputs: Inputs,
@@ -305,13 +404,17 @@ class Replay:
             calls, out = record(self._runner, inputs, read, self._all_on)
             structure.forget_states(calls)
             intact = out[0]
+        return Recorded(calls, self._axes_of(inputs, calls)), intact
+
+    def _axes_of(self, inputs: Inputs, calls: Sequence[Call]) -> Axes:
+        """The batch axes of the arguments of the layers' calls."""
         shapes = tuple(getattr(x, "shape", x) for call in calls for x in (*call.given, *call.out))
         axes = self._axes.get(shapes)
         if axes is None:
             if len(self._axes) >= _SHAPES_KEPT:
                 self._axes.clear()
-            axes = self._axes[shapes] = measure_axes(self._runner, inputs, structure, calls)
-        return Recorded(calls, axes), intact
+            axes = self._axes[shapes] = measure_axes(self._runner, inputs, self._structure, calls)
+        return axes
 
     def _is_due(self, inputs: Inputs) -> bool:
         """Whether a batch is to be compared with the model's own forward."""

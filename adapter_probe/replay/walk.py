@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,9 @@ from torch.utils._pytree import tree_unflatten
 
 from adapter_probe.errors import ModelError
 
-from .recording import Inputs, Runner, Stop, flat_result
+from .checking import alike
+from .packing import Pack
+from .recording import Call, Inputs, Runner, Stop, flat_result
 from .stacks import sites_of
 from .structure import Reader, Recorded, Slot, Source, Structure, rest
 from .tensors import joined, picked, split, taken
@@ -77,6 +79,7 @@ class Walk:
         rows: copies x tokens per call of a layer.
         each_pass: called before every call of a layer.
         units: the parts of the batch that nodes are copies of, see `Source`.
+        pack: the texts of several lengths that the batch is one row of, see `packing`; None of others.
     """
 
     switched: Any
@@ -88,6 +91,7 @@ class Walk:
     rows: int
     each_pass: Callable[[], None]
     units: int = 1
+    pack: Pack | None = None
 
     def outputs(self, masks: np.ndarray) -> Tensor:
         """The output under every mask ``[variants, columns]``, as ``[variants, ...]``."""
@@ -132,12 +136,41 @@ class Walk:
 
     def _finished(self, branch: Branch) -> Tensor:
         """The model's outputs of a branch after the last call, ``[nodes, ...]``."""
-        n, source = len(branch.roots), Source(self.units, branch.examples)
+        pack, where = self.pack, self.switched.read_position
+        if pack is None:
+            source = Source(self.units, branch.examples)
+            return self._read(self.inputs, self.recorded.calls, branch.states, source)
+        if pack.one is None or where is None:
+            return pack.joined(self._each_length(pack, branch.states))
+        at = pack.read_at(where)
+        states = {slot: x[:, 0, at, None] for slot, x in branch.states.items()}  # [nodes, texts, 1, hidden]
+        found = self._read(*pack.one, states, Source.copies(len(branch.roots)))  # [nodes, texts, ...]
+        own = list(found.split([group.n for group in pack.groups], dim=1))
+        if not pack.is_tried:
+            first = {slot: x[:1] for slot, x in branch.states.items()}
+            if not all(alike(x, y[:1]) for x, y in zip(self._each_length(pack, first), own)):
+                raise ModelError("the model's head reads other positions than in the example")
+            pack.is_tried = True
+        return pack.joined(own)
+
+    def _each_length(self, pack: Pack, states: dict[Slot, Tensor]) -> list[Tensor]:
+        """The outputs of the texts of each length."""
+        n = len(next(iter(states.values())))
+        apart = {slot: pack.apart(x) for slot, x in states.items()}
+        return [
+            self._read(inputs, calls, {slot: xs[g] for slot, xs in apart.items()}, Source.copies(n))
+            for g, (inputs, calls) in enumerate(zip(pack.inputs, pack.calls))
+        ]
+
+    def _read(
+        self, inputs: Inputs, calls: Sequence[Call], states: dict[Slot, Tensor], source: Source
+    ) -> Tensor:
+        """What is read of the model's output for finished states."""
 
         def run() -> Any:
-            return rest(self.runner, self.inputs, self.structure, self.recorded.calls, branch.states, source)
+            return rest(self.runner, inputs, self.structure, calls, states, source)
 
-        return self.read(self.runner.model, run, n)
+        return self.read(self.runner.model, run, len(source.roots))
 
     def _next_stage(self, branch: Branch) -> Branch:
         """The same nodes with the arguments that the model's own code makes out of their states."""
@@ -184,6 +217,17 @@ class Walk:
             k + 1, bounds, branch.roots[parent], states, branch.given, branch.copies, branch.examples[parent]
         )
 
+    @contextmanager
+    def _on_layer(self, is_last: bool) -> Iterator[None]:
+        """What holds while a layer runs."""
+        with ExitStack() as stack:
+            if is_last:
+                stack.enter_context(self.switched.in_last(self.read, self.pack))
+            if self.pack is not None:
+                self.pack.attention.at = self.switched.read_position if is_last else None
+                stack.enter_context(self.pack.attention)
+            yield
+
     def _once(self, branch: Branch, rows: Tensor, given: list[Any]) -> dict[tuple[tuple, int], Tensor]:
         """The states before the call, of which rows of the call are copies."""
         k = branch.call
@@ -213,7 +257,7 @@ class Walk:
                 given.append(picked(branch.given[k][p], axis, branch.copies, branch.roots[rows]))
         args, kwargs = tree_unflatten(given, call.given_spec)
         layer = self.runner.layers[self.structure.layers[k]]
-        with self.switched.in_last(self.read) if k == len(self.recorded.calls) - 1 else nullcontext():
+        with self._on_layer(k == len(self.recorded.calls) - 1):
             if len(on) == 1 or not plan.parts:
                 returned = layer(*args, **kwargs)
             else:
