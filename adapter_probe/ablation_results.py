@@ -280,6 +280,11 @@ class AblationResults:
             return self.outputs[..., QUESTION_SCORES.index(self.metric)]
         return predictions_from_logits(self.outputs, self.kind)
 
+    @property
+    def scored(self) -> np.ndarray:
+        """What the metric takes: the predictions or, if it is one of the user's own of outputs, these."""
+        return self.outputs if getattr(self.metric, "of_outputs", False) else self.predictions
+
     @cached_property
     def are_right(self) -> np.ndarray | None:
         """Whether all that is predicted of each example is right, bool ``[variants, examples]``.

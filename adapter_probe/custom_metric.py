@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,26 +13,44 @@ from adapter_probe.formulas import finite_or_nan, is_complete
 
 CUSTOM = "custom:"
 """Prefix of the names of user-defined metrics."""
+Scale = Literal["", "share", "loss", "number"]
+"""What the numbers of a metric are: scores up to 1, shares, losses, of which less is better, or others."""
+_SHUFFLES = 8
 
 
 class CustomMetric(str):
-    """A user-defined metric, named ``custom:`` and the function's name.
+    """A user-defined metric, named ``custom:``, its own name and, in brackets, its scale if that is known.
 
     Args:
         function: from labels ``[examples]`` and predictions ``[examples]``, class indices or a regression's
-            numbers, to a score; more is better. The bootstrap calls it for every variant and resample.
+            numbers, to a number. The bootstrap calls it for every variant and resample.
+        name: its own name; by default the function's.
+        scale: what the numbers are; see `with_scale`.
+        whole: the number that is a score of 1, such as 100 of percentages.
+        of_outputs: whether it takes the model's outputs ``[examples, outputs]`` in place of predictions.
     """
 
     function: Callable[[np.ndarray, np.ndarray], float]
+    scale: Scale
+    whole: float
+    of_outputs: bool
 
-    def __new__(cls, function: Callable[[np.ndarray, np.ndarray], float]) -> CustomMetric:
+    def __new__(
+        cls,
+        function: Callable[[np.ndarray, np.ndarray], float],
+        name: str = "",
+        scale: Scale = "",
+        whole: float = 1.0,
+        of_outputs: bool = False,
+    ) -> CustomMetric:
         """A string that carries the function.
 
         Raises:
             DataError: it cannot be called with labels and predictions.
         """
-        metric = super().__new__(cls, CUSTOM + getattr(function, "__name__", type(function).__name__))
-        metric.function = function
+        name = name or getattr(function, "__name__", type(function).__name__)
+        metric = super().__new__(cls, f"{CUSTOM}{name}" + (f" ({scale})" if scale else ""))
+        metric.function, metric.scale, metric.whole, metric.of_outputs = function, scale, whole, of_outputs
         try:
             inspect.signature(function).bind(None, None)
         except ValueError:  # of a compiled function, which tells no signature
@@ -42,14 +61,42 @@ class CustomMetric(str):
             ) from None
         return metric
 
-    def __getnewargs__(self) -> tuple[Callable[[np.ndarray, np.ndarray], float]]:  # type: ignore[override]
+    def __getnewargs__(self) -> tuple[Any, ...]:  # type: ignore[override]
         """What a copy is made from."""
-        return (self.function,)
+        return (self.function, self.own_name, self.scale, self.whole, self.of_outputs)
 
     @property
     def own_name(self) -> str:
         """The name of the function."""
-        return self.removeprefix(CUSTOM)
+        return split_name(self)[0]
+
+    def with_scale(self, labels: np.ndarray, right: np.ndarray) -> CustomMetric:
+        """The same with its scale, which is told by right predictions and by shuffled ones.
+
+        Less is better if the right ones score less than all shuffled ones. A score of 1, or of 100, for right
+        ones is its upper end; if no shuffled one is negative, the scores are shares.
+
+        Args:
+            labels: of all examples, as `score` takes them.
+            right: predictions, or outputs, that are right for all of them.
+
+        Raises:
+            Exception: whatever the function raises.
+        """
+        generator = np.random.default_rng(0)
+        best = self.score(labels, right)
+        others = [self.score(labels, right[generator.permutation(len(right))]) for _ in range(_SHUFFLES)]
+        others = [value for value in others if np.isfinite(value)]
+        if not np.isfinite(best) or not others:
+            return self
+        low, high = min(others), max(others)
+        whole = next((whole for whole in (1.0, 100.0) if np.isclose(best, whole)), 0.0)
+        scale: Scale = "" if max(abs(best), abs(low), abs(high)) <= 1 else "number"
+        if best < low:
+            scale = "loss"
+        elif whole and max(low, high) <= best * (1 + 1e-6):
+            scale = "share" if low >= 0 else ""
+        return CustomMetric(self.function, self.own_name, scale, whole or 1.0, self.of_outputs)
 
     def scores(
         self, predictions: np.ndarray, labels: np.ndarray, names: Sequence[str] | None = None, what: str = ""
@@ -60,7 +107,7 @@ class CustomMetric(str):
 
         Args:
             predictions: ``[rows, examples]``, or ``[rows, examples, labels]`` if an example has several
-                labels or targets; a row that lacks a prediction has no score.
+                labels, targets or outputs; a row that lacks a prediction has no score.
             labels: ``[examples]``, or ``[examples, labels]``.
             names: what each row is called in that line; by default its number.
             what: what comes before the name, such as ``a resample of``.
@@ -78,7 +125,7 @@ class CustomMetric(str):
         return finite_or_nan(found)
 
     def score(self, labels: np.ndarray, predictions: np.ndarray) -> float:
-        """What the function gives.
+        """What the function gives, as a part of the whole.
 
         Raises:
             DataError: it is no number, or one that is too large.
@@ -87,8 +134,17 @@ class CustomMetric(str):
         try:
             if isinstance(value, (str, bytes)):
                 raise TypeError
-            return float(value)
+            return float(value) / self.whole
         except (TypeError, ValueError, OverflowError):
             raise DataError(
                 f"the metric {self.own_name} returned {shown(value)}; a score has to be one number"
             ) from None
+
+
+def split_name(metric: str) -> tuple[str, Scale]:
+    """The own name and the scale of a user-defined metric, from its name in files."""
+    name = metric.removeprefix(CUSTOM)
+    for scale in ("share", "loss", "number"):
+        if name.endswith(end := f" ({scale})"):
+            return name.removesuffix(end), scale  # type: ignore[return-value]
+    return name, ""

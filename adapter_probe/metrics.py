@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from adapter_probe.custom_metric import CUSTOM, CustomMetric
+from adapter_probe.custom_metric import CUSTOM, CustomMetric, split_name
 from adapter_probe.errors import DataError
 from adapter_probe.formulas import (
     ClassCounts,
@@ -211,12 +211,26 @@ def metric_label(metric: str) -> str:
     Raises:
         DataError: the metric is unknown.
     """
-    for prefix in (CUSTOM, PER_TEXT):
-        if metric.startswith(prefix):
-            return metric.removeprefix(prefix)
+    return about(metric).words
+
+
+def about(metric: str) -> Metric:
+    """How a metric is written: its row in `BY_NAME`, or what the name of one of the user's own tells.
+
+    Raises:
+        DataError: the metric is unknown.
+    """
+    if metric.startswith(CUSTOM):
+        name, scale = split_name(metric)
+        loss = scale == "loss"
+        unit = "" if scale in ("loss", "number") else None
+        words = name.replace("_", " ")
+        return Metric(words, unit=unit, less_is_better=loss, in_percent=scale == "share")
+    if metric.startswith(PER_TEXT):
+        return Metric(metric.removeprefix(PER_TEXT), in_percent=False)
     if metric not in BY_NAME:
         raise DataError(f"unknown metric {metric!r}; allowed: {', '.join(BY_NAME)}")
-    return BY_NAME[metric].words
+    return BY_NAME[metric]
 
 
 def generated_metric(asked: str | None) -> str | None:
@@ -238,7 +252,7 @@ def is_ratio(metric: str) -> bool:
 
 def sign_of(metric: str) -> int:
     """-1 for a loss, of which less is better, else 1."""
-    return -1 if metric in LOSSES else 1
+    return -1 if about(metric).less_is_better else 1
 
 
 def to_points(metric: str, difference: np.ndarray) -> np.ndarray:
@@ -246,7 +260,7 @@ def to_points(metric: str, difference: np.ndarray) -> np.ndarray:
 
     A loss that rises by 0.02 nats is 2 points worse: -2. Errors of floating point are rounded away.
     """
-    return np.round((-100 if metric in LOSSES else 100) * difference, _POINT_DECIMALS) + 0.0  # no -0.0
+    return np.round(100 * sign_of(metric) * difference, _POINT_DECIMALS) + 0.0  # no -0.0
 
 
 def check_kind(kind: str) -> Kind:
@@ -381,7 +395,7 @@ def constant_prediction(metric: str, labels: np.ndarray) -> np.ndarray | None:
         found = np.zeros((*labels.shape, 2), dtype=np.int64)
         found[:, most] = np.stack([labels[:, most], labels.sum(axis=1)], axis=-1)
         return found
-    of_classes = isinstance(metric, CustomMetric) and labels.dtype.kind == "i"
+    of_classes = isinstance(metric, CustomMetric) and labels.dtype.kind == "i" and not metric.of_outputs
     if labels.ndim != 1 or (metric not in METRICS["classification"] and not of_classes):
         return None
     return np.full_like(labels, np.bincount(labels).argmax())

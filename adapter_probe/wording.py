@@ -147,10 +147,9 @@ _PRINTED = {
 @cache
 def _written(metric: str | None) -> Metric:
     """How a metric is written."""
-    from adapter_probe.metrics import BY_NAME, Metric, metric_label
+    from adapter_probe.metrics import Metric, about
 
-    words = "score" if metric is None else metric_label(metric)
-    return BY_NAME.get(str(metric), Metric(words, in_percent=False))
+    return Metric("score", in_percent=False) if metric is None else about(metric)
 
 
 def printable(name: str) -> str:
@@ -190,7 +189,9 @@ def is_percentage(metric: str | None) -> bool:
 
 def own_unit(metric: str | None) -> str:
     """The metric if its changes are not in points but in a unit of their own, without an end; else empty."""
-    return str(metric) if _written(metric).unit is not None else ""
+    if _written(metric).unit is None:
+        return ""
+    return str(metric) if str(metric).isidentifier() else "-".join(metric_name(metric).split())
 
 
 def drop_name(metric: str | None) -> str:

@@ -46,7 +46,7 @@ def bootstrap_scores(
         paragraph) to draw, which says nothing of how others would have come out.
     """
     labels = results.scored_with
-    rows = results.predictions if more is None else np.concatenate([results.predictions, more])
+    rows = results.scored if more is None else np.concatenate([results.scored, more])
     complete = is_complete(rows, rows.ndim - 1)  # variants without a prediction have no score
     predictions = rows[complete]
     score = weighted_scorer(results.metric, predictions, labels)

@@ -76,7 +76,7 @@ def open_in_memory(model: nn.Module, tokenizer: Any = None, base_model: Any = No
     kinds = {type(m).__module__.split(".")[2] for m in used.modules() if isinstance(m, BaseTunerLayer)}
     about = Description(
         ImportedMethod(LIBRARY, tuple(sorted(kinds)), inner=tuned_modules(used)),
-        BaseIdentity(name, None, "", 0, 0, 0, config_settings(fields)),
+        BaseIdentity(_name_of(config) or name, None, "", 0, 0, 0, config_settings(fields)),
         TaskSpec("", "classification", "accuracy", (), NO_COLUMNS, {}, {}),
         max_length=1,
         delta_sha256=hash_json([hash_stored(used, frozenset(), used.named_buffers()), _settings_of(used)]),
@@ -92,6 +92,12 @@ def open_in_memory(model: nn.Module, tokenizer: Any = None, base_model: Any = No
         return _against(opened, base_model)
     split_adapters(used)
     return opened
+
+
+def _name_of(config: Any) -> str:
+    """The name under which a base was opened, or that of its folder; empty where it was made in memory."""
+    own = str(getattr(config, "_name_or_path", "") or "")
+    return Path(own).name if Path(own).is_absolute() or own.startswith(".") else own
 
 
 def _with_texts(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapter_probe.analysis.study_records import ablation_record, write_record
 from adapter_probe.argument_checks import planned_by, taking
+from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.progress import activity, print_message, progress_bar
 from adapter_probe.reads import recorded
 from adapter_probe.results.ablation_files import save_predictions, write_generations
@@ -127,7 +128,24 @@ def prepare(name: str, call: Ablate, arguments: AblationArguments, opened: Given
         if call.cluster is None:
             use_threads(call.threads)
         device = choose_device(call.device if call.cluster is None else "auto")
-        return prepare_ablation(arguments, device, *(opened or ()))
+        request = prepare_ablation(arguments, device, *(opened or ()))
+    return _tried(replace(request, data=call.name) if call.name else request)
+
+
+def _tried(request: AblationRequest) -> AblationRequest:
+    """The request with a metric of the user's own that was called once, on what is right for all examples.
+
+    What it raises, it raises before the model runs.
+    """
+    from adapter_probe.data.requests import Requests
+
+    rows, metric = request.examples.rows, request.metric
+    if request.score_texts is not None and isinstance(rows, Requests) and not rows.documents:
+        request.score_texts([[row.choices[0] for row in rows.rows]])
+    if isinstance(metric, CustomMetric) and not metric.of_outputs:
+        labels = request.examples.labels
+        return replace(request, metric=metric.with_scale(labels, labels))
+    return request
 
 
 def computed(

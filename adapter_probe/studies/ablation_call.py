@@ -49,7 +49,7 @@ from .checkpoint_arguments import Ablate, Called, Trainer
 from .example_files import as_files, check_files, of_columns, with_collections
 from .load import load
 from .study_base import StoredStudy
-from .trainers import TokenisedPreferences, examples_of_preferences, metric_of_trainer, of_trainer
+from .trainers import TokenisedPreferences, examples_of_preferences, of_trainer
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +62,7 @@ USUAL = "ablation"
 """The results folder of an ablation with defaults, inside the checkpoint."""
 AGAINST_PREFIX = "against-"
 """Prefix of the subfolder that holds the same variants scored on other data."""
-_IN_MEMORY = ("tokenizer", "batches", "labels", "read")
+_IN_MEMORY = ("tokenizer", "name", "batches", "labels", "read")
 """Arguments that a checkpoint on disk cannot follow."""
 _OF_TEXTS = ("columns", "max_examples", "label_names", "split", "encoding", *vars(Prompting()))
 """Arguments that batches cannot follow."""
@@ -79,6 +79,14 @@ class Given(NamedTuple):
 
     opened: OpenedPeft
     examples: Examples | None = None
+
+    def with_name(self, name: str) -> Given:
+        """The same with a task of this name."""
+        return self._replace(opened=self.opened.with_task(replace(self.opened.description.task, name=name)))
+
+    def with_note(self, note: str) -> Given:
+        """The same with a remark on how it was read."""
+        return self._replace(opened=replace(self.opened, notes=(*self.opened.notes, note)))
 
 
 def asked_of(
@@ -174,9 +182,10 @@ def opened_for(call: Called) -> Iterator[tuple[Called, Given | None, TemporaryDi
 def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory[str] | None]]:
     from adapter_probe.checkpoints.in_memory import left_as_it_was
 
-    trainer = call.checkpoint if isinstance(call.checkpoint, Trainer) else None
-    if trainer is not None:
-        call = of_trainer(call, trainer)
+    metric, unused = None, False
+    if isinstance(trainer := call.checkpoint, Trainer):
+        call, metric = of_trainer(call, trainer)
+        unused = getattr(trainer, "compute_metrics", None) is not None and metric is None is call.metric
     model: Any = call.checkpoint
     if flag := next((one for one in _ON_DISK if getattr(call, one)), ""):
         raise ResultsError(f"{flag} needs a checkpoint on disk; save the model and give its folder")
@@ -192,8 +201,15 @@ def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory
         raise DataError(given)
     with left_as_it_was(model):
         opened = _given(call, model)
-        if trainer is not None:
-            call = replace(call, metric=metric_of_trainer(call.metric, *opened))
+        if metric is not None:
+            assert opened.examples is not None, "a trainer's metric is of its batches"
+            call = replace(call, metric=metric.of_model(opened.opened, opened.examples))
+        if call.name:
+            opened = opened.with_name(call.name)
+        if unused:
+            opened = opened.with_note(
+                "the trainer's compute_metrics, which is of its own batches, is not used"
+            )
         temporary = TemporaryDirectory(prefix="adapter-probe-") if call.out is None else None
         folder = Path(temporary.name) if temporary else make_folder(str(call.out))
         device = str(device_of(model))

@@ -133,6 +133,10 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
         metavar="REVISION",
     )  # fmt: skip
     tokenizer: Tokenizer | None = setting(None, "tokenizer of a model in memory.", shell=NoneType)
+    name: str = setting(
+        "", "of a model in memory, what its task is called in figures, tables and captions, such as SST-2; "
+        "by default a trainer's data set, or the model's class.", shell=NoneType,
+    )  # fmt: skip
     batches: Any = setting(
         None, "instead of data, for a model in memory: the keyword arguments of its forward, in a list of "
         "mappings, a `DataLoader` or a tokenised `datasets.Dataset`; images, sound or anything else.",

@@ -10,20 +10,22 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from adapter_probe.data.request_rows import REFERENCES, Request, are_preferences
 from adapter_probe.errors import DataError, listed, one_line
-from adapter_probe.metrics import METRICS, default_metric, score
-from adapter_probe.predictions import entity_types, labels_from_logits
+from adapter_probe.metrics import BY_NAME, default_metric
 
 from .checkpoint_arguments import Called
+from .trainer_metric import MetricOfTrainer
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.opened_peft import OpenedPeft
     from adapter_probe.data.examples import Examples
 
-_TRIED = 32  # examples on which a metric of logits is compared with that of the likeliest classes
+NO_TAG = -100  # as in `adapter_probe.data.batches`, which imports torch
+_FORMATS = ("", "arrow", "csv", "generator", "json", "pandas", "parquet", "text")  # names of data set loaders
+_LIBRARIES = ("trl", "sentence_transformers")
+_SCORED = ("SFTTrainer", "DPOTrainer", "RewardTrainer", "CPOTrainer", "ORPOTrainer")
+"""Trainers of TRL whose evaluation sets are scored; of the last two, in part."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,159 +44,120 @@ class TokenisedPreferences:
     reference: tuple[tuple[float, ...], ...]
 
 
-def of_trainer(call: Called, trainer: Any) -> Called:
-    """The arguments with a trainer's model, and with the rest where the user gives none.
+def of_trainer(call: Called, trainer: Any) -> tuple[Called, MetricOfTrainer | None]:
+    """The arguments with a trainer's model, and with the rest where the user gives none; and its metric.
 
     Raises:
-        DataError: it has no evaluation set, or its metric is no function of the predictions.
+        DataError: it has no evaluation set, or evaluates what no study scores.
     """
-    given = replace(
-        call,
-        checkpoint=trainer.model,
-        tokenizer=call.tokenizer or getattr(trainer, "processing_class", None),
-    )
-    if call.batches is not None or call.task or not (isinstance(call.data, tuple) and not call.data):
-        return given
-    instead = "give data= (rows with texts) or batches= (what the model's forward takes)"
-    data = getattr(trainer, "eval_dataset", None)
-    if isinstance(data, Mapping):
-        one = "batches=trainer.get_eval_dataloader(NAME)"
+    tokenizer = call.tokenizer or getattr(trainer, "processing_class", None)
+    given = replace(call, checkpoint=trainer.model, tokenizer=tokenizer)
+    if call.task or not (isinstance(call.data, tuple) and not call.data):
+        return given, None
+    if call.batches is None:
+        _refuse_other(trainer)
+        given = replace(given, name=call.name or _name_of(getattr(trainer, "eval_dataset", None)))
+        data = getattr(trainer, "eval_dataset", None)
+        names = {*(getattr(data, "column_names", None) or ())} if not isinstance(data, Mapping) else set()
+        if {"chosen_ids", "rejected_ids"} <= names and len(data):
+            return _with_preferences(given, trainer, *_preferences_of(trainer, data)), None
+        if {"chosen_input_ids", "chosen_labels", "rejected_input_ids", "rejected_labels"} <= names:
+            return replace(given, batches=_labelled_preferences(trainer, list(data))), None  # type: ignore[arg-type]
+        if are_preferences(names):
+            return replace(given, data=list(data)), None  # type: ignore[arg-type]
+    batches = _batches_of(trainer) if call.batches is None else list(call.batches)
+    given = replace(given, batches=batches)
+    compute, key = trainer.compute_metrics, call.metric
+    if compute is None or call.labels is not None or call.read != "logits":
+        return given, None
+    if key is None or (isinstance(key, str) and key not in BY_NAME):
+        return replace(given, metric=None), MetricOfTrainer(trainer, batches, key or "")
+    return given, None
+
+
+def _name_of(data: Any) -> str:
+    """The name of a data set of `datasets` that was loaded by one: its configuration's, or its own."""
+    about = getattr(data, "info", None)
+    name, part = (getattr(about, key, None) or "" for key in ("dataset_name", "config_name"))
+    return "" if name in _FORMATS else str(part if part not in ("", "default") else name)
+
+
+def _batches_of(trainer: Any) -> list[Any]:
+    """The batches of a trainer's evaluation set.
+
+    Raises:
+        DataError: it has none, or several sets.
+    """
+    if isinstance(data := getattr(trainer, "eval_dataset", None), Mapping):
+        one = f"ap.ablate(trainer, batches=trainer.get_eval_dataloader({next(iter(data), 'NAME')!r}))"
         raise DataError(f"the trainer has several evaluation sets, {listed(data)}; give one of them, {one}")
-    names = getattr(data, "column_names", None) or ()
-    if {"chosen_ids", "rejected_ids"} <= set(names) and len(data):  # type: ignore[arg-type]
-        rows, is_off = _preferences_of(trainer, data)
-        if not is_off or call.reference != "rows":
-            return replace(given, batches=rows)
-        if not next(one for one in fields(call) if one.name == "reference").init:
-            raise DataError(
-                "the trainer's reference is the model with all adapters off, which this study does not have; "
-                "precompute the reference's log-likelihoods (precompute_ref_log_probs=True)"
-            )
-        return replace(given, batches=rows, reference="off")
-    if are_preferences(names):
-        return replace(given, data=list(data))  # type: ignore[arg-type]
+    instead = "give data= (rows with texts) or batches= (what the model's forward takes)"
     try:
         batches = list(trainer.get_eval_dataloader())
     except ValueError as error:  # transformers' for a missing one, or one of texts
         raise DataError(f"the trainer gives no batches ({one_line(error)}); {instead}") from error
     if not batches:
         raise DataError(f"the trainer's evaluation set has no rows; {instead}")
-    metric = call.metric
-    if metric is None and trainer.compute_metrics is not None:
-        metric = _MetricOfTrainer(trainer)
-    return replace(given, batches=batches, metric=metric)
+    return batches
 
 
-class _MetricOfTrainer:
-    """A trainer's metric as a function of labels and predictions.
-
-    Predicted classes are passed on as rows with a single 1, of which the largest is the class, and several
-    labels as 1 and -1.
+def _refuse_other(trainer: Any) -> None:
+    """Refuse trainers of other libraries that evaluate what no study scores.
 
     Raises:
-        DataError: less of it is better.
+        DataError: it is one of them.
     """
-
-    def __init__(self, trainer: Any) -> None:
-        self._compute = trainer.compute_metrics
-        self._chosen = chosen = (trainer.args.metric_for_best_model or "").removeprefix("eval_")
-        if chosen != "loss" and trainer.args.greater_is_better is False:
-            raise DataError(f"the trainer's metric {chosen} is one of which less is better; give metric=")
-        self._n_classes = max(int(getattr(trainer.model.config, "num_labels", 0) or 0), 1)
-        self.__name__ = chosen if chosen and chosen != "loss" else "compute_metrics"
-
-    def __call__(self, labels: np.ndarray, predictions: np.ndarray) -> float:
-        rows = predictions
-        if predictions.dtype.kind in "iu":  # whole numbers
-            rows = np.eye(self._n_classes)[predictions] if predictions.ndim == 1 else 2 * predictions - 1
-        return self.of_rows(labels, rows)
-
-    def of_rows(self, labels: np.ndarray, rows: np.ndarray) -> float:
-        """The metric of outputs as the model gives them."""
-        from transformers import EvalPrediction
-
-        found: Mapping[str, float] = self._compute(EvalPrediction(predictions=rows, label_ids=labels))
-        plain = {name.removeprefix("eval_"): value for name, value in found.items()}
-        if self._chosen in plain or len(plain) == 1:
-            return float(plain.get(self._chosen, next(iter(plain.values()))))
+    kinds = [one for one in type(trainer).__mro__ if one.__module__.split(".")[0] in _LIBRARIES]
+    kind = next((one for one in kinds if "base" not in one.__module__.rpartition(".")[2]), None)
+    if kind is None or kind.__name__ in _SCORED:
+        return
+    name = type(trainer).__name__
+    if kind.__module__.startswith("sentence_transformers"):
         raise DataError(
-            f"the trainer's compute_metrics gives {', '.join(plain)}; choose one with metric_for_best_model, "
-            "or give metric="
+            f"a {name} trains a model of embeddings, which is studied from its folder; save it "
+            "(trainer.model.save_pretrained(FOLDER)) and give ap.ablate(FOLDER, data=...)"
         )
-
-
-def metric_of_trainer(metric: Any, opened: OpenedPeft, examples: Examples | None) -> Any:
-    """The metric to use for a trainer's, which may read more of the logits than the likeliest class.
-
-    Both are tried on a few examples. Of tags, which no function of single predictions scores, it is the name
-    of the metric that gives what the trainer's gives.
-
-    Raises:
-        DataError: none gives the same.
-    """
-    import torch
-
-    from adapter_probe.data.batches import EncodedBatches
-    from adapter_probe.probe.general_model import inputs_of
-
-    if examples is None or not isinstance(metric, _MetricOfTrainer):
-        return metric
-    encoded, model = examples.encoded, opened.model
-    assert isinstance(encoded, EncodedBatches), "a trainer has batches"
-    device = next(model.parameters()).device
-    with torch.no_grad():  # float32 [1, ...] of each
-        logits = [
-            encoded.read(model(**inputs_of(model, encoded, np.array([item]), device))).float().cpu().numpy()
-            for item in range(min(_TRIED, len(encoded)))
-        ]
-    kind, own_labels = opened.description.task.kind, examples.labels[: len(logits)]
-    if kind == "tokens":
-        return _metric_of_tags(metric, opened.description.task.label_names, examples, logits)
-    rows = np.concatenate(logits)
-    rows = rows[:, 0] if kind == "regression" and own_labels.ndim == 1 else rows
-    plain = {"classification": rows.argmax(-1), "multilabel": labels_from_logits(rows)}
-    own, ours = metric.of_rows(own_labels, rows), metric(own_labels, plain.get(kind, rows.astype(np.float64)))
-    if not _same(own, ours):
-        raise DataError(
-            f"the trainer's compute_metrics gives {own:.6g} for the logits and {ours:.6g} for the "
-            "predictions alone; give metric=, a name or a function of labels and predictions"
-        )
-    return metric
-
-
-def _metric_of_tags(
-    metric: _MetricOfTrainer, names: tuple[str, ...], examples: Examples, logits: list[np.ndarray]
-) -> str:
-    from adapter_probe.data.batches import NO_TAG
-    from adapter_probe.data.tagged import Words, count_tags, refuse_unscorable
-
-    words = examples.words
-    assert words is not None, "tags are of words"
-    few = Words(words.positions[: len(logits)], words.tags[: len(logits)])
-    labels = np.full((len(logits), max(one.shape[1] for one in logits)), NO_TAG)
-    for row, places, tags in zip(labels, few.positions, few.tags):
-        row[places] = tags
-    rows = np.zeros((*labels.shape, len(names)), np.float32)
-    predicted = []
-    for number, one in enumerate(logits):
-        rows[number, : one.shape[1]] = one[0]
-        predicted.append(few.predicted(np.array([number]), one[None]))
-    found = {}
-    for name in METRICS["tokens"] if entity_types(names) else ("tag_accuracy",):
-        refuse_unscorable(name, names)
-        counted, there = count_tags(name, few, names, np.concatenate(predicted, axis=1))
-        found[name] = float(score(name, counted.reshape(*there.shape, 2).astype(np.float64), there))
-    own = metric.of_rows(labels, rows)
-    if chosen := next((name for name, ours in found.items() if _same(own, ours)), ""):
-        return chosen
-    said = ", ".join(f"{name} {ours:.6g}" for name, ours in found.items())
     raise DataError(
-        f"the trainer's compute_metrics gives {own:.6g}, which is neither of {said}; give metric="
+        f"what a {name} evaluates is not what a study scores; give data= as well: rows with prompt, chosen "
+        "and rejected (preferences), prompt and completion, or prompt and answer with generate=True"
     )
 
 
-def _same(one: float, other: float) -> bool:
-    return bool(np.isclose(one, other, rtol=1e-6, atol=1e-9, equal_nan=True))
+def _with_preferences(given: Called, trainer: Any, rows: TokenisedPreferences, is_off: bool) -> Called:
+    if (alpha := getattr(trainer.args, "ld_alpha", None)) is not None:
+        raise DataError(
+            f"ld_alpha={alpha} of the trainer weights the tokens of an answer, which a study does not; give "
+            "data= (rows with prompt, chosen and rejected)"
+        )
+    if not is_off or given.reference != "rows":
+        return replace(given, batches=rows)
+    if not next(one for one in fields(given) if one.name == "reference").init:
+        raise DataError(
+            "the trainer's reference is the model with all adapters off, which this study does not have; "
+            "precompute the reference's log-likelihoods (precompute_ref_log_probs=True)"
+        )
+    return replace(given, batches=rows, reference="off")
+
+
+def _labelled_preferences(trainer: Any, rows: list[Any]) -> TokenisedPreferences:
+    """The rows of a trainer without a reference model, CPOTrainer, as it has tokenised them.
+
+    Raises:
+        DataError: the trainer compares means over tokens.
+    """
+    name, loss = type(trainer).__name__, getattr(trainer, "loss_type", "")
+    if loss not in ("sigmoid", "hinge"):
+        of = f" with loss_type={loss!r}" if loss else ""
+        raise DataError(
+            f"a {name}{of} compares the mean log-likelihoods of a token, and a study the sums over answers; "
+            "give data= (rows with prompt, chosen and rejected) for these"
+        )
+    answers, begins = [], []
+    for row in rows:
+        answers.append((list(row["chosen_input_ids"]), list(row["rejected_input_ids"])))
+        both = [row["chosen_labels"], row["rejected_labels"]]
+        begins.append(tuple(next((n for n, x in enumerate(one) if x != NO_TAG), len(one)) for one in both))
+    return TokenisedPreferences(tuple(begins), tuple(answers), ((),) * len(rows))  # type: ignore[arg-type]
 
 
 def _preferences_of(trainer: Any, data: Any) -> tuple[TokenisedPreferences, bool]:

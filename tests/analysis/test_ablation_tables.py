@@ -415,7 +415,7 @@ def test_a_metric_of_the_users_own(make_results):
     kappa = dataclasses.replace(results, metric=CustomMetric(cohen_kappa_score))
     scores = [cohen_kappa_score(results.scored_with, row) for row in results.predictions]
     assert row_scores(kappa).tolist() == scores
-    assert (kappa.metric, metric_label(kappa.metric)) == ("custom:cohen_kappa_score", "cohen_kappa_score")
+    assert (kappa.metric, metric_label(kappa.metric)) == ("custom:cohen_kappa_score", "cohen kappa score")
     assert kappa.chance_score == 0.0
     assert copy.deepcopy(kappa.metric).function is cohen_kappa_score
     by_name = dataclasses.replace(results, metric="custom:cohen_kappa_score")  # as read from disk

@@ -153,9 +153,9 @@ def test_a_function_as_the_metric(study, checkpoint, tmp_path, monkeypatch):
 
     own = ap.ablate(checkpoint, metric=balanced, max_examples=12, out=tmp_path, progress=False)
     labels, predictions = own.results.scored_with, own.results.predictions
-    assert own.summary.metric == "custom:balanced"
+    assert own.summary.metric == "custom:balanced (share)"
     assert own.summary.intact_score == pytest.approx(balanced(labels, predictions[0]))
-    assert ap.load(tmp_path).summary.metric == "custom:balanced"
+    assert ap.load(tmp_path).summary.metric == "custom:balanced (share)"
     assert "balanced" in repr(own)
 
 

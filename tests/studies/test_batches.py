@@ -273,7 +273,7 @@ def test_a_metric_of_your_own_and_batches_of_several_shapes():
     plain = [{k: v for k, v in batch.items() if k != "labels"} for batch in batches]
     expected = loop(model, plain, "logits", study.results.masks)
     np.testing.assert_allclose(study.results.outputs, expected, atol=1e-6)
-    assert study.summary.metric == "custom:worst"
+    assert study.summary.metric == "custom:worst (share)"
 
 
 @pytest.mark.parametrize(

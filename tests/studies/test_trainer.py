@@ -8,10 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from mask_loop import randomise
+from mask_loop import randomise, switched
 from peft import LoraConfig, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_cases import WORDS, small_config
 from refusals import naming
+from scipy.special import logsumexp
+from scipy.stats import binomtest, pearsonr, spearmanr
 from sklearn.metrics import f1_score
 from transformers import (
     AutoTokenizer,
@@ -23,54 +26,214 @@ from transformers import (
 )
 
 import adapter_probe as ap
+from adapter_probe.analysis import ablation_tables
 
 pytest.importorskip("accelerate")
-TEXTS = ["the cat saw a dog", "fine", "the house was big", "a cruel bird", "the dog met the bad cat"] * 2
+TEXTS = [" ".join(f"w{(7 * text + word) % 48}" for word in range(1 + 5 * text % 6)) for text in range(12)]
 
 
 def accuracy(given) -> dict[str, float]:
     return {"hits": float((given.predictions.argmax(-1) == given.label_ids).mean()), "n": 1.0}
 
 
-def sureness(given) -> dict[str, float]:
-    return {"hits": float(np.abs(given.predictions).mean())}
-
-
-def trainer_of(folder: Path, compute_metrics) -> Trainer:
+def trainer_of(folder: Path, compute_metrics, n_outputs: int = 2, kind: type[Trainer] = Trainer) -> Trainer:
     tokenizer = AutoTokenizer.from_pretrained(WORDS)
     torch.manual_seed(0)
-    base = RoFormerForSequenceClassification(small_config("roformer"))
+    config = small_config("roformer")
+    config.num_labels = n_outputs
+    base = RoFormerForSequenceClassification(config)
     model = get_peft_model(base, LoraConfig(r=4, target_modules=["query", "value"], task_type="SEQ_CLS"))
     randomise(model, 0.3)
-    rows = [{**tokenizer(text), "labels": number % 2} for number, text in enumerate(TEXTS)]
+    labels = [
+        number * number % 3 % 2 if n_outputs == 2 else number * number / 10 for number in range(len(TEXTS))
+    ]
+    rows = [{**tokenizer(text), "labels": label} for text, label in zip(TEXTS, labels)]
     arguments = TrainingArguments(
         str(folder), per_device_eval_batch_size=4, use_cpu=True, report_to=[], max_steps=1,
         save_strategy="no", metric_for_best_model="hits", disable_tqdm=True,
     )  # fmt: skip
-    return Trainer(
+    return kind(
         model, arguments, train_dataset=rows, eval_dataset=rows, processing_class=tokenizer,
         compute_metrics=compute_metrics,
     )  # fmt: skip
 
 
+def percent(given) -> dict[str, float]:
+    return {"hits": 100 * accuracy(given)["hits"]}
+
+
+def sure(given) -> dict[str, float]:
+    """Of both classes, how many are predicted rightly with a probability above 0.6."""
+    assert (given.predictions.dtype, given.label_ids.dtype) == (np.float32, np.int64)
+    shares = np.exp(given.predictions) / np.exp(given.predictions).sum(-1, keepdims=True)
+    return {
+        "eval_hits": float(((shares > 0.6).argmax(-1) * (shares.max(-1) > 0.6) == given.label_ids).mean())
+    }
+
+
+def entropy(given) -> dict[str, float]:
+    rows = given.predictions - logsumexp(given.predictions, axis=-1, keepdims=True)
+    return {"hits": float(-rows[np.arange(len(rows)), given.label_ids].mean())}
+
+
+def squares(given) -> dict[str, float]:
+    """As in Transformers' own script for regression, with its shapes."""
+    assert given.predictions.shape == (len(given.label_ids), 1)
+    assert (given.predictions.dtype, given.label_ids.dtype) == (np.float32, np.float32)
+    return {"mse": float(((given.predictions.squeeze(-1) - given.label_ids) ** 2).mean())}
+
+
+def correlations(given) -> dict[str, float]:
+    pearson, ranks = (
+        one(given.predictions[:, 0], given.label_ids).statistic for one in (pearsonr, spearmanr)
+    )
+    return {**squares(given), "pearson": pearson, "r": ranks}
+
+
+def several(given) -> dict[str, float]:
+    return {**squares(given), "n": float(len(given.label_ids))}
+
+
+def classes(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """As a `preprocess_logits_for_metrics`."""
+    assert logits.shape == (len(labels), 2)
+    return logits.argmax(dim=-1)
+
+
+def of_classes(given) -> dict[str, float]:
+    found = (given.predictions == 0).sum() + (given.label_ids == 0).sum()
+    return {"f1": float(2 * ((given.predictions == 0) & (given.label_ids == 0)).sum() / max(found, 1))}
+
+
+def off_score(trainer: Trainer, name: str) -> float:
+    """The trainer's own evaluation without the adapters in the layers; a trained head stays."""
+    tuned = [module for module in trainer.model.modules() if isinstance(module, BaseTunerLayer)]
+    switched(tuned, False)
+    try:
+        return trainer.evaluate()[f"eval_{name}"]
+    finally:
+        switched(tuned, True)
+
+
+# compute_metrics, its number, the metric of the study, whether it is a regression's, and its whole
+METRICS = {
+    "accuracy": (accuracy, "hits", "accuracy", False, 1),
+    "accuracy in percent": (percent, "hits", "accuracy", False, 100),
+    "sure classes": (sure, "hits", "custom:hits (share)", False, 1),
+    "cross-entropy": (entropy, "hits", "custom:hits (loss)", False, 1),
+    "squares": (squares, "mse", "custom:mse (loss)", True, 1),
+    "pearson": (correlations, "pearson", "pearson", True, 1),
+    "spearman": (correlations, "r", "spearman", True, 1),
+    "one of several": (several, "mse", "custom:mse (loss)", True, 1),
+}
+
+
+@pytest.mark.parametrize(
+    "case", [case if case == "squares" else pytest.param(case, marks=pytest.mark.slow) for case in METRICS]
+)
+def test_scores_are_those_of_the_trainers_evaluation(case, tmp_path, monkeypatch):
+    compute, name, metric, is_regression, whole = METRICS[case]
+    trainer = trainer_of(tmp_path, compute, 1 if is_regression else 2)
+    trainer.args.metric_for_best_model = name
+    monkeypatch.setattr(ablation_tables, "resamples_for", lambda _: 200)  # each calls the function
+    given = {"spans": "single", "progress": False}
+    study = ap.ablate(trainer, **given)
+    assert study.summary.metric == metric
+    own = trainer.evaluate()[f"eval_{name}"] / whole
+    assert study.summary.intact_score == pytest.approx(own, rel=1e-5, abs=1e-6)
+    removed = off_score(trainer, name) / whole
+    assert study.summary.removed_score == pytest.approx(removed, rel=1e-5, abs=1e-6)
+    assert abs(own - removed) > 1e-3
+    sign = -1 if "loss" in metric else 1
+    assert study.summary.removed_delta_points == pytest.approx(
+        100 * sign * (removed - own), rel=1e-4, abs=1e-4
+    )
+    again = ap.ablate(trainer, batches=trainer.get_eval_dataloader(), **given)
+    assert again.spans.equals(study.spans)
+    if case == "one of several":
+        trainer.args.metric_for_best_model = None
+        assert ap.ablate(trainer, metric=name, **given).spans.equals(study.spans)
+        with pytest.raises(ap.DataError, match=naming("mse, n", "metric='mse'")):
+            ap.ablate(trainer, **given)
+
+
 @pytest.mark.slow
-def test_the_intact_score_is_that_of_the_trainers_evaluation(tmp_path):
+def test_an_accuracy_of_the_trainers_is_tested_as_one_and_printed_in_percent(tmp_path):
     trainer = trainer_of(tmp_path, accuracy)
     trainer.train()
-    study = ap.ablate(trainer, spans="single", progress=False)
+    study = ap.ablate(trainer, name="SST-2", progress=False)
     assert trainer.model.training
-    assert study.summary.metric == "custom:hits"
-    own = trainer.predict(trainer.eval_dataset)
-    np.testing.assert_allclose(study.results.outputs[0], own.predictions, atol=1e-4)
-    assert study.results.scored_with.tolist() == own.label_ids.tolist()
-    intact = study.results.row_names.index("intact")
-    hits = (study.results.predictions[intact] == study.results.scored_with).mean()
-    assert hits == pytest.approx(own.metrics["test_hits"])
+    right = study.results.outputs.argmax(-1) == study.results.scored_with
+    for row in study.spans.itertuples():
+        own = right[study.results.row_names.index(f"{row.first}-{row.last}")]
+        lost, won = int((right[0] & ~own).sum()), int((own & ~right[0]).sum())
+        expected = binomtest(lost, lost + won).pvalue if lost + won else 1.0
+        assert row.p_value == pytest.approx(expected)
+    own = trainer.evaluate()["eval_hits"]
+    assert f"accuracy\nintact {100 * own:.1f}%" in repr(study)
+    label = study.heatmap().figure.axes[-1].get_ylabel()
+    assert " ".join(label.split()) == "drop in accuracy on SST-2 (percentage points)"
 
 
-def test_a_metric_of_more_than_the_classes_is_refused(tmp_path):
-    with pytest.raises(ap.DataError, match=naming("metric=")):
-        ap.ablate(trainer_of(tmp_path, sureness), progress=False)
+@pytest.mark.slow
+def test_what_is_made_of_the_logits_first_is_what_the_metric_gets(tmp_path, monkeypatch):
+    monkeypatch.setattr(ablation_tables, "resamples_for", lambda _: 200)  # each calls the function
+    trainer = trainer_of(tmp_path, of_classes)
+    trainer.preprocess_logits_for_metrics = classes
+    trainer.args.metric_for_best_model = None
+    study = ap.ablate(trainer, spans="single", progress=False)
+    assert study.summary.metric == "custom:f1 (share)"  # of the first class, and not of the second one
+    assert study.summary.intact_score == pytest.approx(trainer.evaluate()["eval_f1"])
+    trainer.preprocess_logits_for_metrics = lambda logits, labels: logits - logits.mean(dim=0)
+    trainer.compute_metrics, trainer.args.metric_for_best_model = accuracy, "hits"
+    with pytest.raises(
+        ap.DataError, match=naming("preprocess_logits_for_metrics", "other examples", "metric=")
+    ):
+        ap.ablate(trainer, progress=False)
+
+
+class Doubled(Trainer):
+    """A trainer that computes something else than the model."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        outputs = model(**inputs)
+        outputs["logits"] = 2 * outputs["logits"]
+        return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"include_for_metrics": ["inputs"]}, ("include_for_metrics", "inputs", "metric=")),
+        ({"batch_eval_metrics": True}, ("batch_eval_metrics", "one batch", "metric=")),
+        ({"eval_do_concat_batches": False}, ("eval_do_concat_batches=False", "list of batches", "metric=")),
+        ({"prediction_loss_only": True}, ("prediction_loss_only", "metric=")),
+        ({"predict_with_generate": True}, ("predict_with_generate", "generate=True", "answer")),
+        ({"greater_is_better": False}, ("greater_is_better=False", "hits", "metric=")),
+        ({"output_hidden_states": True}, ("2 arrays of outputs", "metric=")),
+        ({"kind": Doubled}, ("other outputs", "compute_loss", "metric=")),
+        ({"label_names": ["labels", "token_type_ids"]}, ("2 arrays", "metric=")),
+    ],
+)
+def test_what_a_study_cannot_give_a_metric_is_refused_by_name(settings, words, tmp_path):
+    settings = dict(settings)
+    trainer = trainer_of(tmp_path, sure, kind=settings.pop("kind", Trainer))
+    for name, value in settings.items():
+        setattr(trainer.model.config if name.startswith("output") else trainer.args, name, value)
+        setattr(trainer, name, value)
+    with pytest.raises(ap.DataError, match=naming(*words)) as caught:
+        ap.ablate(trainer, progress=False)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_metric_that_is_not_used_is_named(tmp_path, capsys):
+    trainer = trainer_of(tmp_path, accuracy)
+    texts = [{"text": text, "label": number % 2} for number, text in enumerate(TEXTS)]
+    ap.ablate(trainer, data=texts, spans="single")
+    assert "compute_metrics" in capsys.readouterr().err
+    ap.ablate(trainer, data=texts, spans="single", metric="mcc")
+    assert "compute_metrics" not in capsys.readouterr().err
 
 
 class Table(list):
@@ -102,7 +265,7 @@ def test_tokenised_rows_with_labels_are_batches(tmp_path):
     trainer = trainer_of(tmp_path, None)
     rows, tokenizer = trainer.eval_dataset, trainer.processing_class
     given = {"spans": "single", "progress": False}
-    texts = [{"text": text, "label": number % 2} for number, text in enumerate(TEXTS)]
+    texts = [{"text": text, "label": row["labels"]} for text, row in zip(TEXTS, rows)]
     expected = ap.ablate(trainer.model, data=texts, tokenizer=tokenizer, **given).results
     noted = [{**row, "idx": 7} for row in rows]  # the model takes no such column
     for rows_of in ({"data": rows}, {"data": pd.DataFrame(noted)}, {"batches": noted}):
@@ -183,5 +346,5 @@ def test_a_trainer_of_several_labels_is_scored_as_it_evaluates(tmp_path):
     for number, row in enumerate(trainer.eval_dataset):
         row["labels"] = [float(number % 2), float(number % 3 == 0)]
     study = ap.ablate(trainer, spans="single", progress=False)
-    assert study.summary.metric == "custom:hits"
+    assert study.summary.metric == "macro_f1"
     assert study.summary.intact_score == pytest.approx(trainer.evaluate()["eval_hits"], abs=1e-6)
