@@ -173,6 +173,7 @@ class AblationRequest:
         own = configuration(base_of(self.checkpoint.model), decoding, logits=False).to_diff_dict()
         backend = getattr(self.checkpoint.tokenizer, "backend_tokenizer", None)
         decoder = repr(backend and backend.decoder)
+        own = {name: value.to_dict() if hasattr(value, "to_dict") else value for name, value in own.items()}
         model = {name: value for name, value in own.items() if name != "transformers_version"}
         return {**how.identity, "model": model, "decoder": decoder}
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from transformers import StopStringCriteria
 
 from adapter_probe.data.answers import Extractor, scores_of
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests import Requests
 from adapter_probe.device import available_memory
-from adapter_probe.errors import ModelError
+from adapter_probe.errors import ModelError, one_line
 from adapter_probe.replay.decoding import NO_TOKEN, NOT_FINITE, Decoder, Decoding, counts_padding
 from adapter_probe.replay.recording import Inputs, base_of, device_of
 from adapter_probe.replay.replay import Replay
@@ -154,18 +155,40 @@ def decoding_of(request: AblationRequest, each_step: Callable[[], None]) -> Deco
     """How a request's texts are written."""
     asked: Any = request.generation
     tokenizer: Any = request.checkpoint.tokenizer
-    module = request.model.module
-    own = getattr(getattr(module, "generation_config", None), "stop_strings", None) or ()
-    own = (own,) if isinstance(own, str) else tuple(own)  # may be special tokens, and stay in the text
-    stops = [(words, plain) for words, plain in ((asked.ends, True), (own, False)) if words]
+    own = getattr(getattr(request.model.module, "generation_config", None), "stop_strings", None)
 
     def ends(texts: list[list[int]]) -> list[bool]:
-        found = [tokenizer.batch_decode(texts, skip_special_tokens=plain) for _, plain in stops]
-        return [
-            any(end in text for text, (words, _) in zip(row, stops) for end in words) for row in zip(*found)
-        ]
+        found = tokenizer.batch_decode(texts, skip_special_tokens=True)
+        return [any(end in text for end in asked.ends) for text in found]
 
-    return Decoding(asked.max_new_tokens, asked.temperature, asked.seed, ends if stops else None, each_step)
+    return Decoding(
+        asked.max_new_tokens,
+        asked.temperature,
+        asked.seed,
+        ends if asked.ends else None,
+        _stops_at(own, tokenizer) if own else None,
+        each_step,
+    )
+
+
+def _stops_at(own: str | list[str], tokenizer: Any) -> Callable[[Tensor], Tensor]:
+    """The model's own stop strings, which may begin in the prompt, as `generate` looks for them.
+
+    Raises:
+        ModelError: no tokens can make one of them.
+    """
+    try:
+        found = StopStringCriteria(tokenizer, own)
+    except ValueError as error:
+        raise ModelError(
+            f"stop_strings {own} of the model's generation_config.json: {one_line(error)}"
+        ) from None
+
+    def stops(ids: Tensor) -> Tensor:
+        done: Tensor = found(ids, None)
+        return done
+
+    return stops
 
 
 def texts_of(request: AblationRequest, written: np.ndarray) -> Texts:

@@ -53,6 +53,8 @@ class Decoding:
         seed: of the noise.
         ends: from the tokens of some texts, whether each is finished, beside those that end with the model's
             own last token; None for no other ends.
+        stops: the same from the tokens of some prompts and their texts, ``[rows, tokens]``, for stop strings
+            of the model's own.
         each_step: called before every step.
     """
 
@@ -60,6 +62,7 @@ class Decoding:
     temperature: float = 0.0
     seed: int = 0
     ends: Callable[[list[list[int]]], Sequence[bool]] | None = None
+    stops: Callable[[Tensor], Tensor] | None = None
     each_step: Callable[[], None] = lambda: None
 
 
@@ -115,6 +118,8 @@ class Stop:
             self._start = ids.shape[1] - 1
         n = ids.shape[1] - self._start
         ended = np.isin(ids[:, -1].cpu().numpy(), self._last) | ~self._finite
+        if self._how.stops is not None:
+            ended |= self._how.stops(ids).cpu().numpy()
         done = self._length > 0
         if self._how.ends is not None and (waits := np.flatnonzero(~done & ~ended)).size:
             new = ids[:, self._start :].cpu().numpy()[waits]
@@ -289,7 +294,7 @@ class Decoder:
         noise = [Noise(how, examples)] if how.temperature else []
         quiet = without_records(configurations(self.model), cache=True)
         own, asked = self.model.generation_config, configuration(self.model, how, logits)
-        asked.stop_strings = None  # `Decoding.ends` has them, since `generate` wants a tokenizer for them
+        asked.stop_strings = None  # `Decoding.stops` has them, since `generate` wants a tokenizer for them
         self.model.generation_config = asked  # of which `generate` fills what is None in the given one
         try:
             with torch.no_grad(), quiet:

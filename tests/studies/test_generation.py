@@ -204,6 +204,29 @@ def test_the_models_own_stop_strings_end_a_text(checkpoint, tmp_path):
         adapter_probe.ablate(folder / checkpoint.name, **asked)
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        lambda prompt, text: {"stop_strings": prompt[-1] + text[0]},
+        lambda prompt, text: {"stop_strings": [prompt[-2:] + text[:2]]},
+        lambda prompt, text: {"watermarking_config": {"greenlist_ratio": 0.5, "bias": 9.0}},
+    ],
+    ids=["a stop string that begins in the prompt", "longer", "watermark"],
+)
+def test_what_generate_makes_of_the_models_own_settings(own, checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint.parent, tmp_path / "copy")
+    path, tokenizer = folder / "base" / "generation_config.json", byte_tokenizer(True)
+    free = own_texts(reference(checkpoint, "CAUSAL_LM")[0], tokenizer, PROMPTS)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **own(PROMPTS[0], free[0])}))
+    wanted = own_texts(reference(folder / checkpoint.name, "CAUSAL_LM")[0], tokenizer, PROMPTS)
+    study = adapter_probe.ablate(
+        folder / checkpoint.name, base=folder / "base", generate=True, max_new_tokens=NEW, spans="whole",
+        data=written(tmp_path, [{"prompt": prompt, "answer": "a"} for prompt in PROMPTS]), progress=False,
+    )  # fmt: skip
+    assert study.texts[study.texts["variant"] == "intact"]["text"].tolist() == wanted
+    assert wanted != free
+
+
 def test_a_classifier_does_not_write(tmp_path):
     classifier = saved(tmp_path, "llama", KV | {"num_labels": 2}, "SEQ_CLS", ["q_proj"])
     rows = written(tmp_path, [{"text": "a", "label": 0}, {"text": "b", "label": 1}])
