@@ -303,7 +303,7 @@ def tradeoff(
         trials = trials.assign(task=trials["task"] + "-of-customer-messages-to-an-airline-2015-to-2019")
     write_csv(path / "trials.csv", trials)
     write_csv(path / "tradeoff.csv", sweeps.tradeoff_table(trials))
-    write_csv(path / "aggregate.csv", sweeps.aggregate_table(trials, n_resamples=200))
+    write_csv(path / "aggregate.csv", sweeps.aggregate_table(trials))
     if len(table := sweeps.size_table(trials)):
         write_csv(path / "sizes.csv", table)
 

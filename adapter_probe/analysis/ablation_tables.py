@@ -12,7 +12,6 @@ from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.attribution import interactions, shares
 from adapter_probe.analysis.deltas import (
     StudyKind,
-    drop_points,
     intact_row,
     last_layers,
     removed_row,
@@ -23,24 +22,15 @@ from adapter_probe.analysis.deltas import (
     switched_layers,
     without_noise,
 )
-from adapter_probe.analysis.removable import non_monotone, removable_table, spans_with_adapters
-from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores
-from adapter_probe.analysis.significance import (
-    ALPHA,
-    bootstrap_p,
-    holm,
-    percentile_interval,
-    span_interval,
-    span_p,
+from adapter_probe.analysis.removable import (
+    bounds_of_chosen,
+    non_monotone,
+    removable_table,
+    spans_with_adapters,
 )
-from adapter_probe.metrics import (
-    COMPARISONS,
-    METRICS,
-    OF_CLASSES,
-    PROPORTIONS,
-    constant_prediction,
-    to_points,
-)
+from adapter_probe.analysis.resampling import N_DRAWS, Draws, draw_scores
+from adapter_probe.analysis.significance import ALPHA, holm, interval, p_values, span_interval
+from adapter_probe.metrics import COMPARISONS, METRICS, OF_CLASSES, PROPORTIONS, constant_prediction
 from adapter_probe.spans import ALL_MODULES
 
 _INTERACTION = ("interaction_points", "interaction_low_points", "interaction_high_points")
@@ -78,24 +68,24 @@ class AblationTables:
     stacks: Mapping[str, AblationTables] = field(default_factory=dict)
 
 
-def resamples_for(results: AblationResults, tested: bool | None = None) -> int:
-    """Number of resamples that allows significance after Holm's correction.
+def draws_for(results: AblationResults, tested: bool | None = None) -> int:
+    """Number of draws that allows significance after Holm's correction.
 
-    A bootstrap p is at least 2 / (resamples + 1), and Holm multiplies the least by the number of spans: with
-    100 resamples a span it can fall to 0.02.
+    A p-value from draws is at least 2 / (draws + 1), and Holm multiplies the least by the number of spans:
+    with 100 draws a span it can fall to 0.02.
 
     Args:
-        tested: whether the bootstrap tests the spans; by default as in an ablation, where proportions have an
-            exact test and distances none, and the intervals alone need fewer resamples.
+        tested: whether draws test the spans; by default as in an ablation, where proportions have an exact
+            test and distances none, and the intervals alone need fewer draws.
     """
     if tested is None:
         tested = results.metric not in (*PROPORTIONS, *COMPARISONS)
     n_spans = int((results.spans[:, 0] >= 0).sum())
-    return max(N_RESAMPLES, 100 * n_spans) if tested else N_RESAMPLES
+    return max(N_DRAWS, 100 * n_spans) if tested else N_DRAWS
 
 
 def ablation_tables(
-    results: AblationResults, n_resamples: int | None = None, seed: int = 0
+    results: AblationResults, n_draws: int | None = None, seed: int = 0, n_families: int = 1
 ) -> AblationTables:
     """Score every span, with intervals and tests.
 
@@ -103,26 +93,28 @@ def ablation_tables(
     interactions, shares and removable spans are empty and no span is flagged as non-monotone.
 
     Args:
-        n_resamples: number of bootstrap resamples; by default `resamples_for`. Intervals use at most the
-            first 10,000. Questions are resampled by paragraph.
-        seed: seed of the bootstrap; the same results and seed give the same tables.
+        n_draws: number of draws of random weights; by default `draws_for`. Intervals use at most the first
+            10,000. Questions on a paragraph have one weight.
+        seed: seed of the weights; the same results and seed give the same tables.
+        n_families: the number of stacks from which a removable span is chosen.
 
     Raises:
         ResultsError: there is no intact row, or a span is in two rows.
     """
-    n_resamples = n_resamples or resamples_for(results)
+    n_draws = n_draws or draws_for(results)
     if results.stacks is not None:
-        return _of_stacks(results, n_resamples, seed)
+        return _of_stacks(results, n_draws, seed)
     frame = span_scores(results)
     rows, intact, removed = rows_of(results, frame), intact_row(results), removed_row(results)
-    sampled, chance = _resampled(results, n_resamples, seed)
-    deltas = without_noise(to_points(results.metric, sampled - sampled[:, [intact]]))  # [resamples, variants]
-    p = span_p(results, np.append(rows, removed), intact, deltas[:, np.append(rows, removed)])
-    p, removed_p = np.where(np.isnan(frame["delta_points"]), np.nan, p[:-1]), float(p[-1])
-    chance_p = float(bootstrap_p(without_noise(100 * (sampled[:, intact] - chance)[:, None]))[0])
+    scores, chance_p = _drawn(results, n_draws, seed)
+    tested = p_values(scores.changes([*rows, removed], intact))
+    p, removed_p = np.where(frame["delta_points"].isna(), np.nan, tested[:-1]), float(tested[-1])
+    if results.metric in COMPARISONS:
+        p, removed_p = np.full(len(frame), np.nan), np.nan
     p[(results.masks[rows] == results.masks[intact]).all(axis=1)] = np.nan  # nothing to test
-    adjusted, deltas = holm(p), deltas[:N_RESAMPLES, rows]
-    low, high = span_interval(deltas, (results, rows))
+    scores = scores.first(N_DRAWS)
+    changes, parts = scores.changes(rows, intact), scores.map(lambda own: own[..., rows] - own[..., [intact]])
+    adjusted, (low, high) = holm(p), span_interval(changes, results, rows)
     frame = frame.assign(
         ci_low_points=low, ci_high_points=high, p_value=p, p_holm=adjusted, significant=adjusted < ALPHA,
         n_nonfinite=results.nonfinite[rows],
@@ -133,15 +125,14 @@ def ablation_tables(
     if study_kind(results) != "ablated" or results.modules is not None:
         spans = frame.assign(**dict.fromkeys(_INTERACTION, np.nan), non_monotone=False)
         if results.modules is not None:
-            spans, frame = _beyond_cells(spans, deltas, study_kind(results)), _of_all_modules(frame)
+            spans, frame = _beyond_cells(spans, parts, study_kind(results)), _of_all_modules(frame)
         layers = _single_layers(frame, n_layers).assign(**dict.fromkeys(_SHARE, np.nan))
-        removable = removable_table(frame.iloc[:0])
+        removable = removable_table(frame.iloc[:0].assign(bound_low_points=np.nan))
         return AblationTables(spans, layers, removable, chance_p, removed_p)
-    units, interaction, share = _attributed(frame, deltas, n_layers)
+    units, interaction, share = _attributed(frame, parts, n_layers)
+    frame = frame.assign(bound_low_points=bounds_of_chosen(frame, changes, results, rows, n_families))
     spans = frame.assign(**dict(zip(_INTERACTION, interaction)))
-    spans["non_monotone"] = non_monotone(
-        frame[["first", "last"]].to_numpy(), drop_points(frame["delta_points"]), -deltas
-    )
+    spans["non_monotone"] = non_monotone(frame[["first", "last"]].to_numpy(), changes)
     layers = _with_shares(results, _single_layers(frame, n_layers), units, share)
     removable = removable_table(spans_with_adapters(frame, switched_layers(results)))
     return AblationTables(spans, layers, removable, chance_p, removed_p)
@@ -154,12 +145,12 @@ def _of_all_modules(frame: pd.DataFrame) -> pd.DataFrame:
     return singles.drop(columns="module").reset_index(drop=True)
 
 
-def _beyond_cells(spans: pd.DataFrame, deltas: np.ndarray, study: StudyKind) -> pd.DataFrame:
+def _beyond_cells(spans: pd.DataFrame, changes: Draws, study: StudyKind) -> pd.DataFrame:
     """A map with the interaction of what is off together: the drop beyond the sum over single cells.
 
     Args:
         spans: the map.
-        deltas: resampled changes of the score, ``[resamples, rows]``.
+        changes: of the score, a column a row.
         study: nothing has an interaction where cells were kept on.
     """
     of, first, last = spans["module"].to_numpy(), spans["first"].to_numpy(), spans["last"].to_numpy()
@@ -168,16 +159,19 @@ def _beyond_cells(spans: pd.DataFrame, deltas: np.ndarray, study: StudyKind) -> 
     inside = cells & (first[:, None] <= first) & (last <= last[:, None])
     inside &= (of[:, None] == of) | (of[:, None] == ALL_MODULES)  # [rows, cells]
     together = ~cells & (inside.sum(axis=1) > 0) & (study == "ablated")
-    changes = np.vstack([spans["delta_points"], deltas])
-    sums = np.column_stack([changes[:, own].sum(axis=1) for own in inside])
-    found = without_noise(np.where(together, sums - changes, np.nan))
-    low, high = percentile_interval(found[1:])
-    return spans.assign(**dict(zip(_INTERACTION, (found[0], low, high))))
+
+    def beyond(own: np.ndarray) -> np.ndarray:
+        sums = np.stack([own[..., cells].sum(axis=-1) for cells in inside], axis=-1)
+        return np.where(together, sums - own, np.nan)
+
+    point = without_noise(beyond(spans["delta_points"].to_numpy()))
+    return spans.assign(**dict(zip(_INTERACTION, (point, *interval(changes.map(beyond, most=2.0))))))
 
 
-def _of_stacks(results: AblationResults, n_resamples: int, seed: int) -> AblationTables:
-    """The tables of several stacks, each from the same resamples."""
-    parts = {name: ablation_tables(own, n_resamples, seed) for name, own in results.in_stacks.items()}
+def _of_stacks(results: AblationResults, n_draws: int, seed: int) -> AblationTables:
+    """The tables of several stacks, each from weights of the same seed."""
+    stacks = results.in_stacks
+    parts = {name: ablation_tables(own, n_draws, seed, len(stacks)) for name, own in stacks.items()}
     if results.metric not in COMPARISONS:
         adjusted = holm(np.concatenate([part.spans["p_value"] for part in parts.values()]))
         ends = np.cumsum([len(part.spans) for part in parts.values()])[:-1]
@@ -196,7 +190,7 @@ def _of_stacks(results: AblationResults, n_resamples: int, seed: int) -> Ablatio
     whole = [intact_row(results), removed_row(results)]
     ends = np.array([[-1, -1], [0, results.n_layers - 1]])
     alone = replace(results.rows(whole), spans=ends, stacks=None, modules=None)
-    removed = ablation_tables(alone, n_resamples, seed)
+    removed = ablation_tables(alone, n_draws, seed)
     return AblationTables(spans, layers, removable, chance_p, removed.removed_p, parts)
 
 
@@ -209,22 +203,21 @@ def _corrected(part: AblationTables, adjusted: np.ndarray) -> AblationTables:
     return replace(part, spans=spans, layers=part.layers.assign(p_holm=own))
 
 
-def _resampled(
-    results: AblationResults, n_resamples: int, seed: int
-) -> tuple[np.ndarray, np.ndarray | float]:
-    """Resampled scores ``[resamples, variants]``, and those of guessing: ``[resamples]`` or one for all.
+def _drawn(results: AblationResults, n_draws: int, seed: int) -> tuple[Draws, float]:
+    """The variants' scores under random weights, and p of the intact one against guessing.
 
-    The chance score of a correlation is 0; it is NaN if the score of guessing is not known.
+    The chance score of a correlation is 0; p is NaN if the score of guessing is not known.
     """
-    constant = None
+    constant, intact = None, intact_row(results)
     if results.kind in OF_CLASSES:
         constant = constant_prediction(results.metric, results.scored_with)
+    scores = draw_scores([results], n_draws, seed, more=None if constant is None else constant[None])
     if constant is not None:
-        sampled = bootstrap_scores(results, n_resamples, seed, more=constant[None])
-        return sampled[:, :-1], sampled[:, -1]
-    sampled = bootstrap_scores(results, n_resamples, seed)
-    correlation = results.metric in METRICS["regression"]
-    return sampled, 0.0 if correlation else results.chance_score
+        return scores, float(p_values(scores.map(lambda own: own[..., [intact]] - own[..., [-1]]))[0])
+    chance = 0.0 if results.metric in METRICS["regression"] else results.chance_score
+    if np.isnan(chance):
+        return scores, np.nan
+    return scores, float(p_values(scores.map(lambda own: own[..., [intact]] - 100 * chance))[0])
 
 
 _Interval = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -232,7 +225,7 @@ _Interval = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _attributed(
-    frame: pd.DataFrame, deltas: np.ndarray, n_layers: int
+    frame: pd.DataFrame, changes: Draws, n_layers: int
 ) -> tuple[np.ndarray | None, _Interval, _Interval]:
     """The layers, or groups of layers, that the spans are made of (see `span_units`), and attributions.
 
@@ -244,12 +237,22 @@ def _attributed(
     units = span_units(frame)
     ends = np.repeat(np.arange(n_layers)[:, None], 2, axis=1) if units is None else units
     first, last = np.searchsorted(ends[:, 0], frame["first"]), np.searchsorted(ends[:, 1], frame["last"])
-    # The drops, and below those on resampled examples: [1 + resamples, units, units].
-    drops = np.full((1 + len(deltas), len(ends), len(ends)), np.nan)
-    drops[:, first, last] = -np.vstack([frame["delta_points"], deltas])
-    of_spans, of_units = interactions(drops)[:, first, last], shares(drops)
-    interaction = without_noise(of_spans[0]), *percentile_interval(of_spans[1:])
-    return units, interaction, (without_noise(of_units[0]), *percentile_interval(of_units[1:]))
+
+    def drops(own: np.ndarray) -> np.ndarray:  # [..., spans] to [..., units, units]
+        grid = np.full((*own.shape[:-1], len(ends), len(ends)), np.nan)
+        grid[..., first, last] = -own
+        return grid
+
+    found = []
+    several = np.where(first < last, 2.0, 1.0)  # of what is right or wrong, an example can change so much
+    for function, most in (
+        (lambda own: interactions(drops(own))[..., first, last], several),
+        (lambda own: shares(drops(own)), 1.0),
+    ):
+        point = without_noise(function(frame["delta_points"].to_numpy()))
+        found.append((point, *interval(changes.map(function, most))))
+    interaction, share = found
+    return units, interaction, share
 
 
 def _with_shares(

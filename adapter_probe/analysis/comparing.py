@@ -5,7 +5,7 @@ Differences and means rest on the paired bootstrap: all studies are scored on th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ import pandas as pd
 
 from adapter_probe import metrics
 from adapter_probe.ablation_results import AblationResults
-from adapter_probe.analysis.ablation_tables import ablation_tables, resamples_for
+from adapter_probe.analysis.ablation_tables import ablation_tables, draws_for
 from adapter_probe.analysis.deltas import (
     StudyKind,
     intact_row,
@@ -31,8 +31,8 @@ from adapter_probe.analysis.deltas import (
     unit_of,
     without_noise,
 )
-from adapter_probe.analysis.resampling import N_RESAMPLES, resampled_changes
-from adapter_probe.analysis.significance import ALPHA, bootstrap_interval, bootstrap_p, holm, span_interval
+from adapter_probe.analysis.resampling import Draws, draw_scores
+from adapter_probe.analysis.significance import ALPHA, holm, interval, over_seeds, p_values
 from adapter_probe.analysis.sweeps import pareto_frontier
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.fingerprints import refuse_changes
@@ -164,16 +164,19 @@ def compare_ablations(
         ResultsError: they differ in examples, metric, spans or kind of study.
     """
     check_comparable((a, b), names)
-    frames, samples = zip(*_samples((a, b), resamples_for(b, tested=True)))
+    frames, scores, rows = _scores((a, b), draws_for(b, tested=True))
     deltas = [frame["delta_points"].to_numpy() for frame in frames]
-    differences = without_noise(samples[0] - samples[1])  # [resamples, spans]; drop = -delta
+    (of_a, intact_a), (of_b, intact_b) = rows  # a drop is a negative change
+    changes = scores.map(
+        lambda own: own[..., of_a] - own[..., intact_a] - (own[..., of_b] - own[..., intact_b]), most=2.0
+    )
     point = without_noise(deltas[0] - deltas[1])
-    low, high = bootstrap_interval(differences[:N_RESAMPLES], a)
+    low, high = interval(changes)
     spans = frames[0][span_columns(frames[0])].assign(
         drop_a_points=without_noise(-deltas[0]), drop_b_points=without_noise(-deltas[1]),
         difference_points=point, ci_low_points=low, ci_high_points=high,
     )  # fmt: skip
-    spans = _with_tests(spans, point, differences)
+    spans = _with_tests(spans, point, p_values(changes))
     return ComparisonRecord(names, spans, *_common_fields((a, b), names))
 
 
@@ -182,10 +185,8 @@ def average_ablations(
 ) -> AverageRecord:
     """The mean drop of every span over studies that differ in the seed.
 
-    The interval is that of the mean over other seeds and examples: in every resample, examples are drawn
-    (the same for all studies) and studies are drawn with replacement. Resampling n studies has (n - 1) / n of
-    their variance, so that the studies' deviations from their mean are scaled by sqrt(n / (n - 1)). A few
-    studies say little about the tails, however. See `span_interval` on spans that change few predictions.
+    The interval is that of the mean over other seeds and examples, see `over_seeds`: with two seeds it is as
+    wide as two seeds are, and only with more of them it can tell small drops from none.
 
     Args:
         studies: at least two, of the same spans, scored on the same examples by the same metric.
@@ -197,56 +198,46 @@ def average_ablations(
     if len(studies) < 2:
         raise ResultsError(f"an average needs at least 2 studies, got {len(studies)}")
     check_comparable(studies, names, "averaged")
-    tested = studies[0].metric not in metrics.COMPARISONS  # which differ from the intact model in any case
-    n_resamples = resamples_for(studies[0], tested)
-    frames: list[pd.DataFrame] = []
-    means = np.zeros(())
-    weights = _weights_over_seeds(len(studies), n_resamples, np.random.default_rng(_SEED))
-    for weight, (frame, samples) in zip(weights.T, _samples(studies, n_resamples)):
-        frames.append(frame)
-        means = means + weight[:, None] * samples  # [resamples, spans]
-    means = without_noise(means)
+    frames, scores, rows = _scores(studies, draws_for(studies[0], tested=False))
     deltas = np.stack([frame["delta_points"].to_numpy() for frame in frames])  # [studies, spans]
-    rows = [rows_of(results, frame) for results, frame in zip(studies, frames)]
-    low, high = span_interval(means[:N_RESAMPLES], *zip(studies, rows))
+    changes = scores.map(
+        lambda own: np.mean([own[..., of] - own[..., intact] for of, intact in rows], axis=0)
+    )
+    low, high, p = over_seeds(changes, deltas)
+    same = (studies[0].masks[rows[0][0]] == studies[0].masks[rows[0][1]]).all(axis=1)
+    low, high = np.where(same, 0.0, low), np.where(same, 0.0, high)
     spans = frames[0][span_columns(frames[0])].assign(
         score=np.mean([frame["score"] for frame in frames], axis=0),
         delta_points=without_noise(deltas.mean(axis=0)),
         sd_points=deltas.std(axis=0, ddof=1), min_points=deltas.min(axis=0), max_points=deltas.max(axis=0),
         ci_low_points=low, ci_high_points=high,
     )  # fmt: skip
-    if tested:
-        spans = _with_tests(spans, spans["delta_points"].to_numpy(), means)
+    if studies[0].metric not in metrics.COMPARISONS:  # which differ from the intact model in any case
+        spans = _with_tests(spans, spans["delta_points"].to_numpy(), np.where(same, np.nan, p))
     spans = spans.assign(n_studies=len(studies), n_examples=studies[0].n_examples)
-    scores = [(row_scores(one), one) for one in studies]
+    scored = [(row_scores(one), one) for one in studies]
     removed = tuple(
         float(metrics.to_points(one.metric, own[removed_row(one)] - own[intact_row(one)]))
-        for own, one in scores
+        for own, one in scored
     )
     return AverageRecord(
         names, spans, *_common_fields(studies, names), task=task, removed_points=removed, deltas=deltas
     )
 
 
-def _weights_over_seeds(n: int, n_resamples: int, generator: np.random.Generator) -> np.ndarray:
-    """The weight of each study in each resample, ``[resamples, studies]``: how often it is drawn, scaled."""
-    drawn = generator.integers(0, n, (n_resamples, n))
-    counts = (drawn[:, :, None] == np.arange(n)).sum(axis=1)  # [resamples, studies]
-    return 1 / n + np.sqrt(n / (n - 1)) * (counts - 1) / n
+def _scores(
+    studies: Sequence[AblationResults], n_draws: int
+) -> tuple[list[pd.DataFrame], Draws, list[tuple[np.ndarray, np.ndarray]]]:
+    """Every study's spans; all scores under the same weights; the columns of its spans, and of its intact."""
+    frames, rows, begin = [span_scores(results) for results in studies], [], 0
+    for results, frame in zip(studies, frames):
+        rows.append((begin + np.array(rows_of(results, frame)), np.array([begin + intact_row(results)])))
+        begin += len(results.masks)
+    return frames, draw_scores(studies, n_draws, _SEED), rows
 
 
-def _samples(
-    studies: Sequence[AblationResults], n_resamples: int
-) -> Iterator[tuple[pd.DataFrame, np.ndarray]]:
-    """Every study's spans, and their resampled `delta_points` ``[resamples, spans]`` in the same order."""
-    for results in studies:
-        frame = span_scores(results)
-        samples = resampled_changes(results, intact_row(results), n_resamples, _SEED)
-        yield frame, samples[:, rows_of(results, frame)]
-
-
-def _with_tests(spans: pd.DataFrame, point: np.ndarray, samples: np.ndarray) -> pd.DataFrame:
-    p = np.where(np.isnan(point), np.nan, bootstrap_p(samples))
+def _with_tests(spans: pd.DataFrame, point: np.ndarray, p: np.ndarray) -> pd.DataFrame:
+    p = np.where(np.isnan(point), np.nan, p)
     adjusted = holm(p)
     return spans.assign(p_value=p, p_holm=adjusted, significant=adjusted < ALPHA)
 

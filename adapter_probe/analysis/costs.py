@@ -22,7 +22,7 @@ from adapter_probe.settings import Axis
 from adapter_probe.wording import task_label
 
 from .study_records import TradeoffRecord
-from .sweeps import TRADEOFF_POINT, chosen_trials, pareto_frontier, tradeoff_table
+from .sweeps import TRADEOFF_POINT, chosen_trials, half_width, pareto_frontier, tradeoff_table
 
 COLUMNS: dict[Axis, str] = {
     "parameters": "trained_parameters_without_head",
@@ -30,7 +30,6 @@ COLUMNS: dict[Axis, str] = {
     "seconds": "seconds_per_step",
     "bytes": "checkpoint_bytes",
 }
-N_RESAMPLES = 2_000
 _METHOD = ["method", "size", "k"]
 _DECIMALS = 12  # of a mean score; in the rest equal means can differ by rounding
 _REQUIRED = {"method": "text", "parameters": "number", "score": "number", "task": "text"}
@@ -69,12 +68,8 @@ def with_costs(record: TradeoffRecord, x: Axis, unit: float = 1.0) -> tuple[pd.D
     return found[0].drop(columns="cost"), found[1].drop(columns="cost")
 
 
-def pareto_table(record: TradeoffRecord, x: Axis, n_resamples: int = N_RESAMPLES) -> pd.DataFrame:
-    """Mean score over tasks against a cost, with intervals by the bootstrap over seeds and tasks.
-
-    A resample draws tasks, and within each of them trials of every method. The interval of one task alone is
-    over its seeds only; that of one seed a task over tasks only. With three seeds it is about a fifth too
-    narrow, see `aggregate_table`.
+def pareto_table(record: TradeoffRecord, x: Axis) -> pd.DataFrame:
+    """Mean score over tasks against a cost, with intervals over seeds on these tasks, see `mean_over_tasks`.
 
     Arguments, columns and errors are those of `adapter_probe.Tradeoff.pareto`.
     """
@@ -89,9 +84,8 @@ def pareto_table(record: TradeoffRecord, x: Axis, n_resamples: int = N_RESAMPLES
     if not groups:
         raise ResultsError(f"{record.folder}: no method has a score on each of {', '.join(tasks)}")
     costs = np.array([np.mean([one["cost"].mean() for one in parts]) for _, parts in groups])
-    means = np.array([np.mean([one["score"].mean() for one in parts]) for _, parts in groups])
-    means = means.round(_DECIMALS)
-    drawn = _resampled([[one["score"].to_numpy(float) for one in parts] for _, parts in groups], n_resamples)
+    scores = [[one["score"].to_numpy(float) for one in parts] for _, parts in groups]
+    means, low, high = np.array([mean_over_tasks(own) for own in scores]).round(_DECIMALS).T
     signs = {sign_of(metric) for metric in record.tradeoff["metric"]}
     if len(signs) > 1:
         raise ResultsError(
@@ -99,14 +93,11 @@ def pareto_table(record: TradeoffRecord, x: Axis, n_resamples: int = N_RESAMPLES
             "no common mean"
         )
     (sign,) = signs
-    shares = np.mean([pareto_frontier(costs, sign * row) for row in drawn], axis=0)
-    counts = [sum(map(len, parts)) for _, parts in groups]
-    known = np.array([len(tasks) > 1 or n > 1 for n in counts])
-    low, high = np.where(known, np.quantile(drawn, [0.025, 0.975], axis=0), np.nan)
+    counts = [sum(map(len, own)) for own in scores]
     frame = pd.DataFrame([key for key, _ in groups], columns=_METHOD)
     frame = frame.assign(
         cost=costs, mean=means, ci_low=low, ci_high=high, on_frontier=pareto_frontier(costs, sign * means),
-        frontier_share=shares, n_tasks=len(tasks), n_trials=counts,
+        n_tasks=len(tasks), n_trials=counts,
     )  # fmt: skip
     labels = tradeoff_table(trials)[[*_METHOD, "label"]].drop_duplicates()
     frame = frame.astype({"size": "Int64", "k": "Int64"}).merge(labels, how="left", on=_METHOD)
@@ -116,23 +107,18 @@ def pareto_table(record: TradeoffRecord, x: Axis, n_resamples: int = N_RESAMPLES
     )
 
 
-def _resampled(scores: Sequence[Sequence[np.ndarray]], n_resamples: int) -> np.ndarray:
-    """Means over drawn tasks and trials, ``[resamples, methods]``; scores by method and task.
+def mean_over_tasks(scores: Sequence[np.ndarray]) -> tuple[float, float, float]:
+    """The mean over tasks of means over seeds, with its 95% interval over other seeds on these tasks.
 
-    The drawn tasks are the same for every method, whose trials are drawn by themselves.
+    The squares of the tasks' half-widths by Student's t are added, so that the interval is not too short
+    however their variances differ (Banerjee 1960, Sankhya 22); NaN where a task has one seed.
+
+    Args:
+        scores: scores of every seed, a task each.
     """
-    generator = np.random.default_rng(0)
-    n_tasks = len(scores[0])
-    tasks = generator.integers(0, n_tasks, (n_resamples, n_tasks))
-    out = np.empty((n_resamples, len(scores)))
-    for column, own in enumerate(scores):
-        # [resamples, places, tasks]: the mean of drawn trials, were the task drawn at this place
-        means = np.stack(
-            [one[generator.integers(0, len(one), (n_resamples, n_tasks, len(one)))].mean(-1) for one in own],
-            axis=-1,
-        )
-        out[:, column] = np.take_along_axis(means, tasks[..., None], axis=-1)[..., 0].mean(axis=1)
-    return out.round(_DECIMALS)
+    mean = float(np.mean([own.mean() for own in scores]))
+    reach = float(np.hypot.reduce([half_width(own) for own in scores])) / len(scores)
+    return mean, mean - reach, mean + reach
 
 
 def read_overlay(paths: Iterable[str | Path]) -> pd.DataFrame:

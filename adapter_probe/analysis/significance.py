@@ -1,198 +1,184 @@
-"""Significance of drops: intervals, exact tests, and the correction for testing every span.
+"""Significance of changes: intervals, exact tests, and the correction for testing every span.
 
-All comparisons are paired: the same examples under the intact model and under the variant.
+All comparisons are paired: the same examples under the intact model and under the variant. An interval and
+the p-value beside it are two readings of one distribution: p is below 0.05 exactly if the 95% interval
+excludes 0.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import intact_row, without_noise
-from adapter_probe.metrics import COMPARISONS, FEW_DISCORDANT, LOSSES, OF_PAIRS, PROPORTIONS
+from adapter_probe.analysis.resampling import Draws
 
 LEVEL = 0.95
 ALPHA = 0.05
+_TAIL = (1 - LEVEL) / 2
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 
 
-def percentile_interval(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile interval along the first axis, without float noise; NaN if every sample is NaN.
+def interval(changes: Draws, tails: np.ndarray | float = _TAIL) -> tuple[np.ndarray, np.ndarray]:
+    """The interval of every change, in points.
+
+    Where all units that change anything change as much, such as right and wrong answers do, it is exact, see
+    `exact_end`. Else it has the quantiles of the weighted changes, each with one more unit that changes as
+    much as the one that changes most, see `Draws.ends`.
 
     Args:
-        samples: ``[resamples, ...]``, points.
+        tails: the probability beyond either end, one or ``[changes]``.
 
     Returns:
-        lower and upper bounds with coverage `LEVEL`, ``[...]`` each.
+        lower and upper bounds, ``[changes]`` each; NaN where a draw is undefined, or nothing is known.
     """
-    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    flat = samples.reshape(len(samples), -1)
-    undefined = np.isnan(flat).sum(axis=0)
-    bounds = np.full((2, flat.shape[1]), np.nan)
-    whole, partly = undefined == 0, (undefined > 0) & (undefined < len(flat))
-    bounds[:, whole] = np.quantile(flat[:, whole], tails, axis=0)
-    bounds[:, partly] = np.nanquantile(flat[:, partly], tails, axis=0)  # much slower
-    low, high = without_noise(bounds).reshape(2, *samples.shape[1:])
+    tails, n = np.broadcast_to(tails, changes.values.shape[1:]), changes.counts.sum()
+    exact, size, lost, won = _of_one_size(changes)
+    low, high = np.full((2, len(tails)), np.nan)
+    low[exact] = -(size * exact_end(won, lost, n, tails[exact]))
+    high[exact] = 0.0 if changes.is_distance else size * exact_end(lost, won, n, tails[exact])
+    ends = changes.columns(~exact).ends
+    low[~exact], high[~exact] = _quantiles(ends[0], tails[~exact]), _quantiles(ends[1], 1 - tails[~exact])
+    return without_noise(low), without_noise(high)
+
+
+def span_interval(
+    changes: Draws, results: AblationResults, rows: Sequence[int], tails: np.ndarray | float = _TAIL
+) -> tuple[np.ndarray, np.ndarray]:
+    """The `interval` of the variants' changes against the intact model; 0 to 0 of one that is the same."""
+    same = (results.masks[rows] == results.masks[intact_row(results)]).all(axis=1)
+    low, high = (np.where(same, 0.0, end) for end in interval(changes, tails))
     return low, high
 
 
-def bootstrap_interval(samples: np.ndarray, results: AblationResults) -> np.ndarray:
-    """The percentile interval ``[2, spans]`` of each span's resampled change, points ``[resamples, spans]``.
+def p_values(changes: Draws) -> np.ndarray:
+    """Two-sided p-values ``[changes]`` of no change, see `interval`; NaN where it has no ends.
 
-    The bootstrap tells nothing where no prediction changes: there it is NaN for a score of predictions.
+    Where all units that change anything change as much, this is the exact McNemar test, or the sign test.
+    Sources: McNemar 1947, Psychometrika 12; of the others, whose counts one is added to, Davison and Hinkley
+    1997, Bootstrap Methods and their Application, section 4.2.
     """
-    ends = np.stack(percentile_interval(samples))
-    if results.kind != "regression" and results.metric not in (*LOSSES, "margin"):
-        ends[:, (samples == 0).all(axis=0)] = np.nan
-    return ends
+    exact, _, lost, won = _of_one_size(changes)
+    p = np.full(exact.shape, np.nan)
+    p[exact] = sign_test(lost, won)
+    low, high = changes.columns(~exact).ends
+    fewer = np.minimum((low <= 0).sum(axis=0), (high >= 0).sum(axis=0))
+    known = ~(np.isnan(low) | np.isnan(high)).any(axis=0)
+    p[~exact] = np.where(known, np.minimum(1.0, 2 * (fewer + 1) / (len(low) + 1)), np.nan)
+    p[(changes.values == 0).all(axis=0)] = 1.0
+    return p
 
 
-def exact_interval(lost: int, won: int, n: int) -> tuple[float, float]:
-    """Exact interval of a difference of two paired proportions, won minus lost, with coverage `LEVEL`.
+def _quantiles(samples: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Of every column its own quantile; NaN where a sample is."""
+    found, place = np.full(len(at), np.nan), at * (len(samples) - 1)
+    known = ~np.isnan(samples).any(axis=0)
+    ordered = np.sort(samples[:, known], axis=0)
+    below = np.floor(place[known]).astype(int)
+    above, column = np.minimum(below + 1, len(samples) - 1), np.arange(known.sum())
+    part = place[known] - below
+    found[known] = (1 - part) * ordered[below, column] + part * ordered[above, column]
+    return found
 
-    It excludes 0 exactly where the exact McNemar test has p < 0.05, and where nothing changes its ends are
-    those of Clopper and Pearson. With the share T of discordant pairs and the share B of these that are won,
-    the difference is T (2 B - 1); its upper end is that quantile of the product of their upper confidence
-    distributions, which are betas (the lower one of T where the product is negative).
+
+def _of_one_size(changes: Draws) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Which changes are made by units that change as much, bool ``[changes]``, or by none.
+
+    Returns:
+        and of these, how much a unit changes, how many change for the worse and for the better.
+    """
+    largest, values = changes.largest, changes.values
+    found = ((values == 0) | (np.abs(values) > largest - 1e-6)).all(axis=0)
+    found &= changes.is_mean & np.isfinite(changes.most)
+    lost, won = (changes.counts @ side[:, found] for side in (values < 0, values > 0))
+    return found, largest[found], lost, won
+
+
+def exact_end(lost: np.ndarray, won: np.ndarray, n: int, tail: np.ndarray | float = _TAIL) -> np.ndarray:
+    """The upper ends of exact intervals of differences of two paired proportions, won minus lost.
+
+    The interval excludes 0 exactly where the exact McNemar test says so, and where nothing changes its ends
+    are those of Clopper and Pearson. With the share T of discordant pairs and the share B of these that are
+    won, the difference is T (2 B - 1); its upper end is that quantile of the product of their upper
+    confidence distributions, which are betas (the lower one of T where the product is negative).
     Source: Fay and Lumbard 2021, Statistics in Medicine 40, 1147-1159. Their coverage is conjectured and
     checked by enumeration, as it is in the tests here.
 
     Args:
-        lost: pairs that are right in the first alone.
-        won: pairs that are right in the second alone.
+        lost: pairs that are right in the first alone, ``[differences]``.
+        won: pairs that are right in the second alone, ``[differences]``.
         n: number of pairs.
+        tail: the probability beyond the end.
     """
-    return -_upper_end(won, lost, n), _upper_end(lost, won, n)
+    from scipy.special import betainc, betaincinv  # here, since it takes a fifth of a second
 
-
-@lru_cache(4096)
-def _upper_end(lost: int, won: int, n: int) -> float:
-    """The upper end of `exact_interval`, by bisection; the mean over B is a Gauss-Legendre sum."""
-    nodes, weights = np.polynomial.legendre.leggauss(64)
-    signs = np.concatenate([(nodes - 1) / 2, (nodes + 1) / 2])  # 2 B - 1, of either sign
-    density = np.tile(weights, 2) * (1 + signs) ** won * (1 - signs) ** (lost - 1)  # Beta(won + 1, lost)
-    if lost == 0:  # then B is 1
-        signs, density = np.ones(1), np.ones(1)
-    density, lose = density / density.sum(), signs < 0
-    low, high = -1.0, 1.0
-    while high - low > 1e-9:
+    lost, won = (np.asarray(side, dtype=np.float64)[:, None] for side in (lost, won))
+    m, tail = lost + won, np.broadcast_to(tail, lost.shape[:1])
+    worse = np.where(lost > 0, betainc(won + 1, np.maximum(lost, 1), 0.5), 0.0)  # P(B < 1/2)
+    # Gauss-Legendre nodes in the probability of B, on either side of 1/2.
+    u, weights = (_NODES + 1) / 2, _WEIGHTS / 2
+    at = np.concatenate([worse * u, worse + (1 - worse) * u], axis=1)
+    density = np.concatenate([worse * weights, (1 - worse) * weights], axis=1)
+    signs = np.where(lost > 0, 2 * betaincinv(won + 1, np.maximum(lost, 1), at) - 1, 1.0)
+    negative = signs < 0
+    low, high = np.full(lost.shape, -1.0), np.ones(lost.shape)
+    for _ in range(40):
         end = (low + high) / 2
-        share = np.clip(end / signs, 0.0, 1.0)
-        if end < 0:
-            above = density[~lose].sum() + density[lose] @ (1 - _at_most(lost + won - 1, n, share[lose]))
-        else:
-            above = density[~lose] @ _at_most(lost + won, n, share[~lose])
-        low, high = (end, high) if above > (1 - LEVEL) / 2 else (low, end)
-    return high
+        share = np.clip(end / np.where(signs == 0, 1e-300, signs), 0.0, 1.0)
+        most = np.where(m < n, 1 - betainc(m + 1, np.maximum(n - m, 1), share), share < 1)
+        least = np.where(m > 0, betainc(np.maximum(m, 1), n - m + 1, share), 1.0)
+        above = density * np.where(negative, np.where(end < 0, least, 0.0), np.where(end < 0, 1.0, most))
+        beyond = above.sum(axis=1) > tail
+        low[beyond, 0], high[~beyond, 0] = end[beyond, 0], end[~beyond, 0]
+    return high[:, 0]
 
 
-def _at_most(count: int, n: int, share: np.ndarray) -> np.ndarray:
-    """P(X <= count) of a binomial X: that a beta with count + 1 and n - count is above `share`."""
-    k, share = np.arange(count + 1)[:, None], np.clip(share, 1e-300, 1 - 1e-16)
-    choices = [math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) for i in range(count + 1)]
-    terms = np.reshape(choices, (-1, 1)) + k * np.log(share) + (n - k) * np.log1p(-share)
-    return np.exp(terms).sum(axis=0)
+def sign_test(lost: np.ndarray, won: np.ndarray) -> np.ndarray:
+    """Two-sided exact p-values ``[differences]``: min(1, 2 P(X <= min(lost, won))), X binomial with 1/2."""
+    from scipy.special import betainc
+
+    fewer, more = np.minimum(lost, won), np.maximum(lost, won)
+    return np.where(more > 0, np.minimum(1.0, 2 * betainc(np.maximum(more, 1), fewer + 1.0, 0.5)), 1.0)
 
 
-def exact_bounds(results: AblationResults, rows: Sequence[int]) -> np.ndarray:
-    """Exact intervals of the rows' changes against the intact model, ``[2, rows]`` in points.
+def over_seeds(changes: Draws, of_seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Interval and p-value of mean changes over seeds and examples, two crossed random factors.
 
-    NaN where the score is no proportion, is undefined, or `FEW_DISCORDANT` predictions or more change,
-    or one to or from half right. A classifier's agreement with the intact model is a proportion too, which
-    cannot be gained.
-    """
-    bounds, intact = np.full((2, len(rows)), np.nan), intact_row(results)
-    agrees = results.metric == "agreement" and (results.scored_with == 1).all()
-    if results.metric in PROPORTIONS or agrees:
-        right = results.predictions == results.scored_with
-        lost = (right[intact] & ~right[rows]).sum(axis=1).tolist()
-        won = (right[rows] & ~right[intact]).sum(axis=1).tolist()
-        halves = (results.predictions == 0.5) & (results.metric in OF_PAIRS)
-        whole = (halves[rows] == halves[intact]).all(axis=1).tolist()
-        for place, row in enumerate(rows):
-            if whole[place] and lost[place] + won[place] < FEW_DISCORDANT and not results.nonfinite[row]:
-                low, high = exact_interval(lost[place], won[place], results.n_examples)
-                bounds[:, place] = 100 * low, 0.0 if agrees else 100 * high
-    return bounds
-
-
-def span_interval(
-    samples: np.ndarray, *studies: tuple[AblationResults, Sequence[int]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The interval of each span's change against the intact model, or of its mean over studies, in points.
-
-    That of a proportion is exact where few predictions change, see `exact_bounds`; others are those of
-    `bootstrap_interval`. Of a mean over studies of all of which few predictions change, the interval includes
-    the mean of the exact ones, which leaves seeds out but is never too short for the examples. A span that
-    switches nothing off has the interval 0 to 0.
+    The squares of two half-widths are added: that of Student's t over the seeds, with one degree of freedom
+    less than seeds, and that of `interval` over the examples for these seeds. What seeds and examples have in
+    common is in both, so that the sum is at least 95% for normal effects, whatever the sizes of the variances
+    (Banerjee 1960, Sankhya 22); asymmetric ends are added as in Zou and Donner 2008 (Statistics in Medicine
+    27). For p the half-widths are multiples of Student's t and of a normal quantile, at the level at which
+    the interval ends at 0.
 
     Args:
-        samples: ``[resamples, spans]``, resampled `delta_points`, or their means.
-        studies: the predictions of each study, and the variants of its spans, int ``[spans]``.
+        changes: means over the seeds, under random weights of the examples.
+        of_seeds: the change of every seed, ``[seeds, changes]``.
 
     Returns:
-        lower and upper bounds, ``[spans]`` each.
+        lower and upper bounds and p-values, ``[changes]`` each.
     """
-    exact = np.mean([exact_bounds(*study) for study in studies], axis=0)
-    results, rows = studies[0]
-    ends = bootstrap_interval(samples, results)
-    if len(studies) > 1:
-        exact = np.stack([np.fmin(exact[0], ends[0]), np.fmax(exact[1], ends[1])])
-    ends = np.where(np.isnan(exact), ends, exact)
-    ends[:, (results.masks[rows] == results.masks[intact_row(results)]).all(axis=1)] = 0.0
-    low, high = without_noise(ends)
-    return low, high
+    from scipy.special import ndtri, stdtrit
 
-
-def mcnemar_p(right: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Exact two-sided McNemar test of each row against the reference.
-
-    Under the null hypothesis, an example that only one of both has right is equally likely to be either's:
-    p = min(1, 2 P(X <= min(b, c))) with X ~ Binomial(b + c, 1/2).
-    Source: McNemar 1947, Psychometrika 12; the exact form, e.g., in Fagerland et al. 2013.
-
-    Scores with halves are compared by their order, which makes it a sign test.
-
-    Args:
-        right: bool ``[variants, examples]``, or scores.
-        reference: bool ``[examples]``, or scores.
-
-    Returns:
-        float64 ``[variants]``; 1 where no example differs.
-    """
-    lost, won = (reference > right).sum(axis=1), (reference < right).sum(axis=1)
-    n = lost + won
-    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n.max(initial=0) + 1)))])
-    p = np.ones(len(right))
-    for row, (total, fewer) in enumerate(zip(n.tolist(), np.minimum(lost, won).tolist())):
-        if total:
-            k = np.arange(fewer + 1)
-            log_terms = log_factorial[total] - log_factorial[k] - log_factorial[total - k] - total * np.log(2)
-            p[row] = min(1.0, 2 * float(np.exp(log_terms).sum()))
-    return p
-
-
-def bootstrap_p(differences: np.ndarray) -> np.ndarray:
-    """Two-sided bootstrap p-value of a difference: twice the smaller fraction on either side of 0.
-
-    One is added to counts and resamples, so that p is never 0. Source: Davison and Hinkley 1997,
-    Bootstrap Methods and their Application, section 4.2.
-
-    Apart from the added one, it is below 0.05 exactly if the 95% percentile interval excludes 0.
-
-    Args:
-        differences: ``[resamples, variants]``, free of float noise, since 0 counts on both sides.
-
-    Returns:
-        float64 ``[variants]``; NaN where the difference is never defined.
-    """
-    n = (~np.isnan(differences)).sum(axis=0)
-    below, above = (differences <= 0).sum(axis=0), (differences >= 0).sum(axis=0)  # NaN is on neither side
-    p = np.minimum(1.0, 2 * (np.minimum(below, above) + 1) / (n + 1))
-    return np.where(n > 0, p, np.nan)
+    n, mean = len(of_seeds), of_seeds.mean(axis=0)
+    error = of_seeds.std(axis=0, ddof=1) / np.sqrt(n)
+    low, high = interval(changes)
+    below, above = np.maximum(mean - low, 0.0), np.maximum(high - mean, 0.0)
+    own = stdtrit(n - 1, 1 - _TAIL) * error
+    ends = mean - np.hypot(own, below), mean + np.hypot(own, above)
+    nearer = np.where(mean > 0, below, above) / ndtri(1 - _TAIL)
+    least, most = np.full(mean.shape, -700.0), np.zeros(mean.shape)  # logarithms of p
+    for _ in range(60):
+        middle = (least + most) / 2
+        tail = np.exp(middle) / 2
+        inside = np.hypot(stdtrit(n - 1, tail) * error, ndtri(tail) * nearer) >= np.abs(mean)
+        least, most = np.where(inside, middle, least), np.where(inside, most, middle)
+    p = np.where(np.isnan(ends[0]) | np.isnan(ends[1]), np.nan, np.exp(most))
+    if changes.is_distance:
+        ends = ends[0], np.minimum(ends[1], 0.0)
+    return without_noise(ends[0]), without_noise(ends[1]), p
 
 
 def holm(p: np.ndarray) -> np.ndarray:
@@ -204,25 +190,3 @@ def holm(p: np.ndarray) -> np.ndarray:
     order = np.argsort(p, kind="stable")[: np.count_nonzero(~np.isnan(p))]  # NaN comes last
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)))
     return adjusted
-
-
-def span_p(results: AblationResults, rows: np.ndarray, intact: int, differences: np.ndarray) -> np.ndarray:
-    """The p-value of each row against the intact model: McNemar for accuracy, bootstrap for other scores.
-
-    There is none for a comparison with the intact model: any change of a weight makes the outputs differ, so
-    that they are equal is no hypothesis.
-
-    Args:
-        rows: int ``[spans]``, the variants to test.
-        differences: ``[resamples, spans]``, resampled score minus intact score, without float noise.
-
-    Returns:
-        float64 ``[spans]``; NaN where the difference is undefined.
-    """
-    if results.metric in COMPARISONS:
-        return np.full(len(rows), np.nan)
-    if results.metric not in PROPORTIONS:
-        return bootstrap_p(differences)
-    found = results.predictions
-    right = found if results.metric in OF_PAIRS else found == results.scored_with
-    return mcnemar_p(right[rows], right[intact])

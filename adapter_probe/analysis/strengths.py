@@ -14,7 +14,7 @@ from adapter_probe.ablation_results import ARRAYS, AblationResults
 from adapter_probe.analysis.deltas import finite_or_none, removed_row, row_scores, without_noise
 from adapter_probe.analysis.notable_spans import StoredSummary
 from adapter_probe.analysis.removable import random_halves
-from adapter_probe.analysis.resampling import resampled_changes
+from adapter_probe.analysis.resampling import draw_changes
 from adapter_probe.analysis.significance import span_interval
 from adapter_probe.results.schema import span_columns
 from adapter_probe.spans import ALL_MODULES
@@ -86,9 +86,9 @@ def choose_and_judge(
     best = choose(row_scores(results.of_examples(chosen))[rows])
     pair = [0, rows[best]]
     there = results.of_examples(judged)
-    scores, sampled = row_scores(there)[pair], resampled_changes(there, 0)[:, pair[1:]]
+    scores = row_scores(there)[pair]
     change = without_noise(metrics.to_points(results.metric, scores[1:] - scores[:1]))
-    ends = span_interval(without_noise(sampled), (there, pair[1:]))
+    ends = span_interval(draw_changes(there, pair[1:]), there, pair[1:])
     return best, {
         "chosen_on": "half" if half else "all",
         "n_judged": len(judged),
@@ -183,8 +183,9 @@ def _layers_off(one: AblationResults, row: int) -> np.ndarray:
 
 def strength_table(results: AblationResults, variants: pd.DataFrame, intact: float = 1.0) -> pd.DataFrame:
     """The table of `adapter_probe.Strengths`, the whole adapter first; `intact` is the intact strength."""
-    scores, deltas = row_scores(results), without_noise(resampled_changes(results, 0))
-    low, high = span_interval(deltas, (results, range(len(scores))))
+    scores = row_scores(results)
+    every = range(len(scores))
+    low, high = span_interval(draw_changes(results, every), results, every)
     points = without_noise(metrics.to_points(results.metric, scores - scores[0]))
     columns = {"score": scores, "delta_points": points, "ci_low_points": low, "ci_high_points": high}
     spans = variants.drop_duplicates([*span_columns(variants), "whole"]).assign(strength=intact, variant=0)

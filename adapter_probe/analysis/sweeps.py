@@ -21,8 +21,6 @@ from adapter_probe.results.schema import SWEEP_COLUMNS
 from adapter_probe.settings import KAIMING
 from adapter_probe.wording import method_label
 
-from .resampling import N_RESAMPLES
-
 _SETTINGS = [
     "method", "size", "init_std", "activation", "sites", "k", "learning_rate", "epochs", "batch_size",
 ]  # fmt: skip
@@ -108,78 +106,112 @@ def _label(method: str, size: Any, k: Any) -> str:
     return method_label(method) if pd.isna(size) else f"{method_label(method)} {int(size)}"
 
 
-def aggregate_table(trials: pd.DataFrame, n_resamples: int = N_RESAMPLES) -> pd.DataFrame:
+def aggregate_table(trials: pd.DataFrame) -> pd.DataFrame:
     """Over tasks: each method's score minus the same task's full fine-tuning, in points: ``aggregate.csv``.
 
-    The interval is that of the interquartile mean over all tasks' trials. The trials within each task are
-    resampled, including those of full fine-tuning. It covers other seeds on these tasks, not other tasks;
-    with three seeds it is about a fifth too narrow, since resampling n values has (n - 1) / n of their
-    variance.
-    Source: Agarwal et al. 2021 (arXiv 2108.13264), section 4.
+    The interval is that of the interquartile mean over all tasks' trials, see `interquartile_interval`. It
+    covers other seeds on these tasks, not other tasks.
 
     Returns:
         Columns `method`, `size`, `k`, `label`, `n_tasks`, `trained_parameters_without_head` and
         `percent_of_base` (means over tasks), `p20_points`, `p50_points`, `p80_points` (percentiles over tasks
-        of the mean difference), `iqm_points`, `iqm_low_points`, `iqm_high_points` (NaN where no task has two
-        trials), `on_frontier`: no method has a better median with as few parameters. Only tasks with full
-        fine-tuning count.
+        of the mean difference), `iqm_points`, `iqm_low_points`, `iqm_high_points` (NaN where a task has one
+        trial alone), `on_frontier`: no method that has all of its tasks has a better median on them with as
+        few parameters. Only tasks with full fine-tuning count.
 
     Raises:
         ResultsError: no task has full fine-tuning.
     """
-    chosen, generator = chosen_trials(trials), np.random.default_rng(0)
-    full = _resampled(chosen[chosen["method"] == "full"], generator, n_resamples)
+    chosen = chosen_trials(trials)
+    full = _by_task(chosen[chosen["method"] == "full"])
     if not full:
         raise ResultsError("no task has full fine-tuning, so there is no reference for the other methods")
-    table, rows = tradeoff_table(trials[trials["task"].isin(full)]), []
+    table, rows, means = tradeoff_table(trials[trials["task"].isin(full)]), [], []
     keys, metrics = ["method", "size", "k"], dict(zip(trials["task"], trials["metric"]))
     for (method, size, k, label), group in table.groupby([*keys, "label"], dropna=False):
-        own = chosen.merge(group[["task", *keys]].drop_duplicates())
-        scores = full if method == "full" else _resampled(own, generator, n_resamples)
-        differences = [
-            to_points(metrics[task], values - full[task].mean(axis=1, keepdims=True))
-            for task, values in scores.items()
-        ]
+        own = _by_task(chosen.merge(group[["task", *keys]].drop_duplicates()))
+        signs = {task: to_points(metrics[task], np.ones(())) for task in own}
+        points = [[signs[task] * scores[task] for task in own] for scores in (own, full)]
+        apart = {task: scores.mean() - reference.mean() for task, scores, reference in zip(own, *points)}
+        percentiles = np.percentile([*apart.values()], PERCENTILES) if apart else [np.nan] * len(PERCENTILES)
+        iqm = interquartile_interval(*points) if apart else [np.nan] * 3
+        names = [*(f"p{q}_points" for q in PERCENTILES), "iqm_points", "iqm_low_points", "iqm_high_points"]
+        means.append(apart)
         rows.append({
-            "method": method, "size": size, "k": k, "label": label, "n_tasks": len(differences),
+            "method": method, "size": size, "k": k, "label": label, "n_tasks": len(apart),
             "trained_parameters_without_head": group["trained_parameters_without_head"].mean(),
-            "percent_of_base": group["percent_of_base"].mean(), **_over_tasks(differences),
+            "percent_of_base": group["percent_of_base"].mean(),
+            **dict(zip(names, without_noise(np.array([*percentiles, *iqm])).tolist())),
         })  # fmt: skip
     frame = pd.DataFrame(rows).astype({"size": "Int64", "k": "Int64"})
-    frame["on_frontier"] = pareto_frontier(frame["trained_parameters_without_head"], frame["p50_points"])
+    frame["on_frontier"] = frontier_over_tasks(
+        frame["trained_parameters_without_head"], pd.DataFrame(means, columns=list(full)).to_numpy(float)
+    )
     return frame.sort_values(["method", "trained_parameters_without_head"], ignore_index=True)
 
 
-def _resampled(
-    trials: pd.DataFrame, generator: np.random.Generator, n_resamples: int
-) -> dict[str, np.ndarray]:
-    """Each task's scores of the trials that did not diverge, ``[1 + resamples, trials]``.
-
-    The first row are the trials themselves, the others draws from them.
-    """
-    drawn = {}
-    for task, scores in trials.dropna(subset="score").groupby("task")["score"]:
-        indices = generator.integers(0, len(scores), (1 + n_resamples, len(scores)))
-        indices[0] = np.arange(len(scores))
-        drawn[task] = scores.to_numpy(float)[indices]
-    return drawn
+def _by_task(trials: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Each task's scores of the trials that did not diverge."""
+    return {
+        task: scores.to_numpy(float)
+        for task, scores in trials.dropna(subset="score").groupby("task")["score"]
+    }
 
 
-def _over_tasks(differences: list[np.ndarray]) -> dict[str, float]:
-    """Percentiles over tasks, and the interquartile mean over all trials with its interval, by column.
+def frontier_over_tasks(cost: pd.Series | np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The points that no other beats on their own tasks: with at least as good a median at no more cost.
 
     Args:
-        differences: differences of each task, ``[1 + resamples, trials]``, in points; see `_resampled`.
+        cost: ``[points]``.
+        values: ``[points, tasks]``, NaN where a point lacks a task. Only points that have all tasks of
+            another can beat it, so that a method which was run on the easy tasks alone beats none that was
+            run on more.
     """
-    percentiles, iqm = np.full(len(PERCENTILES), np.nan), np.full(3, np.nan)
-    if differences:
-        percentiles = np.percentile([values[0].mean() for values in differences], PERCENTILES)
-        means = interquartile_mean(np.concatenate(differences, axis=1))
-        iqm[0] = means[0]
-        if max(values.shape[1] for values in differences) > 1:
-            iqm[1:] = np.quantile(means[1:], [0.025, 0.975])
-    names = [*(f"p{q}_points" for q in PERCENTILES), "iqm_points", "iqm_low_points", "iqm_high_points"]
-    return dict(zip(names, without_noise(np.concatenate([percentiles, iqm])).tolist()))
+    found = np.zeros(len(values), dtype=bool)
+    for row, own in enumerate(~np.isnan(values)):
+        rivals = np.flatnonzero(~np.isnan(values[:, own]).any(axis=1))
+        if own.any():
+            medians = np.median(values[np.ix_(rivals, own)], axis=1)
+            best = pareto_frontier(np.asarray(cost, float)[rivals], medians)
+            found[row] = best[rivals == row][0]
+    return found
+
+
+def interquartile_interval(
+    scores: Sequence[np.ndarray], reference: Sequence[np.ndarray]
+) -> tuple[float, float, float]:
+    """The interquartile mean over tasks and seeds of scores minus a reference, with its 95% interval.
+
+    Its variance is that of a trimmed mean, from winsorised scores within each task, and that of the tasks'
+    mean references. The squares of Student's half-widths of all of these are added, so that the interval is
+    not too short however the variances differ (Banerjee 1960, Sankhya 22). With few seeds it is as wide as
+    few seeds are; NaN where a task has one score or one reference. Of the reference itself it is 0 to 0.
+    Sources: Agarwal et al. 2021 (arXiv 2108.13264), section 4; Tukey and McLaughlin 1963, Sankhya A 25.
+
+    Args:
+        scores: scores of every seed, a task each, in points.
+        reference: the same of what they are compared with.
+    """
+    apart = [own - other.mean() for own, other in zip(scores, reference)]
+    pooled = np.sort(np.concatenate(apart))
+    cut = len(pooled) // 4
+    low, high = pooled[cut], pooled[len(pooled) - cut - 1]
+    mean, square, left = float(interquartile_mean(pooled)), 0.0, len(pooled) - 2 * cut
+    for own, other, differences in zip(scores, reference, apart):
+        if np.array_equal(own, other):
+            continue
+        weight, inside = len(own) / left, ((differences >= low) & (differences <= high)).mean()
+        square += (weight * half_width(np.clip(differences, low, high))) ** 2
+        square += (weight * inside * half_width(other)) ** 2
+    return mean, mean - square**0.5, mean + square**0.5
+
+
+def half_width(values: np.ndarray) -> float:
+    """Half of the 95% interval of a mean by Student's t; NaN of one value."""
+    from scipy.special import stdtrit
+
+    n = len(values)
+    return float(stdtrit(n - 1, 0.975) * values.std(ddof=1) / n**0.5) if n > 1 else np.nan
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:

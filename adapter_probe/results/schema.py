@@ -103,7 +103,7 @@ MOST_LAYERS = 1000
 LAYERS_COLUMNS = {"layer": "count", "delta_points": "number", "share_points": "number"}
 REMOVABLE_COLUMNS = {
     "tolerance_points": "number", "basis": "text", "first": "count", "last": "count", "n_layers": "count",
-    "delta_points": "number", "ci_low_points": "number",
+    "delta_points": "number", "bound_low_points": "number",
 }  # fmt: skip
 GROUPS_COLUMNS = {
     "group": "text", "n_examples": "count", "variant": "text", "first": "count", "last": "count",

@@ -271,7 +271,7 @@ def _peak_memory(computing: int | None, request: AblationRequest) -> int | None:
 
     These run on the host: where an accelerator computes, `computing` is its memory, and is what is told.
     """
-    from adapter_probe.analysis.resampling import N_RESAMPLES
+    from adapter_probe.analysis.resampling import N_DRAWS
 
     if computing is None or request.device.type != "cpu":
         return computing
@@ -280,7 +280,7 @@ def _peak_memory(computing: int | None, request: AblationRequest) -> int | None:
         resident = pages * os.sysconf("SC_PAGE_SIZE")
     except OSError:  # not Linux
         resident = computing
-    bootstrap = 2 * 8 * N_RESAMPLES * len(request.variants.masks)  # scores and their differences, float64
+    bootstrap = 2 * 8 * N_DRAWS * len(request.variants.masks)  # scores and their differences, float64
     return max(computing, resident + BYTES_OF_DRAWING + bootstrap)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from refusals import naming
+from scipy import stats
 
 from adapter_probe.analysis.comparing import average_ablations, compare_ablations
 from adapter_probe.errors import ResultsError
@@ -24,24 +25,23 @@ def seeds(make_results):
     return studies
 
 
-def test_the_interval_of_a_mean_is_that_of_drawn_studies_and_examples(seeds):
-    """The studies' deviations from their mean are scaled by sqrt(n / (n - 1)), here of three and of two."""
+def test_the_interval_of_a_mean_is_that_over_seeds_and_examples(seeds):
+    """The squares of Student's half-width over the seeds and of a normal one over the examples, added."""
     changes = np.stack([(one.outputs.argmax(-1) == one.scored_with).astype(float) for one in seeds])
     changes = 100 * (changes[:, 1:] - changes[:, :1])  # [studies, spans, examples]
     for n in (3, 2):
-        generator, means = np.random.default_rng(9), []
-        for _ in range(4000):
-            drawn = changes[:n, :, generator.integers(0, 300, 300)].mean(axis=2)
-            centre, picked = drawn.mean(axis=0), drawn[generator.integers(0, n, n)].mean(axis=0)
-            means.append(centre + (n / (n - 1)) ** 0.5 * (picked - centre))
+        of_seeds, of_examples = changes[:n].mean(axis=2), changes[:n].mean(axis=0)
+        reach = np.hypot(
+            stats.t.ppf(0.975, n - 1) * stats.sem(of_seeds), 1.96 * stats.sem(of_examples, axis=1)
+        )
         found = average_ablations(seeds[:n])
-        expected = np.quantile(means, [0.025, 0.975], axis=0)
-        np.testing.assert_allclose(found.spans["ci_low_points"], expected[0], atol=1.2)
-        np.testing.assert_allclose(found.spans["ci_high_points"], expected[1], atol=1.2)
+        np.testing.assert_allclose(found.spans["ci_low_points"], of_seeds.mean(axis=0) - reach, atol=0.5)
+        np.testing.assert_allclose(found.spans["ci_high_points"], of_seeds.mean(axis=0) + reach, atol=0.5)
         np.testing.assert_allclose(found.spans["delta_points"], changes[:n].mean(axis=(0, 2)), atol=1e-9)
         assert found.removed_points == pytest.approx(changes[:n, 1].mean(axis=1).tolist())
         np.testing.assert_allclose(found.spans["sd_points"], changes[:n].mean(axis=2).std(axis=0, ddof=1))
         assert found.names == ("1", "2", "3")[:n]
+        assert not found.spans["significant"].any()  # of which two or three seeds so far apart say little
 
 
 def test_the_interval_of_a_difference_is_that_of_paired_examples(seeds):
@@ -55,10 +55,19 @@ def test_the_interval_of_a_difference_is_that_of_paired_examples(seeds):
     np.testing.assert_allclose(spans["ci_low_points"], spans["difference_points"] - error, atol=1)
     np.testing.assert_allclose(spans["ci_high_points"], spans["difference_points"] + error, atol=1)
     assert spans["significant"].all()
-    same = compare_ablations(
-        *seeds[1:2] * 2
-    ).spans  # where no prediction changes, the bootstrap tells nothing
-    assert same[["ci_low_points", "ci_high_points"]].isna().all(axis=None)
+    same = compare_ablations(*seeds[1:2] * 2).spans
+    bound = 200 * (1 - 0.025 ** (1 / 300))  # Clopper and Pearson of 0 of 300; each can change by two
+    np.testing.assert_allclose(same[["ci_low_points", "ci_high_points"]], [[-bound, bound]] * 3)
+
+
+def test_a_difference_of_few_predictions_has_the_sign_test(seeds):
+    """Four of 300 that one study loses and the other does not: p is 0.125, and 0 is in the interval."""
+    whole, lost = seeds[0], seeds[0].outputs.copy()
+    lost[1:, :4] = lost[1:, :4, ::-1]
+    spans = compare_ablations(whole, replace(whole, outputs=lost)).spans
+    np.testing.assert_allclose(spans["p_value"], 0.125)
+    assert (spans["ci_low_points"] < 0).all()
+    assert (spans["ci_high_points"] > spans["difference_points"]).all()
 
 
 def test_spans_are_tested_unless_the_metric_compares_with_the_intact_model(seeds):
@@ -66,7 +75,8 @@ def test_spans_are_tested_unless_the_metric_compares_with_the_intact_model(seeds
     for studies, tested in ((seeds, True), (agreeing, False)):
         spans = average_ablations(studies).spans
         assert {"p_value", "p_holm", "significant"}.isdisjoint(spans) == (not tested)
-    assert average_ablations(seeds[1:]).spans["significant"].all()
+    assert average_ablations(seeds[1:2] * 3).spans["significant"].all()  # of seeds that agree
+    assert not average_ablations(seeds[1:]).spans["significant"].any()
     assert not average_ablations(seeds[:1] * 2).spans["significant"].any()
 
 
@@ -105,7 +115,7 @@ def test_the_spans_of_a_deep_model_can_differ_significantly(make_results):
     """The 300 spans of 24 layers, each of which costs 45 points: Holm multiplies the least p by 300."""
     deep = make_results(24, n_examples=200, n_labels=2)
     right = np.eye(2, dtype=np.float32)[deep.scored_with]
-    broken = np.random.default_rng(1).random((2, 301, 200)) < 0.45
+    broken = np.random.default_rng(1).random((6, 301, 200)) < 0.45
     broken[:, 0] = False
     whole, *others = (
         replace(deep, outputs=np.where(own[..., None], 1 - right, right), identity={"seed": seed})

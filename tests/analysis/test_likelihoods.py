@@ -13,7 +13,7 @@ from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.deltas import row_scores, span_scores
 from adapter_probe.analysis.groups import group_scores
 from adapter_probe.analysis.removable import span_costs
-from adapter_probe.analysis.resampling import N_RESAMPLES, bootstrap_scores, draw_counts
+from adapter_probe.analysis.resampling import draw_weights, weighted_scorer
 from adapter_probe.analysis.summary import summarise
 from adapter_probe.formulas import NO_CLASS
 from adapter_probe.metrics import (
@@ -110,8 +110,9 @@ def test_scores_are_those_written_out(metric):
 @pytest.mark.parametrize("metric", OF_LIKELIHOODS)
 def test_each_resample_is_scored_as_if_written_out(metric):
     results = results_of(metric)
-    scores = bootstrap_scores(results, 5, seed=2)
-    for draw, counts in zip(scores, np.concatenate(list(draw_counts(40, 5, 2)))):
+    ((drawn, _),) = draw_weights(40, 5, 2, 5, whole=True)
+    scores = weighted_scorer(metric, results.predictions, results.scored_with)(drawn)
+    for draw, counts in zip(scores, drawn):
         examples = np.repeat(np.arange(40), counts.astype(int)).tolist()
         expected = [by_hand(results, row, examples) for row in range(len(results.masks))]
         np.testing.assert_allclose(draw, expected, rtol=1e-6)
@@ -128,7 +129,7 @@ def test_a_loss_that_rises_is_a_drop(metric):
     assert (frame["delta_points"] < 0).all()
     rise = frame["score"] - row_scores(results)[0]
     np.testing.assert_allclose(frame["delta_points"], -100 * rise)
-    tables = ablation_tables(results, n_resamples=200)
+    tables = ablation_tables(results, n_draws=200)
     assert (tables.spans["ci_high_points"] < 0).all()
     assert to_points(metric, 0.02) == -2
 
@@ -136,7 +137,7 @@ def test_a_loss_that_rises_is_a_drop(metric):
 def test_the_intact_row_has_the_choices_drawn_at_random_beside_it():
     results = results_of("acc_norm")
     n_choices = (results.counts[..., 0] > 0).sum(axis=1)
-    found = summarise(results, ablation_tables(results, n_resamples=100))
+    found = summarise(results, ablation_tables(results, n_draws=100))
     assert found.majority_score == pytest.approx(np.mean(1 / n_choices))
     assert summarise(results_of("nll")).majority_score is None
 
@@ -144,7 +145,7 @@ def test_the_intact_row_has_the_choices_drawn_at_random_beside_it():
 @pytest.mark.filterwarnings("error")
 def test_a_single_text_has_no_interval_and_no_p():
     results = results_of("bits_per_byte", n_examples=1)
-    tables = ablation_tables(results, n_resamples=100)
+    tables = ablation_tables(results, n_draws=100)
     assert tables.spans["delta_points"].notna().all()
     for name in ("ci_low_points", "ci_high_points", "p_value", "p_holm"):
         assert tables.spans[name].isna().all()
@@ -195,8 +196,22 @@ def test_a_whole_counts_those_of_its_examples_that_are_in_no_part():
 
 @pytest.mark.parametrize("metric", ["acc_norm", "nll", "bits_per_byte"])
 def test_the_interval_that_pruning_judges_by_is_that_of_the_tables(metric):
-    """Of a loss as well, its lower end is the worse one."""
+    """Of a loss as well, it is at the worse end."""
     results = results_of(metric)
-    costs, spans = span_costs(results, "interval"), ablation_tables(results, N_RESAMPLES).spans
-    np.testing.assert_array_equal(costs["ci_low_points"], spans["ci_low_points"])
-    assert (costs["ci_low_points"] <= costs["delta_points"]).all()
+    costs, spans = span_costs(results, "interval"), ablation_tables(results, 10_000).spans
+    np.testing.assert_array_equal(costs["bound_low_points"], spans["bound_low_points"])
+    assert (costs["bound_low_points"] <= costs["delta_points"]).all()
+
+
+@pytest.mark.parametrize("metric", ["perplexity", "byte_perplexity"])
+def test_a_perplexity_is_tested_as_its_logarithm_is(metric):
+    """It is higher exactly if the mean of nats is."""
+    results = results_of(metric)
+    nats = replace(results, metric="bits_per_byte")  # the same sums over the same units
+    (p, spans), expected = [
+        (one["p_value"], one) for one in (ablation_tables(own, 2000).spans for own in (results, nats))
+    ]
+    np.testing.assert_allclose(p, expected[0], atol=1e-12)
+    assert ((spans["ci_low_points"] > 0) == (expected[1]["ci_low_points"] > 0)).all()
+    assert (spans["ci_low_points"] <= spans["delta_points"]).all()
+    assert (spans["delta_points"] <= spans["ci_high_points"]).all()

@@ -37,7 +37,7 @@ def with_rows(results: AblationResults, variants: VariantSet, rows: list[int]) -
 @pytest.mark.parametrize("spans", ["single", "prefix", "suffix", "1..2", "2..3"])
 def test_what_is_known_is_as_in_the_whole_study(make_results, spans):
     whole = make_results(5)
-    tables, some = (ablation_tables(r, n_resamples=200) for r in (whole, part_of(whole, spans)))
+    tables, some = (ablation_tables(r, n_draws=200) for r in (whole, part_of(whole, spans)))
     both = tables.spans.merge(some.spans, on=["first", "last"], suffixes=("", "_some"))
     assert len(both) == len(some.spans)
     for name in NUMBERS[:-1]:  # Holm's correction is for fewer tests
@@ -54,7 +54,7 @@ def test_what_is_known_is_as_in_the_whole_study(make_results, spans):
 def test_groups_are_the_layers_of_a_smaller_model(make_results):
     small = make_results(3)
     grouped = with_rows(small, span_variants(6, group=2), list(range(7)))
-    expected, found = (ablation_tables(results, n_resamples=300) for results in (small, grouped))
+    expected, found = (ablation_tables(results, n_draws=300) for results in (small, grouped))
     assert found.spans["last"].tolist() == (2 * expected.spans["last"] + 1).tolist()
     same = [*NUMBERS, *INTERACTION, "non_monotone"]
     pd.testing.assert_frame_equal(found.spans[same], expected.spans[same])
@@ -72,7 +72,7 @@ def test_groups_are_the_layers_of_a_smaller_model(make_results):
 def test_a_range_of_layers_is_a_model_of_its_own(make_results):
     small = make_results(3)
     ranged = with_rows(small, span_variants(6, layers="2-4"), list(range(7)))
-    expected, found = (ablation_tables(results, n_resamples=300) for results in (small, ranged))
+    expected, found = (ablation_tables(results, n_draws=300) for results in (small, ranged))
     pd.testing.assert_frame_equal(found.spans[INTERACTION], expected.spans[INTERACTION])
     shares = found.layers["share_points"]
     np.testing.assert_array_equal(shares[2:5], expected.layers["share_points"])
@@ -83,8 +83,8 @@ def test_what_no_layer_was_studied_by_itself_for_has_no_single_layer(make_result
     whole = make_results(4)
     for spans in ("prefix", "suffix", "2..3"):
         some = part_of(whole, spans)
-        assert summarise(some, ablation_tables(some, n_resamples=50)).single_layer is None
-        assert span_units(ablation_tables(some, n_resamples=50).spans) is None
+        assert summarise(some, ablation_tables(some, n_draws=50)).single_layer is None
+        assert span_units(ablation_tables(some, n_draws=50).spans) is None
 
 
 def test_everything_off_is_in_every_study(make_results):

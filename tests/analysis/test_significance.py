@@ -1,79 +1,181 @@
-"""Tests and intervals against SciPy and the definitions."""
+"""Tests and intervals against SciPy, enumeration and the definitions."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom, binomtest
+from scipy.stats import binom, binomtest, multinomial, ttest_1samp
 from tiers import slow_unless
 
-from adapter_probe.analysis.significance import (
-    bootstrap_p,
-    exact_interval,
-    holm,
-    mcnemar_p,
-    percentile_interval,
-)
-from adapter_probe.metrics import FEW_DISCORDANT
+from adapter_probe.analysis.resampling import Draws, draw_weights
+from adapter_probe.analysis.significance import exact_end, holm, interval, over_seeds, p_values, sign_test
 
 
-@given(st.integers(1, 60), st.integers(1, 5), st.integers(0, 2**32))
-def test_mcnemar_is_the_binomial_test(n_examples, n_variants, seed):
-    generator = np.random.default_rng(seed)
-    reference = generator.random(n_examples) < 0.7
-    right = generator.random((n_variants, n_examples)) < 0.6
-    for row, p in zip(right, mcnemar_p(right, reference)):
-        lost, won = int((reference & ~row).sum()), int((row & ~reference).sum())
-        expected = binomtest(lost, lost + won).pvalue if lost + won else 1.0
-        assert p == pytest.approx(expected, rel=1e-9)
+def draws_of(values: np.ndarray, most: float = 100.0, seed: int = 0, n_draws: int = 20_000) -> Draws:
+    """What is known of means of values ``[units, changes]``."""
+    counts = np.ones(len(values), dtype=np.int64)
+    ((weights, more),) = draw_weights(len(values), n_draws, seed, n_draws)
+    total = weights.sum(axis=1)
+    return Draws(weights @ values / total[:, None], more / (total + more), values, counts, most, is_mean=True)
+
+
+def ends(lost: int, won: int, n: int) -> tuple[float, float]:
+    pair = np.array([lost]), np.array([won])
+    return -float(exact_end(*pair[::-1], n)[0]), float(exact_end(*pair, n)[0])
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_mcnemar_is_the_binomial_test(lost, won):
+    expected = binomtest(lost, lost + won).pvalue if lost + won else 1.0
+    assert sign_test(np.array([lost]), np.array([won]))[0] == pytest.approx(expected, rel=1e-9)
 
 
 def test_mcnemar_stays_exact_where_p_is_tiny():
-    reference = np.ones(10_000, dtype=bool)
-    right = np.zeros((1, 10_000), dtype=bool)
-    right[0, 4000:] = True  # 4,000 lost, none won: p = 2 * 2**-4000 is 0 in floating point
-    assert mcnemar_p(right, reference)[0] == 0.0
-    right[0, 500:] = True
-    assert mcnemar_p(right, reference)[0] == pytest.approx(2.0 * 0.5**500, rel=1e-9)
+    p = sign_test(np.array([4000, 500]), np.zeros(2))
+    assert p.tolist() == pytest.approx([0.0, 2.0 * 0.5**500], rel=1e-9)  # 2 * 2**-4000 is 0 in floating point
 
 
 @pytest.mark.parametrize("n", slow_unless((50, 2000).__contains__, [50, 240, 2000]))
-@pytest.mark.parametrize("discordant", slow_unless((0, 5).__contains__, [0, 1, 5]))
+@pytest.mark.parametrize("discordant", slow_unless((0, 5).__contains__, [0, 1, 5, 40]))
 def test_the_exact_interval_covers_the_difference(n: int, discordant: int):
     """By enumeration of all outcomes but rarest ones: at least 94 % whatever the share of losses."""
     for share in (0.0, 0.1, 0.3, 0.5, 0.8, 1.0):
-        covered, difference = 0.0, (1 - 2 * share) * discordant / n
-        for total in range(FEW_DISCORDANT):
+        difference, outcomes = (1 - 2 * share) * discordant / n, []
+        for total in range(min(n, 25 + 2 * discordant) + 1):
             p = binom.pmf(np.arange(total + 1), total, share) * binom.pmf(total, n, discordant / n)
-            for lost in np.flatnonzero(p > 1e-8).tolist():
-                low, high = exact_interval(lost, total - lost, n)
-                covered += p[lost] * (low <= difference <= high)
+            outcomes += [(lost, total - lost, p[lost]) for lost in np.flatnonzero(p > 1e-8)]
+        lost, won, p = np.array(outcomes).T
+        inside = (-exact_end(won, lost, n) <= difference) & (difference <= exact_end(lost, won, n))
+        covered = p @ inside
         assert covered >= 0.94
         assert covered < 1.0 or discordant < 5  # nor so wide that it says nothing
 
 
 def test_the_exact_interval_and_mcnemar_say_the_same():
-    for lost in range(FEW_DISCORDANT):
-        for won in range(min(lost + 1, FEW_DISCORDANT - lost)):
-            low, high = exact_interval(lost, won, 100)
+    for lost in [*range(25), 300]:
+        for won in range(min(lost + 1, 25)):
+            low, high = ends(lost, won, 400)
             p = binomtest(lost, lost + won).pvalue if lost + won else 1.0
             assert (p < 0.05) == (low > 0 or high < 0), (lost, won)
-            assert exact_interval(won, lost, 100) == (-high, -low)
+            assert ends(won, lost, 400) == pytest.approx((-high, -low), abs=1e-9)
 
 
-@pytest.mark.parametrize(("lost", "won", "n"), [(0, 0, 7), (3, 0, 50), (2, 1, 60), (4, 9, 240), (20, 4, 24)])
+@pytest.mark.parametrize(
+    ("lost", "won", "n"),
+    [(0, 0, 7), (3, 0, 50), (2, 1, 60), (4, 9, 240), (20, 4, 24), (400, 350, 10_000), (3000, 10, 10_000)],
+)
 def test_the_exact_interval_by_its_definition(lost: int, won: int, n: int):
     """Quantiles of products of drawn betas; of losses alone, the end of Clopper and Pearson."""
     generator, m = np.random.default_rng(0), lost + won
     sign = 2 * (generator.beta(won + 1, lost, 400_000) if lost else np.ones(400_000)) - 1
     share = generator.beta(m + 1, n - m, 400_000) if m < n else np.ones(400_000)
     least = generator.beta(m, n - m + 1, 400_000) if m else np.zeros(400_000)
-    low, high = exact_interval(lost, won, n)
-    assert high == pytest.approx(np.quantile(np.where(sign > 0, share, least) * sign, 0.975), abs=0.05 / n)
+    low, high = ends(lost, won, n)
+    drawn = np.quantile(np.where(sign > 0, share, least) * sign, 0.975)
+    assert high == pytest.approx(drawn, abs=max(0.05 / n, 2e-4))
     if not won:
         assert low == pytest.approx(-binomtest(lost, n).proportion_ci(0.95, "exact").high)
+
+
+@pytest.mark.parametrize(("lost", "won"), [(4, 0), (6, 0), (5, 1), (9, 1), (14, 4)])
+def test_draws_of_right_and_wrong_answers_say_what_the_exact_test_says(lost: int, won: int):
+    """Where the exact way is closed, weights with one more example give the sign test and its interval."""
+    values = np.zeros((60, 1))
+    values[:lost], values[lost : lost + won] = -100, 100
+    drawn = replace(draws_of(values, n_draws=100_000), is_mean=False)
+    assert p_values(drawn)[0] == pytest.approx(binomtest(lost, lost + won).pvalue, rel=0.1)
+    low, high = interval(drawn)
+    exact = ends(lost, won, 60)
+    assert [low[0], high[0]] == pytest.approx([100 * exact[0], 100 * exact[1]], abs=0.5)
+    assert interval(draws_of(values))[0][0] == pytest.approx(100 * exact[0])
+
+
+@pytest.mark.parametrize("n", [5, 9])
+@pytest.mark.parametrize(
+    "p", [(0.05, 0.1, 0.7, 0.1, 0.05), (0.0, 0.3, 0.7, 0.0, 0.0), (0.1, 0.2, 0.2, 0.2, 0.3)]
+)
+def test_interactions_of_few_examples_are_covered(n: int, p: tuple[float, ...]):
+    """By enumeration of all counts of the values -2 to 2 that n examples can have."""
+    covered, size, truth = 0.0, np.arange(-2, 3), 100 * float(np.arange(-2, 3) @ p)
+    counts = np.array([own for own in product(range(n + 1), repeat=5) if sum(own) == n])
+    chances = multinomial.pmf(counts, n, p)
+    counts, chances = counts[chances > 1e-5], chances[chances > 1e-5]
+    values = np.stack([np.repeat(100.0 * size, own) for own in counts], axis=1)
+    low, high = interval(draws_of(values, most=200.0, n_draws=4000))
+    covered = chances @ ((low <= truth) & (truth <= high))
+    assert covered > 0.95
+
+
+def test_the_intervals_never_have_the_width_0_where_nothing_was_seen():
+    nothing = draws_of(np.zeros((100, 2)), most=200.0)
+    low, high = interval(nothing)
+    bound = 200 * (1 - 0.025 ** (1 / 100))  # Clopper and Pearson of 0 of 100, twice
+    assert [*low, *high] == pytest.approx([-bound, -bound, bound, bound])
+    assert p_values(nothing).tolist() == [1.0, 1.0]
+
+
+def test_few_texts_are_never_significant():
+    """Below six units no test can say 5 %; of losses, which have no bound, nothing is said at all."""
+    for n in range(2, 9):
+        values = -np.random.default_rng(n).uniform(1, 2, (n, 50))
+        p = p_values(draws_of(values))
+        assert p.min() >= 0.9 * 2.0 ** (1 - n)  # all signs alike, by chance
+        assert (p > 0.05).all() or n >= 6
+        unbounded = draws_of(values, most=np.inf)
+        for found in (p_values(unbounded), *interval(unbounded)):
+            assert np.isnan(found).all() == (n < 6)
+
+
+def test_an_interval_excludes_0_where_p_is_small():
+    generator = np.random.default_rng(0)
+    values = generator.normal(size=(80, 300)) + generator.normal(0, 0.3, 300)
+    for most in (np.inf, 10.0):
+        drawn = draws_of(values, most=most)
+        (low, high), p = interval(drawn), p_values(drawn)
+        clear = np.abs(p - 0.05) > 0.002  # the ends lie between draws
+        assert ((p < 0.05) == ((low > 0) | (high < 0)))[clear].all()
+        assert 5 < (p < 0.05).sum() < 295
+
+
+def test_a_mean_over_seeds_adds_what_seeds_and_examples_leave_open():
+    """Without examples' noise it is the t interval over the seeds; of equal seeds, that of the examples."""
+    generator = np.random.default_rng(1)
+    of_seeds = generator.normal(1.0, 1.0, (3, 40))
+    alike = draws_of(np.tile(of_seeds.mean(axis=0), (2000, 1)), most=np.inf)
+    low, high, p = over_seeds(alike, of_seeds)
+    found = ttest_1samp(of_seeds, 0.0)
+    expected = found.confidence_interval(0.95)
+    np.testing.assert_allclose([low, high], [expected.low, expected.high], atol=1e-6)
+    np.testing.assert_allclose(p, found.pvalue, rtol=1e-4)
+    values = generator.normal(0.2, 1.0, (300, 40))
+    drawn = draws_of(values, most=np.inf)
+    same = over_seeds(drawn, np.tile(values.mean(axis=0), (3, 1)))
+    np.testing.assert_allclose(same[:2], interval(drawn), atol=1e-6)
+    both = over_seeds(drawn, values.mean(axis=0) + np.array([[-0.1], [0.0], [0.1]]))
+    assert (both[0] < same[0]).all()
+    assert (both[1] > same[1]).all()
+    for low, high, p in (same, both):
+        assert ((p < 0.05) == ((low > 0) | (high < 0))).all()
+
+
+@pytest.mark.parametrize("n_seeds", [2, 3, 5])
+def test_means_over_seeds_cover_what_they_say(n_seeds: int):
+    """Seeds and examples are crossed random factors; the larger either variance, the other hardly counts."""
+    for spread in (0.0, 0.02, 1.0):
+        generator = np.random.default_rng([n_seeds, int(100 * spread)])
+        shape, missed = (200, 1500), 0
+        common, seeds = generator.normal(size=shape), spread * generator.normal(size=(n_seeds, shape[1]))
+        own = 0.7 * generator.normal(size=(n_seeds, *shape))
+        values = common + own + seeds[:, None]
+        low, high, p = over_seeds(draws_of(values.mean(axis=0), np.inf, n_draws=2000), values.mean(axis=1))
+        missed = ((low > 0) | (high < 0)).mean()
+        assert missed <= 0.065
+        assert (p < 0.05).mean() <= 0.065
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
@@ -91,38 +193,3 @@ def test_holm_by_its_definition(p):
 def test_holm_leaves_out_what_is_undefined():
     assert holm(np.array([0.01, np.nan, 0.02])).tolist() == pytest.approx([0.02, np.nan, 0.02], nan_ok=True)
     assert np.isnan(holm(np.array([np.nan]))).all()
-
-
-def test_the_interval_is_that_of_quantiles():
-    samples = np.random.default_rng(0).normal(size=(1000, 3))
-    low, high = percentile_interval(samples)
-    np.testing.assert_allclose(low, np.quantile(samples, 0.025, axis=0))
-    np.testing.assert_allclose(high, np.quantile(samples, 0.975, axis=0))
-    samples[:, 1] = np.nan
-    samples[::2, 2] = np.nan  # undefined on some resamples: those that are left
-    low, high = percentile_interval(samples)
-    assert np.isnan(low).tolist() == [False, True, False]
-    assert [low[2], high[2]] == pytest.approx(np.quantile(samples[1::2, 2], [0.025, 0.975]).tolist())
-
-
-def test_bounds_of_a_difference_that_is_nothing_are_nothing():
-    # 100 (7/9 - 4/9) and 100 (6/9 - 3/9) differ in floating point; that is no bound above 0.
-    noise = 100 * (7 / 9 - 4 / 9) - 100 * (6 / 9 - 3 / 9)
-    assert noise != 0
-    assert percentile_interval(np.full((10, 2), [noise, -noise]))[0].tolist() == [0.0, 0.0]
-
-
-@given(st.integers(20, 60), st.floats(0.05, 0.95), st.integers(0, 2**32))
-def test_the_bootstrap_p_and_the_interval_say_the_same(n_resamples, centre, seed):
-    differences = np.random.default_rng(seed).normal(centre, 0.5, size=(100 * n_resamples, 1))
-    low, high = percentile_interval(differences)
-    p = bootstrap_p(differences)[0]
-    if abs(p - 0.05) > 0.002:  # the bounds interpolate between samples
-        assert (p < 0.05) == bool(low[0] > 0 or high[0] < 0)
-
-
-def test_the_bootstrap_p_by_counting():
-    differences = np.array([[1.0, -1.0, 0.0], [2.0, 1.0, 0.0], [3.0, 1.0, 0.0], [4.0, 1.0, np.nan]])
-    # None at or below 0: 2 (0 + 1) / 5; one of four below: 2 (1 + 1) / 5; all at 0: at most 1.
-    assert bootstrap_p(differences).tolist() == pytest.approx([0.4, 0.8, 1.0])
-    assert np.isnan(bootstrap_p(np.full((4, 1), np.nan))).all()

@@ -137,7 +137,7 @@ def test_spans_say_nothing_only_where_none_differs_from_the_intact_model(make_re
     same = dataclasses.replace(results, outputs=logits.copy())
     logits[results.row_names.index("1-1"), 0] = 0, 1  # of one example
     single = dataclasses.replace(results, outputs=logits)
-    same, single = (summarise(one, ablation_tables(one, n_resamples=20)) for one in (same, single))
+    same, single = (summarise(one, ablation_tables(one, n_draws=20)) for one in (same, single))
     assert same.removed_score == single.removed_score == 1.0
     assert same.warning
     assert single.warning is None
@@ -213,6 +213,6 @@ def test_a_correlation_with_the_wrong_sign_is_not_better_than_guessing(make_resu
         noise = np.random.default_rng(0).normal(size=outputs.shape)
         noise[results.masks.all(axis=1)] *= 0.1
         own = dataclasses.replace(results, outputs=(outputs + noise).astype(np.float32))
-        said = summarise(own, ablation_tables(own, n_resamples=200))
+        said = summarise(own, ablation_tables(own, n_draws=200))
         assert np.sign(said.intact_score) == sign
         assert (said.warning or "").startswith("The intact model is not better") == (sign < 0)

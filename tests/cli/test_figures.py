@@ -127,7 +127,7 @@ def tradeoff(tmp_path_factory) -> Path:
     trials = as_trials(rows)
     write_csv(folder / "trials.csv", trials)
     write_csv(folder / "tradeoff.csv", tradeoff_table(trials))
-    write_csv(folder / "aggregate.csv", aggregate_table(trials, n_resamples=100))
+    write_csv(folder / "aggregate.csv", aggregate_table(trials))
     write_csv(folder / "sizes.csv", size_table(trials))
     return folder
 

@@ -10,7 +10,7 @@ import pytest
 from refusals import naming
 
 import adapter_probe as ap
-from adapter_probe.analysis.resampling import draw_counts, weighted_scorer
+from adapter_probe.analysis.resampling import draw_weights, weighted_scorer
 from adapter_probe.data.formats import Rows
 from adapter_probe.data.labels import label_sets
 from adapter_probe.data.readers import read_rows
@@ -160,7 +160,7 @@ def test_the_bootstrap_draws_sentences_and_texts_as_if_written_out():
     predictions = generator.integers(0, 2, (4, 9, 3))
     counted = np.stack([predictions * labels, predictions], axis=-1)
     for metric, given in (("micro_f1", predictions), ("macro_f1", predictions), ("entity_f1", counted)):
-        (counts,) = draw_counts(9, 20, seed=1)
+        ((counts, _),) = draw_weights(9, 20, 1, 20, whole=True)
         found = weighted_scorer(metric, given, labels)(counts)
         for row, drawn in zip(found, counts.astype(int)):
             examples = np.repeat(np.arange(9), drawn)

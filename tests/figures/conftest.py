@@ -196,7 +196,7 @@ def tradeoff_folder(tradeoff_trials) -> Callable[..., Path]:
         trials = tradeoff_trials(**options)
         write_csv(folder / "trials.csv", trials)
         write_csv(folder / "tradeoff.csv", sweeps.tradeoff_table(trials))
-        write_csv(folder / "aggregate.csv", sweeps.aggregate_table(trials, n_resamples=200))
+        write_csv(folder / "aggregate.csv", sweeps.aggregate_table(trials))
         write_csv(folder / "sizes.csv", sweeps.size_table(trials))
         return folder
 

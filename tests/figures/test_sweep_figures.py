@@ -31,7 +31,7 @@ def draw_all(sweep_trials, tradeoff_trials):
 
     def draw(options: FigureOptions, tasks=("cola", "mnli")) -> dict[str, object]:
         first, second = sweep_trials(tasks), tradeoff_trials(tasks)
-        overall = sweeps.aggregate_table(second, n_resamples=100)
+        overall = sweeps.aggregate_table(second)
         studies = [
             SweepRecord(Path("s"), sweeps.init_sweep_table(first), first, {}),
             TradeoffRecord(
