@@ -160,8 +160,6 @@ MEANS = OF_PAIRS + METRICS["ranking"]
 """Metrics that are means over examples of what each one scores."""
 PROPORTIONS = tuple(name for name in METRICS["causal"] if name not in (*RATIOS, "margin"))
 """Shares of right examples; of pairs, two equal scores are half right."""
-FEW_DISCORDANT = 25
-"""Of a share, fewer predictions than these change between right and wrong: then its interval is exact."""
 GENERATED = tuple(name for name, one in BY_NAME.items() if one.forms == _WRITTEN)
 """Metrics of texts that a language model writes; the first is the usual one."""
 PER_TEXT = "per text:"

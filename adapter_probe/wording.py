@@ -382,7 +382,7 @@ def examples_text(n: int, metric: str | None) -> str:
 
 
 def drawn_units(metric: str | None) -> str:
-    """What the bootstrap draws; questions on one paragraph, or words of one sentence, are not independent."""
+    """What the bootstrap weighs; questions on a paragraph, or words of a sentence, are not independent."""
     units = {"extractive": "paragraphs", "tokens": "sentences", "ranking": "queries"}
     return next((units[kind] for kind in _written(metric).kinds if kind in units), "examples")
 
@@ -422,15 +422,15 @@ def common_value(values: Iterable[str | None]) -> str | None:
 
 
 def exact_note(*metrics: str | None) -> str:
-    """What follows the name of the intervals of changes by the bootstrap; nothing where none is exact.
+    """What follows the name of the intervals of changes; nothing where none is exact.
 
-    See `adapter_probe.analysis.significance.span_interval`.
+    See `adapter_probe.analysis.significance.exact_end`.
     """
-    from adapter_probe.metrics import FEW_DISCORDANT, PROPORTIONS
+    from adapter_probe.metrics import PROPORTIONS
 
     if not {*PROPORTIONS, "agreement"}.intersection(metrics):
         return ""
-    return f", or an exact one where fewer than {FEW_DISCORDANT} predictions change (Fay and Lumbard 2021)"
+    return ", exact for answers that are right or wrong (Fay and Lumbard 2021)"
 
 
 def significance_test(metric: str | None) -> str | None:

@@ -1,7 +1,7 @@
 """The trade-off over all tasks: score less that of full fine-tuning, and score by adapter size.
 
 Of the differences, one panel shows the 20th, 50th and 80th percentile over tasks, as Houlsby et al. 2019 do
-(Figs 1 and 3); the other the interquartile mean with its bootstrap interval (Agarwal et al. 2021).
+(Figs 1 and 3); the other the interquartile mean with its interval (Agarwal et al. 2021).
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def draw(
     nothing = x[counts == 0][0] if (counts == 0).any() and (counts > 0).any() else np.nan
     curves.count_ticks(ax, limits, float(nothing))
     middle, spread = view.words.split(", ")
-    if frame[view.low].isna().all():  # a bootstrap interval over seeds needs two of them
+    if frame[view.low].isna().all():  # an interval over seeds needs two of them
         spread = "one seed, no interval"
     notes = [middle, f"{spread}, {count_text(int(frame['n_tasks'].max()), 'task')}"]
     title_above(ax, notes)
@@ -188,7 +188,7 @@ def _caption(
     frame: pd.DataFrame, tasks: Sequence[str], published_glue: bool | None, losses: bool = False
 ) -> str:
     counts = range_text(frame["n_tasks"].astype(int).tolist(), "task")
-    interval = " with its 95% bootstrap interval over seeds, trials resampled within each task"
+    interval = " with its 95% interval over seeds on these tasks (Student, trimmed means)"
     if frame["iqm_low_points"].isna().all():
         interval = " (one seed per task, so no interval)"
     name = "nine GLUE tasks, BERT-large" if published_glue else "17 additional tasks, BERT-base"

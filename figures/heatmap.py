@@ -231,8 +231,8 @@ def _caption(
             gains_sentence(frame, metric, metric_name(metric)),
             ring_sentence(records, [frame]),
             frame.get("non_monotone", pd.Series(dtype=bool)).eq(True).any()
-            and f"A triangle marks a span with a smaller {drop} than a shorter span inside it (simultaneous "
-            "95% paired bootstrap bound over the spans inside it; not corrected over spans).",
+            and f"A triangle marks a span with a smaller {drop} than a shorter span inside it (5% level, "
+            "corrected over all spans of the figure).",
             with_shares and f"Right: the share of each {one} in the whole, and the {one} alone.",
             len(records) < len(grids) and PUBLISHED,
             undefined_text(frame["delta_points"].isna().sum(), "Crossed-out spans"),

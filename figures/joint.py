@@ -93,7 +93,7 @@ def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], to
         drawn = f"Difference of the {drop} when {done}: {names[1]} minus {names[0]} ({about})."
         marks = [f"Red cells: the {words.drop} is larger in {names[1]}, blue cells: smaller."]
     else:
-        what, test = "mean", f"a two-sided bootstrap test over studies and {wording.drawn_units(metric)}"
+        what, test = "mean", f"a two-sided test over studies (Student) and {wording.drawn_units(metric)}"
         drawn = f"Mean {drop} over {len(names)} studies ({', '.join(names)}; {about}) when {done}."
         marks = [
             "The standard deviation over the studies is printed below each mean or, where cells are too"
@@ -103,8 +103,8 @@ def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], to
         ]
     if not is_grid:
         mark = "Blue bars show" if span_order(frame) == "apart" else "The band is"
-        note = wording.exact_note(metric) if isinstance(record, AverageRecord) else ""
-        marks = ["ci_low_points" in record.spans and f"{mark} the 95% bootstrap interval{note}."]
+        note = " over studies and examples" if isinstance(record, AverageRecord) else ""
+        marks = ["ci_low_points" in record.spans and f"{mark} the 95% interval{note}."]
         if isinstance(record, AverageRecord):
             marks.append("Grey bars are one standard deviation over the studies.")
             marks.append(f"The dashed line is a mean {words.drop} of {within}.")

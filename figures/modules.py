@@ -198,7 +198,7 @@ def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptio
             _LAYOUT.format(record.unit, _ModuleCells.of(grids[0].frame).column),
             "significant" in record.spans
             and "A ring marks a cell that is not significant "
-            f"{at_level('a two-sided bootstrap test', [record.spans], 'cells')}.",
+            f"{at_level('a two-sided paired test', [record.spans], 'cells')}.",
         ]
     )
     title, identity = f"{label} by layer and {record.unit}: {names}", {"studies": dict(record.identity)}

@@ -193,7 +193,7 @@ def line_entries(lines: Sequence[SpanLine], tolerance: float) -> list[LegendEntr
     tested = [frame for frame in frames if "significant" in frame]
     sure = np.concatenate([_is_sure(frame)[frame["delta_points"].notna()] for frame in frames])
     alone = [line for line in lines if isinstance(line.record, AblationRecord)]
-    tests = dict.fromkeys([one.test for one in alone if one.test] or ["bootstrap"] * (not alone))
+    tests = dict.fromkeys([one.test for one in alone if one.test] or ["paired test"] * (not alone))
     how = f" ({' or '.join(tests)}, Holm)" if tests else ""
     for chosen, fill, word in ((sure, _COLOUR, "significant"), (~sure, "none", "not significant")):
         if tested and chosen.any():

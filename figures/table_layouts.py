@@ -81,21 +81,21 @@ def lay_out_removable(removable: pd.DataFrame, record: AblationRecord) -> Table:
     """The longest removable span within each tolerance, by the estimate and by its interval."""
     metric, words, rows = record.summary.metric, Words.of(record), []
     heads = [f"{words.drop} of at most", "criterion", "layers", "number"]
-    heads += [f"{words.drop} ({wording.unit_name(metric)})", "95% CI, upper bound"]
+    heads += [f"{words.drop} ({wording.unit_name(metric)})", "95% bound"]
     for row in removable.itertuples():
         found = ["none", "–", "–", "–"]
         if not pd.isna(row.first):
             found = [wording.span_text(row.first, row.last), f"{row.n_layers}"]
             found.append(wording.number_text(-row.delta_points, metric))
-            bounded = not np.isnan(row.ci_low_points)
-            found.append(wording.number_text(-row.ci_low_points, metric) if bounded else "–")
-        criterion = "95% CI" if row.basis == "interval" else row.basis
+            bounded = not np.isnan(row.bound_low_points)
+            found.append(wording.number_text(-row.bound_low_points, metric) if bounded else "–")
+        criterion = "95% bound" if row.basis == "interval" else row.basis
         rows.append([wording.tolerance_text(row.tolerance_points, metric), criterion, *found])
     text = pd.DataFrame(rows, columns=heads)
     caption = " ".join([*warnings_of([record]), ""]) + (
         f"{study_label(record)}: the longest span of layers whose {words.adapters} can be {words.done}"
-        f" without retraining, by the estimated {words.drop} or by the upper bound of its 95% paired"
-        f" bootstrap interval{wording.exact_note(metric)}."
+        f" without retraining, by the estimated {words.drop} or by a one-sided 95% bound that holds for"
+        " a span which is chosen by it."
     )
     return Table("table-removable", caption, text, removable, np.zeros(text.shape, bool), words=3)
 

@@ -1,4 +1,4 @@
-"""All tables of an ablation, from one bootstrap."""
+"""All tables of an ablation, from the same random weights."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ class AblationTables:
         spans: one row per span: `span_scores`, then `ci_low_points`, `ci_high_points` (95% interval of
             `delta_points`, see `span_interval`), `p_value` against the intact model, `p_holm` (over all
             spans), `significant` (below 0.05; `metrics.COMPARISONS` have no test and none of the three),
+            `bound_low_points` (lower bound for a
+            span that is chosen by it, see `bounds_of_chosen`; only of spans),
             `n_nonfinite` (examples whose outputs are NaN or infinite; a span with any has no score),
             `interaction_points` with its interval `interaction_low_points`, `interaction_high_points` (of
             the drop: positive = the span costs beyond its parts) and `non_monotone`, see the function of
@@ -53,7 +55,7 @@ class AblationTables:
             is the drop beyond the sum over the single modules of single layers.
         layers: see `adapter_probe.Ablation.layers`; a layer without adapters has no span, and the share 0.
         removable: see `removable_table`; `n_layers` counts the layers that have adapters.
-        chance_p: two-sided bootstrap p of the intact score against guessing: always the most frequent class,
+        chance_p: two-sided p of the intact score against guessing: always the most frequent class,
             a correlation of 0, or a choice at random. NaN where there is no such score.
         removed_p: p of the variant with all adapters off that the study switches, against the intact model.
         stacks: of a model with several stacks of layers, the tables of each; those above begin with the
@@ -122,6 +124,8 @@ def ablation_tables(
     if results.metric in COMPARISONS:
         frame = frame.drop(columns=list(_TEST))
     n_layers = results.n_layers
+    if results.modules is None:
+        frame["bound_low_points"] = bounds_of_chosen(frame, changes, results, rows, n_families)
     if study_kind(results) != "ablated" or results.modules is not None:
         spans = frame.assign(**dict.fromkeys(_INTERACTION, np.nan), non_monotone=False)
         if results.modules is not None:
@@ -130,7 +134,6 @@ def ablation_tables(
         removable = removable_table(frame.iloc[:0].assign(bound_low_points=np.nan))
         return AblationTables(spans, layers, removable, chance_p, removed_p)
     units, interaction, share = _attributed(frame, parts, n_layers)
-    frame = frame.assign(bound_low_points=bounds_of_chosen(frame, changes, results, rows, n_families))
     spans = frame.assign(**dict(zip(_INTERACTION, interaction)))
     spans["non_monotone"] = non_monotone(frame[["first", "last"]].to_numpy(), changes)
     layers = _with_shares(results, _single_layers(frame, n_layers), units, share)

@@ -1,6 +1,6 @@
 """Several ablations, span by span: differences and means on the same examples, and changes on two data sets.
 
-Differences and means rest on the paired bootstrap: all studies are scored on the same resampled examples.
+Differences and means are paired: all studies are scored with the same random weights on the examples.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class JointRecord(_SeveralStudies):
     """Several ablations of the same spans on the same examples.
 
     Attributes:
-        spans: one row per span: `first`, `last`, `n_layers`; the 95% paired bootstrap interval of the drawn
+        spans: one row per span: `first`, `last`, `n_layers`; the 95% interval of the drawn
             quantity `ci_low_points`, `ci_high_points`; `p_value`, `p_holm` over all spans, and `significant`
             (below 0.05), except for the mean of a distance from the intact model; further columns by kind of
             record.
@@ -291,7 +291,7 @@ class DataComparisonRecord(_SeveralStudies):
         spans: one row per span: `first`, `last`, `n_layers`; `task_points` and `other_points`, the change of
             the score in points when the span is off, or in a study of spans kept on, when everything else
             is (negative = worse, also of losses), each with its 95%
-            paired bootstrap interval `..._low_points`, `..._high_points` and `..._significant` (after Holm's
+            interval `..._low_points`, `..._high_points` and `..._significant` (after Holm's
             correction); `on_frontier`: no other span, nor the intact model, is at least as good on both and
             better on one.
         warning: why the spans of the task are not informative; None where they are.

@@ -17,6 +17,7 @@ from adapter_probe.analysis.deltas import (
     span_order,
     span_scores,
     span_units,
+    study_kind,
     within_tolerance,
 )
 from adapter_probe.analysis.resampling import Draws, draw_changes
@@ -110,7 +111,7 @@ def random_halves(results: AblationResults) -> tuple[np.ndarray, np.ndarray]:
     """Two random halves of the examples: one to choose a span on, the other to measure its drop on.
 
     The drop of the best-looking span is underestimated on the examples that it was chosen on. Questions
-    are drawn by paragraph, as in the bootstrap.
+    are drawn by paragraph.
 
     Returns:
         int ``[examples in the half]`` each, ascending; the same results give the same halves.
@@ -154,6 +155,8 @@ def bounds_of_chosen(
     inside the next, that meets those of each length with equal probability. Of spans that form no grid and no
     line, each has an equal part of the 5%.
 
+    Of spans kept on, those around a span take the place of those inside it.
+
     Args:
         n_families: the number of stacks from which a span is chosen.
     """
@@ -168,7 +171,8 @@ def bounds_of_chosen(
         alike = np.ones(len(spans))
     low, _ = span_interval(changes, results, rows, ALPHA / (n_families * alike))
     inside = (ends[:, 0] >= ends[:, :1]) & (ends[:, 1] <= ends[:, 1:])  # [spans, spans inside]
-    return np.where(inside, low, np.inf).min(axis=1)
+    smaller = inside.T if study_kind(results) == "kept" else inside  # of kept spans the larger cost less
+    return np.where(smaller, low, np.inf).min(axis=1)
 
 
 def spans_with_adapters(spans: pd.DataFrame, adapted: np.ndarray) -> pd.DataFrame:

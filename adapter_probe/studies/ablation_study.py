@@ -46,8 +46,8 @@ class Ablation(StoredStudy):
         """One row per span, ``spans.csv``.
 
         `first`, `last` and `n_layers` (layers, both ends included); `score` (a fraction, in the metric's own
-        units); `delta_points` = 100 (score - intact score), so that a loss is negative, with its 95% paired
-        bootstrap interval `ci_low_points`, `ci_high_points`; `p_value` against the intact model, `p_holm`
+        units); `delta_points` = 100 (score - intact score), so that a loss is negative, with its 95%
+        interval `ci_low_points`, `ci_high_points`; `p_value` against the intact model, `p_holm`
         and `significant` (below 0.05 after Holm's correction over all spans); `interaction_points` with its
         interval. Of a model with several stacks of layers, such as an encoder and a decoder, this table and
         the others begin with `stack`, in which the layers are numbered.
@@ -69,9 +69,10 @@ class Ablation(StoredStudy):
     def removable(self) -> pd.DataFrame | None:
         """The longest span whose drop is within 0.5, 1 and 2 points, ``removable.csv``.
 
-        `tolerance_points`; `basis`, what is held against the tolerance: the drop itself (``estimate``) or
-        its lower 95% confidence bound (``interval``); the span `first`, `last` and `n_layers`, missing if no
-        span qualifies; its `delta_points` (negative for a loss) and `ci_low_points`, in percentage points.
+        `tolerance_points`; `basis`, what is held against the tolerance: the drop itself (``estimate``), or a
+        95% bound that holds for the span which is chosen by it (``interval``); the span `first`, `last` and
+        `n_layers`, missing if no span qualifies; its `delta_points` (negative for a loss) and
+        `bound_low_points`, in percentage points.
         """
         return self.record.removable
 

@@ -63,7 +63,7 @@ class Pruning:
         metric: metric of the scores: the ablation's, or the task's if the span was given.
         score_before, score_after: fractions; NaN where undefined.
         delta_points: score after minus score before, in percentage points.
-        delta_interval_points: 95% paired bootstrap interval of `delta_points`.
+        delta_interval_points: 95% interval of `delta_points`.
         p_value: p-value of the difference; NaN for a distance from the outputs before, which has no test.
         adapter_parameters_before, adapter_parameters_after: numbers of adapter parameters.
         seconds_before, seconds_after: time of one evaluation of a few examples on this machine.
@@ -263,12 +263,12 @@ def _by_ablation(
             )
         spans, n_examples = span_costs(study.results.of_examples(chosen), basis), len(chosen)
     else:
-        if "ci_low_points" not in study.spans and basis == "interval":
+        if "bound_low_points" not in study.spans and basis == "interval":
             raise ResultsError(
-                f"{study.folder} has no intervals; run `adapter-probe ablate {checkpoint}` again, or give "
-                "--basis estimate"
+                f"{study.folder} has no bounds of spans that are chosen by them; run `adapter-probe ablate "
+                f"{checkpoint}` again, or give --basis estimate"
             )
-        spans = study.spans if "ci_low_points" in study.spans else study.spans.assign(ci_low_points=np.nan)
+        spans = study.spans
         n_examples, measured = len(request.examples.labels), None
     adapted, stacks = adapted_layers(request), request.model.stacks
     if "stack" in spans:
@@ -281,7 +281,7 @@ def _by_ablation(
     if found is None:
         done = study.summary.done if study.summary.strength else "removed"
         limit = tolerance_text(within, study.summary.metric)
-        judged = "by the estimate" if basis == "estimate" else "by the 95% interval"
+        judged = "by the estimate" if basis == "estimate" else "by the 95% bound"
         raise ResultsError(
             f"{study.folder}: no span can be {done} within {limit} {judged}, on the "
             f"{n_examples:,} examples that the span is chosen on; give a larger --within"

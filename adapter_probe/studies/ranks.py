@@ -74,7 +74,7 @@ class Ranks(DegreeStudy):
         modules `module`; `first`, `last`, `n_layers`, the span whose adapters are truncated; `whole`, whether
         it is of all that the study truncates, of all stacks together; `score` (a fraction, in the metric's
         own units); `delta_points`, score minus that with all directions, in points, so that a loss is
-        negative, with its 95% paired bootstrap interval `ci_low_points`, `ci_high_points`; `energy`, the
+        negative, with its 95% interval `ci_low_points`, `ci_high_points`; `energy`, the
         share of the squared singular values of what is truncated that is kept; `n_examples`.
         """
         return self.record.ranks

@@ -78,7 +78,7 @@ class Strengths(DegreeStudy):
         `strength`; of several stacks of layers `stack`; `first`, `last`, `n_layers`, the span whose adapters
         are scaled; `whole`, whether it is of all that the study scales, of all stacks together; `score` (a
         fraction, in the metric's own units); `delta_points`, score minus that at strength 1, in points, so
-        that a loss is negative, with its 95% paired bootstrap interval `ci_low_points`, `ci_high_points`;
+        that a loss is negative, with its 95% interval `ci_low_points`, `ci_high_points`;
         `n_examples`.
         """
         return self.record.strengths

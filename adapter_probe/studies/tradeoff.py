@@ -81,9 +81,8 @@ class Tradeoff(Sweep):
         Returns:
             one row per method that all tasks have, by cost: `method`, `size`, `k`, `label`; `cost` and
             `mean`, means over tasks of the means over seeds; `ci_low`, `ci_high`, the 95% interval of `mean`
-            by a bootstrap over tasks and seeds, NaN for a single trial; `on_frontier`, no method is at least
-            as good at no more cost; `frontier_share`, the share of resamples in which that is so; `n_tasks`
-            and `n_trials`.
+            over other seeds on these tasks, NaN where a task has one seed; `on_frontier`, no method is at
+            least as good at no more cost; `n_tasks` and `n_trials`.
 
         Raises:
             ResultsError: the trials did not record this cost, or no method has a score on every task.

@@ -157,7 +157,7 @@ def average_study(
     legend = [
         ("key-stairs", f"tolerated {words.drop}"),
         ("key-badge estimate", words.best_span),
-        ("key-badge bound", "the same by the 95% interval"),
+        ("key-badge bound", "the same by the 95% bound"),
         ("key-seed", "single studies (on the card)"),
     ]
     tiles = [] if wording.is_distance(words.metric) else [("intact", score_range(record), "")]
@@ -281,7 +281,7 @@ def _legend(frame: pd.DataFrame, words: Words) -> list[tuple[str, str]]:
         return [("key-dashes", f"tolerated {words.drop}")]
     best = ("key-badge estimate", words.best_span)
     keys = [_single(frame), ("key-stairs", f"tolerated {words.drop}"), best]
-    return keys + ([("key-badge bound", "the same by the 95% interval")] if "ci_low_points" in frame else [])
+    return keys + ([("key-badge bound", "the same by the 95% bound")] if "bound_low_points" in frame else [])
 
 
 def _layers(record: AblationRecord, prefix: str, words: Words) -> Html | None:

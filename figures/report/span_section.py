@@ -352,7 +352,7 @@ def slider_steps(
     if parameters is not None and not kept:  # of what is switched off, layers with adapters count
         below = np.concatenate([[0], np.cumsum(np.array(parameters) > 0)])
         spans = frame.assign(n_layers=below[frame["last"] + 1] - below[frame["first"]])
-    bases = ("estimate", "interval") if "ci_low_points" in frame else ("estimate",)
+    bases = ("estimate", "interval") if "bound_low_points" in frame else ("estimate",)
     (least, reach), drawn = view.reading.axis if view else (None, None), view.map if view else Map(Html(""))
     for tolerance in tolerance_steps(np.concatenate([drops, *others]), start):
         found = [
@@ -372,7 +372,7 @@ def slider_steps(
                 _paragraph(frame, row, words, limit, basis == "interval", parameters, partly)
                 for row, basis in zip(rows, bases)
             ],
-            "note": f"{count} within {limit}." + (" This folder has no intervals." if len(rows) < 2 else ""),
+            "note": f"{count} within {limit}." + (" This folder has no bounds." if len(rows) < 2 else ""),
             "prune": span,
             "line": drawn.line_at and drawn.line_at(tolerance),
             "bar": drawn.bar_at and round(drawn.bar_at(tolerance), 1),
@@ -391,14 +391,14 @@ def _paragraph(
     partly: bool,
 ) -> list[Any]:
     """The best span at a tolerance, as a sentence in parts around its name."""
-    lead, kept = ("By the 95% interval, " if sure else "By the estimate, "), words.study == "kept"
+    lead, kept = ("By the 95% bound, " if sure else "By the estimate, "), words.study == "kept"
     if row is None:
         none = "no span alone suffices" if kept else f"no span can be {words.removed}"
         return [lead, f"{none} within {limit}.", None, "", ""]
     span = frame.iloc[row]
     first, last = int(span["first"]), int(span["last"])
     if sure:
-        cost = f"at worst {wording.drop_text(-span['ci_low_points'], words.metric)}"
+        cost = f"at worst {wording.drop_text(-span['bound_low_points'], words.metric)}"
     else:
         cost = wording.drop_text(-span["delta_points"], words.metric)
         if "ci_low_points" in frame and pd.notna(span["ci_low_points"]):

@@ -113,8 +113,8 @@ def check_spans(ablated: Ablated, logits: dict[tuple[int, int], np.ndarray], int
     intact_score = score(labels, intact.argmax(1))
     assert list(ablated.spans[0]) == [
         "first", "last", "n_layers", "score", "delta_points", "n_examples", "ci_low_points", "ci_high_points",
-        "p_value", "p_holm", "significant", "n_nonfinite", "interaction_points", "interaction_low_points",
-        "interaction_high_points", "non_monotone",
+        "p_value", "p_holm", "significant", "n_nonfinite", "bound_low_points", "interaction_points",
+        "interaction_low_points", "interaction_high_points", "non_monotone",
     ]  # fmt: skip
     assert [(int(row["first"]), int(row["last"])) for row in ablated.spans] == SPANS
     for row, span in zip(ablated.spans, SPANS):

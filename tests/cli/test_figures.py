@@ -75,7 +75,7 @@ def write_ablation(folder: Path, task: str) -> Path:
     write_json(folder / "summary.json", summary)
     write_json(folder / "manifest.json", {"identity": {"data": f"hash of {task}"}})
     row = {"tolerance_points": 1.0, "basis": "estimate", "first": 0, "last": 2, "n_layers": 3,
-           "delta_points": -0.5, "ci_low_points": -1.5}  # fmt: skip
+           "delta_points": -0.5, "bound_low_points": -1.5}  # fmt: skip
     write_csv(folder / "removable.csv", pd.DataFrame([row]))
     return folder
 

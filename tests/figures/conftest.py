@@ -64,6 +64,7 @@ def with_statistics() -> Callable[..., tuple[pd.DataFrame, pd.DataFrame]]:
         p = np.where(frame["delta_points"].abs() > width, 0.001, 0.4)
         spans = frame.assign(
             ci_low_points=frame["delta_points"] - width,
+            bound_low_points=frame["delta_points"] - width,
             ci_high_points=frame["delta_points"] + width,
             p_value=p,
             p_holm=p,

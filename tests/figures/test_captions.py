@@ -101,7 +101,7 @@ def test_what_is_not_drawn_is_not_explained(spans, make_frame):
     marked = bare.assign(non_monotone=[False] * 5 + [True], delta_points=-np.arange(6.0) + 0.5)
     caption = heatmap_caption(record_of(marked), published=bare)
     assert says(caption, "Blue", "minus", "accuracy")
-    assert says(caption, "simultaneous", "95%", "bootstrap", "not corrected")
+    assert says(caption, "5% level", "corrected over all spans")
     assert says(caption, "Houlsby", "2019", "published")
 
 
@@ -246,7 +246,7 @@ def test_marks_below_the_axis_are_explained_where_there_are_some():
 def test_an_aggregate_names_its_tasks_and_the_papers():
     caption = aggregate._caption(aggregate_points(), ["cola", "rte", "my_task"], None)
     assert says(caption, "2–3 tasks", "CoLA, RTE, my task")
-    assert says(caption, "95% bootstrap interval", "seeds", "resampled within")
+    assert says(caption, "95% interval", "seeds", "Student")
     assert says(caption, "20th to 80th")
     assert says(caption, "Pareto")
     assert "At 0: only" not in caption

@@ -180,7 +180,7 @@ def test_the_papers_figure_is_tidy(assert_tidy, name, spans, n_layers, group):
         assert drawing.figure.get_figwidth() == getattr(VENUES[name], column)
     assert says(drawing.caption, "Filled marks", "0.05", "exact", "two-sided", "McNemar")
     interval = "95% paired bootstrap interval" + ("s" if spans == "single" else "")
-    assert says(drawing.caption, interval, "fewer than 25", "exact", "Fay and Lumbard")
+    assert says(drawing.caption, interval, "exact", "right or wrong", "Fay and Lumbard")
 
 
 def test_studies_of_one_order_share_a_range_and_other_orders_are_other_figures():
@@ -261,7 +261,7 @@ def test_a_joint_caption_names_the_interval_if_there_is_one(spans, mark):
     for shown, expected in ((frame, True), (without, False)):
         record = AverageRecord(("s0", "s1"), shown, "accuracy", 500, (0.8, 0.7), {})
         caption = next(joint.drawings([record], FigureOptions(VENUES["paper"]))).caption
-        assert says(caption, mark, "95% bootstrap interval") == expected
+        assert says(caption, mark, "95% interval over studies and examples") == expected
         assert ("95%" in caption) == expected
         assert says(caption, "switched off", "without retraining")
         assert says(caption, "dashed line", "mean", "1 point")
@@ -283,7 +283,7 @@ def test_means_and_differences_are_curves_as_well():
         drawing = next(joint.drawings([record], FigureOptions(VENUES["paper"])))
         assert (drawing.stem, says(drawing.caption, *words)) == (stem, True)
         legend = [text.get_text() for text in drawing.figure.legends[0].get_texts()]
-        assert "significant (bootstrap, Holm)" in legend  # the caption's test, and not that of one study
+        assert "significant (paired test, Holm)" in legend  # the caption's test, and not that of one study
         ax = drawn[stem] = drawing.figure.axes[0]
         assert len(marks(ax, "significant")) == frame["significant"].sum()
         (band,) = [one for one in ax.collections if one.get_label() == "interval"]

@@ -72,9 +72,9 @@ def test_removable_spans():
     frame = pd.DataFrame(
         [
             {"tolerance_points": 0.5, "basis": "estimate", "first": 1, "last": 3, "n_layers": 3,
-             "delta_points": -0.25, "ci_low_points": -1.5},
+             "delta_points": -0.25, "bound_low_points": -1.5},
             {"tolerance_points": 1, "basis": "estimate", "first": 2, "last": 2, "n_layers": 1,
-             "delta_points": 0.31, "ci_low_points": np.nan},
+             "delta_points": 0.31, "bound_low_points": np.nan},
             {"tolerance_points": 1, "basis": "interval"},
         ]
     ).astype(dict.fromkeys(("first", "last", "n_layers"), "Int64"))  # fmt: skip
@@ -82,7 +82,7 @@ def test_removable_spans():
     assert rows == [
         ["0.5 points", "estimate", "1–3", "3", "0.3", "1.5"],
         ["1 point", "estimate", "2", "1", "−0.3", "–"],
-        ["1 point", "95% CI", "none", "–", "–", "–"],
+        ["1 point", "95% bound", "none", "–", "–", "–"],
     ]
 
 

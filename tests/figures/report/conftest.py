@@ -102,6 +102,7 @@ def _with_statistics(frame: pd.DataFrame, draw: np.random.Generator) -> pd.DataF
     delta = frame["delta_points"]
     p = np.array([math.erfc(abs(d) / h) for d, h in zip(delta, half)])
     return frame.assign(
+        bound_low_points=delta - half,
         ci_low_points=delta - half, ci_high_points=delta + half, p_value=p, p_holm=np.minimum(1, 5 * p),
         significant=5 * p < 0.05, interaction_points=draw.normal(0, 3, len(frame)),
         interaction_low_points=-4.0, interaction_high_points=4.0, non_monotone=draw.random(len(frame)) < 0.1,

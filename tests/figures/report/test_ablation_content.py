@@ -180,7 +180,7 @@ def test_the_slider_shows_the_best_span_and_the_border_at_each_step(
     tolerances = [step["tolerance"] for step in steps]
     assert tolerances == sorted({*tolerances, 0.0, 0.5, 1.0, 1.9, 2.0})
     for step in steps:
-        for basis, column in (("estimate", "delta_points"), ("bound", "ci_low_points")):
+        for basis, column in (("estimate", "delta_points"), ("bound", "bound_low_points")):
             fits = [s for s in spans if round(-getattr(s, column), 9) <= step["tolerance"]]
             sign = 1 if complement else -1
             best = min(
@@ -213,7 +213,7 @@ def test_layers_without_adapters_do_not_make_a_span_longer(reported, make_ablati
     spans = reported(make_ablation()).record.spans
     pairs = list(zip(spans["first"], spans["last"]))
     cost = np.array([{(0, 3): -0.2, (4, 5): -0.3}.get(pair, -50.0) for pair in pairs])
-    spans = spans.assign(delta_points=cost, ci_low_points=cost)
+    spans = spans.assign(delta_points=cost, bound_low_points=cost)
     for parameters, longest in ((None, (0, 3)), ((9,) * 6, (0, 3)), ((9, 0, 0, 0, 9, 9), (4, 5))):
         steps = slider_steps(spans, Words("accuracy"), 1.0, parameters=parameters)
         (step,) = (step for step in steps if step["tolerance"] == 1)
