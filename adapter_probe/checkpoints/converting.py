@@ -14,7 +14,7 @@ from adapter_probe.results.atomic import make_folder, write_bytes, write_json
 from .adapterhub import HEAD_CONFIG, HEAD_WEIGHTS, WEIGHTS
 from .adapterhub_config import BOTTLENECK
 from .embedding import folder_of_modules, saved_modules
-from .files import CONFIG, DESCRIPTION
+from .files import CONFIG, DESCRIPTION, read_json_file
 from .native import keep_record, save_checkpoint
 from .opened_peft import OWN, OpenedPeft, OpenedPlaced, role_of
 from .peft_writing import WRITABLE
@@ -131,6 +131,7 @@ def settle(
     try:
         opened = open_any(made, base)
         if (made / CONFIG).is_file():
+            _try_peft(made, opened)
             keep_record(made, opened.description, source.folder, source.description, scores)
     except AdapterProbeError as error:
         said = str(error).replace(f"checkpoint {made}", "the new checkpoint").replace(f"{made}/", "")
@@ -144,6 +145,14 @@ def settle(
         make_folder(place.parent)
         write_bytes(place, path.read_bytes())
     return opened
+
+
+def _try_peft(made: Path, opened: OpenedPeft) -> None:
+    """Let PEFT itself load a folder in its format."""
+    if "peft_type" in read_json_file(made / CONFIG) and opened.quantised is None:
+        from .peft_loading import refuse_unloadable  # which imports PEFT
+
+        refuse_unloadable(made, opened.model)
 
 
 def keep_files(source: OpenedPeft, made: Path) -> None:

@@ -33,6 +33,9 @@ HEADS: dict[str, Head] = {
 }
 """PEFT's task types."""
 
+HEAD_MODULES = ("classifier", "score", "qa_outputs", "classification_head", "logits_proj")
+"""Names of the modules of a head."""
+
 # Endings of the names of transformers' classes. The last serves models of texts and images, and of texts to
 # texts.
 _CLASSES: dict[str, Head] = {

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -57,6 +58,9 @@ from .peft_fields import refuse_unswitched
 from .placed import fill, put_method
 from .places import places_on
 from .tokenizer import load_tokenizer, note_on_settings, with_blanks
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 
 def open_any(
@@ -202,6 +206,7 @@ def open_several(
             if said:  # with the names of wrappers, PEFT finds none of its tensors
                 set_peft_model_state_dict(first.model, tensors, adapter)
                 first = replace(first, notes=(*first.notes, *(f"{place.name}: {one}" for one in said)))
+        _refuse_whole_modules(first.model, folder, names)
         first.model.base_model.set_adapter(list(own))
         first.model.requires_grad_(False).eval()
         split_adapters(first.model, own)
@@ -209,6 +214,18 @@ def open_several(
         raise CheckpointError(f"{folder}: --adapter {','.join(names)}: {one_line(error)}") from error
     about = replace(first.description, delta_sha256=hash_json([list(names), hashes]))
     return replace(first, description=about, folder=folder)
+
+
+def _refuse_whole_modules(model: PeftModel, folder: Path, names: Sequence[str]) -> None:
+    """Refuse several adapters that were each trained with a module of their own, such as a head."""
+    from peft.utils.other import ModulesToSaveWrapper
+
+    inside = (m for m in model.get_base_model().named_modules() if isinstance(m[1], ModulesToSaveWrapper))
+    if name := next((name for name, module in inside if len(module.modules_to_save) > 1), None):
+        raise CheckpointError(
+            f"{folder}: --adapter {','.join(names)}: each of these was trained with its own {name} "
+            "(modules_to_save), such as a head, of which only one can be active; give one of them"
+        )
 
 
 def with_embedding(opened: OpenedPeft, pooling: str | None) -> OpenedPeft:

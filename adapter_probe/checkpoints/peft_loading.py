@@ -22,10 +22,10 @@ from .adapter_folder import PREFIX
 from .base import AnyLoaded
 from .base_config import quiet_quantisers
 from .files import first_of, refuse_random
+from .model_class import HEAD_MODULES, without_weights
 
 VERSIONS = f"PEFT {peft.__version__} with Transformers {transformers.__version__}"
 ADAPTER = "default"  # the name under which PEFT keeps the one adapter
-HEADS = ("classifier", "score", "qa_outputs", "classification_head", "logits_proj")
 _NUMBERED = re.compile(r"(?:^|\.)\d+(?:\.|$)")
 _OF_EMBEDDINGS = ("weight", "bias", "base_layer.weight", "base_layer.bias")
 # Of PEFT's warnings, those that say of a setting that it had no effect; the others are advice on training,
@@ -85,12 +85,32 @@ def put_adapter(
         )
     random = sorted(loaded.missing - set(map(own_name, placed)))
     said_of, on_base = f"checkpoint {path.parent}", f"base {loaded.identity.name}"
-    refuse_random(random, said_of, on_base, all(name.startswith(HEADS) for name in random))
+    refuse_random(random, said_of, on_base, all(name.startswith(HEAD_MODULES) for name in random))
     allowed = saved.keys() | set(unsaved_biases(model, saved)) | tensors.keys() & _embeddings(model)
     _refuse_foreign(own, placed, allowed, path)
     if loaded.quantised is None:
         _cast(model, own, dtype)
     return model.requires_grad_(False).eval(), (*_news(said), *_unmatched(model))
+
+
+def refuse_unloadable(folder: Path, model: PeftModel) -> None:
+    """Refuse a folder that was written here and that PEFT's own `from_pretrained` cannot load.
+
+    Args:
+        model: the model that was opened from it, whose base tells the class.
+
+    Raises:
+        CheckpointError: PEFT says so.
+    """
+    base = model.get_base_model()
+    with warnings.catch_warnings(), quiet_quantisers():
+        warnings.simplefilter("ignore")
+        try:
+            PeftModel.from_pretrained(
+                without_weights(type(base), base.config), folder, low_cpu_mem_usage=True
+            )
+        except Exception as error:  # whatever PEFT raises
+            raise CheckpointError(f"{VERSIONS} cannot load it: {type(error).__name__}: {error}") from error
 
 
 def type_of(config: PeftConfig) -> str:

@@ -33,6 +33,7 @@ from .embedding import folder_of_modules
 from .files import CONFIG, DESCRIPTION, Unsupported, folder_of_base, read_json_file
 from .identity import tokenizer_parts
 from .model_class import (
+    HEAD_MODULES,
     HEADS,
     WITHOUT_HEAD,
     Head,
@@ -47,7 +48,6 @@ from .model_class import (
 from .native import Description, task_of, versions_of
 from .opened_peft import OpenedPeft
 from .peft_fields import note_on_fields, read_fields, refuse_slow_patterns, refuse_unswitched
-from .peft_loading import HEADS as HEAD_MODULES
 from .peft_loading import is_outside, put_adapter, refuse_outside, refuse_unready, tuned_modules, type_of
 from .tokenizer import has_tokenizer, load_tokenizer, own_tokenizer, use_padding, with_blanks
 

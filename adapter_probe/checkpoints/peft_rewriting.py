@@ -248,7 +248,7 @@ def in_layers(
     layers = find_layers(model, Switches())
     if isinstance(strengths, (int, float)):
         return {m: float(strengths) for layer in layers for part in layer.parts for m in part}
-    return layer_strengths(strengths, layers)
+    return layer_strengths(strengths, layers, getattr(model, "config", None))
 
 
 def write_scaled(opened: OpenedPeft, strengths: Mapping[nn.Module, float], out: Path) -> None:

@@ -20,7 +20,7 @@ from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.two_states import TwoStates, finished
 
 from .adapter_folder import PREFIX, write_adapter
-from .model_class import HEADS, Head, without_weights
+from .model_class import HEAD_MODULES, HEADS, Head, without_weights
 from .opened_peft import OWN, OpenedFinetuned, OpenedPlaced
 
 WRITABLE = "LoRA or (IA)³, one of them at a time"
@@ -48,6 +48,7 @@ def _write(
     base: Any = without_weights(type(finished(opened.model)), opened.model.config)
     modules = dict(base.named_modules())
     changed = {spec.module for spec in specs}
+    tensors = _head(finished(opened.model), opened.head, changed) | dict(tensors)
     place = opened.description.base
     document = {
         "peft_type": _TYPES[specs[0].kind],
@@ -82,6 +83,15 @@ def _write(
             theirs[f"{module}.base_layer.{parameter}" if module in changed else key] = tensor
     own = opened.tokenizer if opened.own_tokenizer else None
     write_adapter(out, {f"{PREFIX}{key}": tensor.clone() for key, tensor in theirs.items()}, document, own)
+
+
+def _head(model: nn.Module, head: Head, changed: set[str]) -> dict[str, Tensor]:
+    """The tensors of a head that PEFT looks up in the file, whether it differs from the base's or not."""
+    if TASK_TYPES[head] not in ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS"):
+        return {}
+    own = {name for name, _ in model.named_children() if name in HEAD_MODULES}
+    own -= {name.partition(".")[0] for name in changed}
+    return {n: t.detach() for n, t in model.state_dict().items() if n.partition(".")[0] in own}
 
 
 def _writable_specs(method: object) -> tuple[InnerSpec, ...]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from adapter_probe.data.columns import choose_columns, text_columns
 from adapter_probe.data.hub import HubSplit
 from adapter_probe.data.labels import holds_lists
-from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
+from adapter_probe.data.lm_eval_tasks import PREFIX, is_task, with_absolute_paths
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.data.request_rows import are_preferences
 from adapter_probe.data.similarity import CORPUS, contrast_columns, is_for_reranker, kind_of_rows
 from adapter_probe.data.sources import read_source
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import tag_columns, tag_metric
-from adapter_probe.data.tasks import find_task
+from adapter_probe.data.tasks import find_task, load_split
 from adapter_probe.errors import CheckpointError, DataError
 from adapter_probe.known_tasks import KNOWN_TASKS
 from adapter_probe.metrics import OF_CLASSES, Kind, default_metric
@@ -47,7 +48,7 @@ def given_task(
         label_names: names of the head's outputs, in their order, for a checkpoint that does not name them.
         categories: names that hold where neither `label_names` nor the checkpoint gives any, and they are as
             many as the outputs.
-        unlabelled: whether the files are read without labels, whether they hold any or not.
+        unlabelled: whether the files may be read without labels, where they hold none that fit.
 
     Raises:
         CheckpointError: neither files are given nor does the checkpoint record any.
@@ -73,6 +74,12 @@ def given_task(
         columns = contrast_columns(rows.names) or text_columns(rows)
         return replace(task, columns=columns, preset=None, encoding=encoding)
     if unlabelled and files and task.kind == "classification":
+        with suppress(CheckpointError, DataError):  # by labels that there are, as for another metric
+            own = given_task(task, files, split, checkpoint, encoding, label_names, categories)
+            given = replace(own, files={split: tuple(map(with_absolute_paths, map(str, files)))})
+            load_split(replace(given, validation_share=0.0, encoding=encoding), split)
+            if own.kind == task.kind:
+                return own
         columns = task.columns if task.files else text_columns(read_source(files[0], (), encoding))
         return replace(task, columns=replace(columns, label=""), preset=None)
     if task.files or split not in SPLITS:

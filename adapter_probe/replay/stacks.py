@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 from torch import nn
 
 from adapter_probe.errors import ModelError, shown
 from adapter_probe.spans import SITES, Site, ends_with
-from adapter_probe.units import ATTENTION, FFN, UNITS, Unit, part_of
+from adapter_probe.units import ATTENTION, FFN, SUBLAYERS, UNITS, Unit, by_sublayer, part_of
 
 from .several import OneAdapter
 from .switches import Application, Switches
@@ -209,14 +210,16 @@ def _layer(name: str, module: nn.Module, switches: Switches) -> Layer:
 
 
 def layer_strengths(
-    strengths: Sequence[float] | Mapping[str, float], layers: Sequence[Layer]
+    strengths: Sequence[float] | Mapping[str, float], layers: Sequence[Layer], config: Any = None
 ) -> dict[nn.Module, float]:
     """The strength of every tuned module in the layers.
 
     Args:
         strengths: of every layer, or by pattern. A pattern is compared with a module's name in the model and
             with every end of it after a dot; a later pattern overrides an earlier one, and what none matches
-            has strength 1.
+            has strength 1. ``attention`` and ``ffn`` are the tuned modules of a sublayer, unless a module
+            has this name.
+        config: the model's configuration, where layers may share modules.
 
     Raises:
         ModelError: there are more or fewer strengths than layers, a pattern matches no module, or layers that
@@ -224,6 +227,9 @@ def layer_strengths(
     """
     if isinstance(strengths, Mapping):
         return _by_pattern(strengths, layers)
+    if len(strengths) > len(layers) and getattr(config, "num_hidden_groups", None) == len(layers):
+        n_layers = config.num_hidden_layers  # of an ALBERT, in groups that share one layer's modules
+        layers = [layers[n * len(layers) // n_layers] for n in range(n_layers)]
     if len(strengths) != len(layers):
         raise ModelError(
             f"--strengths-by-layer has {len(strengths)} strengths for a model of {len(layers)} layers; give "
@@ -246,9 +252,13 @@ def _by_pattern(strengths: Mapping[str, float], layers: Sequence[Layer]) -> dict
         for name, module in layer.module.named_modules()
         if any(module in part for part in layer.parts)
     }
+    names = [{m: n for n, m in layer.module.named_modules() if m in named} for layer in layers]
+    parts = {module: name for own in by_sublayer(names) for module, name in own.items()}
     found = dict.fromkeys(named, 1.0)
     for pattern, strength in strengths.items():
         chosen = [module for module, name in named.items() if ends_with(name, pattern)]
+        if not chosen and pattern in SUBLAYERS:
+            chosen = [module for module, part in parts.items() if part == pattern]
         if not chosen:
             listed = ", ".join(list(named.values())[:_MOST_LISTED])
             raise ModelError(

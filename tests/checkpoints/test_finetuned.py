@@ -19,6 +19,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 import adapter_probe as ap
+from adapter_probe.checkpoints import peft_writing
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.errors import CheckpointError, ModelError
 
@@ -162,6 +163,30 @@ def test_a_lora_holds_the_largest_singular_values_of_the_difference(name, reques
     total = (sum(errors.values()) / sum(sizes.values())) ** 0.5
     assert names(said, f"{total:.3g}", worst.removesuffix(".weight"))
     assert f"{(errors[worst] / sizes[worst]) ** 0.5:.3g}" in said
+
+
+@pytest.mark.parametrize(("kind", "settings"), [("bert", BERT), ("llama", KV)])
+def test_a_head_that_equals_the_bases_is_written_for_peft(kind: str, settings: dict, tmp_path, monkeypatch):
+    """PEFT looks up the head of a classifier in the file, also where it was not trained."""
+    torch.manual_seed(0)
+    model = HEADS["SEQ_CLS"].from_config(AutoConfig.for_model(kind, **(settings | IDS)))
+    for place in ("base", "tuned"):
+        model.save_pretrained(tmp_path / place)
+        TOKENIZER.save_pretrained(tmp_path / place)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if ".layer" in name and parameter.dim() == 2:
+                    parameter.add_(0.1 * torch.randn_like(parameter))
+    given = {"to": "peft", "rank": 4, "base": tmp_path / "base"}
+    with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=naming("not written", "PEFT")):
+        patch.setattr(peft_writing, "_head", lambda *_: {})
+        ap.convert(tmp_path / "tuned", tmp_path / "lora", **given)
+    assert not (tmp_path / "lora").exists()
+    ap.convert(tmp_path / "tuned", tmp_path / "lora", **given)
+    plain = HEADS["SEQ_CLS"].from_pretrained(tmp_path / "base")
+    by_peft = logits(peft.PeftModel.from_pretrained(plain, tmp_path / "lora").eval(), tmp_path)
+    own = logits(open_any(tmp_path / "lora").model, tmp_path)
+    np.testing.assert_allclose(own, by_peft, atol=1e-6)
 
 
 def test_its_own_tokenizer_is_written_or_refused(bert, tmp_path):

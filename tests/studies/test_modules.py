@@ -230,20 +230,31 @@ def test_chosen_modules_are_switched_over_spans_and_kept():
         switched(every, True)
 
 
-@pytest.mark.parametrize("given_as", slow_unless("patterns".__eq__, ["list", "patterns"]))
+STRENGTHS = {
+    "patterns": {"*.dense": 0.5, "layer.1.*": 0, "layer.1.*.query": 2.0},
+    "sublayers": {"attention": 0.5, "ffn": -1.0, "layer.0.*": 2.0},
+}
+
+
+def strength_of(path: str, number: int, given_as: str) -> float:
+    if given_as == "sublayers":
+        return 2.0 if number == 0 else 0.5 if path.startswith("attention.") else -1.0
+    if number == 1:
+        return 2.0 if path.endswith("query") else 0
+    return 0.5 if path.endswith("dense") else 1
+
+
+@pytest.mark.parametrize("given_as", slow_unless("list".__ne__, ["list", *STRENGTHS]))
 def test_strengths_by_layer_equal_scaled_factors(given_as: str):
     model, given = made("bert")
     n = len(model.get_base_model().bert.encoder.layer)
     by_layer = np.linspace(-1, 1, n).tolist()
-    strengths = by_layer if given_as == "list" else {"*.dense": 0.5, "layer.1.*": 0, "layer.1.*.query": 2.0}
+    strengths = STRENGTHS.get(given_as, by_layer)
     study = ap.ablate(model, strengths_by_layer=strengths, spans="whole", **given)
     whole = copy.deepcopy(model)
     for number, own in enumerate(tuned_modules(m) for m in whole.get_base_model().bert.encoder.layer):
         for path, modules in own.items():
-            strength = by_layer[number]
-            if given_as == "patterns":
-                strength = 0.5 if path.endswith("dense") else 1
-                strength = (2.0 if path.endswith("query") else 0) if number == 1 else strength
+            strength = by_layer[number] if given_as == "list" else strength_of(path, number, given_as)
             for module in modules:
                 module.set_scale("default", strength)
     np.testing.assert_allclose(study.results.outputs[1], outputs(whole, given), atol=1e-6)

@@ -273,6 +273,28 @@ def test_a_lora_wider_than_its_maps_is_pruned_to_a_rank(rank: int, tmp_path):
             assert after.r["default"] == most
 
 
+def test_a_shared_layer_is_written_with_its_strength(tmp_path):
+    """The layers of an ALBERT, whose strengths are given for each of them as in an ablation."""
+    lora = saved(tmp_path, "albert", BERT | {"embedding_size": 16, "num_labels": 2}, "SEQ_CLS", ["query"])
+    for strengths, one in (([0.5, 0.5, 0.5], 0.5), ({"attention": 2.0}, 2.0)):
+        out = tmp_path / f"new-{one}"
+        ap.convert(lora, out, to="peft", strengths_by_layer=strengths)
+        old, new = (load_file(place / "adapter_model.safetensors") for place in (lora, out))
+        for name, tensor in old.items():
+            assert torch.equal(new[name], tensor * (one if "lora_B" in name else 1))
+    with pytest.raises(ModelError, match=naming("--strengths-by-layer", "share")):
+        ap.convert(lora, tmp_path / "no", to="peft", strengths_by_layer=[0.5, 1.0, 0.5])
+
+
+def test_another_metric_is_computed_from_the_same_runs(lora, tmp_path):
+    options = {"data": lora.parent / "rows.jsonl", "label_names": ("0", "1"), "progress": False}
+    for metric in (None, "macro_f1", "kl", "agreement"):
+        study = ap.ablate(lora, out=tmp_path / "out", metric=metric, spans="whole", **options)
+    parts = {path: path.stat().st_mtime_ns for path in study.folder.glob("parts/*")}
+    ap.ablate(lora, out=tmp_path / "out", spans="whole", **options)
+    assert {path: path.stat().st_mtime_ns for path in study.folder.glob("parts/*")} == parts
+
+
 def test_ranks_and_adapters_that_make_no_sense_are_refused(study, lora, tmp_path):
     data = {"data": lora.parent / "rows.jsonl", "label_names": ("0", "1"), "progress": False}
     with pytest.raises(AdapterProbeError, match=naming("--ranks", "at least 1", "0")):

@@ -15,6 +15,7 @@ from mask_loop import randomise
 from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_cases import write_base
+from peft_folders import KV, saved
 from refusals import naming
 from safetensors.torch import load_file, save_file
 from test_batches import batches_of
@@ -149,3 +150,11 @@ def test_several_of_mlx_are_refused(folder: Path, tmp_path: Path):
     (other / "two" / "adapter_config.json").write_text(json.dumps(about))
     with pytest.raises(AdapterProbeError, match=naming(str(other / "two"), "PEFT", "convert --to peft")):
         ap.ablate(other, base=folder / "base", adapter="one,two", data=folder / "rows.jsonl", progress=False)
+
+
+def test_several_heads_are_refused_in_our_words(tmp_path):
+    saved(tmp_path, "bert", {k: v for k, v in KV.items() if k != "num_key_value_heads"}, "SEQ_CLS", ["query"])
+    for name in ("one", "two"):
+        shutil.copytree(tmp_path / "lora", tmp_path / "both" / name)
+    with pytest.raises(AdapterProbeError, match=naming("one,two", "classifier", "head", "give one")):
+        ap.ablate(tmp_path / "both", adapter="one,two", data=[{"text": "a", "label": "0"}], progress=False)
