@@ -24,12 +24,17 @@ NUMERIC := $(addprefix tests/,\
 # processors alone, of MKL.
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
 AVX2  := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
+# Tests of whole calls whose device is chosen by default, and those of devices themselves.
+ON_DEVICE := tests/device $(addprefix tests/,\
+	probe/test_ablation.py probe/test_general.py probe/test_mixed.py probe/test_prune.py \
+	probe/test_foreign_checkpoints.py jobs/test_shards.py studies/test_use.py studies/test_model.py \
+	studies/test_in_memory.py studies/test_general_ablation.py training/test_outcomes.py training/test_encoders.py)
 
 .DEFAULT_GOAL := help
 ifeq ($(filter .venv-%,$(MAKECMDGOALS)),)  # environments are made side by side: what takes long is to download
 .NOTPARALLEL:
 endif
-.PHONY: help demo test test-slow test-all test-processors test-versions test-extras lint format bench study gallery package docs types
+.PHONY: help demo test test-slow test-all test-processors test-device test-versions test-extras lint format bench study gallery package docs types
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +54,9 @@ test-all: $(VENV)/.installed-dev ## all tests; tests on real data are skipped if
 test-processors: $(VENV)/.installed-dev ## the quick tests of numbers, computed as older processors would
 	@$(PLAIN) $(PYTEST) $(NUMERIC) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS)
 	@$(AVX2) $(PYTEST) $(NUMERIC) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS)
+
+test-device: $(VENV)/.installed-dev ## the quick tests where a device matters, on an accelerator that is played with true numbers
+	@PYTHONPATH=tests/fixtures/pretend $(PYTEST) $(ON_DEVICE) -m "not slow and not real_data" --hypothesis-profile=quick $(ARGS)
 
 test-versions: ## the demo and quick tests, with the lowest and the newest versions of all packages and of Python
 	@$(MAKE) --no-print-directory -j2 .venv-lowest/.installed .venv-newest/.installed

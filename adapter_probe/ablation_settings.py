@@ -37,10 +37,10 @@ class AblationSettings(Settings):
         metavar="NAMES", slug="{}", note="{} only",
     )  # fmt: skip
     by: Unit = setting(
-        "span", "what to switch off: spans of layers, or single tuned modules of single layers (module), "
-        "each of them in all layers, and all of them in each layer: a map of layers and modules. By "
-        "sublayer, the tuned modules of a layer's attention are switched together, and so are those of its "
-        "feed-forward network.",
+        "span", "what is studied one after the other: spans of layers, or single tuned modules of single "
+        "layers (module), each of them in all layers, and all of them in each layer: a map of layers and "
+        "modules. By sublayer, the tuned modules of a layer's attention are taken together, and so are those "
+        "of its feed-forward network.",
         slug="by-{}", note="by {}",
     )  # fmt: skip
     complement: bool = setting(
@@ -49,7 +49,7 @@ class AblationSettings(Settings):
     )  # fmt: skip
     spans: str = setting(
         "all",
-        "spans to switch off: all (every contiguous span), single (single layers), prefix (from the lowest "
+        "spans to study: all (every contiguous span), single (single layers), prefix (from the lowest "
         "layer), suffix (up to the highest), whole (all layers together), or a range of lengths such as "
         "1..4.",
         metavar="SET", slug="{}", note="spans {}",
@@ -70,7 +70,7 @@ class AblationSettings(Settings):
         "stay on.", metavar="NAME", slug="{}", note="{} only",
     )  # fmt: skip
     layernorm: NormChoice = setting(
-        "trained", "LayerNorm weights to use after an adapter that is switched off.",
+        "trained", "LayerNorm weights to use after an adapter that is not as it was trained.",
         slug="{}-layernorm", note="{} LayerNorms",
     )  # fmt: skip
     strength: float = setting(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from adapter_probe.errors import ModelError, must_be
 if TYPE_CHECKING:
     import torch
 
+_OUT_OF_MEMORY = ("allocate memory", "not enough memory", "out of memory")
 _LIMIT = Path("/sys/fs/cgroup/memory.max")  # as a container sees its own
 
 
@@ -24,14 +26,75 @@ def choose_device(name: str) -> torch.device:
     """
     import torch
 
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    count = {"cpu": 1}
+    if torch.accelerator.is_available():  # of any kind that this PyTorch was built for: CUDA, XPU, MPS, ...
+        accelerator = torch.accelerator.current_accelerator()
+        count = {accelerator.type: torch.accelerator.device_count(), **count}
     kind, _, index = name.partition(":")
-    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if kind not in count or not (index == "" or index.isdigit()) or int(index or 0) >= count[kind]:
-        here = ", ".join(kind for kind, n in count.items() if n)
+    if name == "auto":
+        kind = next(iter(count))
+    elif kind not in count or not (index == "" or index.isdigit()) or int(index or 0) >= count[kind]:
+        here = ", ".join([*count, *(f"{kind}:{n - 1}" for kind, n in count.items() if n > 1)])
         raise ModelError(f"--device {name!r} is not available on this machine; choose from auto, {here}")
-    return torch.device(kind if index == "" else name)
+    return torch.device(kind, int(index)) if index else torch.device(kind)
+
+
+def devices_like(device: torch.device) -> list[torch.device]:
+    """All devices of the kind of one, that one first."""
+    import torch
+
+    if device.type == "cpu":
+        return [device]
+    first = device.index or 0
+    count = torch.get_device_module(device).device_count()
+    return [torch.device(device.type, n) for n in sorted(range(count), key=lambda n: (n != first, n))]
+
+
+def check_precision(device: torch.device, *names: str, option: str = "--precision") -> None:
+    """Refuse a precision that a device does not compute in, such as float64 on Apple's GPUs.
+
+    Args:
+        names: precisions, of which "mixed" is bfloat16 with float32.
+        option: the option that was given.
+
+    Raises:
+        ModelError: a product of two small matrices is not possible.
+    """
+    import torch
+
+    for name in names if device.type != "cpu" else ():
+        dtype = getattr(torch, {"mixed": "bfloat16"}.get(name, name))
+        try:
+            one = torch.ones(8, 8, dtype=dtype, device=device)
+            (one @ one).sum().item()
+        except (RuntimeError, TypeError) as error:
+            other = f"{option} float32, or --device cpu" if name != "float32" else "--device cpu"
+            raise ModelError(
+                f"{option} {name} is not possible on {device}, which does not compute in it; give {other}"
+            ) from error
+
+
+def size_for(sizes: Mapping[str, int], kind: str) -> int:
+    """Of sizes for "cpu" and "accelerator", that of a type of device."""
+    return sizes["cpu" if kind == "cpu" else "accelerator"]
+
+
+@contextmanager
+def own_draws(device: torch.device) -> Iterator[None]:
+    """Inside, random numbers are drawn without any consequence for those that are drawn afterwards."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        if device.type == "cpu":
+            yield
+            return
+        module = torch.get_device_module(device)
+        place = () if device.type == "mps" else (device,)  # of which there is one
+        state = module.get_rng_state(*place)
+        try:
+            yield
+        finally:
+            module.set_rng_state(state, *place)
 
 
 def check_threads(threads: int) -> None:
@@ -69,11 +132,16 @@ def memory_limit() -> int | None:
 
 
 def available_memory(device: torch.device) -> int:
-    """Bytes that are free on a device."""
-    if device.type == "cuda":
+    """Bytes that are free on a device; 0 if nobody can tell, so that nothing is spent."""
+    if device.type != "cpu":
         import torch
 
-        return int(torch.cuda.mem_get_info(device)[0])
+        module = torch.get_device_module(device)
+        if hasattr(module, "mem_get_info"):
+            return int(module.mem_get_info(device)[0])
+        if hasattr(module, "recommended_max_memory"):  # Apple's GPUs share the host's memory
+            return max(0, int(module.recommended_max_memory() - module.driver_allocated_memory()))
+        return 0
     free = 0  # unknown: nothing is spent
     try:  # Linux
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
@@ -85,6 +153,40 @@ def available_memory(device: torch.device) -> int:
         with suppress(OSError):
             free = min(free, max(0, limit - resident_memory()))
     return free
+
+
+def peak_memory(device: torch.device, begin: bool = False) -> int | None:
+    """The most bytes of tensors so far on an accelerator; None where that is not counted.
+
+    Args:
+        begin: whether to count from now on.
+    """
+    import torch
+
+    module = torch.get_device_module(device)
+    if not hasattr(module, "max_memory_allocated") or device.type == "cpu":
+        return None
+    if begin:
+        module.reset_peak_memory_stats(device)
+    return int(module.max_memory_allocated(device))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device, or the host, had no memory for a tensor."""
+    import torch
+
+    said = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(words in said for words in _OUT_OF_MEMORY)
+    )
+
+
+def return_memory(device: torch.device) -> None:
+    """Let the accelerator have the memory back that PyTorch keeps of freed tensors."""
+    import torch
+
+    if device.type != "cpu":
+        torch.get_device_module(device).empty_cache()
 
 
 def resident_memory() -> int:

@@ -351,5 +351,5 @@ class OnDevice(Settings):
 
     panel = "Running"
 
-    device: str = setting("auto", "compute device: auto, cpu, cuda, cuda:1, ...", metavar="DEVICE")
+    device: str = setting("auto", "compute device: auto, cpu, cuda, cuda:1, mps, xpu, ...", metavar="DEVICE")
     threads: int = setting(0, "number of CPU threads, for the whole process; 0 uses PyTorch's default.")

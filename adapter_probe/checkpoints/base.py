@@ -18,11 +18,13 @@ from adapter_probe.data.requests_encoding import Start
 from adapter_probe.data.tasks import TaskSpec
 from adapter_probe.errors import CheckpointError, must_be
 from adapter_probe.metrics import OF_CLASSES
+from adapter_probe.replay.recording import held_elsewhere
 from adapter_probe.replay.sharing import sharing
 
 from .base_config import AnyBase, method_of, naming_base, quiet_quantisers, refuse_without_package
 from .identity import BaseIdentity, config_settings
 from .model_class import config_for, without_weights
+from .spreading import free_places, places_of, quantised_bytes
 
 Load = Callable[[AnyBase, type[PreTrainedModel], int | None], "AnyLoaded"]
 """Loads a base in some precision, see `load_any_base`."""
@@ -58,6 +60,7 @@ def load_any_base(
     dequantise: bool = False,
     seed: int = 0,
     weights: bool = True,
+    spread_on: torch.device | None = None,
 ) -> AnyLoaded:
     """Read a base's weights; what it lacks is drawn as in `initialise`.
 
@@ -66,6 +69,7 @@ def load_any_base(
         n_outputs: number of logits of a head per text or token, None for the base's own.
         dtype: precision in memory; of a quantised base, of the parameters that are not quantised.
         dequantise: whether the weights of a quantised base are dequantised, by transformers' `dequantize`.
+        spread_on: a device; a quantised base is put on all devices like it while it is read.
         weights: whether to read the weights; else the model is without memory, as if its base were stored in
             full, and its identity has no hash.
 
@@ -84,6 +88,9 @@ def load_any_base(
     exact = dtype == torch.float32 or method is not None
     if not exact:
         config.dtype = None  # otherwise "auto" would follow the configuration, not the files
+    places: str | dict[str, str] | None = None if weights else "meta"
+    if spread_on is not None and method is not None and not dequantise:
+        places = _places_of_quantised(found, cls, dtype, spread_on)
     with naming_base("weights", found.name), quiet_quantisers(), torch.random.fork_rng(devices=[]):
         model, report = cls.from_pretrained(
             found.name,
@@ -93,7 +100,7 @@ def load_any_base(
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # a head for other labels; any other mismatch is refused later
             use_safetensors=True,  # never unpickle
-            **({} if weights else {"device_map": "meta"}),
+            **({"device_map": places} if places else {}),
         )
     missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
     if not weights:
@@ -119,6 +126,19 @@ def load_any_base(
     model.config.dtype = dtype
     model.requires_grad_(False)
     return AnyLoaded(model.eval(), missing, identity, method, positions_of(model))
+
+
+def _places_of_quantised(
+    found: AnyBase, cls: type[PreTrainedModel], dtype: torch.dtype, device: torch.device
+) -> dict[str, str]:
+    """Where the parts of a quantised base go, see `places_of`: on accelerators alone."""
+    config = config_for(cls, found.config)
+    del config.quantization_config
+    with torch.device("meta"):
+        model = cls(config)
+    free = {place: room for place, room in free_places(device).items() if place not in ("cpu", "disk")}
+    size = quantised_bytes(found.fields["quantization_config"], dtype)
+    return places_of(model, free or free_places(device), size)
 
 
 def _refuse_unread(name: str, method: str | None, model: nn.Module) -> None:
@@ -155,8 +175,9 @@ def hash_stored(model: nn.Module, missing: frozenset[str], others: Iterable[tupl
     Args:
         others: tensors that are not stored, by name, that belong to it too.
     """
-    digest = hashlib.sha256()
+    digest, elsewhere = hashlib.sha256(), held_elsewhere(model)
     for name, tensor in sorted({**dict(others), **model.state_dict()}.items()):
+        tensor = elsewhere[name]() if name in elsewhere else tensor
         for part, values in _parts(name, tensor) if name not in missing else ():
             digest.update(f"{part} {values.dtype} {tuple(values.shape)}\n".encode())
             digest.update(values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())

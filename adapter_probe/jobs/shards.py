@@ -47,9 +47,9 @@ def compute_in_shards(
         ResultsError: the folder is in use or belongs to another run.
     """
     on_gpu = (
-        bool(options.gpus_per_task) if resources.device == "auto" else resources.device.startswith("cuda")
+        bool(options.gpus_per_task) if resources.device == "auto" else not resources.device.startswith("cpu")
     )
-    with AblationRun(request, out, device_type="cuda" if on_gpu else "cpu") as run:
+    with AblationRun(request, out, device_type="accelerator" if on_gpu else "cpu") as run:
         gather_shards(out, run)
         if run.missing():
             shards = write_shards(out, arguments, run, options.max_parallel or _USUAL_SHARDS)

@@ -18,6 +18,7 @@ import torch
 
 from adapter_probe.analysis.deltas import finite_or_none
 from adapter_probe.checkpoints.native import library_versions
+from adapter_probe.device import peak_memory
 from adapter_probe.errors import Diverged, TrainingError
 from adapter_probe.probe.lanes import return_all_free_memory
 from adapter_probe.results.atomic import read_json, remove_leftovers, write_json
@@ -152,7 +153,7 @@ class PeakMemory:
     """The peak of memory in use within the ``with`` block.
 
     Attributes:
-        n_bytes: after the block, the peak in bytes: allocated tensors on a CUDA device; on the CPU the
+        n_bytes: after the block, the peak in bytes: allocated tensors on an accelerator; on the CPU the
             resident memory of this process, whose peak Linux resets and tells; None elsewhere.
     """
 
@@ -163,10 +164,10 @@ class PeakMemory:
     def __enter__(self) -> PeakMemory:
         gc.collect()
         return_all_free_memory()  # what an earlier trial of the same process left to the allocator
-        self._known = self._device.type == "cuda"
-        if self._known:
-            torch.cuda.reset_peak_memory_stats(self._device)
-        elif self._device.type == "cpu":
+        self._known = False
+        if self._device.type != "cpu":
+            self._known = peak_memory(self._device, begin=True) is not None
+        else:
             with contextlib.suppress(OSError):
                 (_PROCESS / "clear_refs").write_text(_RESET_PEAK)
                 self._known = True
@@ -175,8 +176,8 @@ class PeakMemory:
     def __exit__(self, *_: object) -> None:
         if not self._known:
             return
-        if self._device.type == "cuda":
-            self.n_bytes = torch.cuda.max_memory_allocated(self._device)
+        if self._device.type != "cpu":
+            self.n_bytes = peak_memory(self._device)
             return
         with contextlib.suppress(OSError, ValueError, LookupError):  # where the system does not tell
             lines = (_PROCESS / "status").read_text().splitlines()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.data.generating import Generation, Prompting
@@ -25,6 +25,10 @@ class Evaluation(Sampled, Labelled, Encoded, Dequantised, OnBase, Prompting, Gen
     error: ClassVar[type[AdapterProbeError]] = DataError
 
     split: Split = setting("validation", "split of the checkpoint's own task to evaluate on.", slug="{}")
+    device_map: Literal["auto"] | None = setting(
+        None, "auto spreads the layers of a checkpoint over all devices of the kind, then to the host's "
+        "memory and to disk, by the memory that is free; for adapters of PEFT.", panel="Running",
+    )  # fmt: skip
     tokens_per_pass: int | None = setting(
         None, "maximum number of rows (variants x tokens) per pass through a layer, which bounds memory; by "
         "default chosen for the device.", panel="Running",

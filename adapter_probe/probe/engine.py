@@ -20,7 +20,8 @@ import torch
 from adapter_probe.data.packing import cut_by_tokens
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
-from adapter_probe.errors import AdapterProbeError, CheckpointError
+from adapter_probe.device import is_out_of_memory, peak_memory, return_memory, size_for
+from adapter_probe.errors import AdapterProbeError, CheckpointError, ModelError
 from adapter_probe.results.atomic import read_json, write_json
 from adapter_probe.results.fingerprints import hash_json
 from adapter_probe.results.schema import GUARD
@@ -71,6 +72,7 @@ class Engine:
             )
             for name in self._precisions
         }
+        self._first = dict(self._tokens)
         self.tokens_per_pass = self._tokens[self._precisions[0]]
         self._lanes = Lanes(device)
         self._runners: dict[
@@ -129,10 +131,14 @@ class Engine:
     def _pairs(self, precision: str, items: np.ndarray, chosen: tuple[np.ndarray, ...]) -> np.ndarray:
         """Logits ``[pairs, labels]`` of the chosen pairs, (variants, positions in `items`)."""
         variants, columns = chosen
-        with self._runner(precision) as runner:
-            return runner.pairs(
-                items[columns], self._masks[variants], self._tokens[precision], self._lanes.check
-            )
+        rows = self._tokens[precision]
+        try:
+            with self._runner(precision) as runner:
+                return runner.pairs(items[columns], self._masks[variants], rows, self._lanes.check)
+        except RuntimeError as error:
+            self._use_fewer_rows(error, precision, rows, items[columns])
+        halves = zip(*(np.array_split(part, min(2, len(variants))) for part in chosen))
+        return np.concatenate([self._pairs(precision, items, half) for half in halves])
 
     def _side_by_side(
         self, function: Callable[[np.ndarray], Arrays], batches: Iterable[np.ndarray]
@@ -145,10 +151,19 @@ class Engine:
         for precision in self._precisions:
             if precision not in self._runners:
                 runners = self._runners[precision] = SimpleQueue()
-                for runner in general_runners(self._request, getattr(torch, precision), self._lanes.n):
-                    runners.put(runner)
-                    self._notes.append(runner.note)
-                    self._packs = runner.packs
+                try:
+                    for runner in general_runners(self._request, getattr(torch, precision), self._lanes.n):
+                        runners.put(runner)
+                        self._notes.append(runner.note)
+                        self._packs = runner.packs
+                except RuntimeError as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    raise ModelError(
+                        f"the model in {precision} does not fit into the memory of {self._request.device}; "
+                        "give --device-map auto, which spreads it over all devices, --precision bfloat16 or "
+                        "--device cpu"
+                    ) from error
 
     @contextmanager
     def _runner(self, precision: str) -> Iterator[GeneralRunner | WritingRunner]:
@@ -201,9 +216,38 @@ class Engine:
                 _take(arrays, part, repeats)
 
     def _tree(self, precision: str, items: np.ndarray, masks: np.ndarray | None = None) -> Arrays:
-        masks = self._masks if masks is None else masks
-        with self._runner(precision) as runner:
-            return runner.outputs(items, masks, self._tokens[precision], self._lanes.check)
+        masks, rows = self._masks if masks is None else masks, self._tokens[precision]
+        if len(items) == 1 or not self._are_too_many(precision, items):
+            try:
+                with self._runner(precision) as runner:
+                    return runner.outputs(items, masks, rows, self._lanes.check)
+            except RuntimeError as error:
+                self._use_fewer_rows(error, precision, rows, items)
+        halves = np.array_split(items, min(2, len(items)))
+        return joined([self._tree(precision, half, masks) for half in halves])
+
+    def _are_too_many(self, precision: str, items: np.ndarray) -> bool:
+        """Whether a batch was cut for more rows per pass than fit into memory."""
+        rows = self._tokens[precision]
+        return rows < self._first[precision] and 2 * self._request.encoded.lengths[items].sum() > rows
+
+    def _use_fewer_rows(self, error: RuntimeError, precision: str, rows: int, items: np.ndarray) -> None:
+        """Where a device is out of memory, half as many rows per pass from now on, which change no result.
+
+        Raises:
+            ModelError: one example alone is too large.
+            RuntimeError: the error is another one.
+        """
+        device, longest = self._request.device, int(self._request.encoded.lengths[items].max())
+        if not is_out_of_memory(error):
+            raise error
+        if len(set(items.tolist())) == 1 and rows <= longest:
+            raise ModelError(
+                f"{device} is out of memory with one example of {longest} tokens at a time; give --precision "
+                "bfloat16, or --device-map auto, which spreads the model over all devices"
+            ) from error
+        self._tokens[precision] = min(self._tokens[precision], max(1, rows // 2))
+        return_memory(device)
 
     def _first_band(self, estimate: bool = False) -> float:
         n = len(self._masks) * len(self._request.encoded.lengths)
@@ -268,7 +312,7 @@ class Engine:
         lengths = self._request.encoded.lengths
         order = np.argsort(lengths, kind="stable")
         longer = order[len(order) // 2 :]
-        most = MEASURED_TOKENS.get(self._request.device.type, MEASURED_TOKENS["cpu"])
+        most = size_for(MEASURED_TOKENS, self._request.device.type)
         tokens = min(
             most, typical_tokens(self.tokens_per_pass, self._lanes.n, 2 * int(lengths[longer].sum()))
         )
@@ -299,12 +343,18 @@ class Engine:
     @property
     def note(self) -> str:
         """What a user should know of how the variants were computed; empty for nothing."""
+        fewer = self._tokens[self._precisions[0]]
+        if fewer < self.tokens_per_pass:
+            return (
+                f"{self._request.device} was out of memory, so {fewer:,} rows passed a layer together, and "
+                f"not {self.tokens_per_pass:,}; --tokens-per-pass {fewer} begins with that."
+            )
         return next((note for note in self._notes if note), "")
 
     def peak_memory(self) -> int | None:
         """Peak memory of the process, or of the accelerator, in bytes; None if it is not known."""
-        if self._request.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self._request.device)
+        if self._request.device.type != "cpu":
+            return peak_memory(self._request.device)
         if sys.platform == "win32":
             return None
         status = Path("/proc/self/status")

@@ -19,7 +19,7 @@ from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.device import available_memory
 from adapter_probe.models.functional import FasterFunctions, PackedMap, activated_in_place, can_pack_weight
 from adapter_probe.replay.packing import Unpacked
-from adapter_probe.replay.recording import device_of
+from adapter_probe.replay.recording import device_of, is_moved
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
 from adapter_probe.replay.switches import Switches
@@ -284,7 +284,7 @@ def all_logits(request: AblationRequest, module: nn.Module) -> np.ndarray:
 
 def own_forward(request: AblationRequest, module: nn.Module, items: np.ndarray) -> Callable[[], Tensor]:
     """A model's own forward of some items, which returns all numbers that are read of it."""
-    if getattr(request.checkpoint, "quantised", None) is None:
+    if getattr(request.checkpoint, "quantised", None) is None and not is_moved(module):
         module.to(request.device)
     ignore_padding(module)
     encoded, (device, dtype) = request.encoded, place_of(module)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, get_args
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from adapter_probe.data.requests_encoding import EncodedRequests, TokenTree
+from adapter_probe.device import is_out_of_memory
 from adapter_probe.errors import ModelError
 from adapter_probe.replay.checking import refused
 from adapter_probe.replay.recording import base_of
@@ -71,8 +72,12 @@ def choose_layout(
                 "can be compared with it; check the weights of the base (--base) and of the adapter"
             )
         for layout in get_args(Layout)[first:]:
-            with suppress(RuntimeError, TypeError, ValueError, IndexError):  # a mask that the model refuses
+            try:
                 found = _scores(model, encoded, items, layout, is_last, dtype, device)
+            except (RuntimeError, TypeError, ValueError, IndexError) as error:  # of a mask that it refuses
+                if is_out_of_memory(error):
+                    raise
+            else:
                 worst = float(abs(found - own)[known].max() / max(abs(own[known]).max(), largest))
                 if worst <= _TOLERANCE.get(dtype, 1e-5):
                     return layout, is_last
@@ -129,10 +134,10 @@ def _own_scores(
             before, trees = len(seen), [text for *_, text in batch]
             inputs = arguments_of(trees, np.stack([text.tokens for text in trees]))
             out = model(**{name: x.to(device) for name, x in inputs.items()})["logits"]
-            is_last = len(seen) == before + 1 and torch.equal(seen.pop().to(out.dtype), out)
+            is_last = len(seen) == before + 1 and torch.equal(seen.pop().to(out), out)
             for logits, (place, number, text) in zip(out, batch):
                 states = torch.from_numpy(text.read[text.after])
-                every = logits[states.to(device)].double().cpu()
+                every = logits[states.to(device)].cpu().double()
                 own = every[torch.arange(len(states)), torch.from_numpy(text.targets)]
                 whole = every.logsumexp(-1)
                 sums[place, number] = (own - whole).sum()

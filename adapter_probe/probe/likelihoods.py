@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from adapter_probe.data.batches import NO_TAG
 from adapter_probe.data.requests_encoding import EncodedRequests
+from adapter_probe.device import size_for
 from adapter_probe.replay.tensors import split
 
 # Maximum number of logits in memory at a time. A chunk fits into the cache of a CPU core; an accelerator
 # needs larger chunks for full use.
-LOGITS_PER_CHUNK = {"cpu": 3 << 17, "cuda": 256 << 20}
+LOGITS_PER_CHUNK = {"cpu": 3 << 17, "accelerator": 256 << 20}
 _ROWS_PER_CHUNK = 1024
 LogitsInParts = Callable[[Tensor, int], Iterator[tuple[int, Tensor]]]
 """Given states ``[rows, hidden]`` and a size: a token's number, and the logits of so many from it on."""
@@ -73,7 +74,7 @@ def summed_by_continuation(batch: Scored, scored: Tensor, n_items: int) -> dict[
     """
     shape, size = (len(scored), n_items, batch.n_continuations), scored.shape[-1]
     sums = torch.zeros(len(scored), n_items * batch.n_continuations, size, dtype=torch.float64)
-    members = scored[:, batch.members].double().cpu()  # [variants, members, 2 or 4]
+    members = scored[:, batch.members.to(scored.device)].cpu().double()  # [variants, members, 2 or 4]
     members[..., 1] = 1 - members[..., 1]
     sums.index_add_(1, batch.slots, members)
     values = sums.view(*shape, size).numpy()
@@ -142,12 +143,13 @@ def _chunks(batch: Scored, states: Tensor) -> Iterator[tuple[slice, int, tuple[T
         the positions, how many tokens' logits are computed at a time, and of the tokens that are scored after
         these positions the position, counted from the first of them, and the token.
     """
-    most, done = LOGITS_PER_CHUNK.get(states.device.type, LOGITS_PER_CHUNK["cpu"]), 0
+    most, done = size_for(LOGITS_PER_CHUNK, states.device.type), 0
     for begin in range(0, len(states), _ROWS_PER_CHUNK):
         chunk = slice(begin, min(begin + _ROWS_PER_CHUNK, len(states)))
         end = int(batch.ends[chunk.stop - 1])
         inside, done = slice(done, end), end
-        scored = batch.after[inside] - begin, batch.targets[inside]
+        after, targets = (x[inside].to(states.device) for x in (batch.after, batch.targets))
+        scored = after - begin, targets
         yield chunk, max(1, most // (chunk.stop - begin)), scored
 
 

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from adapter_probe.data.packing import cut_by_tokens
+from adapter_probe.device import size_for
 from adapter_probe.errors import ResultsError, must_be
 
 # Bytes of the largest states in a pass, which are those inside the feed-forward network. Larger sizes do not
 # speed up a CPU, whose matrix products are already at full rate, and they cost memory: from 32 MiB on, the C
 # allocator maps and unmaps every tensor separately, which is slow. An accelerator needs larger sizes for full
 # use.
-WIDEST_STATES = {"cpu": 12 << 20, "cuda": 1600 << 20}
+WIDEST_STATES = {"cpu": 12 << 20, "accelerator": 1600 << 20}
 # An interruption loses at most one part: seconds of work on a CPU, less on an accelerator.
-TOKENS_PER_PART = {"cpu": 1024, "cuda": 16384}
+TOKENS_PER_PART = {"cpu": 1024, "accelerator": 16384}
 # Maximum number of tokens in the batches on which the cost of a run is measured, and of times that they pass
 # through a layer. All spans of 12 layers take 300 passes, all spans of 30 layers take 5,000.
-MEASURED_TOKENS = {"cpu": 512, "cuda": 16384}
+MEASURED_TOKENS = {"cpu": 512, "accelerator": 16384}
 MEASURED_LAYERS = 500
 # On a slow or busy machine, fewer variants are measured, so that it takes at most about this long.
 MEASURED_SECONDS = 20.0
@@ -83,7 +84,7 @@ def choose_tokens_per_pass(asked: int | None, device_type: str, inner_size: int,
         ResultsError: `asked` is below 1.
     """
     if asked is None:
-        return max(1, WIDEST_STATES.get(device_type, WIDEST_STATES["cpu"]) // (inner_size * itemsize))
+        return max(1, size_for(WIDEST_STATES, device_type) // (inner_size * itemsize))
     if asked < 1:
         raise ResultsError(must_be("--tokens-per-pass", "at least 1", asked))
     return asked

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from adapter_probe.ablation_settings import AblationSettings, read_strengths
-from adapter_probe.checkpoints.base import start_of
+from adapter_probe.checkpoints.base import load_any_base, start_of
 from adapter_probe.checkpoints.beside import refuse_value_head
 from adapter_probe.checkpoints.finetuned import with_outside_of_base
 from adapter_probe.checkpoints.opened_peft import OpenedPeft, OpenedPlaced
 from adapter_probe.checkpoints.opening import open_any, with_embedding
+from adapter_probe.checkpoints.spreading import free_places, memory_by_place, places_of, spread
 from adapter_probe.checkpoints.tokenizer import refuse_unknown_tokens
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.answers import refuse_without_number, scores_by
@@ -33,6 +34,7 @@ from adapter_probe.data.requests import Requests, choose_metric
 from adapter_probe.data.requests_encoding import EncodedRequests, Start, start_token
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.tagged import refuse_unscorable
+from adapter_probe.device import check_precision
 from adapter_probe.errors import CheckpointError, DataError, ModelError, ResultsError, must_be
 from adapter_probe.metrics import COMPARISONS, PER_TEXT, check_metric, generated_metric, metric_label
 from adapter_probe.replay.decoding import Decoding, configuration
@@ -212,16 +214,20 @@ def prepare_ablation(
     """
     settings = arguments.settings
     choose_tokens_per_pass(arguments.tokens_per_pass, device.type, 1)  # refuse a bad value first
+    check_precision(device, settings.precision)
     dtype = torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
+    load = load_any_base if arguments.device_map is None else partial(load_any_base, spread_on=device)
     opened = given or open_any(
-        arguments.checkpoint, arguments.base, dtype=dtype, dequantise=arguments.dequantise
+        arguments.checkpoint, arguments.base, dtype=dtype, load=load, dequantise=arguments.dequantise
     )
+    if arguments.device_map is not None:
+        opened = _spread(opened, settings, device)
     if settings.precision == "mixed" and getattr(opened, "quantised", None) is not None:
         raise ResultsError(
             "--precision mixed is not possible with a quantised base, which has one precision; give "
             "float32 or bfloat16"
         )
-    if settings.precision == "mixed" and given is not None and not can_share(given.model):
+    if settings.precision == "mixed" and not can_share(opened.model):
         raise ResultsError(
             "precision 'mixed' is not possible with this model, whose modules cannot be copied into a second "
             "precision; give float32 or bfloat16"
@@ -257,6 +263,25 @@ def prepare_ablation(
     request.reference(request.variants)  # refuses one that cannot be had
     _refuse_unfit(request.model, opened, arguments)
     return request
+
+
+def _spread(opened: OpenedPeft, settings: AblationSettings, device: torch.device) -> OpenedPeft:
+    """An open checkpoint with its layers on all devices like one, where a quantised base is already.
+
+    Raises:
+        CheckpointError, ModelError: it has no adapter of PEFT, or does not fit.
+    """
+    if type(opened) is not OpenedPeft:
+        raise CheckpointError(f"--device-map is for adapters of PEFT, which {opened.folder} has not; omit it")
+    if opened.quantised is not None:
+        return opened
+    if settings.precision == "float64":
+        opened.model.double()
+    places = places_of(opened.model, free_places(device))
+    memory = memory_by_place(opened.model, places)
+    spread(opened.model, places)
+    said = ", ".join(f"{place} ({n_bytes / 1e9:.2g} GB)" for place, n_bytes in memory.items())
+    return replace(opened, notes=(*opened.notes, f"The weights are on {said}."))
 
 
 def _refuse_unfit(model: GeneralModel, opened: OpenedPeft, arguments: AblationArguments) -> None:

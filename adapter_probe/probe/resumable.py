@@ -11,6 +11,7 @@ import numpy as np
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.data.prompts import EncodedPrompts
+from adapter_probe.device import size_for
 from adapter_probe.results.rundir import RunDirectory
 
 from .engine import Engine, ProgressCallback
@@ -37,7 +38,7 @@ class AblationRun(RunDirectory):
         device_type: str | None = None,
     ):
         place = device_type or request.device.type
-        per_part = TOKENS_PER_PART.get(place, TOKENS_PER_PART["cpu"])
+        per_part = size_for(TOKENS_PER_PART, place)
         if isinstance(request.encoded, EncodedPrompts):
             per_part = tokens_per_part(request.encoded, len(request.variants.masks), place)
         super().__init__(out, request.identity, {"tokens_per_part": per_part} if plan is None else plan)

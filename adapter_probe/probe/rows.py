@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from adapter_probe.data.requests_encoding import EncodedRequests, TokenTree
 from adapter_probe.errors import ModelError
-from adapter_probe.replay.recording import Stop, base_of, changed
+from adapter_probe.replay.recording import Stop, base_of, changed, moved_to
 from adapter_probe.replay.two_weights import TwoWeights
 
 from .likelihoods import LogitsInParts, Scored, TokenScores, compare_states, score_states
@@ -207,7 +207,10 @@ class Scorer(TokenScores):
         own = head.forward
 
         def forward(hidden: Tensor) -> Tensor:
-            states = hidden.reshape(copies, -1, hidden.shape[-1])[:, self.rows.read]  # [copies, read, hidden]
+            states = hidden.reshape(copies, -1, hidden.shape[-1])
+            states = states[:, self.rows.read.to(states.device)]  # [copies, read, hidden]
+            if moved_to(head) is not None:  # as its own forward, which this replaces, would do
+                states = states.to(moved_to(head))
             if not self.is_last:
                 return own(states.flatten(0, 1)[None])
             found.extend(states)

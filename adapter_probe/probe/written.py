@@ -13,7 +13,7 @@ from transformers import StopStringCriteria
 from adapter_probe.data.answers import Extractor, scores_of
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests import Requests
-from adapter_probe.device import available_memory
+from adapter_probe.device import available_memory, size_for
 from adapter_probe.errors import ModelError, one_line
 from adapter_probe.replay.decoding import NO_TOKEN, NOT_FINITE, Decoder, Decoding, counts_padding
 from adapter_probe.replay.recording import Inputs, base_of, device_of
@@ -28,7 +28,7 @@ Texts = list[list[str | None]]
 """Of every variant, the text of every row; None where a logit was not finite."""
 # Pairs of a prompt and a variant that are written together, enough for matrix products at full rate: every
 # step reads all weights.
-_PAIRS = {"cpu": 1024, "cuda": 4096}
+_PAIRS = {"cpu": 1024, "accelerator": 4096}
 _MOST_PROMPTS = 64
 _SHARE_OF_FREE = 0.25  # of the memory, for the caches of all lanes
 _EXAMPLE_TOKENS = 12  # of the prompts on which a model is prepared
@@ -36,7 +36,7 @@ _EXAMPLE_TOKENS = 12  # of the prompts on which a model is prepared
 
 def tokens_per_part(encoded: EncodedPrompts, n_variants: int, device_type: str) -> int:
     """Tokens of the prompts that are written together, which are saved together."""
-    prompts = max(1, min(_MOST_PROMPTS, _PAIRS.get(device_type, _PAIRS["cpu"]) // n_variants))
+    prompts = max(1, min(_MOST_PROMPTS, size_for(_PAIRS, device_type) // n_variants))
     return prompts * int(encoded.lengths.max())
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from adapter_probe.device import is_out_of_memory
 from adapter_probe.errors import ModelError, one_line
 
 # The largest difference to the model's own forward, relative to the largest output.
@@ -19,7 +20,6 @@ _TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, to
 RAISED = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
 """What a model's own code may raise where it is run in another way."""
 _UNITS = 100  # of rounding, between two runs on the same states
-_OUT_OF_MEMORY = ("allocate memory", "not enough memory", "out of memory")
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def refused(preparing: bool = False, how: str = "layer by layer") -> Iterator[No
         yield
     except RAISED as error:
         said = one_line(error)
-        if any(words in said for words in _OUT_OF_MEMORY) or not (preparing or _of_the_model(error)):
+        if is_out_of_memory(error) or not (preparing or _of_the_model(error)):
             raise
         raise ModelError(f"the model does not run {how}: {said}") from error
 

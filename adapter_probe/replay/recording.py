@@ -6,6 +6,7 @@ from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,6 +87,31 @@ def device_of(model: nn.Module) -> torch.device:
     """Where a model's inputs belong."""
     tensors = (*model.parameters(), *model.buffers())
     return next((t.device for t in tensors if t.device.type != "meta"), torch.device("cpu"))
+
+
+def moved_to(module: nn.Module) -> Any:
+    """The device on which a hook of accelerate runs a module; None without one."""
+    hook = getattr(module, "_hf_hook", None)
+    found = (getattr(one, "execution_device", None) for one in (hook, *getattr(hook, "hooks", ())))
+    return next((place for place in found if place is not None), None)
+
+
+def is_moved(model: nn.Module) -> bool:
+    """Whether hooks of accelerate move a model's weights or states between devices."""
+    return any(hasattr(module, "_hf_hook") for module in model.modules())
+
+
+def held_elsewhere(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
+    """What reads the tensors that hooks of accelerate keep on disk or in the host's memory, by name."""
+    kept: dict[str, Callable[[], Tensor]] = {}
+    for prefix, module in model.named_modules():
+        hook = getattr(module, "_hf_hook", None)
+        for one in (hook, *getattr(hook, "hooks", ())):
+            if (weights := getattr(one, "weights_map", None)) is not None:
+                own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+                names = [name for name, tensor in own if tensor.device.type == "meta"]
+                kept |= {f"{prefix}.{n}".lstrip("."): partial(weights.__getitem__, n) for n in names}
+    return kept
 
 
 def configurations(model: nn.Module) -> list[Any]:

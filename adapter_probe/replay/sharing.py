@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .recording import is_moved
+
 _HELD = (dict, OrderedDict, set)  # what modules have many of, mostly empty
 
 
@@ -66,7 +68,7 @@ def cast_copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 def can_share(model: nn.Module) -> bool:
     """Whether copies work: hooks that move weights belong to the modules of one model, as a lock does."""
-    if any(hasattr(module, "_hf_hook") for module in model.modules()):
+    if is_moved(model):
         return False
     try:
         sharing(model)

@@ -66,7 +66,7 @@ _IN_MEMORY = ("tokenizer", "name", "batches", "labels", "read")
 """Arguments that a checkpoint on disk cannot follow."""
 _OF_TEXTS = ("columns", "max_examples", "label_names", "split", "encoding", *vars(Prompting()))
 """Arguments that batches cannot follow."""
-_ON_DISK = ("cluster", "revision", "adapter", "dequantise")
+_ON_DISK = ("cluster", "revision", "adapter", "dequantise", "device_map")
 """Arguments that a model in memory cannot follow."""
 
 
@@ -364,7 +364,11 @@ def _recorded_arguments(arguments: AblationArguments) -> dict[str, Any] | None:
     if isinstance(arguments.metric, CustomMetric):
         return None
     settled = {**arguments.settled(), "code_schema": PREDICTIONS_VERSION[arguments.settings.precision]}
-    return {name: value for name, value in settled.items() if name not in ("checkpoint", "tokens_per_pass")}
+    return {
+        name: value
+        for name, value in settled.items()
+        if name not in ("checkpoint", "tokens_per_pass", "device_map")
+    }
 
 
 def _hash_of_results(folder: Path) -> str:

@@ -22,7 +22,7 @@ from adapter_probe.data.examples import Examples
 from adapter_probe.data.formats import is_text
 from adapter_probe.data.labels import Split
 from adapter_probe.data.rows import is_column
-from adapter_probe.device import choose_device
+from adapter_probe.device import check_precision, choose_device
 from adapter_probe.errors import DataError, ModelError, must_be, shown
 from adapter_probe.probe.general import GeneralRunner, all_logits, general_runners
 from adapter_probe.probe.general_model import ignore_padding, model_of, place_of
@@ -331,7 +331,7 @@ def open_model(
         tokenizer: tokenizer of a model in memory.
         base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
         adapter: subfolder of the adapter to open, where the checkpoint's folder holds several.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+        device: ``auto``, ``cpu``, or an accelerator: ``cuda``, ``cuda:1``, ``mps``, ``xpu``, ...
         dtype: precision of weights and arithmetic: ``float32``, ``float64`` or ``bfloat16``.
 
     Raises:
@@ -353,6 +353,7 @@ def open_model(
             opened = open_given(checkpoint, device, None, tokenizer)
             return Model(refuse, _Open(opened, device_of(checkpoint), checkpoint))
     where = choose_device(device)
+    check_precision(where, dtype, option="dtype")
     shared, place = SharedBase(where), None if base is None else str(base)
 
     def open_on(folder: str | Path) -> _Open:

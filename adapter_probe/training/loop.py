@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from adapter_probe.data.packing import pack
-from adapter_probe.errors import Diverged
+from adapter_probe.device import is_out_of_memory, own_draws
+from adapter_probe.errors import Diverged, TrainingError
 from adapter_probe.models.functional import FasterFunctions, packed_frozen_maps
 from adapter_probe.results.rundir import RunDirectory
 
@@ -98,6 +99,7 @@ class Trainer:
 
         Raises:
             Diverged: the loss became NaN or infinite.
+            TrainingError: the device is out of memory.
         """
         model = self._model
         self._restore()
@@ -106,8 +108,7 @@ class Trainer:
         try:
             precision = precision_of(self._settings, model.device)
             # Dropout draws from torch's global generators, which are restored afterwards.
-            own = torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else [])
-            with own, precision, packed_frozen_maps(model.layers):
+            with own_draws(model.device), precision, packed_frozen_maps(model.layers):
                 if self._settings.packing:  # once it is seen on the longest examples that they can share rows
                     longest = np.argsort(self._objective.train.lengths, kind="stable")[-_TRIED:]
                     batch = pack(self._objective.train, longest).to(model.device)
@@ -124,6 +125,13 @@ class Trainer:
                         self._save()
                         saved = time.monotonic()
                     self._report(Progress(self._at, self._n_steps, loss, tuple(self.scores)))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise TrainingError(
+                f"{model.device} is out of memory in a step of {self._settings.batch_size} examples; give "
+                "--accumulate, --checkpointing, --dtype bfloat16 or a smaller --batch-size"
+            ) from error
         except KeyboardInterrupt:
             if whole:  # in the middle of a step, the last saved state is valid
                 self._save()

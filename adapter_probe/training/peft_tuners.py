@@ -23,6 +23,7 @@ from adapter_probe.checkpoints.peft_fields import read_config, refuse_slow_patte
 from adapter_probe.checkpoints.peft_loading import ADAPTER, VERSIONS, own_name, saved_tensors, unsaved_biases
 from adapter_probe.checkpoints.peft_writing import TASK_TYPES
 from adapter_probe.data.spec import TaskSpec
+from adapter_probe.device import own_draws
 from adapter_probe.errors import ModelError, one_line
 from adapter_probe.models.methods import ParameterRole, PeftMethod
 
@@ -100,8 +101,7 @@ def _wrapped(loaded: AnyLoaded, method: PeftMethod, task: TaskSpec, seed: int) -
     config = _config(loaded, method, task)
     names = [name for name, _ in loaded.model.named_modules()]
     refuse_slow_patterns(Path(f"--method {method.text}"), method.fields, names)
-    devices = [loaded.model.device] if loaded.model.device.type == "cuda" else []
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=devices):
+    with warnings.catch_warnings(), own_draws(loaded.model.device):
         warnings.simplefilter("ignore")  # PEFT's advice on saving and merging
         torch.manual_seed(seed)
         try:

@@ -22,6 +22,7 @@ from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.squad import WindowSettings
+from adapter_probe.device import check_precision
 from adapter_probe.errors import (
     AdapterProbeError,
     AdapterProbeWarning,
@@ -207,6 +208,7 @@ def identity_of(request: TrainingRequest, fingerprints: Mapping[str, Any]) -> di
 
 def build_model(request: TrainingRequest, base: AnyLoaded, device: torch.device) -> TrainingModel:
     """The base with the request's method on its device, with trainable parameters chosen."""
+    check_precision(device, request.settings.dtype, option="--dtype")
     model = TrainingModel(_with_method(request, base)).to(device)
     dtype = getattr(torch, request.settings.dtype)
     norms = [list(module.parameters()) for module in model.base.modules() if is_norm(module)]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from refusals import naming
+from where import DEVICE, KIND
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.custom_metric import CustomMetric
@@ -23,8 +23,6 @@ from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
 from adapter_probe.results.schema import GUARD
 
-CPU = torch.device("cpu")
-
 
 @pytest.fixture(scope="module")
 def checkpoint(random_checkpoint: Callable[..., Path], tiny_task: Path) -> Path:
@@ -33,7 +31,7 @@ def checkpoint(random_checkpoint: Callable[..., Path], tiny_task: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(engine.TOKENS_PER_PART, "cpu", 40)
+    monkeypatch.setitem(engine.TOKENS_PER_PART, KIND, 40)
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def arguments(checkpoint: Path) -> AblationArguments:
 
 
 def in_shards(arguments: AblationArguments, out: Path, most: int, work: Callable[[dict[Path, int]], None]):
-    request = prepare_ablation(arguments, CPU)
+    request = prepare_ablation(arguments, DEVICE)
     with AblationRun(request, out) as ablation:
         gather_shards(out, ablation)
         work(write_shards(out, arguments, ablation, most))
@@ -53,7 +51,7 @@ def in_shards(arguments: AblationArguments, out: Path, most: int, work: Callable
 def compute_all(shards: dict[Path, int]) -> None:
     for folder, tokens in shards.items():
         seen = [0]
-        run_shard(folder, CPU, seen.append)
+        run_shard(folder, DEVICE, seen.append)
         assert seen == sorted(seen)
         assert seen[-1] == tokens
 
@@ -69,7 +67,7 @@ def arrays(out: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(("most", "precision"), [SLOW_ALONE, (4, "float32"), SLOW_MIXED])
 def test_shards_give_the_same_parts(most, precision, arguments, tmp_path):
     arguments = replace(arguments, settings=AblationSettings(precision=precision))
-    request = prepare_ablation(arguments, CPU)
+    request = prepare_ablation(arguments, DEVICE)
     with AblationRun(request, tmp_path / "whole") as run:
         run.compute(lambda _: None)
         whole = run.results()
@@ -97,7 +95,7 @@ def test_every_part_is_in_one_shard(arguments, tmp_path):
 @pytest.mark.slow
 def test_what_is_done_is_not_shared_out_again(arguments, tmp_path):
     def the_first(shards):
-        run_shard(next(iter(shards)), CPU, lambda _: None)
+        run_shard(next(iter(shards)), DEVICE, lambda _: None)
 
     ablation, missing = in_shards(arguments, tmp_path, 3, the_first)
     assert 0 < len(missing) < ablation.parts_done()[1]
@@ -119,11 +117,11 @@ def test_an_interrupted_shard_goes_on(arguments, tmp_path):
     def work(shards):
         (folder, tokens), *_ = shards.items()
         with pytest.raises(KeyboardInterrupt):
-            run_shard(folder, CPU, lambda done: stop(done) if done > tokens / 2 else None)
+            run_shard(folder, DEVICE, lambda done: stop(done) if done > tokens / 2 else None)
         kept = arrays(folder)
         assert kept
         seen = []
-        run_shard(folder, CPU, seen.append)
+        run_shard(folder, DEVICE, seen.append)
         assert kept.items() <= arrays(folder).items()
         assert seen[0] > tokens / 4
         assert seen[-1] == tokens
@@ -160,7 +158,7 @@ def test_a_damaged_shard(arguments, tmp_path):
         (folder,) = shards
         (folder / "shard.json").write_text('{"arguments": {"checkpoint": 3}, "plan": {}, "parts": []}')
         with pytest.raises(ResultsError, match=naming("shard.json", "arguments.checkpoint", "3")):
-            run_shard(folder, CPU, lambda _: None)
+            run_shard(folder, DEVICE, lambda _: None)
 
     in_shards(arguments, tmp_path, 1, work)
 

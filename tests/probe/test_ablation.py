@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from brute_force import BruteForce
 from exact import assert_close_in_float32
 from placed_models import Placed
 from refusals import naming, refused
 from tiers import slow_unless
 from transformers import AutoModelForSequenceClassification
+from where import DEVICE, KIND
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.ablation_settings import AblationSettings
@@ -30,7 +30,6 @@ from adapter_probe.results.atomic import read_json
 from adapter_probe.spans import span_variants
 from adapter_probe.studies.cost_plan import plan_ablation
 
-CPU = torch.device("cpu")
 MAX_LENGTH = 11  # shorter than some texts
 
 
@@ -41,7 +40,7 @@ def checkpoint(random_checkpoint: Callable[..., Path], tiny_task: Path) -> Path:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(resumable.TOKENS_PER_PART, "cpu", 100)
+    monkeypatch.setitem(resumable.TOKENS_PER_PART, KIND, 100)
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def prepared(checkpoint: Path) -> Callable[..., AblationRequest]:
     def prepare(tokens_per_pass: int | None = 200, **settings) -> AblationRequest:
         chosen = AblationSettings(**settings)
         return prepare_ablation(
-            AblationArguments(str(checkpoint), chosen, tokens_per_pass=tokens_per_pass), CPU
+            AblationArguments(str(checkpoint), chosen, tokens_per_pass=tokens_per_pass), DEVICE
         )
 
     return prepare
@@ -194,10 +193,10 @@ def test_a_damaged_part_is_computed_again(prepared: Callable, small_parts: None,
 def test_a_resumed_run_keeps_the_parts_it_began_with(
     prepared: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setitem(resumable.TOKENS_PER_PART, "cpu", 100)
+    monkeypatch.setitem(resumable.TOKENS_PER_PART, KIND, 100)
     whole = run(prepared(), tmp_path / "whole")
     interrupt(prepared(), tmp_path / "resumed", after=9)
-    monkeypatch.setitem(resumable.TOKENS_PER_PART, "cpu", 333)
+    monkeypatch.setitem(resumable.TOKENS_PER_PART, KIND, 333)
     assert same(run(prepared(), tmp_path / "resumed"), whole)
 
 
@@ -224,7 +223,7 @@ def test_other_data_or_weights_are_not_mixed_in(
     checkpoint: Path, prepared: Callable, small_parts: None, tmp_path: Path
 ):
     interrupt(prepared(), tmp_path, after=6)
-    fewer = prepare_ablation(AblationArguments(str(checkpoint), max_examples=20), CPU)
+    fewer = prepare_ablation(AblationArguments(str(checkpoint), max_examples=20), DEVICE)
     with pytest.raises(ResultsError, match=naming("data.fingerprint", "data.n_examples: 64 -> 20")):
         run(fewer, tmp_path)
     request = prepared()
@@ -237,7 +236,7 @@ def test_other_data_or_weights_are_not_mixed_in(
 def test_other_files_can_be_judged(checkpoint: Path, tiny_task: Path, tmp_path: Path):
     data = tmp_path / "more.jsonl"
     data.write_text("".join((tiny_task / "train.jsonl").read_text().splitlines(keepends=True)[:10]))
-    request = prepare_ablation(AblationArguments(str(checkpoint), data=(str(data),)), CPU)
+    request = prepare_ablation(AblationArguments(str(checkpoint), data=(str(data),)), DEVICE)
     results = run(request, tmp_path / "out")
     train = load_split(find_task(tiny_task), "train")
     assert request.examples.rows.texts == train.texts[:10]
@@ -246,7 +245,7 @@ def test_other_files_can_be_judged(checkpoint: Path, tiny_task: Path, tmp_path: 
 
 def test_an_unfit_metric_is_refused(checkpoint: Path):
     with pytest.raises(DataError, match="spearman"):
-        prepare_ablation(AblationArguments(str(checkpoint), metric="spearman"), CPU)
+        prepare_ablation(AblationArguments(str(checkpoint), metric="spearman"), DEVICE)
 
 
 def test_a_plan_counts_and_measures_and_writes_nothing(prepared: Callable, small_parts: None, tmp_path: Path):

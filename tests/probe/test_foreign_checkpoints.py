@@ -11,6 +11,7 @@ import pytest
 import torch
 from exact import assert_close_in_float32
 from refusals import naming
+from where import DEVICE
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.checkpoints.converting import to_native
@@ -38,7 +39,7 @@ def rows(path: Path, labels: list) -> Path:
 def request(case: str, data: Path, **settings: object) -> AblationRequest:
     chosen = AblationSettings(**settings)
     arguments = AblationArguments(str(FIXTURES / case), chosen, base=BERT, data=(str(data),))
-    return prepare_ablation(arguments, torch.device("cpu"))
+    return prepare_ablation(arguments, DEVICE)
 
 
 def labels_of(case: str, data: Path) -> tuple[list[int], tuple[str, ...]]:
@@ -141,10 +142,10 @@ def test_pruning_leaves_what_the_ablation_says(case: str, tmp_path: Path):
     opened = open_any(FIXTURES / case, BERT)
     opened = opened.with_task(given_task(opened.description.task, [data], "validation", case))
     to_native(opened, tmp_path / "native")
-    made = prepare_ablation(AblationArguments(str(tmp_path / "native")), torch.device("cpu"))
+    made = prepare_ablation(AblationArguments(str(tmp_path / "native")), DEVICE)
     pruned = prune_checkpoint(made, tmp_path / "native", Span(1, 2), tmp_path / "pruned")
     assert pruned.adapters_before - pruned.adapters_after == sum(made.model.site_parameters[2:])
-    again = prepare_ablation(AblationArguments(str(tmp_path / "pruned")), torch.device("cpu"))
+    again = prepare_ablation(AblationArguments(str(tmp_path / "pruned")), DEVICE)
     small = again.checkpoint
     assert again.model.has_adapter.tolist()[2:] == [False] * 4
     assert small.description.training["pruned_layers"] == [1, 2]

@@ -15,6 +15,7 @@ from peft_folders import KV, reference, saved, written
 from refusals import naming
 from tiers import slow_unless
 from transformers import AutoModelForCausalLM
+from where import DEVICE
 
 from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.data.requests_encoding import TokenTree
@@ -48,7 +49,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def request_of(checkpoint: Path, rows: list[dict], tmp_path: Path, **settings: object) -> AblationRequest:
     data = (str(written(tmp_path, rows)),)
     arguments = AblationArguments(str(checkpoint), AblationSettings(**settings), data=data)
-    return prepare_ablation(arguments, torch.device("cpu"))
+    return prepare_ablation(arguments, DEVICE)
 
 
 def outputs(request: AblationRequest) -> dict[str, np.ndarray]:
@@ -129,7 +130,7 @@ def test_projections_that_are_drawn_and_not_stored_take_the_precision_of_the_run
         settings = AblationSettings(precision=precision)
         base = str(causal.parent / "base")
         arguments = AblationArguments(str(tmp_path / "v"), settings, base=base, data=data)
-        found.append(outputs(prepare_ablation(arguments, torch.device("cpu")))["logits"])
+        found.append(outputs(prepare_ablation(arguments, DEVICE))["logits"])
     assert_close_in_float32(*found, layers=3)
     assert np.ptp(found[0][:, :, 0], axis=0).min() > 1e-4
 

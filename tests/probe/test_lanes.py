@@ -69,7 +69,9 @@ def ablate(request: AblationRequest, out: Path) -> tuple[AblationResults, list[i
 )
 @pytest.mark.parametrize("precision", slow_unless("float32".__eq__, ["float32", "mixed"]))
 def test_lanes_change_no_result(case, precision, texts, threads, tmp_path, monkeypatch):
-    monkeypatch.setattr("adapter_probe.probe.resumable.TOKENS_PER_PART", {"cpu": 150})
+    monkeypatch.setattr(
+        "adapter_probe.probe.resumable.TOKENS_PER_PART", dict.fromkeys(("cpu", "accelerator"), 150)
+    )
 
     def results(n: int) -> tuple[AblationResults, list[int]]:
         threads(n)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from refusals import naming
 from tiers import slow_unless
+from where import DEVICE
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.ablation_settings import AblationSettings
@@ -30,9 +31,7 @@ def prepared(random_checkpoint: Callable[..., Path], tiny_task: Path) -> Callabl
 
     def prepare(precision: str) -> AblationRequest:
         settings = AblationSettings(precision=precision)
-        return prepare_ablation(
-            AblationArguments(str(folder), settings, tokens_per_pass=200), torch.device("cpu")
-        )
+        return prepare_ablation(AblationArguments(str(folder), settings, tokens_per_pass=200), DEVICE)
 
     return prepare
 
@@ -40,7 +39,9 @@ def prepared(random_checkpoint: Callable[..., Path], tiny_task: Path) -> Callabl
 @pytest.fixture
 def few_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_SAMPLE", 60)
-    monkeypatch.setattr("adapter_probe.probe.resumable.TOKENS_PER_PART", {"cpu": 60})
+    monkeypatch.setattr(
+        "adapter_probe.probe.resumable.TOKENS_PER_PART", dict.fromkeys(("cpu", "accelerator"), 60)
+    )
 
 
 def run(request: AblationRequest, out: Path) -> AblationResults:
@@ -137,9 +138,7 @@ def test_what_has_no_classes_is_refused(random_checkpoint: Callable[..., Path], 
         (tmp_path / f"{split}.jsonl").write_text("".join(rows))
     folder = random_checkpoint(tmp_path, 20)
     with pytest.raises(ResultsError, match=naming("--precision mixed", "regression")):
-        prepare_ablation(
-            AblationArguments(str(folder), AblationSettings(precision="mixed")), torch.device("cpu")
-        )
+        prepare_ablation(AblationArguments(str(folder), AblationSettings(precision="mixed")), DEVICE)
 
 
 @pytest.mark.timeout(120)  # without an end it would go on for ever

@@ -90,7 +90,7 @@ def test_tokens_per_pass_follow_device_and_width_unless_asked_for():
     assert choose_tokens_per_pass(None, "cpu", 2048) == WIDEST_STATES["cpu"] // 8192
     assert choose_tokens_per_pass(None, "cpu", 1024, 2) == WIDEST_STATES["cpu"] // 2048
     assert choose_tokens_per_pass(None, "cuda", 1024) > choose_tokens_per_pass(None, "cpu", 1024)
-    assert choose_tokens_per_pass(None, "mps", 10**9) == 1
+    assert choose_tokens_per_pass(None, "mps", 10**10) == 1
     assert choose_tokens_per_pass(1, "cpu", 1024) == 1
     for asked in (0, -5):
         with pytest.raises(ResultsError, match=naming("--tokens-per-pass", "1", str(asked))):

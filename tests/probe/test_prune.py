@@ -12,6 +12,7 @@ from exact import assert_close_in_float32
 from refusals import naming
 from safetensors.numpy import load_file
 from tiers import slow_unless
+from where import DEVICE
 
 import adapter_probe as ap
 from adapter_probe.ablation_settings import AblationSettings
@@ -24,7 +25,6 @@ from adapter_probe.probe.prune import prune_checkpoint
 from adapter_probe.probe.request import prepare_ablation
 from adapter_probe.spans import Span
 
-CPU = torch.device("cpu")
 METHODS = [
     Adapters(size=3, init_std=0.3),
     Adapters(size=3, init_std=0.3, norm="batchnorm", placement="parallel"),
@@ -44,12 +44,14 @@ def checkpoint(request, tiny_base, tiny_task, train, tmp_path_factory) -> Path:
 
 
 def prune(checkpoint: Path, span: Span, out: Path):
-    return prune_checkpoint(prepare_ablation(AblationArguments(str(checkpoint)), CPU), checkpoint, span, out)
+    return prune_checkpoint(
+        prepare_ablation(AblationArguments(str(checkpoint)), DEVICE), checkpoint, span, out
+    )
 
 
 def test_scaled_adapters_are_the_same_with_their_last_map_scaled(checkpoint, tmp_path):
     settings = AblationSettings(strength=0.5)
-    request = prepare_ablation(AblationArguments(str(checkpoint), settings), CPU)
+    request = prepare_ablation(AblationArguments(str(checkpoint), settings), DEVICE)
     pruned = prune_checkpoint(request, checkpoint, Span(1, 1), tmp_path / "half")
     assert (pruned.strength, pruned.adapters_after) == (0.5, pruned.adapters_before)
     whole, half = (load_file(folder / "delta.safetensors") for folder in (checkpoint, tmp_path / "half"))
@@ -97,7 +99,7 @@ def plain_outputs(model: torch.nn.Module, encoded, off: Span | None = None) -> n
 @pytest.mark.slow
 def test_the_outputs_are_those_with_the_span_off(span, checkpoint, tmp_path):
     pruned = prune(checkpoint, span, tmp_path / "p")
-    prepared = prepare_ablation(AblationArguments(str(checkpoint)), CPU)
+    prepared = prepare_ablation(AblationArguments(str(checkpoint)), DEVICE)
     expected = plain_outputs(prepared.checkpoint.model, prepared.encoded, span)
     opened = open_any(tmp_path / "p")
     small = plain_outputs(opened.model, prepared.encoded)
@@ -129,7 +131,7 @@ def test_pruning_twice_and_ablating_the_rest(checkpoint, tmp_path):
     assert described.training["pruned_layers"] == [0, 2]
     assert described.method == dataclasses.replace(read_description(checkpoint).method, skip_layers=(0, 2))
     left, full = (
-        prepare_ablation(AblationArguments(str(folder)), CPU).model.has_adapter
+        prepare_ablation(AblationArguments(str(folder)), DEVICE).model.has_adapter
         for folder in (tmp_path / "two", checkpoint)
     )
     assert left.tolist() == [False, False, full[2], full[3], False, False]

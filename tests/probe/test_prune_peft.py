@@ -22,6 +22,7 @@ from refusals import naming
 from safetensors.torch import load_file
 from tiers import slow_unless
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel, MixtralForCausalLM
+from where import DEVICE
 
 import adapter_probe as ap
 from adapter_probe.ablation_settings import AblationSettings
@@ -75,7 +76,7 @@ def made(base: Path, tmp_path: Path) -> Made:
 def prune(checkpoint: Path, span: Span, out: Path, strength: float = 0.0) -> PruneMeasurement:
     data = (str(checkpoint.parent / "rows.jsonl"),)
     arguments = AblationArguments(str(checkpoint), AblationSettings(strength=strength), data=data)
-    request = prepare_ablation(arguments, torch.device("cpu"))
+    request = prepare_ablation(arguments, DEVICE)
     return prune_checkpoint(request, checkpoint, span, out)
 
 

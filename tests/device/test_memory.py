@@ -1,0 +1,89 @@
+"""A device that is out of memory: fewer rows per pass with the same results, or one line with what helps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from peft_folders import KV, saved, written
+from refusals import naming
+
+import adapter_probe as ap
+from adapter_probe.errors import ModelError, TrainingError
+
+ROWS = [{"text": "the cat saw a dog and a bird " * (1 + n % 3), "label": n % 2} for n in range(24)]
+PAIRS = [{"sentence_good": f"Cats {v}.", "sentence_bad": f"Cats {v}s."} for v in ("purr", "sleep", "ab")] * 4
+SIZES = {**KV, "max_position_embeddings": 40}
+CASES = {
+    "classes": ("bert", {**SIZES, "num_labels": 2}, "SEQ_CLS", ["query", "value"], ROWS),
+    "tokens": ("llama", SIZES, "CAUSAL_LM", ["v_proj", "down_proj"], PAIRS),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def checkpoint(request, tmp_path_factory):
+    family, sizes, kind, targets, rows = CASES[request.param]
+    folder = tmp_path_factory.mktemp(request.param)
+    return saved(folder, family, sizes, kind, targets, noise=0.2), written(folder, rows)
+
+
+def most_used(devices, call) -> tuple[object, int]:
+    """What a call returns, and the bytes that it needs beside what was in use before."""
+    with devices() as machine:
+        before = machine.used[0]
+        machine.peak[0] = before
+        return call(), machine.peak[0] - before
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_fewer_rows_pass_together_with_the_same_results(checkpoint, precision, devices, tmp_path, capsys):
+    folder, data = checkpoint
+    given = {"data": data, "precision": precision}
+    whole, needed = most_used(devices, lambda: ap.ablate(folder, out=tmp_path / "whole", **given))
+    _, least = most_used(devices, lambda: ap.ablate(folder, out=tmp_path / "few", tokens_per_pass=1, **given))
+    assert least < 0.7 * needed
+    assert "out of memory" not in capsys.readouterr().err
+    with devices(spare=(needed + 2 * least) // 3):
+        found = ap.ablate(folder, out=tmp_path / "limited", **given)
+    atol = 1e-5 if precision == "float32" else 0.1
+    np.testing.assert_allclose(found.results.outputs, whole.results.outputs, atol=atol)
+    said = capsys.readouterr().err
+    assert "out of memory, so" in said
+    assert "--tokens-per-pass" in said
+
+
+def test_what_does_not_fit_at_all_ends_in_one_line(checkpoint, devices, tmp_path):
+    folder, data = checkpoint
+    with (
+        devices(spare=10_000),
+        pytest.raises(
+            ModelError, match=naming("does not fit", "pretend", "--device-map auto", "--precision bfloat16")
+        ),
+    ):
+        ap.ablate(folder, data=data, out=tmp_path, progress=False)
+
+
+def test_a_training_that_does_not_fit_ends_in_one_line(tiny_base, short_task, devices, tmp_path):
+    given = {"data": short_task, "method": "lora:r=2", "epochs": 1, "progress": False}
+    base = tiny_base("bert")
+    _, needed = most_used(devices, lambda: ap.train(base, out=tmp_path / "whole", **given))
+    with (
+        devices(spare=needed // 2),
+        pytest.raises(
+            TrainingError, match=naming("pretend", "out of memory", "--batch-size", "--accumulate")
+        ),
+    ):
+        ap.train(base, out=tmp_path / "limited", **given)
+
+
+def test_another_error_of_a_device_is_no_lack_of_memory():
+    from adapter_probe.device import is_out_of_memory
+
+    for error, expected in [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB"), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"), True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("CUDA error: device-side assert triggered"), False),
+        (ValueError("out of memory"), False),
+    ]:
+        assert is_out_of_memory(error) is expected

@@ -1,0 +1,115 @@
+"""Checkpoints spread over several devices by ``--device-map auto``: the plan, and the same scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from peft_folders import KV, saved, written
+from refusals import naming
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+import adapter_probe as ap
+from adapter_probe.checkpoints import spreading
+from adapter_probe.checkpoints.spreading import memory_by_place, places_of, quantised_bytes, stored_bytes
+from adapter_probe.errors import AdapterProbeError, ModelError
+
+GB = 10**9
+SIZES = {**KV, "max_position_embeddings": 40, "num_hidden_layers": 4}
+ROWS = [{"sentence_good": f"Cats {v}.", "sentence_bad": f"Cats {v}s."} for v in ("purr", "sleep", "ab")]
+LLAMA_70B = {
+    "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "vocab_size": 128256,
+}  # fmt: skip
+
+
+def on_meta(kind: str, sizes: dict) -> nn.Module:
+    auto = AutoModelForSeq2SeqLM if kind == "t5" else AutoModelForCausalLM
+    with torch.device("meta"):
+        return auto.from_config(AutoConfig.for_model(kind, **sizes), dtype=torch.bfloat16)
+
+
+def test_70_billion_parameters_in_4_bits_are_planned_on_two_cards_without_memory():
+    model = on_meta("llama", LLAMA_70B)
+    size = quantised_bytes({"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, torch.bfloat16)
+    free = {"cuda:0": 23 * GB, "cuda:1": 23 * GB}
+    places = places_of(model, free, size)
+    layers = [places[f"model.layers.{k}"] for k in range(80)]
+    assert layers == sorted(layers)
+    assert set(layers) == {"cuda:0", "cuda:1"}
+    assert {places["lm_head"], places["model.embed_tokens"], places["model.norm"]} == {"cuda:0"}
+    used = memory_by_place(model, places, size)
+    assert all(used[place] <= room for place, room in free.items())
+    in_layers = 80 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672)
+    ends = 2 * 2 * 128256 * 8192
+    assert in_layers // 2 + ends < sum(used.values()) < in_layers * 0.6 + ends
+    with pytest.raises(ModelError, match=naming("model.layers.", "fits nowhere", "cuda:0 23.0 GB")):
+        places_of(model, free, stored_bytes)  # 141 GB in bfloat16
+
+
+@pytest.mark.parametrize("kind", ["llama", "t5", "gpt2"])
+def test_every_parameter_has_one_place_and_layers_are_whole_and_in_order(kind):
+    sizes = {"num_layers": 4, "d_model": 24, "d_ff": 40, "d_kv": 6, "num_heads": 4} if kind == "t5" else SIZES
+    model = on_meta(kind, {"n_layer": 4, "n_embd": 24, "n_head": 4} if kind == "gpt2" else sizes)
+    named = [(name.split("."), m) for name, m in model.named_modules() if isinstance(m, nn.ModuleList)]
+    stacks = [stack for parts, stack in named if not any(map(str.isdigit, parts))]
+    layer = max(stored_bytes(one) for stack in stacks for one in stack)
+    ends = stored_bytes(model) - sum(map(stored_bytes, stacks))
+    free = {"pretend:0": ends + 2 * layer, "pretend:1": layer, "cpu": layer, "disk": 8 * layer}
+    places = places_of(model, free)
+    for name, _ in model.named_parameters():
+        assert sum(name == own or name.startswith(f"{own}.") for own in places) == 1
+    used = memory_by_place(model, places)
+    assert all(used[place] <= free[place] for place in used)
+    assert sum(used.values()) == stored_bytes(model)
+    order = [list(free).index(place) for name, place in places.items() if name.rpartition(".")[2].isdigit()]
+    assert order == sorted(order)
+    assert len(order) == {"t5": 8}.get(kind, 4)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("causal")
+    lora = saved(folder, "llama", SIZES, "CAUSAL_LM", ["v_proj", "down_proj"], noise=0.2)
+    return lora, written(folder, ROWS)
+
+
+@pytest.mark.parametrize("free", ["two devices", "devices, host and disk"])
+def test_every_score_is_that_of_one_device(checkpoint, free, devices, tmp_path, monkeypatch, capsys):
+    folder, data = checkpoint
+    given = {"data": data, "precision": "float64"}
+    expected = ap.ablate(folder, out=tmp_path / "one", device="cpu", **given)
+    model = AutoModelForCausalLM.from_pretrained(folder.parent / "base", dtype=torch.float64)
+    layer = stored_bytes(model.model.layers[0]) * 5 // 4
+    ends = stored_bytes(model) - stored_bytes(model.model.layers)
+    rooms = {"two devices": (2, 2, 0, 0), "devices, host and disk": (1, 1, 1, 1)}[free]
+    names = ("pretend:0", "pretend:1", "cpu", "disk")
+    room = {name: layer * n for name, n in zip(names, rooms)}
+    room["pretend:0"] += ends
+    monkeypatch.setattr("adapter_probe.probe.request.free_places", lambda device: room)
+    with devices(2):
+        found = ap.ablate(folder, out=tmp_path / "several", device_map="auto", **given)
+    np.testing.assert_allclose(found.results.outputs, expected.results.outputs, atol=1e-6)
+    assert np.ptp(found.results.outputs, axis=0).max() > 1e-3
+    said = capsys.readouterr().err
+    assert "The weights are on" in said
+    assert [name in said for name in names] == [n > 0 for n in rooms]
+
+
+def test_the_rooms_are_those_of_all_devices_of_the_kind(devices):
+    with devices(2, spare=1 << 20):
+        found = spreading.free_places(torch.device("pretend", 1))
+    assert list(found) == ["pretend:1", "pretend:0", "cpu", "disk"]
+    assert found["pretend:0"] <= 0.8 * (1 << 20)
+
+
+def test_what_cannot_be_spread_is_refused_by_name(checkpoint, saved_classifier, devices, tmp_path):
+    folder, data = checkpoint
+    with devices(2):
+        for options, words in [
+            ({"precision": "mixed"}, ("mixed",)),
+            ({"device_map": "balanced"}, ("device_map", "auto")),
+        ]:
+            with pytest.raises(AdapterProbeError, match=naming(*words)):
+                ap.ablate(folder, data=data, out=tmp_path, **{"device_map": "auto", **options})
