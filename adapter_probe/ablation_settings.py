@@ -32,7 +32,7 @@ class AblationSettings(Settings):
     """Settings that say which spans are studied, and change nothing about the result of a span."""
 
     sites: str = setting(
-        "both", "which adapters of each layer to switch off: both, attention, ffn, or names of tuned modules "
+        "both", "which adapters of each layer are studied: both, attention, ffn, or names of tuned modules "
         "as the model has them, such as q_proj,down_proj or attention.self.query; patterns with *.",
         metavar="NAMES", slug="{}", note="{} only",
     )  # fmt: skip
@@ -56,7 +56,7 @@ class AblationSettings(Settings):
     )  # fmt: skip
     group: int = setting(
         1,
-        "number of adjacent layers to switch off together.",
+        "number of adjacent layers that are studied as one.",
         least=1,
         slug="by{}",
         note="groups of {} layers",

@@ -9,10 +9,12 @@ from typing import Any
 from typer.core import TyperCommand
 
 PANELS = (
-    "Arguments", "Spans", "Sweep", "Methods", "Training", "Adapters", "Data", "Prompts", "Generation",
-    "Running", "SLURM", "Output", "Options",
+    "Arguments", "Data", "Spans", "Sweep", "Methods", "Training", "Adapters", "Prompts", "Generation",
+    "Output", "Running", "SLURM", "Options",
 )  # fmt: skip
-"""The headings in their order."""
+"""The headings in the order in which they are needed."""
+_FIRST = ("--data", "--metric", "--task", "--base", "--label-names", "--out")
+"""What comes first under a heading, after what is required."""
 
 
 class PanelCommand(TyperCommand):
@@ -59,4 +61,12 @@ def records(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
         if parameter.param_type_name == "argument":
             panel, record = "Arguments", (parameter.metavar or parameter.name.upper(), record[1])
         found.setdefault(panel, []).append(record)
-    return {title: found[title] for title in PANELS if title in found}
+    return {title: sorted(found[title], key=_need) for title in PANELS if title in found}
+
+
+def _need(record: tuple[str, str]) -> int:
+    """The place of an option under its heading; the others follow in the order of their declaration."""
+    syntax, text = record
+    flags = re.findall(r"--[a-z-]+", syntax)
+    place = next((number for number, flag in enumerate(_FIRST) if flag in flags), len(_FIRST))
+    return place - 100 * text.endswith("[required]")

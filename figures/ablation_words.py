@@ -31,6 +31,7 @@ from adapter_probe.wording import (
     task_label,
 )
 
+from .grid import forms_of
 from .style import escape_mathtext
 
 SpanRecord = AblationRecord | AverageRecord | ComparisonRecord
@@ -290,6 +291,7 @@ def _checkpoint_sentence(record: AblationRecord) -> str:
     if found.majority_score is not None:
         said.append(f"{found.baseline} {score_text(found.majority_score, found.metric)}")
     model = f" ({found.model})" if found.model else ""
+    said[0] += f" of {_data_label(found.data)}" if found.data else ""
     return f"{study_label(replace(record, stack=''))}: one trained checkpoint{model}, {', '.join(said)}."
 
 
@@ -354,6 +356,7 @@ def ring_sentence(
 
 def gains_sentence(frame: pd.DataFrame, metric: str | None, what: str) -> str:
     """What blue cells mean; empty where there are none."""
-    if wording.is_distance(metric) or not (drop_points(frame["delta_points"]) < 0).any():
+    printed = forms_of(drop_points(frame["delta_points"]), metric)[0][0]
+    if wording.is_distance(metric) or not (printed < 0).any():
         return ""
-    return f"Blue cells, with a minus sign unless the number rounds to zero: the {what} improves."
+    return f"Blue cells, with a minus sign: the {what} improves."

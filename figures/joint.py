@@ -84,7 +84,8 @@ def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], to
     metric, names, frame = record.metric, record.names, record.in_stacks[0].spans
     is_grid, words, drop = span_order(frame) is None, Words.of(record), wording.drop_label(record.metric)
     scores = ", ".join(wording.score_text(score, metric) for score in record.intact_scores)
-    about = wording.examples_text(record.n_examples, metric)
+    about = record.model and f"{record.model}; "
+    about += wording.examples_text(record.n_examples, metric) + (record.data and f" of {record.data}")
     about += "" if wording.is_distance(metric) else f", intact {scores}"
     done = words.done_to_span() if is_grid else of_lines([frame], words)
     within = wording.tolerance_text(tolerance, metric)

@@ -221,6 +221,8 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
             f"{made} is multiplied by the strength on the axis, without retraining;"
             f" 0 switches the {record.parts} off, 1 is the model as it was trained"
         )
+    about = (said.model and f"{said.model}; ") or ""
+    about += wording.examples_text(said.n_examples, said.metric)
     n_spans = len(frame[~frame["whole"]].drop_duplicates(span_columns(frame)))
     spans = f"; thin lines: those of {wording.count_text(n_spans, 'span')} of layers alone" if n_spans else ""
     if n_spans > len(_DASHES):
@@ -228,7 +230,7 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
     return caption_of(
         [
             f"{wording.task_label(said.task)}: {wording.metric_name(said.metric)} on {said.data} "
-            f"({wording.examples_text(said.n_examples, said.metric)}) when {changed}. Thick line: the"
+            f"({about}) when {changed}. Thick line: the"
             f" {record.parts} of all layers{spans}.{more}",
             f"The band is the 95% paired bootstrap interval over {wording.drawn_units(said.metric)} of the"
             f" difference to {against}{wording.exact_note(said.metric)}.",

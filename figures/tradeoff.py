@@ -156,6 +156,8 @@ def _caption(series: Sequence[ScoreSeries]) -> str:
             f"{curves.MEANS}; labels give the size of the adapters, the rank of LoRA and the like, or the"
             " number k of fine-tuned top layers.",
             f"{curves.runs_text(points, [one.trials for one in series], max(one.tried for one in series))}.",
+            np.isfinite(base := series[0].base_parameters)
+            and f"The base has {round(base):,} parameters without a head.",
             metric is None and f"Scores: {named}.",
             curves.dots_text(series),
             (points["method"] == "full").any()

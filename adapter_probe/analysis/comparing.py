@@ -87,6 +87,7 @@ class JointRecord(_SeveralStudies):
         study: whether the spans were ablated or kept on.
         stack: name of the stack of layers that it is about, if it is a part of a record of several.
         warnings: by name, why the spans of a study are not informative; of those of which they are not.
+        model, data: what was trained on which base, and the data, where the studies agree; else empty.
     """
 
     names: tuple[str, ...]
@@ -98,6 +99,8 @@ class JointRecord(_SeveralStudies):
     study: StudyKind = "ablated"
     stack: str = ""
     warnings: Mapping[str, str] = field(default_factory=dict)
+    model: str = ""
+    data: str = ""
 
     @property
     def warning(self) -> str | None:

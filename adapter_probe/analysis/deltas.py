@@ -20,6 +20,7 @@ from adapter_probe.ablation_settings import BY_LAYER
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.errors import DataError, ResultsError
 from adapter_probe.results.schema import MODULE_COLUMN, SPANS_COLUMNS, STACK_COLUMN, span_columns
+from adapter_probe.wording import model_text
 
 StudyKind = Literal["ablated", "kept"]
 """`ablated`: the span's adapters are off. `kept`: only the span's adapters are on (the complement)."""
@@ -205,6 +206,12 @@ def drop_points(delta_points: np.ndarray | pd.Series) -> np.ndarray:
 def within_tolerance(delta_points: np.ndarray | pd.Series, tolerance: float) -> np.ndarray:
     """True where the drop is at most `tolerance` points; NaN is not within."""
     return drop_points(delta_points) <= tolerance
+
+
+def model_of(results: AblationResults) -> str | None:
+    """The base, and what was trained on it, in words; None where neither is known."""
+    settings = results.settings
+    return model_text(str(settings.get("base", "")), settings.get("method") or {}) or None
 
 
 def finite_or_none(value: float) -> float | None:

@@ -52,8 +52,9 @@ class RankSummary(JudgedSummary):
             ends = f"of the {wording.drop_name(self.metric)} {ends}"
         judged = f"the other half ({n})" if half else f"the same ones ({n})"
         return (
-            f"{chosen}; on {judged} {cost}, 95% interval {ends}; they have {100 * self.energy:.0f}% of the "
-            f"change's energy, and its effective rank is {self.effective:.1f}"
+            f"{chosen}; on {judged} {cost}, 95% interval {ends}; they have "
+            f"{wording.rounded(100 * self.energy, 0)}% of the change's energy, and its effective rank is "
+            f"{wording.rounded(self.effective)}"
         )
 
 

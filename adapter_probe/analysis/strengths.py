@@ -11,7 +11,7 @@ import pandas as pd
 
 from adapter_probe import metrics, wording
 from adapter_probe.ablation_results import ARRAYS, AblationResults
-from adapter_probe.analysis.deltas import finite_or_none, removed_row, row_scores, without_noise
+from adapter_probe.analysis.deltas import finite_or_none, model_of, removed_row, row_scores, without_noise
 from adapter_probe.analysis.notable_spans import StoredSummary
 from adapter_probe.analysis.removable import random_halves
 from adapter_probe.analysis.resampling import draw_changes
@@ -35,7 +35,7 @@ class JudgedSummary(StoredSummary):
         n_judged: number of examples that it was judged on.
         delta_points: its score minus that of the intact model, in points, a loss negative; None if undefined.
         interval_points: its 95% interval, see `span_interval`.
-        question: see `AblationSummary`.
+        model, question: see `AblationSummary`.
     """
 
     task: str
@@ -47,6 +47,7 @@ class JudgedSummary(StoredSummary):
     n_judged: int = 0
     delta_points: float | None = None
     interval_points: tuple[float | None, float | None] = (None, None)
+    model: str | None = None
     question: tuple[str, ...] | None = None
 
     @property
@@ -63,6 +64,7 @@ def facts_of(results: AblationResults) -> dict[str, Any]:
         "metric": results.metric,
         "n_examples": results.n_examples,
         "intact_score": finite_or_none(row_scores(results)[0]),
+        "model": model_of(results),
         "question": tuple(results.settings.get("question") or ()) or None,
     }
 

@@ -16,6 +16,7 @@ from adapter_probe.analysis.deltas import (
     StudyKind,
     finite_or_none,
     intact_row,
+    model_of,
     removed_row,
     row_scores,
     span_scores,
@@ -39,7 +40,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.records import to_record
 from adapter_probe.results.schema import span_columns
 from adapter_probe.spans import ALL_MODULES
-from adapter_probe.wording import done_text, model_text
+from adapter_probe.wording import done_text
 
 _BASELINES = {  # by kind of task: what a model without any skill is called, and what it does
     "classification": ("majority class", "always answering with the most frequent class"),
@@ -255,7 +256,7 @@ def summarise(
         **({} if tables is None else _statistics(tables, study)),
         switched=_switched_part(settings) or None,
         data=settings.get("data") or None,
-        model=model_text(str(settings.get("base", "")), settings.get("method") or {}) or None,
+        model=model_of(results),
         positive_class=results.label_names[-1] if results.metric == "f1" else None,
         base_weights=settings.get("base_weights"),
         guard=settings.get("guard"),

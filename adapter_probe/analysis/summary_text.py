@@ -45,7 +45,9 @@ def change_interval_text(delta: float | None, interval: Sequence[float | None], 
         return change_text(delta, metric)
     low, high = (-end for end in reversed(interval))  # type: ignore[operator]
     drop, ends = wording.drop_name(metric), plain_text(wording.interval_text(low, high, metric))
-    return f"{change_text(delta, metric)}, 95% interval of the {drop} {ends}"
+    change = change_text(delta, metric)
+    of = "" if change.startswith(drop) else f" of the {drop}"
+    return f"{change}, 95% interval{of} {ends}"
 
 
 def file_lists(groups: Iterable[Iterable[str | Path]]) -> str:

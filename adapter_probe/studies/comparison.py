@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -23,6 +23,7 @@ from adapter_probe.argument_checks import as_tuple, checked
 from adapter_probe.errors import ResultsError
 from adapter_probe.results.fingerprints import hash_json, refuse_changes
 from adapter_probe.settings import Style, as_points
+from adapter_probe.wording import common_value, task_label
 
 from .ablation_call import AGAINST_PREFIX
 from .ablation_study import Ablation
@@ -165,7 +166,7 @@ def compare(a: Ablation | str | Path, b: Ablation | str | Path) -> Comparison:
         raise ResultsError(f"{studies[0].folder} is given twice; a comparison needs two ablations")
     first, second = _names(studies)
     record = compare_ablations(studies[0].results, studies[1].results, (first, second))
-    return Comparison(replace(record, warnings=_warnings(studies, (first, second))))
+    return Comparison(replace(record, **_told(studies, (first, second))))
 
 
 _APART = frozenset(("checkpoint.delta_sha256", "code_schema", "settings.precision"))
@@ -201,13 +202,18 @@ def average(studies: Sequence[Ablation | str | Path]) -> Average:
             )
     tasks = (study.summary.task for study in ablations if study.summary.study == "ablated")
     record = average_ablations(results, names, next(tasks, ""))
-    return Average(replace(record, warnings=_warnings(ablations, names)))
+    return Average(replace(record, **_told(ablations, names)))
 
 
-def _warnings(studies: Sequence[Ablation], names: Sequence[str]) -> dict[str, str]:
-    """By name, why the spans of a study are not informative."""
-    pairs = zip(names, (study.summary.warning for study in studies))
-    return {name: warning for name, warning in pairs if warning is not None}
+def _told(studies: Sequence[Ablation], names: Sequence[str]) -> dict[str, Any]:
+    """What the summaries say: by name, why the spans of a study are not informative; model and data."""
+    summaries = [study.summary for study in studies]
+    pairs = zip(names, (one.warning for one in summaries))
+    return {
+        "warnings": {name: warning for name, warning in pairs if warning is not None},
+        "model": common_value(one.model for one in summaries) or "",
+        "data": common_value(one.data or task_label(one.task) for one in summaries) or "",
+    }
 
 
 @checked

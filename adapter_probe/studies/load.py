@@ -69,17 +69,25 @@ def studies_of(given: Sequence[DrawnStudy | str | Path]) -> list[DrawnStudy]:
 
 
 def ablations_of(given: Sequence[Ablation | str | Path]) -> list[Ablation]:
-    """The given ablations and those in the given folders, one each.
+    """The given ablations and those in the given folders, one each: other studies beside it are left out.
 
     Raises:
         ResultsError: as `load`, or a study is not an ablation.
     """
-    found = [one if isinstance(one, Ablation) else load(one) for one in given]
+    found = [one if isinstance(one, Ablation) else load(_with_ablation(one)) for one in given]
     for one, study in zip(given, found):
         if not isinstance(study, Ablation):
             what = f"a study of type {type(study).__name__}"
             raise ResultsError(f"{one} contains {what}; give an ablation")
     return found  # type: ignore[return-value]
+
+
+def _with_ablation(folder: str | Path) -> str | Path:
+    """The only ablation among several studies in a folder; else the folder."""
+    if not isinstance(folder, (str, Path)):
+        return folder  # which is refused
+    found = [path for path in find_results([folder]) if (path / AblationRecord.known_by).is_file()]
+    return found[0] if len(found) == 1 else folder
 
 
 def find_results(folders: Iterable[str | Path]) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,3 +172,16 @@ def test_the_commands(study, other, tmp_path):
     assert list((tmp_path / "mean").glob("*.png"))
     done = run(app, ["compare", str(study.folder), str(tmp_path / "nothing")])
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.slow
+def test_the_ablation_among_several_studies_of_a_folder_is_averaged(study, other, tmp_path):
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder, one in zip(folders, (study, other)):
+        shutil.copytree(one.folder, folder / "ablation")
+        (folder / "ranks").mkdir()
+        (folder / "ranks" / "ranks.csv").write_text("")
+    pd.testing.assert_frame_equal(ap.average(folders).spans, ap.average([study, other]).spans)
+    shutil.copytree(study.folder, folders[0] / "another")
+    with pytest.raises(ap.AdapterProbeError, match=naming("3 studies", "another")):
+        ap.average(folders)
