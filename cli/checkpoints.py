@@ -17,6 +17,7 @@ from adapter_probe.wording import (
     layers_text,
     named_score,
     percent_text,
+    rounded,
 )
 
 from . import options
@@ -105,7 +106,10 @@ def _pruned(pruned: dict[str, Any]) -> str:
     layers = plain_text(layers_text(first, last))
     saved_rows = [
         ("removed", f"{held - pruned['adapter_parameters_after']:,} of {held:,} {kind} parameters"),
-        ("time", f"{100 * abs(saved):.1f}% {'less' if saved > 0 else 'more'} per evaluation on this machine"),
+        (
+            "time",
+            f"{rounded(100 * abs(saved))}% {'less' if saved > 0 else 'more'} per evaluation on this machine",
+        ),
     ]
     rank, strength = pruned["rank"] or 0, pruned["strength"]
     done = done_text("ablated", strength, rank) if strength or rank else "pruned"

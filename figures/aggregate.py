@@ -273,7 +273,7 @@ def draw_sizes(frame: pd.DataFrame, ax: Axes, *, published: pd.DataFrame | None)
     shown = sizes[:: -1 - len(sizes) // 9]  # from the greatest down, few enough not to touch
     ax.set_xticks(shown, labels=[f"{size:.0f}" for size in shown])
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel("adapter size")
+    ax.set_xlabel("adapter size (logarithmic)")
     ax.set_ylabel("validation score × 100")
     entries = zip(*ax.get_legend_handles_labels())
     return sorted(entries, key=lambda entry: not isinstance(entry[0], ErrorbarContainer))

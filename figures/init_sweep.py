@@ -246,6 +246,16 @@ def _legend_entries(marked: Sequence[tuple[ScoreSeries, MarkerStyle]]) -> list[L
     return entries
 
 
+def _about(one: ScoreSeries) -> str:
+    """A series with the size of its adapters, if that is not in its name, and of its base, where known."""
+    first, known = one.points.iloc[0], one.trials is not None and "base_parameters" in one.trials
+    sized = first["method"] == _ADAPTERS and pd.notna(first["size"])
+    parts = [f"adapters of size {int(first['size'])}"] if sized and ", size " not in one.name else []
+    counts = one.trials["base_parameters"].dropna().unique() if known else []
+    parts += [f"base of {int(counts[0]):,} parameters"] if len(counts) == 1 else []
+    return f"{one.name} ({', '.join(parts)})" if parts else one.name
+
+
 def _caption(series: Sequence[ScoreSeries]) -> str:
     metric = wording.common_value(one.metric for one in series)
     adapters = [bool((one.points["method"] == _ADAPTERS).all()) for one in series]
@@ -255,7 +265,7 @@ def _caption(series: Sequence[ScoreSeries]) -> str:
     for one in series:
         runs = curves.runs_text(one.points, [one.trials], one.tried)
         score = wording.score_text(one.majority, one.metric)
-        of_runs.append(f"{one.name}: {runs}{f', majority class {score}' if one.has_majority else ''}.")
+        of_runs.append(f"{_about(one)}: {runs}{f', majority class {score}' if one.has_majority else ''}.")
     return caption_of(
         [
             f"Validation {wording.metric_name(metric)} against the standard deviation σ of "

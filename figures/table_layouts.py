@@ -126,7 +126,7 @@ def task_heading(task: str, metric: str) -> str:
 
 def multiple_text(total: float) -> str:
     """A multiple of the base model: `1.3×`; a dash if undefined."""
-    return "–" if np.isnan(total) else f"{total:.1f}×"
+    return "–" if np.isnan(total) else f"{wording.rounded(total)}×"
 
 
 def seeds_text(points: pd.DataFrame) -> str:

@@ -47,8 +47,6 @@ _TASK_TYPES = {
     "embedding": "sentence-similarity",
     "ranking": "text-ranking",
 }
-_NO_DATASET = "unknown"
-"""Hubs require a data set's id; for data that they do not have, model cards write this."""
 
 
 @checked
@@ -136,24 +134,25 @@ def _section(record: AblationRecord, picture: str, caption: str) -> str:
 
 def _metadata(records: Sequence[AblationRecord]) -> str:
     """The card's YAML: base, library, and the intact scores as hub metadata."""
-    from huggingface_hub import CardData
-    from huggingface_hub.repocard_data import eval_results_to_model_index
+    from huggingface_hub import ModelCardData
 
     described, library = _described(records[0])
     said = [record for record in records if record.summary.intact_score is not None]
     said = [record for record in said if not is_distance(record.summary.metric)]
-    # One at a time: in one call, scores on several data sets that no hub has would be listed as of the first.
-    entries = [eval_results_to_model_index(_name(records[0]), [_score(r)])[0]["results"][0] for r in said]
-    results = [entry for i, entry in enumerate(entries) if entry not in entries[:i]]
-    ids = list(dict.fromkeys(entry["dataset"]["type"] for entry in results))
-    fields: dict[str, Any] = {
-        "base_model": _hub_id(described),
-        "library_name": library,
-        "datasets": [name for name in ids if name != _NO_DATASET] or None,
-        "tags": ["adapter-probe", "adapters"],
-        "model-index": [{"name": _name(records[0]), "results": results}] if results else None,
-    }
-    return str(CardData(**fields).to_yaml())
+    scores = [_score(record) for record in said]
+    scores = [one for number, one in enumerate(scores) if one not in scores[:number]]
+    on_hub = dict.fromkeys(one.dataset_type for one in scores if one.dataset_type != one.dataset_name)
+    card = ModelCardData(
+        model_name=_name(records[0]),
+        base_model=_hub_id(described),
+        library_name=library,
+        datasets=list(on_hub) or None,
+        metrics=list(dict.fromkeys(one.metric_type for one in scores)) or None,
+        pipeline_tag=scores[0].task_type if scores else None,
+        tags=["adapter-probe", "adapters"],
+        eval_results=scores or None,
+    )
+    return str(card.to_yaml())
 
 
 def _score(record: AblationRecord) -> EvalResult:
@@ -162,14 +161,15 @@ def _score(record: AblationRecord) -> EvalResult:
 
     said, preset = record.summary, preset_named(record.summary.task)
     known = BY_NAME.get(said.metric)
-    dataset, config, split = _NO_DATASET, None, None if said.data else said.split
+    name = said.data or task_label(said.task)
+    dataset, config, split = name, None, None if said.data else said.split
     if preset is not None and _is_own_split(record):
         dataset, config = preset.task.collection, preset.config
         split = dict(zip(("train", "validation"), preset.hub_splits)).get(said.split, said.split)
     return EvalResult(
         task_type=_TASK_TYPES.get(said.kind, "text-classification"),
         dataset_type=dataset,
-        dataset_name=task_label(said.task),
+        dataset_name=name,
         dataset_config=config,
         dataset_split=split,
         metric_type=(known and known.hub) or said.metric,
@@ -217,8 +217,10 @@ def _described(record: AblationRecord) -> tuple[Mapping[str, Any], str]:
 
 
 def _hub_id(described: Mapping[str, Any]) -> str | None:
-    """The base's name, unless it is a local folder, which is meaningless to others."""
+    """The base's name on the hub; of a local folder, which is meaningless to others, what its config says."""
     base = described.get("base")
     name = base.get("name") if isinstance(base, Mapping) else described.get("base_model_name_or_path")
+    if isinstance(name, str) and (config := Path(name) / "config.json").is_file():
+        name = read_json(config).get("_name_or_path")
     is_id = isinstance(name, str) and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not Path(name).exists()
     return str(name) if is_id else None

@@ -19,6 +19,7 @@ from adapter_probe.results.atomic import make_folder, write_csv
 from adapter_probe.results.schema import PARAMETERS_CSV, plain_rows
 from adapter_probe.spans import SITES, Stack
 from adapter_probe.units import SUBLAYERS
+from adapter_probe.wording import rounded
 
 from .ablate import ablate
 from .ablation_study import Ablation
@@ -110,8 +111,8 @@ class Suite:
             last = self.parameters.iloc[-1]
             rows.append((
                 "parameters for all tasks",
-                f"{last['multiple_of_base']:.2f} times the base model; with full fine-tuning "
-                f"{last['multiple_if_whole']:.0f} times",
+                f"{rounded(last['multiple_of_base'])} times the base model; with full fine-tuning "
+                f"{rounded(last['multiple_if_whole'])} times",
             ))  # fmt: skip
         return rows
 

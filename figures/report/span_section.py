@@ -317,7 +317,7 @@ def significance(frame: pd.DataFrame) -> list[Fact]:
 
 
 def _p_text(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
+    return "p < 0.001" if p < 0.001 else f"p = {wording.rounded(p, 3 if p < 0.1 else 2)}"
 
 
 def slider_steps(

@@ -33,7 +33,11 @@ def test_hubs_read_the_scores(ablated: Path, study: ap.Ablation):
     assert (result.metric_type, result.dataset_split) == ("accuracy", "validation")
     assert result.task_type == "text-classification"
     assert card.data.base_model is None  # a folder on this machine
-    assert (result.dataset_type, result.dataset_config) == ("unknown", None)  # no hub has these sentences
+    task = study.summary.task  # no hub has these sentences, which are known by their name
+    assert (result.dataset_type, result.dataset_name, result.dataset_config) == (task, task, None)
+    assert (card.data.metrics, card.data.pipeline_tag) == (["accuracy"], "text-classification")
+    assert result.verified is None
+    assert "verified" not in card.content
     assert "datasets" not in card.data.to_dict()
     assert re.search(r"!\[[^]]*accuracy[^]]*\]\([^)]*ablation/heatmap.png\)", card.text)
 
@@ -63,6 +67,15 @@ def test_the_base_is_named_by_its_hub_id(ablated: Path):
     assert ModelCard(model_card([ablated])).data.base_model == "google-bert/bert-base-uncased"
 
 
+def test_a_base_in_a_folder_is_named_as_its_config_says(ablated: Path, tmp_path: Path):
+    path = ablated / "adapter_probe.json"
+    document = json.loads(path.read_text())
+    document["base"]["name"] = str(tmp_path)
+    path.write_text(json.dumps(document))
+    (tmp_path / "config.json").write_text('{"_name_or_path": "thenlper/gte-small"}')
+    assert ModelCard(model_card([ablated])).data.base_model == "thenlper/gte-small"
+
+
 @pytest.mark.slow
 def test_scores_on_several_data_sets_stay_apart(ablated: Path):
     record = ap.load(ablated).record
@@ -75,8 +88,8 @@ def test_scores_on_several_data_sets_stay_apart(ablated: Path):
     assert told == [
         ("CoLA", "nyu-mll/glue", "cola", "validation"),
         ("MNLI-m", "nyu-mll/glue", "mnli", "validation_matched"),
-        ("airline", "unknown", None, "validation"),
-        ("disasters", "unknown", None, "validation"),
+        ("airline", "airline", None, "validation"),
+        ("disasters", "disasters", None, "validation"),
     ]
     assert card.data.datasets == ["nyu-mll/glue"]
 
@@ -87,7 +100,7 @@ def test_a_score_on_other_data_is_not_the_tasks(checkpoint, tiny_task: Path, tmp
     other = ap.ablate(checkpoint, data=tiny_task / "train.jsonl", out=tmp_path, progress=False)
     record = replace(other.record, summary=replace(other.summary, task="cola"))
     (result,) = ModelCard(model_card(ap.Ablation(record))).data.eval_results
-    assert (result.dataset_type, result.dataset_config) == ("unknown", None)
+    assert (result.dataset_type, result.dataset_config) == ("train.jsonl", None)
 
 
 @pytest.mark.slow
@@ -107,7 +120,7 @@ def test_a_subset_of_the_own_split_is_the_tasks(checkpoint, tmp_path: Path):
     document = json.loads(path.read_text())
     document["task"]["files"]["validation"] = [str(tmp_path / "moved.jsonl")]
     path.write_text(json.dumps(document))
-    assert dataset() == "unknown"
+    assert dataset() == "CoLA"
 
 
 @pytest.mark.slow

@@ -6,7 +6,9 @@ follow from the tensors; the specs here describe everything else.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
 
@@ -99,6 +101,13 @@ class HeadSpec:
     bias: bool = True
 
 
+def _short_names(modules: Collection[str]) -> list[str]:
+    """The kinds of modules by their last name, or by their path in a layer where several have this name."""
+    paths = {re.sub(r"^.*\.\d+\.", "", module) for module in modules}
+    last = Counter(path.rpartition(".")[2] for path in paths)
+    return sorted(path if last[name := path.rpartition(".")[2]] > 1 else name for path in paths)
+
+
 @dataclass(frozen=True)
 class ImportedMethod:
     """Adapters that another library trained.
@@ -138,6 +147,6 @@ class ImportedMethod:
             "sizes": sorted({spec.size for spec in self.bottlenecks}),
             "activations": sorted({spec.activation for spec in self.bottlenecks}),
             "inner": dict(sorted(counts.items())),
-            "modules": sorted({spec.module.rpartition(".")[2] for spec in self.inner}),
+            "modules": _short_names({spec.module for spec in self.inner}),
             "ranks": sorted({spec.rank for spec in self.inner if spec.rank}),
         }
