@@ -295,9 +295,18 @@ def _checkpoint_sentence(record: AblationRecord) -> str:
     return f"{study_label(replace(record, stack=''))}: one trained checkpoint{model}, {', '.join(said)}."
 
 
+def question_sentences(question: Sequence[str] | None) -> list[str]:
+    """What a study asks of which rows, and what of them is not read, for a caption."""
+    lines = [
+        line for number, line in enumerate(question or ()) if not number or line.startswith("not read: ")
+    ]
+    return [f"Asked: {printable('; '.join(lines))}."] if lines else []
+
+
 def checkpoint_sentences(records: Sequence[AblationRecord]) -> list[str]:
     """A sentence on every checkpoint, and on the stacks where grids are of one of several."""
     found = list(dict.fromkeys(map(_checkpoint_sentence, records)))
+    found += question_sentences(records[0].summary.question) if len(records) == 1 else []
     stacks = list(dict.fromkeys(record.stack for record in records if record.stack))
     if any(stack.endswith("adapters together") for stack in stacks):
         said = "In each map the other adapters stay on; in the last one, all adapters are switched together."

@@ -23,6 +23,7 @@ from adapter_probe.analysis.study_records import RankRecord, StrengthRecord, Stu
 from adapter_probe.results.schema import span_columns
 
 from . import style
+from .ablation_words import question_sentences
 from .curves import MarkerStyle, line_props, tidy_axes
 from .drawing import Drawing, caption_of, identity_of, of_kind, undefined_text
 from .layout import one_panel, size_in_points
@@ -232,6 +233,7 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
             f"{wording.task_label(said.task)}: {wording.metric_name(said.metric)} on {said.data} "
             f"({about}) when {changed}. Thick line: the"
             f" {record.parts} of all layers{spans}.{more}",
+            *question_sentences(said.question),
             f"The band is the 95% paired bootstrap interval over {wording.drawn_units(said.metric)} of the"
             f" difference to {against}{wording.exact_note(said.metric)}.",
             f"{asked}{wording.sentence(said.verdict)}.",

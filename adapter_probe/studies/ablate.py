@@ -101,6 +101,8 @@ def ablate(call: Ablate) -> Ablation:
     with opened_for(call) as (call, opened, temporary):
         groups = [[one] for one in asked_of(call, USUAL, opened)]
         found = None if opened is not None else finished("ablate", call, groups)
+        for line in found[0][0].question if found else ():
+            print_message(line, call.progress)
         if found is None:
             refuse_other_settings([one for group in groups for one in group])
             _, found = computed("ablate", call, opened, groups[0][0][0], groups)

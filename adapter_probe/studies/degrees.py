@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from adapter_probe.analysis.summary_text import plain_text, score_text
 from adapter_probe.argument_checks import checked
 from adapter_probe.errors import ResultsError
-from adapter_probe.progress import activity
+from adapter_probe.progress import activity, print_message
 from adapter_probe.settings import Style
 from adapter_probe.wording import examples_text, metric_name
 
@@ -126,6 +126,8 @@ class Degrees:
                 alike = [one for one in previous if isinstance(one, DegreeStudy)]
                 there = opened is None and len(alike) == len(asked)
                 found = finished(self.command, call, groups) if there else None
+                for line in alike[0].question if found else ():
+                    print_message(line, call.progress)
                 request = None
                 if found is None:
                     opening = self._at(asked[0][0], self.opening(values))

@@ -125,6 +125,7 @@ def ablation_study(
         layers=said.n_layers or 0,
         topic=study_label(whole),
         warning=said.warning,
+        question=said.question or (),
         steps=slider_steps(
             frame, words, tolerance, view=views[0], parameters=said.layer_parameters,
             partly=bool(said.switched), others=others, prune=prunable, warning=said.warning,

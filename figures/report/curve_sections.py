@@ -32,7 +32,7 @@ from adapter_probe.metrics import IN_PERCENT
 from adapter_probe.spans import ALL_MODULES
 
 from .maps import inline, places
-from .markup import NONE, Html, choice, settings, short_name, table, tag
+from .markup import NONE, Html, asked, choice, settings, short_name, table, tag
 
 Curves = SweepRecord | TradeoffRecord | DegreeRecord | AblationRecord
 """A study whose figure the page shows: of curves, or a map of layers and modules."""
@@ -81,6 +81,7 @@ def curves_title(record: Curves) -> str:
 def curves_section(record: Curves, number: int, heading: str) -> Html:
     """The section of a study; of a sweep, the script filters the runs, and in others nothing moves."""
     place, about, warning, more = f"sweep-{number}", short_name(record.folder), None, None
+    question: Sequence[str] = getattr(getattr(record, "summary", None), "question", None) or ()
     named: dict[str, object] = {"class": "study", "aria-labelledby": place}
     if isinstance(record, (SweepRecord, TradeoffRecord)):
         trials, noted = _runs(record), record.identity.get("study")
@@ -108,7 +109,7 @@ def curves_section(record: Curves, number: int, heading: str) -> Html:
             noted = record.identity.get("identity")
     head = tag(
         "header", None, tag("h2", {"id": place}, heading), tag("p", {"class": "note"}, about),
-        warning and tag("p", {"class": "warning", "role": "note"}, warning),
+        asked(question), warning and tag("p", {"class": "warning", "role": "note"}, warning),
     )  # fmt: skip
     return tag(
         "section", named, head, more, figures, tables, settings(noted if isinstance(noted, Mapping) else {})

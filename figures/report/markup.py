@@ -113,3 +113,9 @@ def _text(value: object) -> str:
 def short_name(folder: Path) -> str:
     """The last two parts of a folder's path: enough to identify it without private folder names."""
     return "/".join(folder.resolve().parts[-2:]).lstrip("/") or "/"
+
+
+def asked(question: Sequence[str]) -> Html | None:
+    """The lines of a study's question."""
+    lines = [tag("li", None, line) for line in question]
+    return tag("ul", {"class": "note question"}, lines) if lines else None

@@ -20,7 +20,7 @@ from adapter_probe.analysis.removable import longest_removable, tolerance_steps
 from adapter_probe.figures.ablation_words import Words
 
 from .maps import MANY, Map
-from .markup import NONE, Html, settings, table, tag
+from .markup import NONE, Html, asked, settings, table, tag
 
 Fact = list[str] | None
 """A fact of a span and a remark; None where it is unknown."""
@@ -148,6 +148,7 @@ class MapStudy:
         layers: layers of the model; 0 for the last one in the table.
         topic: what it is about, in the page's title; by default its own.
         warning: why the spans mean nothing; None where they mean something.
+        question: what it asks, one line each.
         steps: positions of the slider; empty without one.
         start: tolerance where the slider starts, points.
         more: further parts of the section.
@@ -167,6 +168,7 @@ class MapStudy:
     layers: int = 0
     topic: str = ""
     warning: str | None = None
+    question: Sequence[str] = ()
     steps: Sequence[dict[str, Any]] = ()
     start: float = 1.0
     more: Sequence[Html | None] = ()
@@ -198,6 +200,7 @@ def section(study: MapStudy, number: int) -> Html:
     ]
     head = tag(
         "header", None, tag("h2", {"id": heading}, study.title), tag("p", {"class": "note"}, study.about),
+        asked(study.question),
         study.warning and tag("p", {"class": "warning", "role": "note"}, study.warning),
         tag("dl", {"class": "tiles"}, tiles),
     )  # fmt: skip
