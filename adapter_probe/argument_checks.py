@@ -191,6 +191,8 @@ def _comparable(kind: Any) -> bool:
 
 
 def _fitting(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
+    if isinstance(value, str) and value.startswith("~/") and any(Path in kinds_of(kind) for kind in kinds):
+        value = str(Path(value).expanduser())  # as a shell does for the commands
     if (fitted := _fitted_one(value, kinds)) is not _UNKNOWN:
         if isinstance(value, str) and value[:1] in _CONTENT and any(get_origin(k) is Mapping for k in kinds):
             return fitted  # the content in place of a file

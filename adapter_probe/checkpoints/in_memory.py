@@ -12,13 +12,19 @@ from pathlib import Path
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
+import numpy as np
+import torch
+from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import FullFineTuning
+from adapter_probe.replay.checking import alike
 from adapter_probe.replay.recording import base_of, configs_of_text
 from adapter_probe.replay.several import split_adapters
 from adapter_probe.replay.sharing import can_share, copy_with
@@ -58,6 +64,7 @@ def open_in_memory(model: nn.Module, tokenizer: Any = None, base_model: Any = No
             or the class has no known kind of outputs.
         CheckpointError: the tokenizer is not the model's.
     """
+    _refuse_wrapped(model)
     base = base_of(model)
     config = getattr(base, "config", None)
     head: Head | None = "classification"
@@ -121,10 +128,46 @@ def _with_texts(
     )
 
 
+def _refuse_wrapped(model: nn.Module) -> None:
+    """Refuse what holds a model of transformers and is none.
+
+    Raises:
+        ModelError: it is such a class.
+    """
+    kind = type(model).__name__
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        raise ModelError(f"the model is wrapped in {kind}; give model.module, the model itself")
+    if type(model).__module__.startswith("sentence_transformers"):
+        raise ModelError(
+            f"a {kind} is studied from its folder; save it (model.save_pretrained(FOLDER)) and give "
+            "ap.ablate(FOLDER, data=...)"
+        )
+    if "XLORA" in (kinds := _kinds(model)):
+        raise ModelError(
+            f"the model has an X-LoRA ({kinds}), which weights its adapters anew for every token by a pass "
+            "without them, so they cannot be switched off by layer; ablate one of its LoRAs"
+        )
+
+
+def _kinds(model: Any) -> str:
+    """PEFT's names of the types of a model's adapters."""
+    types = {one.peft_type for one in getattr(model, "peft_config", {}).values()}
+    return ", ".join(sorted(str(getattr(one, "value", one)) for one in types))
+
+
+def _floats(out: Any) -> list[torch.Tensor]:
+    return [x for x in tree_leaves(out) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+
+
 def _refuse_unready(used: nn.Module, model: nn.Module, base_model: Any) -> None:
     """Refuse a model without adapters that can be switched, or, given with its base, with any."""
     name, tuned = type(base_of(model)).__name__, any(isinstance(m, BaseTunerLayer) for m in used.modules())
     if base_model is None:
+        if not tuned and getattr(model, "peft_config", None):
+            raise ModelError(
+                f"the adapter of the {name} ({_kinds(model)}) is a prompt before its texts and in no layer, "
+                "so nothing can be switched off by layer"
+            )
         if not tuned:
             raise ModelError(
                 f"the {name} holds no adapter of PEFT, so nothing can be switched off; of a fine-tuned model "
@@ -249,6 +292,54 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
                 parameter.requires_grad_(grad)
         for config, token in padding:
             config.pad_token_id = token
+
+
+def state_of_tuners(model: nn.Module) -> list[Any]:
+    """Which adapters of a model are active, merged or switched off, and how strong they are."""
+    tuned = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    return [
+        (
+            sorted(one.active_adapters),
+            list(one.merged_adapters),
+            one.disable_adapters,
+            str(vars(one).get("scaling")),
+        )
+        for one in tuned
+    ]
+
+
+def refuse_other_off(model: nn.Module, ours: Any, inputs: dict[str, Any]) -> None:
+    """Refuse a model of PEFT that without all its adapters is not what PEFT's `disable_adapter` makes of it.
+
+    Args:
+        model: a copy.
+        ours: the same with its switches, see `adapter_probe.probe.general_model.GeneralModel`.
+        inputs: arguments of its forward.
+
+    Raises:
+        ModelError: it is another one, as an X-LoRA, which switches its adapters on again.
+    """
+    if not isinstance(model, PeftModel):
+        return
+    sites = {module for own in ours.site_modules for module in own}
+    outside = [
+        module
+        for module in model.modules()
+        if isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper))
+        and not sites.intersection((module, *module.children()))
+    ]
+    with torch.no_grad():
+        with ours.switched_off(np.zeros(len(ours.has_adapter), bool)):
+            own = model(**inputs)
+        with model.disable_adapter():
+            for module in outside:  # the head, and what else is trained outside the layers, stays
+                module.enable_adapters(True)
+            theirs = model(**inputs)
+    if not all(map(alike, _floats(own), _floats(theirs))):
+        raise ModelError(
+            f"the model without its adapters ({_kinds(model)}) is another one than with PEFT's "
+            "disable_adapter, so they cannot be switched off by layer"
+        )
 
 
 def _settings_of(model: nn.Module) -> list[Any]:

@@ -46,6 +46,7 @@ class GeneralModel:
 
     Attributes:
         layers: the layer of every call, in order; an encoder's come before its decoder's.
+        example: as given.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class GeneralModel:
         layers: Sequence[str] = (),
         by: Unit = "span",
     ):
-        self.module, self.fixed = module.eval(), fixed
+        self.module, self.fixed, self.example = module.eval(), fixed, example
         self.layers = [Layer(name, module.get_submodule(name), ((), ())) for name in layers]
         if not layers:
             self.layers = layers_in_order(module, example, by)

@@ -131,6 +131,10 @@ def prepare(name: str, call: Ablate, arguments: AblationArguments, opened: Given
             use_threads(call.threads)
         device = choose_device(call.device if call.cluster is None else "auto")
         request = prepare_ablation(arguments, device, *(opened or ()))
+        if opened is not None:
+            from adapter_probe.checkpoints.in_memory import refuse_other_off
+
+            refuse_other_off(request.checkpoint.model, request.model, request.model.example)
     return _tried(replace(request, data=call.name) if call.name else request)
 
 

@@ -11,7 +11,7 @@ field.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -144,12 +144,12 @@ def refuse_other_settings(parts: Sequence[tuple[AblationArguments, Path]]) -> No
 
 
 @contextmanager
-def opened_for(call: Called) -> Iterator[tuple[Called, Given | None, TemporaryDirectory[str] | None]]:
+def opened_for(call: Called) -> Iterator[tuple[Called, Given | None, TemporaryDirectory[str] | Path | None]]:
     """The arguments with a checkpoint's folder, and a model in memory, which is left as it was.
 
     Returns:
         the arguments; of a model in memory, which has a name and a results folder in them, or with several
-        adapters, the open model; and the results folder, if it is a temporary one.
+        adapters, the open model; and its results folder, which may be a temporary one.
 
     Raises:
         ModelError, CheckpointError: see `open_in_memory`; or there is no such checkpoint.
@@ -157,7 +157,7 @@ def opened_for(call: Called) -> Iterator[tuple[Called, Given | None, TemporaryDi
         ResultsError: an argument needs a checkpoint on disk.
     """
     if not isinstance(call.checkpoint, (str, Path)):
-        with _in_memory(call) as found:
+        with without_autocast(), _in_memory(call) as found:
             yield found
         return
     for one in fields(Ablate):
@@ -179,7 +179,7 @@ def opened_for(call: Called) -> Iterator[tuple[Called, Given | None, TemporaryDi
 
 
 @contextmanager
-def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory[str] | None]]:
+def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory[str] | Path]]:
     from adapter_probe.checkpoints.in_memory import left_as_it_was
 
     metric, unused = None, False
@@ -210,8 +210,8 @@ def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory
             opened = opened.with_note(
                 "the trainer's compute_metrics, which is of its own batches, is not used"
             )
-        temporary = TemporaryDirectory(prefix="adapter-probe-") if call.out is None else None
-        folder = Path(temporary.name) if temporary else make_folder(str(call.out))
+        temporary = TemporaryDirectory(prefix="adapter-probe-") if call.out is None else Path(call.out)
+        folder = make_folder(temporary if isinstance(temporary, Path) else temporary.name)
         device = str(device_of(model))
         yield (
             replace(call, checkpoint=str(opened.opened.folder), base=None, out=folder, device=device),
@@ -241,6 +241,18 @@ def _given(call: Ablate, model: Any) -> Given:
     opened = open_given(model, call.device, call.base, texts=False)
     examples, task = examples_of(opened.model, call.batches, call.labels, call.read)
     return Given(opened.with_task(task), examples)
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Inside, arithmetic has the precision of the model, whatever the user's code around has set."""
+    import torch
+
+    with ExitStack() as plain:
+        for kind in ("cpu", "cuda", "mps", "xpu"):
+            if torch.is_autocast_enabled(kind):
+                plain.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def open_given(

@@ -14,7 +14,7 @@ from adapter_probe.ablation_settings import AblationSettings
 from adapter_probe.argument_checks import checked
 from adapter_probe.checkpoints.adapter_folder import choose_adapter
 from adapter_probe.checkpoints.base import SharedBase
-from adapter_probe.checkpoints.in_memory import left_as_it_was
+from adapter_probe.checkpoints.in_memory import left_as_it_was, state_of_tuners
 from adapter_probe.checkpoints.opened_peft import OpenedPeft
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.data.encoding import Encoded, encode
@@ -31,7 +31,7 @@ from adapter_probe.probe.request import AblationRequest
 from adapter_probe.replay.recording import base_of
 from adapter_probe.spans import Span, as_span, in_model
 
-from .ablation_call import device_of, open_given
+from .ablation_call import device_of, open_given, without_autocast
 from .checkpoint_arguments import Tokenizer
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class _Open:
     def __init__(self, opened: OpenedPeft, device: torch.device, given: torch.nn.Module | None = None):
         self.opened = opened
         self._given = given if given is opened.model else None  # which is not a copy
+        self._original, self._state = given, None if given is None else state_of_tuners(given)
         self._prepared: tuple[GeneralRunner, list[tuple[Any, ...]]] | None = None
         if opened.quantised is None:
             opened.model.to(device)
@@ -55,6 +56,14 @@ class _Open:
             tuple(first), tuple(second) if second else None, np.zeros(len(first), np.int64), "texts", ""
         )
         return encode(self.opened.tokenizer, split, self.opened.description.max_length)
+
+    def _refuse_changed(self) -> None:
+        """Refuse a model in memory whose adapters were set, merged or switched since it was opened."""
+        if self._original is not None and state_of_tuners(self._original) != self._state:
+            raise ModelError(
+                "the model's adapters were set, merged or switched since it was opened; call "
+                "adapter_probe.open again"
+            )
 
     def _stamps(self) -> list[tuple[Any, ...]]:
         """What tells of changed weights; PyTorch does not count the changes of all of its optimisers."""
@@ -70,7 +79,8 @@ class _Open:
         tokens_per_pass: int | None,
     ) -> np.ndarray:
         """See `Model.variants`; the texts, or the first and the second ones of pairs."""
-        with nullcontext() if self._given is None else self._borrowed(self._given):
+        self._refuse_changed()
+        with without_autocast(), nullcontext() if self._given is None else self._borrowed(self._given):
             encoded, model = self._encoded(first, second), self.model
             rows = Split((), None, np.zeros(len(encoded), np.int64), "texts", "")
             metric, examples = self.opened.description.task.metric, Examples(rows, encoded)

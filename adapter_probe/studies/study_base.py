@@ -7,7 +7,7 @@ import html
 import io
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,19 @@ def write_figures(studies: Sequence[DrawnStudy], folder: str | Path, look: Look)
         return write_gallery([study.record for study in studies], folder, options)
 
 
+def _given_or_empty(ax: Axes | None) -> Axes:
+    """The given Axes, the current ones if nothing is drawn on them, or those of a new figure."""
+    from matplotlib import pyplot as plt
+    from matplotlib.axes import Axes
+
+    if ax is None:
+        current = plt.gca()
+        return plt.subplots()[1] if current.has_data() or current.texts else current
+    if not isinstance(ax, Axes):
+        raise ResultsError(must_be("ax", "one Axes of Matplotlib, such as plt.subplots()[1]", ax))
+    return ax
+
+
 class DrawnStudy:
     """Base class of all studies: saves figures to disk, and shows a figure with text in a notebook.
 
@@ -83,8 +96,7 @@ class DrawnStudy:
     ) -> list[Path]:
         """Write the figures with their numbers and captions, and the tables; return the paths written.
 
-        The results of a model in memory, which are in a temporary folder, are copied as well: `load` reads
-        them from there.
+        The results of a model in memory are copied as well: `load` reads them from there.
 
         Args:
             folder: output folder, created if missing.
@@ -119,13 +131,13 @@ class DrawnStudy:
         raise NotImplementedError
 
     def _on(self, draw: Callable[..., Axes], ax: Axes | None, style: Style | None, **options: Any) -> Axes:
-        """Draw on the given Axes, the current ones, or those of a new figure in a venue's style.
+        """Draw on the given Axes, the current ones if they are empty, or those of a new figure.
 
         Raises:
-            ResultsError: the style is unknown, or both `ax` and `style` are given.
+            ResultsError: the style is unknown, `ax` is no Axes, or both are given.
         """
         if style is None:
-            return draw(self.record, ax, **options)
+            return draw(self.record, _given_or_empty(ax), **options)
         if ax is not None:
             raise ResultsError(f"style {style!r} draws a new figure and cannot be combined with ax; omit one")
         from matplotlib import pyplot as plt
@@ -162,7 +174,27 @@ class StoredStudy(DrawnStudy):
     """Base class of the studies that have a results folder, unlike comparisons and averages of them."""
 
     record: Any
-    _temporary: TemporaryDirectory[str] | None = field(default=None, kw_only=True)  # goes with the study
+    # Of a model in memory, its results folder; a temporary one goes with the study.
+    _temporary: TemporaryDirectory[str] | Path | None = field(default=None, kw_only=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: the files of a temporary folder, which another process does not have, as well."""
+        state = dict(vars(self))
+        if isinstance(self._temporary, TemporaryDirectory):
+            files = (path for path in self.folder.rglob("*") if path.is_file())
+            state["_temporary"] = {str(path.relative_to(self.folder)): path.read_bytes() for path in files}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Write the files of a temporary folder into a new one."""
+        if isinstance(files := state["_temporary"], dict):
+            made = TemporaryDirectory(prefix="adapter-probe-")
+            for name, content in files.items():
+                path = Path(made.name) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            state = {**state, "_temporary": made, "record": replace(state["record"], folder=Path(made.name))}
+        vars(self).update(state)
 
     @property
     def folder(self) -> Path:
@@ -182,8 +214,10 @@ class StoredStudy(DrawnStudy):
         return self.record.summary.to_dict()
 
     def _keep(self, folder: str | Path) -> None:
-        """Copy the results out of a temporary folder."""
-        if self._temporary is not None:
+        """Copy the results of a model in memory, unless the folder is in theirs."""
+        if self._temporary is not None and self.folder.resolve() not in (
+            place := Path(folder).resolve(), *place.parents
+        ):  # fmt: skip
             from adapter_probe.results.atomic import make_folder
 
             without = shutil.ignore_patterns(".lock")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import pickle
 import threading
 import types
 
@@ -12,11 +13,22 @@ import numpy as np
 import pytest
 import torch
 from mask_loop import each_span, randomise, switched
-from peft import LoraConfig, PeftModel, VeraConfig, get_peft_model, inject_adapter_in_model
+from matplotlib import pyplot
+from peft import (
+    LoraConfig,
+    PeftModel,
+    PromptTuningConfig,
+    VeraConfig,
+    XLoraConfig,
+    get_peft_model,
+    inject_adapter_in_model,
+)
 from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
 from peft_cases import WORDS, small_config, write_base
 from refusals import naming
 from tiers import slow_unless
+from tiny_families import family
 from transformers import (
     AutoTokenizer,
     BitsAndBytesConfig,
@@ -24,8 +36,11 @@ from transformers import (
     LlamaForCausalLM,
     RoFormerForSequenceClassification,
 )
+from tuners import IN_FLOAT32, INSIDE, TUNERS, tuned
 
 import adapter_probe as ap
+from adapter_probe.checkpoints import in_memory
+from adapter_probe.probe.resumable import AblationRun
 
 LORA = {"r": 4, "target_modules": ["query", "value"]}
 ROWS = [
@@ -329,6 +344,131 @@ def test_projections_that_are_not_stored_belong_to_the_model(tokenizer, tmp_path
             ap.ablate(model, tokenizer=tokenizer, out=tmp_path / "out", **QUIET)
 
 
+@pytest.mark.parametrize("name", slow_unless(lambda name: name in ("lora", "ln_tuning"), TUNERS))
+def test_all_off_is_what_pefts_own_switch_makes_of_the_model(name):
+    made, _ = tuned(TUNERS[name])
+    ids = torch.randint(5, 40, (4, 7), generator=torch.Generator().manual_seed(0))
+    given = {"batches": [{"input_ids": ids}], "labels": [0, 1, 2, 0], "read": last_three, "progress": False}
+    precision = "float32" if name in (*IN_FLOAT32, *INSIDE) else "float64"
+    study = ap.ablate(made, spans="whole", precision=precision, **given)
+    kinds = (BaseTunerLayer, AuxiliaryTrainingWrapper)
+    outside = [m for n, m in made.named_modules() if isinstance(m, kinds) and ".layers." not in n]
+    with made.disable_adapter(), torch.no_grad():
+        for module in outside:
+            module.enable_adapters(True)
+        expected = last_three(made(input_ids=ids)).numpy()
+    off = int(study.results.masks.sum(axis=1).argmin())
+    np.testing.assert_allclose(study.results.outputs[off], expected, atol=1e-5 * np.abs(expected).max())
+
+
+def last_three(out) -> torch.Tensor:
+    return out.logits[:, -1, :3]
+
+
+def x_lora(folder, n_adapters: int) -> PeftModel:
+    places = {}
+    for number in range(n_adapters):
+        config = LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
+        made, _ = tuned(config, dtype=torch.float32)
+        made.save_pretrained(folder / str(number))
+        places[str(number)] = str(folder / str(number))
+    base, _ = family("llama", torch.float32)
+    base.config.use_cache = False
+    config = XLoraConfig(task_type="CAUSAL_LM", hidden_size=base.config.hidden_size, adapters=places)
+    return get_peft_model(base, config)
+
+
+@pytest.mark.parametrize("n_adapters", [1, 2])
+def test_an_x_lora_is_refused_by_name_and_by_what_it_computes(n_adapters, tmp_path, monkeypatch):
+    made = x_lora(tmp_path, n_adapters)
+    ids = torch.randint(5, 40, (4, 7), generator=torch.Generator().manual_seed(0))
+    given = {"batches": [{"input_ids": ids, "labels": ids}], "spans": "single", "progress": False}
+    with pytest.raises(ap.ModelError, match=naming("X-LoRA", "by layer")):
+        ap.ablate(made, **given)
+    monkeypatch.setattr(in_memory, "_refuse_wrapped", lambda model: None)
+    words = ("LORA, XLORA", "disable_adapter") if n_adapters == 1 else ("own forward",)
+    with pytest.raises(ap.ModelError, match=naming(*words)):
+        ap.ablate(made, **given)
+
+
+def prompted(_: PeftModel) -> PeftModel:
+    config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    return get_peft_model(family("llama", torch.float32)[0], config)
+
+
+def embedding(_: PeftModel) -> torch.nn.Module:
+    return pytest.importorskip("sentence_transformers").SentenceTransformer(modules=[torch.nn.Identity()])
+
+
+@pytest.mark.slow
+def test_autocast_around_a_study_changes_nothing(model, tokenizer):
+    expected = ap.ablate(model, tokenizer=tokenizer, spans="single", **QUIET).results.outputs
+    opened = ap.open(model, tokenizer=tokenizer)
+    logits = opened.logits(ROWS[0]["text"])
+    with torch.autocast("cpu", torch.bfloat16):
+        found = ap.ablate(model, tokenizer=tokenizer, spans="single", **QUIET).results.outputs
+        np.testing.assert_array_equal(opened.logits(ROWS[0]["text"]), logits)
+        assert torch.is_autocast_enabled("cpu")
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.add_adapter("other", LoraConfig(**LORA)) or model.set_adapter("other"),
+        lambda model: model.merge_adapter(),
+        lambda model: model.base_model.disable_adapter_layers(),
+    ],
+)
+def test_adapters_that_were_set_since_a_model_was_opened_are_noticed(change, tokenizer):
+    made = get_peft_model(base_model(), LoraConfig(**LORA))
+    opened = ap.open(made, tokenizer=tokenizer)
+    opened.logits("fine")
+    change(made)
+    with pytest.raises(ap.ModelError, match=naming("since it was opened", "adapter_probe.open")):
+        opened.logits("fine")
+
+
+def test_a_study_is_saved_and_pickled_with_its_results(model, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    given = {"tokenizer": tokenizer, "spans": "single", "name": "SST-2", **QUIET}
+    studies = [ap.ablate(model, **given), ap.ablate(model, out="~/kept", **given)]
+    assert studies[1].folder == tmp_path / "kept"
+    content = pickle.dumps(studies[0])
+    outputs = studies[0].results.outputs
+    del studies[0]
+    for number, study in enumerate([pickle.loads(content), *studies]):
+        study.save(f"~/{number}", only="curve", formats="svg")
+        read = ap.load(tmp_path / str(number))
+        assert read.summary.task == "SST-2"
+        np.testing.assert_array_equal(read.results.outputs, outputs)
+        study.save(study.folder / "figures", only="curve", formats="svg")
+        assert not (study.folder / "figures" / "spans.csv").exists()  # the results are above
+
+
+def test_two_figures_are_two_figures(model, tokenizer):
+    study = ap.ablate(model, tokenizer=tokenizer, **QUIET)
+    first, second, third = study.heatmap(), study.heatmap(), study.attribution()
+    assert len({id(one.figure) for one in (first, second, third)}) == 3
+    figure, axes = pyplot.subplots(1, 2)
+    assert study.heatmap() is axes[1]  # the current one, which is empty
+    assert study.attribution(axes[0]) is axes[0]
+    for wrong in (3, axes, figure):
+        with pytest.raises(ap.ResultsError, match=naming("ax", "Axes")):
+            study.heatmap(wrong)
+    pyplot.close("all")
+
+
+def test_a_metric_that_raises_is_called_before_the_model_runs(model, tokenizer, monkeypatch):
+    monkeypatch.setattr(AblationRun, "compute", None)
+
+    def broken(labels, predictions):
+        raise KeyError("no such class")
+
+    with pytest.raises(KeyError, match="no such class"):
+        ap.ablate(model, tokenizer=tokenizer, metric=broken, **QUIET)
+
+
 def merged(model: PeftModel) -> PeftModel:
     model.merge_adapter()
     return model
@@ -346,6 +486,9 @@ def two_active(model: PeftModel) -> PeftModel:
     ("change", "arguments", "words"),
     [
         (merged, {}, ("merged",)),
+        (prompted, {}, ("PROMPT_TUNING", "in no layer")),
+        (torch.nn.DataParallel, {}, ("DataParallel", "model.module")),
+        (embedding, {}, ("SentenceTransformer", "folder", "save_pretrained")),
         (two_active, {}, ("classifier", "one")),
         (lambda _: base_model(), {}, ("PEFT",)),
         (lambda _: torch.nn.Linear(2, 2), {}, ("adapter-probe",)),
