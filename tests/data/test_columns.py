@@ -1,65 +1,18 @@
-"""Every column is read, named or refused: layouts of public data, what is said of each, and the numbers."""
+"""Every column is read, named or refused: layouts of public data, and what is said of each."""
 
 from __future__ import annotations
 
 import csv
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from byte_tokenizer import byte_tokenizer
-from peft_folders import written
+from asked_rows import CHOICE, CLASSES, OTHER, PAIR, TALK, TOKENIZER, TOOLS, TWO, examples_of
 from refusals import naming
 
-from adapter_probe.data.examples import Examples, load_examples
-from adapter_probe.data.generating import Generation
-from adapter_probe.data.given import given_task
-from adapter_probe.data.spec import Columns, TaskSpec
+from adapter_probe.data.examples import load_examples
 from adapter_probe.data.tasks import find_task
 from adapter_probe.errors import DataError
-from adapter_probe.metrics import default_metric
-
-TOKENIZER = byte_tokenizer(True)
-
-
-def turn(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": content}
-
-
-TALK = [turn("user", "a?"), turn("assistant", "ab")]
-OTHER = [turn("user", "a?"), turn("assistant", "c")]
-TOOLS = [{"type": "function", "function": {"name": "f"}}]
-PAIR = {"chosen": "ab", "rejected": "c"}
-CHOICE = {"choices": ["a", "b"]}
-TWO = ({"prompt": "a b", "completion": "c"}, {"prompt": "b", "completion": "ab"})
-CLASSES = ({"text": "a", "label": 0}, {"text": "b", "label": 1}, {"text": "c", "label": 1})
-
-
-def examples_of(folder: Path, kind: str, rows: Any, split: str = "validation") -> Examples:
-    """The examples that the program makes of rows for a checkpoint with a head of some kind."""
-    file = rows if isinstance(rows, Path) else written(folder, list(rows))
-    writes, kind = kind == "writing", "causal" if kind == "writing" else kind
-    head = {"embedding": "embedding", "reward": "regression", "three classes": "classification"}.get(
-        kind, kind
-    )
-    names = {"classification": ("0", "1"), "tokens": ("O", "B-X"), "three classes": ("0", "1", "2")}.get(
-        kind, ()
-    )
-    metric = "text_match" if kind == "causal" else default_metric(head)
-    task = TaskSpec("task", head, metric, names, Columns("", None, ""), {}, {})
-    task = given_task(task, [file], split, "checkpoint")
-    task = TaskSpec(**{**vars(task), "files": {split: (str(file),)}})
-    prepared = (lambda text, role: text) if kind == "embedding" else None
-    return load_examples(
-        TOKENIZER,
-        task,
-        split,
-        256,
-        prepared=prepared,
-        generation=Generation(generate=True) if writes else None,
-    )
-
 
 # By the kind of head, rows, and either the words of the question with
 # what is not read, or the words of the refusal.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adapter_probe.data.answers import last_number, scores_by, scores_of
+from adapter_probe.data.answers import last_number, refuse_without_number, scores_by, scores_of
 from adapter_probe.errors import DataError
 
 
@@ -13,7 +13,11 @@ from adapter_probe.errors import DataError
     ("text", "number"),
     [
         ("#### 1,234", 1234), ("3 + 4 = 7.", 7), ("-2.50 $", -2.5), ("none", None), ("7 and .5", 0.5),
-        ("1,2", 2), ("12,345,678.9!", 12345678.9), ("a-3", -3),
+        ("1,2", 2), ("12,345,678.9!", 12345678.9), ("a-3", -3), 
+        ("10-5", 5), ("2024-01-05", 5), ("\u22125", -5),
+        ("1e5", 1e5), ("so -1.5e-3.", -1.5e-3), ("1e5x", 5), ("1/2", 0.5), ("= -3/4.", -0.75),
+        ("01/05/2024", 2024),
+        ("1/0", 0), ("(2)-1", 1), ("-$3", -3), ("v1.2.3", 0.3),
     ],
 )  # fmt: skip
 def test_the_last_number_of_a_text(text, number):
@@ -33,6 +37,14 @@ def test_the_last_number_of_a_text(text, number):
 def test_metrics_of_one_text(metric, text, answers, score):
     found = scores_of(metric, [[text, None]], [answers, answers])
     assert found.tolist() == [[pytest.approx(score), 0]]
+
+
+def test_answers_without_a_number_are_refused_where_numbers_are_compared():
+    refuse_without_number([["twelve", "12"], ["1/2"]], "validation")
+    with pytest.raises(
+        DataError, match=r"validation row 2: --metric number, .* no answer has a number: 'none'"
+    ):
+        refuse_without_number([["12"], ["none", "no"]], "validation")
 
 
 def test_rouge_l_is_that_of_its_package():

@@ -1,0 +1,213 @@
+"""What is said of rows on their way to a model: frames, cuts, windows, and the first row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from asked_rows import PAIR, TALK, TOKENIZER, examples_of
+from byte_tokenizer import byte_tokenizer
+from refusals import naming
+from tokenizers.processors import TemplateProcessing
+
+from adapter_probe.data.combining import ranking_scores
+from adapter_probe.data.examples import load_examples
+from adapter_probe.data.readers import read_rows
+from adapter_probe.data.similarity import retrieval_of
+from adapter_probe.data.spec import Columns, TaskSpec
+from adapter_probe.errors import DataError
+from adapter_probe.studies.example_files import of_columns
+
+LONG = "abc def ghi jkl"  # fifteen bytes
+FRAMED = byte_tokenizer(True)
+FRAMED.backend_tokenizer.post_processor = TemplateProcessing(
+    "<s> $A </s>", "<s> $A </s> $B </s>", [("<s>", FRAMED.bos_token_id), ("</s>", FRAMED.eos_token_id)]
+)
+LEFT = byte_tokenizer(True)
+LEFT.truncation_side = "left"
+
+
+def made(folder: Path, rows: list[dict], kind: str, columns: Columns, most: int, tokenizer=TOKENIZER):
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    names = {"classification": ("0", "1"), "tokens": ("O", "B")}.get(kind, ())
+    task = TaskSpec("task", kind, "accuracy", names, columns, {"validation": (str(file),)}, {})
+    return load_examples(tokenizer, task, "validation", most)
+
+
+SINGLE, BOTH, NONE = Columns("text", None, "label"), Columns("a", "b", "label"), Columns("", None, "")
+CLASSES = [{"text": LONG, "label": 0}, {"text": "ab", "label": 1}]
+PAIRS = [{"a": LONG, "b": "ab", "label": 0}, {"a": "ab", "b": "c", "label": 1}]
+# By name: rows, kind, columns, the most tokens, the tokenizer, and what the question says.
+CASES = {
+    "texts": (
+        CLASSES,
+        "classification",
+        SINGLE,
+        8,
+        TOKENIZER,
+        "texts as <s> text; 1 of 2 texts are cut to 8 tokens at their end",
+    ),
+    "cut at the beginning": (
+        CLASSES,
+        "classification",
+        SINGLE,
+        8,
+        LEFT,
+        "texts as <s> text; 1 of 2 texts are cut to 8 tokens at their beginning",
+    ),
+    "of just the length": (CLASSES, "classification", SINGLE, 16, TOKENIZER, "texts as <s> text"),
+    "pairs": (
+        PAIRS,
+        "classification",
+        BOTH,
+        10,
+        FRAMED,
+        "texts as <s> text </s> text </s>; 1 of 2 texts are cut to 10 tokens at their end",
+    ),
+    "words": (
+        [{"tokens": ["abcdef", "ghi"], "tags": ["O", "B"]}],
+        "tokens",
+        Columns("tokens", None, "tags"),
+        5,
+        TOKENIZER,
+        "texts as <s> text; 1 of 1 texts are cut to 5 tokens at their end",
+    ),
+    "windows": (
+        [{"text": LONG}],
+        "causal",
+        NONE,
+        9,
+        TOKENIZER,
+        "texts begin with <s> after another <s>, and are scored from the second one on; "
+        "no end token is scored; read in 2 windows of 9 tokens",
+    ),
+    "a long prompt": (
+        [{"prompt": LONG, "completion": " c"}, {"prompt": "x", "completion": "c"}],
+        "causal",
+        NONE,
+        12,
+        TOKENIZER,
+        "prompts begin with <s>; no end token is scored; "
+        "1 of 2 texts are cut to 12 tokens at their beginning",
+    ),
+    "a conversation": ([{"messages": TALK}], "causal", NONE, 64, TOKENIZER, "written by the chat template"),
+    "preferences": (
+        [{"prompt": LONG, **PAIR}],
+        "causal",
+        NONE,
+        64,
+        TOKENIZER,
+        "prompts begin with <s>; each answer ended by </s>",
+    ),
+    "rewards": (
+        [{"prompt": LONG, **PAIR}],
+        "pairwise",
+        NONE,
+        12,
+        TOKENIZER,
+        "prompts begin with <s>; each answer ended by </s>; 2 of 2 texts are cut to 12 tokens at their end",
+    ),
+}
+FIRST = {
+    "texts": "<s>abc def ; right: 0",
+    "pairs": "<s>abc def</s>ab</s>; right: 0",
+    "a long prompt": "def ghi jkl[[ c]]",
+    "a conversation": "[user] a?\n[assistant][[ ab\n]]",
+    "preferences": "<s>abc def ghi jkl[[ab</s>]] or [[c</s>]]; right: number 1",
+    "rewards": "<s>abc def ghi  beside <s>abc def ghi ; right: number 1",
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_added_and_cut_is_said(tmp_path, case):
+    rows, kind, columns, most, tokenizer, said = CASES[case]
+    examples = made(tmp_path, rows, kind, columns, most, tokenizer)
+    assert "; ".join(examples.question.changes) == said
+    whole = [len(tokenizer(*[row[n] for n in columns.names[:-1]])["input_ids"]) for row in rows] if (
+        kind == "classification"
+    ) else []  # fmt: skip
+    n_cut = sum(length > most for length in whole)
+    assert f"{n_cut} of " in said or not n_cut
+
+
+@pytest.mark.parametrize("case", FIRST)
+def test_the_first_row_is_shown_as_the_model_gets_it(tmp_path, case):
+    rows, kind, columns, most, tokenizer, _ = CASES[case]
+    assert made(tmp_path, rows, kind, columns, most, tokenizer).question.first == FIRST[case]
+
+
+def test_a_subset_says_of_how_many(tmp_path):
+    rows = [{"prompt": "x", "completion": "c"}] * 9
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = TaskSpec("task", "causal", "nll", (), NONE, {"validation": (str(file),)}, {})
+    question = load_examples(TOKENIZER, task, "validation", 64, max_examples=4).question
+    assert question.lines("nll")[0].startswith("4 of 9 rows of rows.jsonl: ")
+
+
+def test_a_document_with_its_querys_identifier_is_left_out_as_in_beir(tmp_path):
+    texts = {"a": "ab", "b": "cab", "c": "bb", "d": "a b"}
+    judged = {"a": {"b": 1.0}, "q": {"c": 2.0, "d": 1.0}}
+    files = [tmp_path / name for name in ("corpus.jsonl", "queries.jsonl", "test.tsv")]
+    files[0].write_text(
+        "".join(json.dumps({"_id": k, "title": "", "text": v}) + "\n" for k, v in texts.items())
+    )
+    queries = {"a": "ab", "q": "c"}
+    files[1].write_text(
+        "".join(json.dumps({"_id": k, "title": "left out", "text": v}) + "\n" for k, v in queries.items())
+    )
+    lines = [
+        f"{query}\t{document}\t{gain:g}" for query, own in judged.items() for document, gain in own.items()
+    ]
+    files[2].write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    split, items, combine, notes = retrieval_of([read_rows(file) for file in files], "test", None, dot=True)
+    assert split.texts == ("ab", "c")
+    assert notes == ("documents with their query's own identifier, which are left out: 1",)
+    vectors = np.random.default_rng(0).normal(size=(1, len(items), 5)).astype(np.float32)
+    place = {item: number for number, item in enumerate(items)}
+    for number, (query, own) in enumerate(judged.items()):
+        known = [
+            one for one in texts if one != query
+        ]  # BEIR takes the query's own document out of its results
+        scores = [
+            vectors[0, place[texts[one], "document"]] @ vectors[0, place[queries[query], "query"]]
+            for one in known
+        ]
+        gains = np.array([own.get(one, 0.0) for one in known], np.float32)
+        np.testing.assert_allclose(
+            combine(vectors)[0, number], ranking_scores(np.array(scores), gains), rtol=1e-6
+        )
+
+
+def test_columns_are_chosen_and_renamed(tmp_path):
+    file = tmp_path / "reviews.csv"
+    file.write_text("review,stars,title\nab,1,x\nb,0,y\nc,1,z\n")
+    (chosen,) = of_columns([str(file)], "text=review, label=stars", tmp_path, "utf-8")
+    assert read_rows(chosen).records == [
+        {"text": t, "label": n} for t, n in (("ab", "1"), ("b", "0"), ("c", "1"))
+    ]
+    question = examples_of(tmp_path, "classification", Path(chosen)).question
+    assert question.lines("accuracy")[0] == "3 rows of reviews.csv: class `label` of `text`; accuracy"
+    assert question.unread == ()
+    assert of_columns([str(file)], ["text=review", "label=stars"], tmp_path, "utf-8") == (chosen,)
+
+
+@pytest.mark.parametrize(
+    ("files", "columns", "words"),
+    [
+        (["rows.csv"], "text,score", ("no column 'score'", "--columns text,score", "'label'")),
+        (["rows.csv"], "text,text=label", ("--columns text,text=label", "once")),
+        (["rows.csv"], "text,", ("--columns text,", "once")),
+        ([], "text", ("--columns text", "--data")),
+        (["lm-eval:arc_easy"], "text", ("--columns text", "--data")),
+        (["corpus.jsonl", "queries.jsonl"], "text", ("--columns text", "--data")),
+    ],
+)
+def test_columns_that_are_not_there_are_refused(tmp_path, files, columns, words):
+    (tmp_path / "rows.csv").write_text("text,label\na,1\n")
+    named = [file if ":" in file else str(tmp_path / file) for file in files]
+    with pytest.raises(DataError, match=naming(*words)):
+        of_columns(named, columns, tmp_path, "utf-8")
