@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +9,7 @@ from docs_scripts import module
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from refusals import names, naming, says
+from rounding import printed
 from tiers import slow_unless
 
 from adapter_probe.analysis.costs import read_overlay
@@ -258,12 +258,6 @@ def test_every_cell_has_its_number_unless_none_could_be_read(make_frame, name, n
     assert min(shown, default=style.SMALLEST_SIZE) >= style.SMALLEST_SIZE
 
 
-def _printed(value: float) -> str:
-    """One decimal, halves away from zero, of what a float stands for."""
-    text = str(Decimal(f"{value:.9f}").quantize(Decimal("0.1"), ROUND_HALF_UP))
-    return text.lstrip("-") if float(text) == 0 else text.replace("-", "−")
-
-
 @pytest.mark.parametrize(
     "name",
     slow_unless("small-gains".__eq__, ["ablation", "gains", "small-gains", "undefined", "groups", "kept"]),
@@ -285,7 +279,7 @@ def test_one_number_is_printed_alike_everywhere(name, gallery_results, tmp_path)
     for text in grid.texts:
         if text.get_transform() == grid.transData and text.get_visible():
             column, row = map(int, text.get_position())
-            own = _printed(drops[firsts[row], lasts[column]])
+            own = printed(drops[firsts[row], lasts[column]])
             assert text.get_text() == own
             assert colours.setdefault(own, tuple(faces[row, column])) == tuple(faces[row, column])
     assert colours
@@ -293,11 +287,11 @@ def test_one_number_is_printed_alike_everywhere(name, gallery_results, tmp_path)
     for tolerance, best in study.record.summary.best_spans.items():
         if best is not None:
             (said,) = (said for line, said in told.items() if f"within {tolerance} point" in line)
-            assert _printed(abs(best.delta_points)) in said
+            assert printed(abs(best.delta_points)) in said
     for table in tables([study.record], OPTIONS):
         deltas = table.numbers["delta_points"]
         shown = table.text[table.text.columns[4]].tolist()
-        assert shown == ["–" if delta != delta else _printed(-delta) for delta in deltas]
+        assert shown == ["–" if delta != delta else printed(-delta) for delta in deltas]
     heatmap.write(tmp_path, OPTIONS)
     points = pd.read_csv(tmp_path / f"{heatmap.stem}.csv")["delta_points"].dropna()
     assert (points == points.round(9)).all()

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from decimal import ROUND_HALF_UP, Decimal
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -11,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from refusals import names
+from rounding import printed
 
 from adapter_probe.analysis.comparing import ComparisonRecord
 from adapter_probe.errors import ResultsError
@@ -18,6 +17,7 @@ from adapter_probe.figures import style
 from adapter_probe.figures.heatmap import heatmap
 from adapter_probe.figures.levels import difference_scale, drop_scale
 from adapter_probe.figures.span_grid import Grid, draw, scale_of
+from adapter_probe.wording import number_of
 
 
 def drawn(frame: pd.DataFrame, inches: float = 3.0, *, notes=(), tolerance=1.0, shows="drops", **said):
@@ -46,11 +46,6 @@ def cells_of(polygons) -> list[tuple[int, int]]:
     return [(int(y), int(x)) for x, y in centres]
 
 
-def printed_number(drop: float) -> float:
-    """To one decimal, halves away from zero."""
-    return float(Decimal(f"{drop:.9f}").quantize(Decimal("0.1"), ROUND_HALF_UP))
-
-
 def numbers(ax) -> dict[tuple[int, int], str]:
     """What is written in the cells."""
     shown = [t for t in ax.texts if t.get_transform() == ax.transData and t.get_visible()]
@@ -66,13 +61,13 @@ def test_cells_have_the_colours_and_numbers_of_their_drops(make_frame, n_layers,
     frame = make_frame(n_layers, seed=seed).sample(frac=1, random_state=seed)
     ax = drawn(frame)
     mesh = ax.collections[0]
-    scale = drop_scale(np.array([printed_number(-delta) for delta in frame["delta_points"]]))
+    scale = drop_scale(np.array([number_of(printed(-delta)) for delta in frame["delta_points"]]))
     drops = {(r.first, r.last): -r.delta_points for r in frame.itertuples()}
     colours = mesh.get_facecolors().reshape(n_layers, n_layers, 4)
     masked = mesh.get_array().mask.reshape(n_layers, n_layers)
     assert sorted(drops) == [tuple(cell) for cell in np.argwhere(~masked).tolist()]  # the rest stays blank
     for cell, drop in drops.items():
-        assert to_hex(colours[cell]) == scale.colours(np.array([printed_number(drop)]))[0]
+        assert to_hex(colours[cell]) == scale.colours(np.array([number_of(printed(drop))]))[0]
     plt.close("all")
 
 

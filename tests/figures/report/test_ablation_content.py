@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from refusals import names
+from rounding import printed
 from span_tables import span_grid
 
 from adapter_probe.analysis.deltas import drop_points
@@ -66,11 +66,6 @@ def content_of(study_of: Callable) -> Callable[..., dict]:
 SITES = {"attention": "attention", "ffn": "feed-forward"}
 
 
-def told(points: float) -> str:
-    text = str(Decimal(f"{points:.9f}").quantize(Decimal("0.1"), ROUND_HALF_UP))
-    return "0.0" if float(text) == 0 else text.replace("-", "−")
-
-
 def facts_of(found: dict, head: str) -> list:
     return [row[found["facts"]["heads"].index(head)] for row in found["facts"]["rows"]]
 
@@ -91,11 +86,11 @@ def test_every_span_has_its_numbers(study: MapStudy, folder: Path):
         variant = results.row_names.index(f"{given['first']:.0f}-{given['last']:.0f}")
         was, now = (said[v] == results.scored_with for v in (0, variant))
         number, _, interval, _, places, _ = drop["rows"][row]
-        assert number == told(-given["delta_points"])
-        assert interval == f"{told(-given['ci_high_points'])} to {told(-given['ci_low_points'])} points"
+        assert number == printed(-given["delta_points"])
+        assert interval == f"{printed(-given['ci_high_points'])} to {printed(-given['ci_low_points'])} points"
         assert places == sorted(places)
-        assert interaction["rows"][row][0] == told(given["interaction_points"])
-        assert facts_of(found, "score")[row][0].startswith(told(100 * given["score"]))
+        assert interaction["rows"][row][0] == printed(given["interaction_points"])
+        assert facts_of(found, "score")[row][0].startswith(printed(100 * given["score"]))
         counts = [int(n) for n in re.findall(r"\d+", facts_of(found, "examples")[row][0])]
         assert counts == [sum(was & ~now), sum(~was & now)]
         removed = 250 * (given["last"] - given["first"] + 1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from rounding import printed
 
 from adapter_probe.figures.report.examples import ExampleTexts
 from adapter_probe.figures.report.page import write_report
@@ -83,10 +84,10 @@ def test_hovering_tells_a_span_and_leaving_takes_it_back(browser: Browser, study
     card = browser.text(".span-card")
     row = read_spans(folder).query("first == 2 and last == 4").iloc[0]
     assert "2–4" in browser.text(".span-card h3")
-    assert browser.text(".big b") == f"{round(-row['delta_points'], 9):.1f}".replace("-", "−")
+    assert browser.text(".big b") == printed(-row["delta_points"])
     for side in ("low", "high"):
-        assert f"{round(-row[f'ci_{side}_points'], 9):.1f}".replace("-", "−") in browser.text(".interval")
-    assert f"{100 * row['score']:.1f}" in card
+        assert printed(-row[f"ci_{side}_points"]) in browser.text(".interval")
+    assert printed(100 * row["score"]) in card
     assert "750 parameters" in card
     visible = "return getComputedStyle(document.querySelector('.pinned')).display !== 'none'"
     assert browser.run(visible) is False
@@ -145,7 +146,7 @@ def test_the_other_view_shows_interactions_in_map_and_card(browser: Browser, stu
     assert browser.run(shown) == ["droptrue", "interactionfalse"]
     number = cell_number(1, 3)
     browser.point(*browser.place(".view:not([hidden]) .cell", number))
-    assert browser.text(".big b") == f"{values[number]:.1f}".replace("-", "−")
+    assert browser.text(".big b") == printed(values[number])
     assert browser.text(".lead") == "interaction"
     assert browser.run("return document.querySelector('.limit-mark').hidden") is True
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from page_reader import PageReader
+from rounding import printed
 
 from adapter_probe.analysis.study_records import TradeoffRecord
 from adapter_probe.analysis.sweeps import init_sweep_table
@@ -19,7 +20,6 @@ from adapter_probe.figures.venues import PAPER, FigureOptions
 from adapter_probe.results.atomic import write_csv
 from adapter_probe.results.manifests import write_study
 from adapter_probe.studies.load import load
-from adapter_probe.wording import rounded
 
 
 def read(folder: Path) -> PageReader:
@@ -119,7 +119,7 @@ def test_every_run_is_listed_and_says_whether_it_counts(tradeoff_folder, sweep_f
         "yes" if rate == 3e-4 else "no" for rate in trials["learning_rate"]
     ]
     assert set(runs["method"]) >= {"adapters 64", "top 2 layers", "full fine-tuning", "head only"}
-    assert runs["score"].str.rstrip(" %").tolist() == [f"{100 * score:.1f}" for score in trials["score"]]
+    assert runs["score"].str.rstrip(" %").tolist() == [printed(100 * score) for score in trials["score"]]
     lost = read(sweep_folder(tmp_path / "s")).table(-1)
     assert (lost["diverged"] == "yes").sum() == 2
     assert lost[lost["diverged"] == "yes"]["score"].tolist() == ["—"] * 2
@@ -128,11 +128,11 @@ def test_every_run_is_listed_and_says_whether_it_counts(tradeoff_folder, sweep_f
 def test_numbers_are_told_by_their_kind(undrawn):
     found, record = undrawn
     sizes, points = found.table(2), found.table(0)
-    assert sizes["mean score"].tolist() == [f"{100 * score:.1f}" for score in record.sizes["mean_score"]]
+    assert sizes["mean score"].tolist() == [printed(100 * score) for score in record.sizes["mean_score"]]
     perfect = replace(record, sizes=record.sizes.assign(mean_score=1.0))
     (*_, table) = _sweep_tables(perfect, None)
     assert ">100.0<" in str(table)
-    assert sizes["sem"].tolist() == [rounded(100 * sem) for sem in record.sizes["sem"]]
+    assert sizes["sem"].tolist() == [printed(100 * sem) for sem in record.sizes["sem"]]
     assert sizes["size"].tolist() == [str(size) for size in record.sizes["size"]]
     counts = record.tradeoff["trained_parameters_without_head"]
     assert points["parameters without the head"].tolist() == [f"{count:,}" for count in counts]
@@ -140,7 +140,7 @@ def test_numbers_are_told_by_their_kind(undrawn):
     np.testing.assert_allclose(points["% of the base"].astype(float), shares, rtol=0.05, atol=0.05)
     assert points["learning rate"].unique().tolist() == ["0.0003"]
     assert points["lowest"].str.rstrip(" %").tolist() == [
-        f"{100 * low:.1f}" for low in record.tradeoff["min"]
+        printed(100 * low) for low in record.tradeoff["min"]
     ]
 
 
