@@ -282,7 +282,8 @@ def warnings_of(records: Iterable[AblationRecord]) -> list[str]:
     ]
 
 
-def _checkpoint_sentence(record: AblationRecord) -> str:
+def checkpoint_sentence(record: AblationRecord) -> str:
+    """A checkpoint with its model, data and scores."""
     found = record.summary
     what = f"intact {metric_name(found.metric)} {score_text(found.intact_score, found.metric)}"
     if wording.is_distance(found.metric):
@@ -305,7 +306,7 @@ def question_sentences(question: Sequence[str] | None) -> list[str]:
 
 def checkpoint_sentences(records: Sequence[AblationRecord]) -> list[str]:
     """A sentence on every checkpoint, and on the stacks where grids are of one of several."""
-    found = list(dict.fromkeys(map(_checkpoint_sentence, records)))
+    found = list(dict.fromkeys(map(checkpoint_sentence, records)))
     found += question_sentences(records[0].summary.question) if len(records) == 1 else []
     stacks = list(dict.fromkeys(record.stack for record in records if record.stack))
     if any(stack.endswith("adapters together") for stack in stacks):

@@ -13,7 +13,7 @@ from adapter_probe.analysis.published import published_glue, published_tasks
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord, TradeoffRecord
 from adapter_probe.known_tasks import KNOWN_TASKS, known_task
 
-from .ablation_words import Words, checkpoint_sentences, study_label, warnings_of
+from .ablation_words import Words, checkpoint_sentence, study_label, warnings_of
 from .aggregate import tasks_of
 from .drawing import of_kind, suffix_of
 from .tables import Table, is_best, score_cell
@@ -92,7 +92,7 @@ def lay_out_removable(removable: pd.DataFrame, record: AblationRecord) -> Table:
         criterion = "95% bound" if row.basis == "interval" else row.basis
         rows.append([wording.tolerance_text(row.tolerance_points, metric), criterion, *found])
     text = pd.DataFrame(rows, columns=heads)
-    caption = " ".join([*warnings_of([record]), *checkpoint_sentences([record]), ""]) + (
+    caption = " ".join([*warnings_of([record]), checkpoint_sentence(record), ""]) + (
         f"{study_label(record)}: the longest span of layers whose {words.adapters} can be {words.done}"
         f" without retraining, by the estimated {words.drop} or by a one-sided 95% bound that holds for"
         " a span which is chosen by it."

@@ -44,7 +44,7 @@ DIRECTLY_BELOW = {
     "known_tasks": ("metrics",),
     "results": ("ablation_results", "records", "version"),
     "wording": ("known_tasks",),
-    "analysis": ("results", "reference", "wording", "ablation_settings"),
+    "analysis": ("results", "reference", "wording", "ablation_settings", "startup"),
     "figures": ("analysis",),
     "data": ("spans", "predictions", "known_tasks", "settings", "progress", "reads", "startup"),
     "models": ("data",),
@@ -59,6 +59,7 @@ DIRECTLY_BELOW = {
 }
 TORCH_FREE = (
     "version",
+    "startup",
     "errors",
     "reads",
     "hub_names",

@@ -24,6 +24,7 @@ from adapter_probe.analysis.resampling import Draws, draw_changes
 from adapter_probe.analysis.significance import ALPHA, span_interval
 from adapter_probe.results.schema import REMOVABLE_COLUMNS
 from adapter_probe.settings import Basis
+from adapter_probe.startup import import_needed
 
 TOLERANCES = (0.5, 1.0, 2.0)
 """Tolerated drops, in points, for which summaries and tables list removable spans."""
@@ -205,7 +206,7 @@ def non_monotone(spans: np.ndarray, changes: Draws) -> np.ndarray:
     Returns:
         bool ``[spans]``.
     """
-    from scipy.special import betainc, stdtr
+    special = import_needed("scipy.special")
 
     first, last, values, counts = *spans.T, np.nan_to_num(changes.values), changes.counts
     known, n = ~np.isnan(changes.values).any(axis=0), counts.sum()
@@ -214,7 +215,7 @@ def non_monotone(spans: np.ndarray, changes: Draws) -> np.ndarray:
     if changes.is_mean and len(np.unique(np.abs(values[values != 0]))) < 2:
         worse, better = (values < 0).astype(float), (values > 0).astype(float)
         won = (counts * (1 - worse).T) @ worse + (counts * better.T) @ (1 - better)  # [outer, inner]
-        p = np.where(won > 0, betainc(np.maximum(won, 1), won.T + 1, 0.5), 1.0)
+        p = np.where(won > 0, special.betainc(np.maximum(won, 1), won.T + 1, 0.5), 1.0)
     else:
         mean, products = counts @ values / n, (counts * values.T) @ values / n
         apart = mean[:, None] - mean
@@ -222,5 +223,5 @@ def non_monotone(spans: np.ndarray, changes: Draws) -> np.ndarray:
         variance = np.maximum(own[:, None] + own - 2 * products - apart**2, 0.0)
         largest = np.abs(values).max(axis=0)
         error = np.sqrt(variance / n) + (largest[:, None] + largest) / n
-        p = stdtr(max(n - 1, 1), -apart / np.where(error > 0, error, np.inf))
+        p = special.stdtr(max(n - 1, 1), -apart / np.where(error > 0, error, np.inf))
     return np.asarray((nested & (p * max(nested.sum(), 1) < ALPHA)).any(axis=1))

@@ -14,6 +14,7 @@ import numpy as np
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import intact_row, without_noise
 from adapter_probe.analysis.resampling import Draws
+from adapter_probe.startup import import_needed
 
 LEVEL = 0.95
 ALPHA = 0.05
@@ -112,23 +113,23 @@ def exact_end(lost: np.ndarray, won: np.ndarray, n: int, tail: np.ndarray | floa
         n: number of pairs.
         tail: the probability beyond the end.
     """
-    from scipy.special import betainc, betaincinv  # here, since it takes a fifth of a second
+    special = import_needed("scipy.special")  # here, since it takes a fifth of a second
 
     lost, won = (np.asarray(side, dtype=np.float64)[:, None] for side in (lost, won))
     m, tail = lost + won, np.broadcast_to(tail, lost.shape[:1])
-    worse = np.where(lost > 0, betainc(won + 1, np.maximum(lost, 1), 0.5), 0.0)  # P(B < 1/2)
+    worse = np.where(lost > 0, special.betainc(won + 1, np.maximum(lost, 1), 0.5), 0.0)  # P(B < 1/2)
     # Gauss-Legendre nodes in the probability of B, on either side of 1/2.
     u, weights = (_NODES + 1) / 2, _WEIGHTS / 2
     at = np.concatenate([worse * u, worse + (1 - worse) * u], axis=1)
     density = np.concatenate([worse * weights, (1 - worse) * weights], axis=1)
-    signs = np.where(lost > 0, 2 * betaincinv(won + 1, np.maximum(lost, 1), at) - 1, 1.0)
+    signs = np.where(lost > 0, 2 * special.betaincinv(won + 1, np.maximum(lost, 1), at) - 1, 1.0)
     negative = signs < 0
     low, high = np.full(lost.shape, -1.0), np.ones(lost.shape)
     for _ in range(40):
         end = (low + high) / 2
         share = np.clip(end / np.where(signs == 0, 1e-300, signs), 0.0, 1.0)
-        most = np.where(m < n, 1 - betainc(m + 1, np.maximum(n - m, 1), share), share < 1)
-        least = np.where(m > 0, betainc(np.maximum(m, 1), n - m + 1, share), 1.0)
+        most = np.where(m < n, 1 - special.betainc(m + 1, np.maximum(n - m, 1), share), share < 1)
+        least = np.where(m > 0, special.betainc(np.maximum(m, 1), n - m + 1, share), 1.0)
         above = density * np.where(negative, np.where(end < 0, least, 0.0), np.where(end < 0, 1.0, most))
         beyond = above.sum(axis=1) > tail
         low[beyond, 0], high[~beyond, 0] = end[beyond, 0], end[~beyond, 0]
@@ -137,10 +138,12 @@ def exact_end(lost: np.ndarray, won: np.ndarray, n: int, tail: np.ndarray | floa
 
 def sign_test(lost: np.ndarray, won: np.ndarray) -> np.ndarray:
     """Two-sided exact p-values ``[differences]``: min(1, 2 P(X <= min(lost, won))), X binomial with 1/2."""
-    from scipy.special import betainc
+    special = import_needed("scipy.special")
 
     fewer, more = np.minimum(lost, won), np.maximum(lost, won)
-    return np.where(more > 0, np.minimum(1.0, 2 * betainc(np.maximum(more, 1), fewer + 1.0, 0.5)), 1.0)
+    return np.where(
+        more > 0, np.minimum(1.0, 2 * special.betainc(np.maximum(more, 1), fewer + 1.0, 0.5)), 1.0
+    )
 
 
 def over_seeds(changes: Draws, of_seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -160,20 +163,20 @@ def over_seeds(changes: Draws, of_seeds: np.ndarray) -> tuple[np.ndarray, np.nda
     Returns:
         lower and upper bounds and p-values, ``[changes]`` each.
     """
-    from scipy.special import ndtri, stdtrit
+    special = import_needed("scipy.special")
 
     n, mean = len(of_seeds), of_seeds.mean(axis=0)
     error = of_seeds.std(axis=0, ddof=1) / np.sqrt(n)
     low, high = interval(changes)
     below, above = np.maximum(mean - low, 0.0), np.maximum(high - mean, 0.0)
-    own = stdtrit(n - 1, 1 - _TAIL) * error
+    own = special.stdtrit(n - 1, 1 - _TAIL) * error
     ends = mean - np.hypot(own, below), mean + np.hypot(own, above)
-    nearer = np.where(mean > 0, below, above) / ndtri(1 - _TAIL)
+    nearer = np.where(mean > 0, below, above) / special.ndtri(1 - _TAIL)
     least, most = np.full(mean.shape, -700.0), np.zeros(mean.shape)  # logarithms of p
     for _ in range(60):
         middle = (least + most) / 2
         tail = np.exp(middle) / 2
-        inside = np.hypot(stdtrit(n - 1, tail) * error, ndtri(tail) * nearer) >= np.abs(mean)
+        inside = np.hypot(special.stdtrit(n - 1, tail) * error, special.ndtri(tail) * nearer) >= np.abs(mean)
         least, most = np.where(inside, middle, least), np.where(inside, most, middle)
     p = np.where(np.isnan(ends[0]) | np.isnan(ends[1]), np.nan, np.exp(most))
     if changes.is_distance:

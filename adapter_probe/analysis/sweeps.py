@@ -19,6 +19,7 @@ from adapter_probe.errors import ResultsError
 from adapter_probe.metrics import sign_of, to_points
 from adapter_probe.results.schema import SWEEP_COLUMNS
 from adapter_probe.settings import KAIMING
+from adapter_probe.startup import import_needed
 from adapter_probe.wording import method_label
 
 _SETTINGS = [
@@ -208,10 +209,10 @@ def interquartile_interval(
 
 def half_width(values: np.ndarray) -> float:
     """Half of the 95% interval of a mean by Student's t; NaN of one value."""
-    from scipy.special import stdtrit
+    special = import_needed("scipy.special")
 
     n = len(values)
-    return float(stdtrit(n - 1, 0.975) * values.std(ddof=1) / n**0.5) if n > 1 else np.nan
+    return float(special.stdtrit(n - 1, 0.975) * values.std(ddof=1) / n**0.5) if n > 1 else np.nan
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:
