@@ -107,8 +107,8 @@ class AblationSettings(Settings):
     )  # fmt: skip
     precision: Precision = setting(
         "float32",
-        "precision of weights and arithmetic; mixed computes in bfloat16 and recomputes near-ties "
-        "in float32.", panel="Running", slug="{}", note="{}",
+        "precision of weights and arithmetic; float16 is for accelerators; mixed computes in bfloat16 and "
+        "recomputes near-ties in float32.", panel="Running", slug="{}", note="{}",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

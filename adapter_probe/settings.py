@@ -30,7 +30,7 @@ NormChoice = Literal["trained", "pretrained"]
 """LayerNorm weights after a switched-off site: trained or pretrained."""
 OutsideChoice = Literal["finetuned", "base"]
 """Whose tensors a fine-tuned model has outside its layers."""
-Precision = Literal["float32", "float64", "bfloat16", "mixed"]
+Precision = Literal["float32", "float64", "bfloat16", "float16", "mixed"]
 Dtype = Literal["float32", "bfloat16"]
 Axis = Literal["parameters", "memory", "seconds", "bytes"]
 """What a trade-off's score is drawn against."""

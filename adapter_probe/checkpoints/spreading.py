@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from tempfile import TemporaryDirectory
@@ -118,13 +119,17 @@ def spread(model: nn.Module, places: Mapping[str, str]) -> None:
     for name, place in places.items():
         if isinstance(part := _part(model, name), torch.Tensor):  # hooks are of modules
             part.data = part.to(place)
+    # accelerate knows tied weights by their address, which nothing that is read from disk may have later.
+    every = [p.data for _, p in model.named_parameters(remove_duplicate=False)]
+    addresses = Counter(tensor.data_ptr() for tensor in every)
+    tied = [tensor for tensor in every if addresses[tensor.data_ptr()] > 1]
     folder = TemporaryDirectory(prefix="adapter-probe-") if "disk" in places.values() else None
     main = next((place for place in places.values() if place not in ("cpu", "disk")), first)
     dispatch_model(
         model, dict(places), main_device=main, offload_dir=folder and folder.name, force_hooks=True
     )
     if folder is not None:
-        vars(model)["_offloaded_in"] = folder  # removed with the model
+        vars(model)["_offloaded"] = folder, tied  # removed with the model
 
 
 def _part(model: nn.Module, name: str) -> Any:

@@ -14,7 +14,7 @@ from adapter_probe.records import to_record
 from adapter_probe.settings import Dequantised, Encoded, Labelled, OnBase, Sampled, Split, setting
 
 # Increased when a change of the code changes the predictions.
-PREDICTIONS_VERSION = {"float32": 2, "float64": 2, "bfloat16": 4, "mixed": 5}
+PREDICTIONS_VERSION = {"float32": 2, "float64": 2, "bfloat16": 4, "float16": 1, "mixed": 5}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,6 +49,8 @@ from .arguments import PREDICTIONS_VERSION, AblationArguments
 from .general_model import GeneralModel, model_of
 from .plan import choose_tokens_per_pass
 
+HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
 
 @dataclass(frozen=True)
 class AblationRequest:
@@ -99,10 +101,10 @@ class AblationRequest:
     def remarks(self) -> list[str]:
         """What a user may have overlooked about the rows, one sentence each."""
         rows, opened, found = self.examples.rows, self.checkpoint, list(self.examples.notes)
-        if self.metric == "kl" and self.settings.precision == "bfloat16":
+        if self.metric == "kl" and self.settings.precision in HALF:
             found.append(
-                "a divergence between two runs in bfloat16 contains its rounding; to tell small ones apart, "
-                "give --precision float32"
+                f"a divergence between two runs in {self.settings.precision} contains its rounding; to tell "
+                "small ones apart, give --precision float32"
             )
         if not isinstance(rows, Requests) or isinstance(self.encoded, EncodedBatches):
             return found
@@ -215,7 +217,7 @@ def prepare_ablation(
     settings = arguments.settings
     choose_tokens_per_pass(arguments.tokens_per_pass, device.type, 1)  # refuse a bad value first
     check_precision(device, settings.precision)
-    dtype = torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
+    dtype = HALF.get(settings.precision, torch.float32)
     load = load_any_base if arguments.device_map is None else partial(load_any_base, spread_on=device)
     opened = given or open_any(
         arguments.checkpoint, arguments.base, dtype=dtype, load=load, dequantise=arguments.dequantise

@@ -115,7 +115,7 @@ Texts = str | Sequence[str] | Sequence[tuple[str, str]]
 Off = int | tuple[int, int] | Span | Sequence[bool] | np.ndarray | None
 _Written = tuple[tuple[str, int, int], ...]
 """Name, size in bytes and modification time of every file of a folder."""
-_DTYPES = ("float32", "float64", "bfloat16")
+_DTYPES = ("float32", "float64", "bfloat16", "float16")
 _TRAINED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -342,7 +342,8 @@ def open_model(
         base: folder or Hugging Face Hub id of the base model, if it differs from the recorded one.
         adapter: subfolder of the adapter to open, where the checkpoint's folder holds several.
         device: ``auto``, ``cpu``, or an accelerator: ``cuda``, ``cuda:1``, ``mps``, ``xpu``, ...
-        dtype: precision of weights and arithmetic: ``float32``, ``float64`` or ``bfloat16``.
+        dtype: precision of weights and arithmetic: ``float32``, ``float64``, ``bfloat16`` or
+            ``float16``.
 
     Raises:
         CheckpointError: not a checkpoint, damaged files, or a base that is missing or does not fit.
