@@ -25,10 +25,7 @@ NUMERIC := $(addprefix tests/,\
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
 AVX2  := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 # Tests of whole calls whose device is chosen by default, and those of devices themselves.
-ON_DEVICE := tests/device $(addprefix tests/,\
-	probe/test_ablation.py probe/test_general.py probe/test_mixed.py probe/test_prune.py \
-	probe/test_foreign_checkpoints.py jobs/test_shards.py studies/test_use.py studies/test_model.py \
-	studies/test_in_memory.py studies/test_general_ablation.py training/test_outcomes.py training/test_encoders.py)
+ON_DEVICE := tests/device $(addprefix tests/probe/,test_ablation.py test_general.py)
 
 .DEFAULT_GOAL := help
 ifeq ($(filter .venv-%,$(MAKECMDGOALS)),)  # environments are made side by side: what takes long is to download

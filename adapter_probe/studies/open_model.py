@@ -28,7 +28,7 @@ from adapter_probe.probe.general import GeneralRunner, all_logits, general_runne
 from adapter_probe.probe.general_model import ignore_padding, model_of, place_of
 from adapter_probe.probe.plan import choose_tokens_per_pass, cut_batches
 from adapter_probe.probe.request import AblationRequest
-from adapter_probe.replay.recording import base_of
+from adapter_probe.replay.recording import base_of, is_moved
 from adapter_probe.spans import Span, as_span, in_model
 
 from .ablation_call import device_of, open_given, without_autocast
@@ -46,7 +46,7 @@ class _Open:
         self._given = given if given is opened.model else None  # which is not a copy
         self._original, self._state = given, None if given is None else state_of_tuners(given)
         self._prepared: tuple[GeneralRunner, list[tuple[Any, ...]]] | None = None
-        if opened.quantised is None:
+        if opened.quantised is None and not is_moved(opened.model):
             opened.model.to(device)
         self.base = base_of(opened.model)
         self.model = model_of(opened, self._encoded(("a",), None))
