@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,14 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.device import available_memory
-from adapter_probe.models.functional import FasterFunctions, PackedMap, activated_in_place, can_pack_weight
+from adapter_probe.models.functional import (
+    FasterFunctions,
+    PackedMap,
+    activated_in_place,
+    attend,
+    can_pack_weight,
+    unchanged,
+)
 from adapter_probe.replay.packing import Unpacked
 from adapter_probe.replay.recording import device_of, is_moved
 from adapter_probe.replay.replay import Replay, logits
@@ -102,15 +110,13 @@ class GeneralRunner:
         model, encoded = self._replay.model, self._request.encoded
         inputs = [inputs_of(model, encoded, group, self._device) for group in groups]
         read = reader(self._request, groups[0])
+        if self.packs:
+            with suppress(Unpacked):  # such as longer texts, of which a layer sees a window
+                yield from self._replay.outputs_of_lengths(
+                    inputs, masks, rows=tokens_per_pass, read=read, each_pass=step
+                )
+                return
         with self._faster():
-            if self.packs:
-                try:
-                    yield from self._replay.outputs_of_lengths(
-                        inputs, masks, rows=tokens_per_pass, read=read, each_pass=step
-                    )
-                    return
-                except Unpacked:  # such as longer texts, of which a layer sees a window
-                    pass
             for group, own in zip(groups, inputs):
                 read = reader(self._request, group)
                 yield self._replay.outputs(own, masks, rows=tokens_per_pass, read=read, each_pass=step)
@@ -301,15 +307,22 @@ def own_forward(request: AblationRequest, module: nn.Module, items: np.ndarray) 
 
 
 def pack(replay: Replay) -> None:
-    """Pack the layers' linear maps in bfloat16 for the processor's matrix unit."""
+    """Pack the layers' linear maps in bfloat16 for the processor's matrix unit, with their activations."""
+    followed = {linear: activation for activation, linear in replay.fed_by.items()}
     for layer in dict.fromkeys(layer.module for layer in replay.layers):
         for module in layer.modules():
+            activation = followed.get(module)
             if isinstance(module, TwoWeights) and can_pack_weight(module.off):
-                module.pack(PackedMap)
+                module.pack(partial(PackedMap, activation=activation))
             elif (
                 type(module) is nn.Linear and "forward" not in vars(module) and can_pack_weight(module.weight)
             ):
-                module.forward = PackedMap(module)  # type: ignore[method-assign]
+                module.forward = PackedMap(module, activation)  # type: ignore[method-assign]
+            else:
+                continue
+            replay.attend = attend
+            if activation is not None:
+                activation.forward = unchanged  # type: ignore[method-assign]
 
 
 def reader(

@@ -17,6 +17,7 @@ from .recording import PLAIN, Call, call_again, changed
 from .stacks import Layer
 from .switches import Switchable
 from .tensors import batch_axis, split
+from .two_weights import TwoWeights
 from .variants import NO_TENSOR, Axes, Part, Plan, Rows, Set, switch_all, together
 
 
@@ -174,14 +175,43 @@ def find_plan(layer: Layer, one: Call, two: Call, out_axes: Sequence[int | None]
     return plan
 
 
-def keep_exact(layer: Layer, call: Call, instead: Mapping[nn.Module, Callable[..., Any]]) -> None:
+def fed_by_maps(layer: Layer, call: Call, activations: Iterable[nn.Module]) -> dict[nn.Module, nn.Module]:
+    """Linear maps whose result is all that an activation of a layer is given, by the activation."""
+    made: list[tuple[Tensor, nn.Module]] = []
+    fed: dict[nn.Module, nn.Module] = {}
+
+    def making(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            made.append((forward(*args, **kwargs), module))
+            return made[-1][0]
+
+        return called
+
+    def given(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def called(x: Any) -> Any:
+            source = [maker for out, maker in made if out is x]
+            fed.update({module: source[0]} if source else {})
+            return forward(x)
+
+        return called
+
+    maps = [m for m in layer.module.modules() if type(m) is nn.Linear or isinstance(m, TwoWeights)]
+    known = {m: making(m, m.forward) for m in maps} | {m: given(m, m.forward) for m in activations}
+    with changed(known):
+        call_again(layer, call)
+    return {m: maker for m, maker in fed.items() if list(fed.values()).count(maker) == 1}
+
+
+def keep_exact(layer: Layer, call: Call, instead: Mapping[nn.Module, Callable[..., Any]]) -> bool:
     """Give modules of a layer other forwards for good, unless that changes what the layer returns."""
     own = call_again(layer, call)
     with changed(instead):
         ours = call_again(layer, call)
-    if all(map(alike, own, ours)):
-        for module, forward in instead.items():
-            module.forward = forward  # type: ignore[method-assign]
+    if not all(map(alike, own, ours)):
+        return False
+    for module, forward in instead.items():
+        module.forward = forward  # type: ignore[method-assign]
+    return True
 
 
 def _planned(seen: Observed) -> Plan:

@@ -8,7 +8,8 @@ returns for each length alone, and NaN in one text must not reach another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -22,6 +23,7 @@ from torch.utils._pytree import tree_unflatten
 from adapter_probe.errors import ModelError
 
 from .checking import alike
+from .folding import Folds, find_folds
 from .last import Where, last_position
 from .recording import Call, Inputs, flat_result
 from .stacks import Layer
@@ -188,6 +190,9 @@ class WithinTexts(TorchFunctionMode):
 
     Attributes:
         at: the positions that are read of each text, where the others need not be computed.
+        folds: keys and values that are folded where `at` is given; None for none.
+        attend: what attends within texts of one length.
+        seen: keys and values of every call, while `notes` is true.
         calls: how often attention was called.
     """
 
@@ -195,6 +200,10 @@ class WithinTexts(TorchFunctionMode):
         super().__init__()
         self._groups, self._width = groups, width
         self.at: Where | None = None
+        self.folds: Folds | None = None
+        self.attend: Callable[..., Tensor] = F.scaled_dot_product_attention
+        self.seen: list[tuple[Tensor, Tensor]] = []
+        self.notes = False
         self.calls = 0
 
     def __torch_function__(
@@ -214,64 +223,101 @@ class WithinTexts(TorchFunctionMode):
         all_rows = all(x.dim() == 4 and x.shape[2] == self._width for x in (query, key, value))
         if attn_mask is not None or not all_rows:
             raise Unpacked("the layers' attention has a mask, or other positions than the row")
-        n, heads = query.shape[:2]
+        if self.notes:
+            self.seen.append((key, value))
         at = self.at if not is_causal or self.at is last_position else None
+        if at is not None:
+            return self._attend_once(query, key, value, at, scale)
+        n, heads = query.shape[:2]
         out = query.new_empty(n, self._width, heads, value.shape[-1])
-        out[:, 0 if at is not None else self._groups[-1].stop :] = 0 if at is None else torch.nan
+        out[:, self._groups[-1].stop :] = 0
         for group in self._groups:
             # [n, heads, width, head width] -> [n * texts, heads, length, head width]
-            q, k, v = (
-                x.transpose(1, 2)[:, group.start : group.stop]
-                .reshape(n * group.n, group.length, -1, x.shape[-1])
-                .transpose(1, 2)
-                for x in (query, key, value)
-            )
-            if at is not None:
-                place = int(at(1, group.length))
-                q = q[:, :, place : place + 1]
-            own = F.scaled_dot_product_attention(
-                q, k, v, None, dropout_p, is_causal and at is None, scale=scale, enable_gqa=enable_gqa
-            ).transpose(1, 2)  # [n * texts, positions, heads, head width]
-            if at is None:
-                out[:, group.start : group.stop] = own.reshape(n, -1, heads, own.shape[-1])
-            else:
-                out[:, group.start + place : group.stop : group.length] = own.reshape(
-                    n, -1, heads, own.shape[-1]
-                )
+            q, k, v = (_texts_of(x, group) for x in (query, key, value))
+            own = self.attend(q, k, v, None, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+            out[:, group.start : group.stop] = own.transpose(1, 2).reshape(n, -1, heads, own.shape[-1])
+        return out.transpose(1, 2)
+
+    def _attend_once(
+        self, query: Tensor, key: Tensor, value: Tensor, at: Where, scale: float | None
+    ) -> Tensor:
+        """The same for one position of each text; the results at the others are NaN."""
+        n, heads = query.shape[:2]
+        places = torch.cat([at(group.n, group.length) + group.start for group in self._groups])
+        asked = query.transpose(1, 2)[:, places]  # [n, texts, heads, head width]
+        if self.folds is not None:
+            if not self.folds.fits(key, value) or key.shape[1] != heads:
+                raise Unpacked("keys and values are no plain linear maps of the states")
+            found = self.folds.attend(asked, self._groups, scale)
+        else:
+            how: dict[str, Any] = {"scale": scale, "enable_gqa": key.shape[1] != heads}
+            each = []
+            for group, q in zip(self._groups, asked.split([group.n for group in self._groups], dim=1)):
+                k, v = _texts_of(key, group), _texts_of(value, group)
+                own = self.attend(q.flatten(0, 1)[:, :, None], k, v, None, 0.0, False, **how)
+                each.append(own[:, :, 0].unflatten(0, (n, group.n)))
+            found = torch.cat(each, dim=1)
+        out = query.new_full((n, self._width, heads, found.shape[-1]), torch.nan)
+        out[:, places] = found
         return out.transpose(1, 2)
 
 
-def refuse_mixing(layers: Sequence[Layer], recorded: Recorded, found: Pack) -> None:
+def _texts_of(x: Tensor, group: Group) -> Tensor:
+    """``[n, heads, width, head width]`` to ``[n * texts, heads, length, head width]``."""
+    own = x.transpose(1, 2)[:, group.start : group.stop]
+    return own.reshape(-1, group.length, *own.shape[2:]).transpose(1, 2)
+
+
+def refuse_mixing(layers: Mapping[int, Layer], recorded: Recorded, found: Pack) -> None:
     """Compare the layers' calls for one row with those for each length.
 
     Args:
-        layers: of every call, with everything on.
+        layers: by their calls, with everything on.
         recorded, found: of `pack`, with real states and at least one position without a text.
 
     Raises:
         Unpacked: a layer returns something else, or hands something on from one text to another.
     """
-    tried = set()
-    for layer, call, axes, *each in zip(layers, recorded.calls, recorded.given_axes, *found.calls):
-        if layer.module in tried:
-            continue
-        tried.add(layer.module)
+    for k, layer in layers.items():
         for poisoned in (False, True):
-            given = [x.clone() if isinstance(x, Tensor) else x for x in call.given]
-            for x, axis in zip(given, axes):
-                if isinstance(x, Tensor) and x.is_floating_point() and axis == 0:
-                    x[:, found.groups[-1].stop :] = torch.nan
-                    if poisoned:
-                        x[:, : found.groups[0].length] = torch.nan
-            layer.begin()
-            args, kwargs = tree_unflatten(given, call.given_spec)
-            with found.attention:
-                out = flat_result(layer.module(*args, **kwargs), args, kwargs)[0]
-            for own, x in zip(zip(*(own.out for own in each)), out):
+            out = _with_nan(layer, recorded, k, found, poisoned)
+            for own, x in zip(zip(*(calls[k].out for calls in found.calls)), out):
                 if isinstance(x, Tensor):
                     _refuse_other(own, x, found, skipped=int(poisoned))
     if not found.attention.calls:
         raise Unpacked("the layers do not attend by PyTorch's attention")
+
+
+def _with_nan(layer: Layer, recorded: Recorded, k: int, found: Pack, first: bool) -> list[Any]:
+    """What a layer returns with NaN in place of states without a text, and of the first text if asked."""
+    call = recorded.calls[k]
+    given = [x.clone() if isinstance(x, Tensor) else x for x in call.given]
+    for x, axis in zip(given, recorded.given_axes[k]):
+        if isinstance(x, Tensor) and x.is_floating_point() and axis == 0:
+            x[:, found.groups[-1].stop :] = torch.nan
+            x[:, : found.groups[0].length if first else 0] = torch.nan
+    layer.begin()
+    args, kwargs = tree_unflatten(given, call.given_spec)
+    with found.attention:
+        return flat_result(layer.module(*args, **kwargs), args, kwargs)[0]
+
+
+def last_folds(layer: Layer, recorded: Recorded, found: Pack, where: Where) -> Folds | None:
+    """Keys and values of the last layer that can be folded; None if that changes what it returns there."""
+    attention, k = found.attention, len(recorded.calls) - 1
+    attention.seen, attention.notes = [], True
+    folds = find_folds(layer.module, lambda: _with_nan(layer, recorded, k, found, False), attention.seen)
+    attention.seen, attention.notes = [], False
+    if folds is None:
+        return None
+    attention.at, at = where, found.read_at(where)
+    own = _with_nan(layer, recorded, k, found, False)
+    with suppress(Unpacked), folds.instead():
+        attention.folds = folds
+        ours = _with_nan(layer, recorded, k, found, False)
+        if all(alike(x[:, at], y[:, at], _UNITS) for x, y in zip(own, ours) if isinstance(x, Tensor)):
+            return folds
+    return None
 
 
 def _refuse_other(own: Sequence[Tensor], row: Tensor, found: Pack, skipped: int) -> None:

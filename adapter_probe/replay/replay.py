@@ -23,9 +23,10 @@ from adapter_probe.units import Unit
 
 from .checking import coarsest, compare, refused, tried_masks
 from .describing import Described, describe, refuse_coupled
+from .folding import Folds
 from .last import Where, only_positions, spared_positions
-from .layer_plans import find_plan, form_of, keep_exact, whole_of
-from .packing import Pack, pack, refuse_mixing
+from .layer_plans import fed_by_maps, find_plan, form_of, keep_exact, whole_of
+from .packing import Pack, last_folds, pack, refuse_mixing
 from .recording import Call, Inputs, Runner, refuse_unknown
 from .sharing import sharing
 from .stacks import Layer, find_layers, in_calls, sites_of
@@ -67,6 +68,8 @@ class Replay:
     Attributes:
         layers: the layer of every call.
         has_adapter: bool ``[columns]``.
+        fed_by: linear maps whose result only one of the modules that got another forward reads.
+        attend: PyTorch's attention, or what is faster, for texts of several lengths.
         packs: whether texts of several lengths may share a row, as far as `find_packing` found out.
 
     Raises:
@@ -93,7 +96,9 @@ class Replay:
         self._axes: dict[Any, list[list[int | None]]] = {}
         self._seen: set[tuple[int, ...]] = set()
         self._batches = 0
-        self.packs = False
+        self.packs, self._folds = False, None
+        self.fed_by: dict[nn.Module, nn.Module] = {}
+        self.attend: Callable[..., Tensor] = torch.nn.functional.scaled_dot_product_attention
         with self.kept(), refused(preparing=True):
             found = describe(self._runner, inputs, read, self._all_on, self._off_from)
             self._structure = found.structure
@@ -105,7 +110,8 @@ class Replay:
             if instead is not None:
                 for layer, call in zip(self.layers, found.calls):
                     faster = {m: forward for m in layer.module.modules() if (forward := instead(m))}
-                    keep_exact(layer, call, faster)
+                    if keep_exact(layer, call, faster):
+                        self.fed_by |= fed_by_maps(layer, call, faster)
             self.plans = list(self._find_plans(found))
             self._check_prepared(inputs, read, found.one)
 
@@ -253,12 +259,31 @@ class Replay:
         with suppress(ModelError), self.kept(), refused(preparing=True):
             calls, own = zip(*(record(self._runner, own, read, self._all_on) for own in inputs))
             axes = [self._axes_of(*both) for both in zip(inputs, calls)]
-            refuse_mixing(self.layers, *pack(inputs, calls, axes, structure, added=3))
+            row = pack(inputs, calls, axes, structure, added=3)
+            forms = {id(plan): k for k, plan in reversed([*enumerate(self.plans)])}
+            refuse_mixing({k: self.layers[k] for k in forms.values()}, *row)
+            where, folds = self.read_position, None
+            if where is not None:
+                with self.in_last(read, row[1]):
+                    folds = last_folds(self.layers[-1], *row, where)
             masks = tried_masks(len(self.has_adapter))[[0, 3]]
+            self._folds = None if folds is None else tuple(self._names(folds.maps))
             ours = self.outputs_of_lengths(inputs, masks, read=read)
-            for x, intact, each in zip(ours, own, inputs):
-                self._compare(read, x, torch.stack([intact[0], self.own(each, masks[1], read)]))
+            for x, intact in zip(ours, own):
+                self._compare(read, x[0], intact[0])
+            self._compare(read, ours[-1][1], self.own(inputs[-1], masks[1], read))
             self.packs = True
+
+    @property
+    def folds(self) -> Folds | None:
+        """Keys and values of the last layer that are folded, see `folding`."""
+        if self._folds is None:
+            return None
+        return Folds(*(self.layers[-1].module.get_submodule(name) for name in self._folds))
+
+    def _names(self, modules: Sequence[nn.Module]) -> list[str]:
+        names = {module: name for name, module in self.layers[-1].module.named_modules()}
+        return [names[module] for module in modules]
 
     def outputs_of_lengths(
         self,
@@ -290,6 +315,7 @@ class Replay:
                 calls, axes = zip(*((one.calls, one.given_axes) for one, _ in each))
                 recorded, own_pack = pack(inputs, calls, axes, self._structure)
                 own_pack.one = self._at_one_position(inputs)
+                own_pack.attention.attend = self.attend
                 walk = Walk(
                     self,
                     self._runner,

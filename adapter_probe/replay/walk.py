@@ -224,8 +224,12 @@ class Walk:
             if is_last:
                 stack.enter_context(self.switched.in_last(self.read, self.pack))
             if self.pack is not None:
-                self.pack.attention.at = self.switched.read_position if is_last else None
-                stack.enter_context(self.pack.attention)
+                attention = self.pack.attention
+                attention.at = self.switched.read_position if is_last else None
+                attention.folds = self.switched.folds if attention.at is not None else None
+                if attention.folds is not None:
+                    stack.enter_context(attention.folds.instead())
+                stack.enter_context(attention)
             yield
 
     def _once(self, branch: Branch, rows: Tensor, given: list[Any]) -> dict[tuple[tuple, int], Tensor]:

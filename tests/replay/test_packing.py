@@ -1,0 +1,142 @@
+"""Texts of several lengths in one row of a layer's call: the same numbers as each length alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    BertConfig,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    LlamaConfig,
+    LlamaForSequenceClassification,
+    PreTrainedModel,
+)
+
+from adapter_probe.models.functional import can_pack_weight
+from adapter_probe.probe.general import pack
+from adapter_probe.replay.replay import Replay, logits
+from adapter_probe.replay.tensors import split
+
+SIZES = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+LENGTHS = ((3, 4), (1, 7), (5, 9), (2, 12))  # texts, and tokens of each
+
+
+def bert(**settings: object) -> PreTrainedModel:
+    return BertForSequenceClassification(BertConfig(**SIZES, intermediate_size=64, **settings))
+
+
+def llama(**settings: object) -> PreTrainedModel:
+    config = LlamaConfig(**SIZES, intermediate_size=64, num_key_value_heads=2, pad_token_id=99, **settings)
+    return LlamaForSequenceClassification(config)
+
+
+def gpt2() -> PreTrainedModel:
+    sizes = {"vocab_size": 100, "n_embd": 32, "n_layer": 3, "n_head": 4, "pad_token_id": 99}
+    return GPT2ForSequenceClassification(GPT2Config(**sizes))
+
+
+def questions() -> PreTrainedModel:
+    return BertForQuestionAnswering(BertConfig(**SIZES, intermediate_size=64))
+
+
+def tuned(make: Callable[..., PreTrainedModel], targets: list[str], dtype: torch.dtype, **settings: object):
+    torch.manual_seed(0)
+    config = LoraConfig(r=4, target_modules=targets, init_lora_weights=False)
+    return get_peft_model(make(**settings), config).to(dtype).eval()
+
+
+def texts(lengths: tuple[tuple[int, int], ...] = LENGTHS) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    ids = [torch.randint(5, 90, size, generator=generator) for size in lengths]
+    return [{"input_ids": own, "attention_mask": torch.ones_like(own)} for own in ids]
+
+
+def ends(_: torch.nn.Module, run: Callable, copies: int) -> torch.Tensor:
+    out = run()
+    return split(torch.stack([out["start_logits"], out["end_logits"]], dim=-1), 0, copies)
+
+
+def prepared(model: torch.nn.Module, read: Callable = logits) -> Replay:
+    replay = Replay(model, texts(((2, 3),))[0], read=read, one_position=read is logits)
+    replay.find_packing(texts(((2, 3), (2, 6))), read)
+    return replay
+
+
+@pytest.mark.parametrize("rows", [4096, 90])
+@pytest.mark.parametrize(
+    ("make", "targets", "folds"),
+    [
+        (bert, ["attention.output.dense"], True),
+        (bert, ["query", "value"], False),
+        (llama, ["q_proj", "down_proj"], False),  # rotations follow the map of the keys
+        (gpt2, ["c_proj"], False),  # queries, keys and values are one map
+        (questions, ["value", "output.dense"], False),  # every position is read
+    ],
+)
+def test_outputs_are_those_of_each_text_alone(make, targets, folds, rows):
+    read = ends if make is questions else logits
+    replay = prepared(tuned(make, targets, torch.float64), read)
+    masks = np.random.default_rng(0).random((8, len(replay.has_adapter))) < 0.5
+    masks[0] = True
+    assert replay.packs
+    assert (replay.folds is not None) == folds
+    found = replay.twin().outputs_of_lengths(texts(), masks, rows=rows, read=read)
+    for ours, inputs in zip(found, texts(), strict=True):
+        for number in range(len(inputs["input_ids"])):
+            alone = {name: x[number : number + 1] for name, x in inputs.items()}
+            for values, mask in zip(ours, masks, strict=True):
+                assert torch.allclose(values[number], replay.own(alone, mask, read)[0], rtol=0, atol=1e-10)
+
+
+def in_batch(module: torch.nn.Module, args: tuple, out: torch.Tensor) -> torch.Tensor:
+    return out + out.mean(dim=-2, keepdim=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("how", ["attention of its own", "a mean over positions"])
+def test_a_layer_that_mixes_positions_in_another_way_gets_one_length_at_a_time(how, dtype):
+    settings = {"attn_implementation": "eager"} if how == "attention of its own" else {}
+    model = tuned(bert, ["query"], dtype, **settings)
+    if not settings:
+        model.get_base_model().bert.encoder.layer[1].output.dense.register_forward_hook(in_batch)
+    assert not prepared(model).packs
+
+
+def test_a_head_that_reads_another_position_than_in_the_example():
+    """Its texts are computed at all positions again."""
+    replay = prepared(tuned(llama, ["q_proj", "v_proj"], torch.float64))
+    inputs = texts()
+    inputs[2]["input_ids"][1, -1] = 99  # ends in the padding token: the head reads the token before it
+    masks = np.random.default_rng(0).random((4, len(replay.has_adapter))) < 0.5
+    assert replay.read_position is not None
+    for ours, own in zip(replay.outputs_of_lengths(inputs, masks), inputs, strict=True):
+        for values, mask in zip(ours, masks, strict=True):
+            assert torch.allclose(values, replay.own(own, mask), rtol=0, atol=1e-10)
+
+
+@pytest.mark.skipif(
+    not can_pack_weight(torch.ones(1, dtype=torch.bfloat16)), reason="oneDNN has no bfloat16 here"
+)
+def test_few_programs_are_made_for_texts_of_many_lengths(capfd):
+    """In bfloat16, oneDNN makes one for every number of rows of every map."""
+    replay = prepared(tuned(bert, ["attention.output.dense"], torch.bfloat16))
+    pack(replay)
+    masks = np.random.default_rng(0).random((12, len(replay.has_adapter))) < 0.5
+    rng = np.random.default_rng(1)
+    batches = [texts(tuple(zip(rng.integers(1, 3, 4), rng.integers(10, 40, 4)))) for _ in range(8)]
+    with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON_CREATION):
+        for batch in batches:
+            replay.outputs_of_lengths(batch, masks, rows=1024)
+    made = [line for line in capfd.readouterr().out.splitlines() if "create:cache_miss" in line]
+    shapes = {line.split(",")[-2] for line in made if ",inner_product," in line}
+    assert made
+    assert (
+        len(shapes) < 100
+    )  # a program for each length of texts and number of variants would be 300 and more
