@@ -8,7 +8,7 @@ returns for each length alone, and NaN in one text must not reach another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -268,23 +268,22 @@ def _texts_of(x: Tensor, group: Group) -> Tensor:
     return own.reshape(-1, group.length, *own.shape[2:]).transpose(1, 2)
 
 
-def refuse_mixing(layers: Mapping[int, Layer], recorded: Recorded, found: Pack) -> None:
-    """Compare the layers' calls for one row with those for each length.
+def refuse_mixing(layers: Sequence[Layer], recorded: Recorded, found: Pack) -> None:
+    """Compare the layers' calls for one row, with NaN in the first text, with those for each length.
 
     Args:
-        layers: by their calls, with everything on.
+        layers: of every call, with everything on.
         recorded, found: of `pack`, with real states and at least one position without a text.
 
     Raises:
         Unpacked: a layer returns something else, or hands something on from one text to another.
     """
-    for k, layer in layers.items():
-        for poisoned in (False, True):
-            out = _with_nan(layer, recorded, k, found, poisoned)
-            for own, x in zip(zip(*(calls[k].out for calls in found.calls)), out):
-                if isinstance(x, Tensor):
-                    _refuse_other(own, x, found, skipped=int(poisoned))
-    if not found.attention.calls:
+    for k, layer in enumerate(layers):
+        out = _with_nan(layer, recorded, k, found, first=True)
+        for own, x in zip(zip(*(calls[k].out for calls in found.calls)), out):
+            if isinstance(x, Tensor):
+                _refuse_other(own, x, found)
+    if found.attention.calls < len(layers):
         raise Unpacked("the layers do not attend by PyTorch's attention")
 
 
@@ -320,9 +319,9 @@ def last_folds(layer: Layer, recorded: Recorded, found: Pack, where: Where) -> F
     return None
 
 
-def _refuse_other(own: Sequence[Tensor], row: Tensor, found: Pack, skipped: int) -> None:
-    """Compare the results of each length with those of the row, without some of the first texts."""
+def _refuse_other(own: Sequence[Tensor], row: Tensor, found: Pack) -> None:
+    """Compare the results of each length with those of the row, but for the first text."""
     for number, (x, y) in enumerate(zip(own, found.apart(row[None]))):
-        first = skipped if number == 0 else 0
+        first = int(number == 0)
         if not alike(x[first:], y[0, first:], _UNITS):
             raise Unpacked("a layer returns something else for texts of several lengths in one row")

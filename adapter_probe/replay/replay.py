@@ -260,8 +260,7 @@ class Replay:
             calls, own = zip(*(record(self._runner, own, read, self._all_on) for own in inputs))
             axes = [self._axes_of(*both) for both in zip(inputs, calls)]
             row = pack(inputs, calls, axes, structure, added=3)
-            forms = {id(plan): k for k, plan in reversed([*enumerate(self.plans)])}
-            refuse_mixing({k: self.layers[k] for k in forms.values()}, *row)
+            refuse_mixing(self.layers, *row)
             where, folds = self.read_position, None
             if where is not None:
                 with self.in_last(read, row[1]):
@@ -311,7 +310,8 @@ class Replay:
 
         def found() -> Tensor:
             with self.kept(), refused():
-                each = [self._recorded(own, read) for own in inputs]
+                due = self._is_due(inputs[-1])  # of one length, which is compared
+                each = [self._recorded(own, read, due and own is inputs[-1]) for own in inputs]
                 calls, axes = zip(*((one.calls, one.given_axes) for one, _ in each))
                 recorded, own_pack = pack(inputs, calls, axes, self._structure)
                 own_pack.one = self._at_one_position(inputs)
@@ -421,10 +421,13 @@ class Replay:
         """Switch a module."""
         self._switches.set(module, on)
 
-    def _recorded(self, inputs: Inputs, read: Reader) -> tuple[Recorded, Tensor | None]:
+    def _recorded(
+        self, inputs: Inputs, read: Reader, due: bool | None = None
+    ) -> tuple[Recorded, Tensor | None]:
         """What the layers are given for a batch; with the intact output where it is to be compared."""
         structure, intact = self._structure, None
-        due = self._is_due(inputs) or getattr(read, "reads_intact_first", False)
+        due = self._is_due(inputs) if due is None else due
+        due = due or getattr(read, "reads_intact_first", False)
         calls = None if due else arguments(self._runner, inputs, structure)
         if calls is None:
             calls, out = record(self._runner, inputs, read, self._all_on)
