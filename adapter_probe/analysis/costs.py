@@ -110,14 +110,13 @@ def pareto_table(record: TradeoffRecord, x: Axis) -> pd.DataFrame:
 def mean_over_tasks(scores: Sequence[np.ndarray]) -> tuple[float, float, float]:
     """The mean over tasks of means over seeds, with its 95% interval over other seeds on these tasks.
 
-    The squares of the tasks' half-widths by Student's t are added, so that the interval is not too short
-    however their variances differ (Banerjee 1960, Sankhya 22); NaN where a task has one seed.
+    See `half_width`; NaN where a task has one seed.
 
     Args:
         scores: scores of every seed, a task each.
     """
     mean = float(np.mean([own.mean() for own in scores]))
-    reach = float(np.hypot.reduce([half_width(own) for own in scores])) / len(scores)
+    reach = half_width([(1 / len(scores), own) for own in scores])
     return mean, mean - reach, mean + reach
 
 

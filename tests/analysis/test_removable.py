@@ -116,10 +116,10 @@ def test_halves_have_no_example_in_common(make_results, n_examples):
     assert (len(chosen), chosen & judged) == ((n_examples + 2) // 3 // 2, set())
 
 
-def changes_of(values: np.ndarray, most: float = 100.0) -> Draws:
+def changes_of(values: np.ndarray, most: float = 100.0, n_draws: int = 2) -> Draws:
     """What is known of changes from what every example contributes, ``[examples, spans]``."""
     n = len(values)
-    ((weights, more),) = draw_weights(n, 2000, 0, 2000)
+    ((weights, more),) = draw_weights(n, n_draws, 0, n_draws)
     total = weights.sum(axis=1)
     samples = weights @ values / total[:, None]
     return Draws(samples, more / (total + more), values, np.ones(n, np.int64), most, is_mean=True)
@@ -154,6 +154,7 @@ def test_a_bound_of_a_chosen_span_is_the_lowest_of_the_spans_inside(make_results
     assert sorted(none) == none  # a longer span alone would have the closer bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.02])
 def test_no_false_claim_of_a_removable_span_in_19_of_20_maps(make_results, share):
     """Spans that cost just more than the tolerance, independent and alike: simulated, as the worst cases."""

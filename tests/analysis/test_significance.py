@@ -16,7 +16,7 @@ from adapter_probe.analysis.resampling import Draws, draw_weights
 from adapter_probe.analysis.significance import exact_end, holm, interval, over_seeds, p_values, sign_test
 
 
-def draws_of(values: np.ndarray, most: float = 100.0, seed: int = 0, n_draws: int = 20_000) -> Draws:
+def draws_of(values: np.ndarray, most: float = 100.0, seed: int = 0, n_draws: int = 10_000) -> Draws:
     """What is known of means of values ``[units, changes]``."""
     counts = np.ones(len(values), dtype=np.int64)
     ((weights, more),) = draw_weights(len(values), n_draws, seed, n_draws)
