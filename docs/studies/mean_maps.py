@@ -19,27 +19,34 @@ from adapter_probe.figures import joint
 from adapter_probe.figures.venues import VENUES, FigureOptions
 
 
-def mean_map(seeds: list[pd.DataFrame]) -> pd.DataFrame:
-    """The table ``average.csv`` from ``spans.csv`` of every seed."""
-    deltas = np.stack([one["delta_points"] for one in seeds])  # [seeds, spans]
-    n, mean, first = len(seeds), deltas.mean(axis=0), seeds[0]
-    error = deltas.std(axis=0, ddof=1) / np.sqrt(n)
-    below, above = (
-        np.mean([sign * (one["delta_points"] - one[end]) for one in seeds], axis=0)
-        for sign, end in ((1, "ci_low_points"), (-1, "ci_high_points"))
-    )
+def tested(table: pd.DataFrame, n: int, below: np.ndarray, above: np.ndarray) -> pd.DataFrame:
+    """A table of means with interval and test, from `sd_points` over n seeds and half-widths over examples."""
+    mean, error = table["delta_points"].to_numpy(), table["sd_points"].to_numpy() / np.sqrt(n)
     own = stdtrit(n - 1, 0.975) * error
     nearer = np.where(mean > 0, below, above) / ndtri(0.975)
     tails = np.geomspace(1e-12, 0.5, 4000)[:, None]  # on a fine grid, where the interval ends at 0
     reach = np.hypot(stdtrit(n - 1, tails) * error, ndtri(tails) * nearer)
     p = 2 * np.where(reach >= np.abs(mean), tails, tails[0]).max(axis=0)
     adjusted = holm(p)
-    return first[["first", "last", "n_layers"]].assign(
-        score=np.mean([one["score"] for one in seeds], axis=0), delta_points=mean,
-        sd_points=deltas.std(axis=0, ddof=1), min_points=deltas.min(axis=0), max_points=deltas.max(axis=0),
+    return table.assign(
         ci_low_points=mean - np.hypot(own, below), ci_high_points=mean + np.hypot(own, above), p_value=p,
-        p_holm=adjusted, significant=adjusted < ALPHA, n_studies=n, n_examples=first["n_examples"],
+        p_holm=adjusted, significant=adjusted < ALPHA,
     )  # fmt: skip
+
+
+def mean_map(seeds: list[pd.DataFrame]) -> pd.DataFrame:
+    """The table ``average.csv`` from ``spans.csv`` of every seed."""
+    deltas = np.stack([one["delta_points"] for one in seeds])  # [seeds, spans]
+    below, above = (
+        np.mean([sign * (one["delta_points"] - one[end]) for one in seeds], axis=0)
+        for sign, end in ((1, "ci_low_points"), (-1, "ci_high_points"))
+    )
+    table = seeds[0][["first", "last", "n_layers"]].assign(
+        score=np.mean([one["score"] for one in seeds], axis=0), delta_points=deltas.mean(axis=0),
+        sd_points=deltas.std(axis=0, ddof=1), min_points=deltas.min(axis=0), max_points=deltas.max(axis=0),
+    )  # fmt: skip
+    table = tested(table, len(seeds), below, above)
+    return table.assign(n_studies=len(seeds), n_examples=seeds[0]["n_examples"])
 
 
 def main(out: Path, task: str, *paths: str) -> None:
