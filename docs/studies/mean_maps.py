@@ -20,7 +20,7 @@ from adapter_probe.figures.venues import VENUES, FigureOptions
 
 
 def tested(table: pd.DataFrame, n: int, below: np.ndarray, above: np.ndarray) -> pd.DataFrame:
-    """A table of means with interval and test, from `sd_points` over n seeds and half-widths over examples."""
+    """A table of means with interval and test, from `sd_points` over seeds and half-widths over examples."""
     mean, error = table["delta_points"].to_numpy(), table["sd_points"].to_numpy() / np.sqrt(n)
     own = stdtrit(n - 1, 0.975) * error
     nearer = np.where(mean > 0, below, above) / ndtri(0.975)
