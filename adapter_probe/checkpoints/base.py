@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -22,6 +24,7 @@ from adapter_probe.replay.recording import held_elsewhere
 from adapter_probe.replay.sharing import sharing
 
 from .base_config import AnyBase, method_of, naming_base, quiet_quantisers, refuse_without_package
+from .files import folder_of_base
 from .identity import BaseIdentity, config_settings
 from .model_class import config_for, without_weights
 from .spreading import free_places, places_of, quantised_bytes
@@ -92,7 +95,8 @@ def load_any_base(
     if spread_on is not None and method is not None and not dequantise:
         places = _places_of_quantised(found, cls, dtype, spread_on)
     with naming_base("weights", found.name), quiet_quantisers(), torch.random.fork_rng(devices=[]):
-        model, report = cls.from_pretrained(
+        read = partial(
+            cls.from_pretrained,
             found.name,
             config=config,
             revision=found.revision,
@@ -102,6 +106,9 @@ def load_any_base(
             use_safetensors=True,  # never unpickle
             **({"device_map": places} if places else {}),
         )
+        model, report = read()
+        if names := other_names(found, report["missing_keys"]):  # of a part of a larger model
+            model, report = read(key_mapping=names)
     missing = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
     if not weights:
         if method is not None:  # whose tensors are packed under other names and in other shapes
@@ -139,6 +146,29 @@ def _places_of_quantised(
     free = {place: room for place, room in free_places(device).items() if place not in ("cpu", "disk")}
     size = quantised_bytes(found.fields["quantization_config"], dtype)
     return places_of(model, free or free_places(device), size)
+
+
+def other_names(found: AnyBase, missing: Collection[str]) -> dict[str, str]:
+    """How the names of a base's files begin where a class has another beginning, as ``key_mapping``.
+
+    So it is where the class is that of a part, such as the language model of a model of texts and images.
+    Empty if the class finds its layers.
+    """
+    layers = [name for name in missing if any(part.isdecimal() for part in name.split("."))]
+    folder = folder_of_base(found.name, found.revision) if layers else None
+    stored: set[str] = set()
+    for path in sorted(folder.glob("*.safetensors")) if folder is not None else ():
+        with safe_open(path, "pt") as file:
+            stored |= set(file.keys())
+    parts = min(layers, default="").split(".")
+    for n in range(len(parts)):
+        begin, end = "".join(f"{part}." for part in parts[:n]), ".".join(parts[n:])
+        others = {name.removesuffix(end) for name in stored if name == end or name.endswith(f".{end}")}
+        own = [name.removeprefix(begin) for name in layers if name.startswith(begin)]
+        for other in sorted(others - {begin}):
+            if all(f"{other}{name}" in stored for name in own):
+                return {f"^{re.escape(other)}": begin}
+    return {}
 
 
 def _refuse_unread(name: str, method: str | None, model: nn.Module) -> None:

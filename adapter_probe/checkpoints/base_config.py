@@ -32,7 +32,16 @@ from adapter_probe.reads import report, report_base, report_unknown
 from adapter_probe.results.fingerprints import describe_changes, list_changes
 
 from .adapter_folder import ask_hub
-from .files import COMMIT, base_files, cached_base, folder_of_base, quote, read_json_file, refuse_unreadable
+from .files import (
+    COMMIT,
+    CONFIG,
+    base_files,
+    cached_base,
+    folder_of_base,
+    quote,
+    read_json_file,
+    refuse_unreadable,
+)
 from .identity import BaseIdentity, config_settings, forward_settings
 from .places import places_in
 
@@ -217,6 +226,7 @@ def read_fields(name: str, revision: str | None = None) -> tuple[str, str | None
     name, revision = resolve_base(name, revision)
     if (folder := Path(name)).is_dir():
         if not (folder / "config.json").is_file():
+            _refuse_adapter(folder)
             raise CheckpointError(f"base {name} has no config.json; a transformers model folder is needed")
         refuse_unreadable(folder)
     with naming_base("configuration", name):
@@ -227,6 +237,16 @@ def read_fields(name: str, revision: str | None = None) -> tuple[str, str | None
         )
         _refuse_config(name, fields)
     return name, revision, fields
+
+
+def _refuse_adapter(folder: Path) -> None:
+    """Refuse an adapter in place of a base."""
+    if (folder / CONFIG).is_file():
+        below = read_json_file(folder / CONFIG).get("base_model_name_or_path")
+        raise CheckpointError(
+            f"base {folder} is itself an adapter, of base {below}, and no whole model; merge the two by "
+            "PEFT's merge_and_unload(), save the model with its tokenizer, and give that folder with --base"
+        )
 
 
 def _refuse_config(name: str, fields: Mapping[str, Any]) -> None:

@@ -77,20 +77,36 @@ def put_adapter(
         lacking = sorted(n for n, t in filled.items() if t.is_floating_point() and t.isnan().any())
     if lacking := lacking or unsaved_biases(model, tensors.keys()):
         bias = getattr(config, "bias", "none")
-        lost = f"; PEFT before 0.21 did not save what bias={bias!r} trains, so it is lost"
-        lost = lost if bias.endswith("_only") and all(n.endswith("base_layer.bias") for n in lacking) else ""
+        gone = f"; PEFT before 0.21 did not save what bias={bias!r} trains, so it is lost"
+        gone = gone if bias.endswith("_only") and all(n.endswith("base_layer.bias") for n in lacking) else ""
         raise CheckpointError(
             f"{path} lacks {first_of(lacking)}, which PEFT {peft.__version__} puts on base "
-            f"{loaded.identity.name} with this configuration{lost}"
+            f"{loaded.identity.name} with this configuration{gone}"
         )
     random = sorted(loaded.missing - set(map(own_name, placed)))
     said_of, on_base = f"checkpoint {path.parent}", f"base {loaded.identity.name}"
-    refuse_random(random, said_of, on_base, all(name.startswith(HEAD_MODULES) for name in random))
+    lost = ()
+    if random and all(name.startswith(f"{loaded.model.base_model_prefix}.pooler.") for name in random):
+        lost = (_without_pooler(path, loaded.identity.name),)
+        if loaded.model.device.type != "meta":  # which is only looked at
+            raise CheckpointError(lost[0])
+    else:
+        refuse_random(random, said_of, on_base, all(name.startswith(HEAD_MODULES) for name in random))
     allowed = saved.keys() | set(unsaved_biases(model, saved)) | tensors.keys() & _embeddings(model)
     _refuse_foreign(own, placed, allowed, path)
     if loaded.quantised is None:
         _cast(model, own, dtype)
-    return model.requires_grad_(False).eval(), (*_news(said), *_unmatched(model))
+    return model.requires_grad_(False).eval(), (*lost, *_news(said), *_unmatched(model))
+
+
+def _without_pooler(path: Path, base: str) -> str:
+    """What to say of a classifier that was trained on the random pooler of a base of sentence embeddings."""
+    return (
+        f"base {base} has no pooler, so the training drew one at random, and {path} does not have it: the "
+        "model that was trained cannot be made again. If the base of the training was saved, give it with "
+        "--base; else train again with modules_to_save=['pooler', 'classifier'], or save the base with its "
+        "new pooler before the training"
+    )
 
 
 def refuse_unloadable(folder: Path, model: PeftModel) -> None:
@@ -111,6 +127,33 @@ def refuse_unloadable(folder: Path, model: PeftModel) -> None:
             )
         except Exception as error:  # whatever PEFT raises
             raise CheckpointError(f"{VERSIONS} cannot load it: {type(error).__name__}: {error}") from error
+
+
+def refuse_other_prefix(path: Path, modules: Set[str], there: Set[str], base: str) -> None:
+    """Refuse a file whose names would be right with another beginning, such as one that is there twice.
+
+    Args:
+        modules: names of the modules with an adapter, as the file has them.
+        there: names of the modules of the base.
+
+    Raises:
+        CheckpointError: none of the names is one of PEFT's for this base, and all are with another beginning.
+    """
+    right = {f"{PREFIX}{name}" for name in there}
+    if not modules or modules & right:
+        return
+    parts = min(modules).split(".")
+    for n in range(len(parts)):
+        end = "." + ".".join(parts[n:])
+        begins = {name.removesuffix(end) for name in right if name.endswith(end)}
+        own = ".".join(parts[:n])
+        for begin in begins:
+            if all(f"{begin}.{name.removeprefix(own).lstrip('.')}" in right for name in modules):
+                shown = repr(f"{own}.") if own else "nothing"
+                raise CheckpointError(
+                    f"{path}: the names of its tensors begin with {shown} where PEFT writes {begin + '.'!r} "
+                    f"for base {base}; rename them, or save the adapter again by PEFT's save_pretrained"
+                )
 
 
 def type_of(config: PeftConfig) -> str:

@@ -48,7 +48,15 @@ from .model_class import (
 from .native import Description, task_of, versions_of
 from .opened_peft import OpenedPeft
 from .peft_fields import note_on_fields, read_fields, refuse_slow_patterns, refuse_unswitched
-from .peft_loading import is_outside, put_adapter, refuse_outside, refuse_unready, tuned_modules, type_of
+from .peft_loading import (
+    is_outside,
+    put_adapter,
+    refuse_other_prefix,
+    refuse_outside,
+    refuse_unready,
+    tuned_modules,
+    type_of,
+)
 from .tokenizer import has_tokenizer, load_tokenizer, own_tokenizer, use_padding, with_blanks
 
 _MOST_NAMED = 5
@@ -98,12 +106,16 @@ def open_with_peft(
     if head == "features" and not any(name.startswith("pooler.") for name in modules):
         loaded = without_pooler(loaded)
     there, prefix = {name for name, _ in loaded.model.named_modules()}, loaded.model.base_model_prefix
-    if prefix and modules and not modules & there and {f"{prefix}.{name}" for name in modules} <= there:
+    stored = _modules(tensors)
+    whole = modules and all(name.startswith(PREFIX) for name in stored) and not modules & there
+    if prefix and whole and {f"{prefix}.{name}" for name in modules} <= there:
         raise Unsupported(
-            f"checkpoint {folder} was trained without a head, so it has no predictions to score; if it makes "
-            "embeddings, write the task type FEATURE_EXTRACTION, or from Python give the loaded model to "
-            "adapter_probe.ablate with batches=, labels= and read="
+            f"checkpoint {folder} was trained without a head, or saved without a part of its names, which "
+            f"begin with {PREFIX} where a model with a head has {PREFIX}{prefix}.; so it has no predictions "
+            "to score. If it makes embeddings, write the task type FEATURE_EXTRACTION, or from Python give "
+            "the loaded model to adapter_probe.ablate with batches=, labels= and read="
         )
+    refuse_other_prefix(file, stored, there, found.name)
     refuse_slow_patterns(path, document, [name for name, _ in loaded.model.named_modules()])
     _save_heads(config, loaded, plain)
     loaded, grown = grow(loaded, config, tensors, file)

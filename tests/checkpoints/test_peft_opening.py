@@ -11,11 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import peft
 import pytest
 import torch
 import transformers
 from peft import LoraConfig, PeftModel
-from peft_cases import IDS, edit, refusals, write_adapter, write_base
+from peft_cases import IDS, edit, refusals, small_config, write_adapter, write_base
 from peft_folders import T5, saved
 from refusals import names, refused
 from safetensors.torch import load_file, save_file
@@ -24,6 +25,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    BertModel,
     LlamaForCausalLM,
     T5ForConditionalGeneration,
 )
@@ -132,6 +134,87 @@ def test_bases_that_do_not_fit(copied, made: Path, tmp_path: Path):
     assert names(refusal(folder, str(deeper)), "lacks", "base_model.model.model.layers.3")
     flatter = write_base(tmp_path / "flat", "llama", LlamaForCausalLM, num_hidden_layers=2)
     assert names(refusal(folder, str(flatter)), "contains", "base_model.model.model.layers.2")
+
+
+PREFIX = "base_model.model."
+BEGINS = {  # what the names of a file begin with in place of ``base_model.model.model.``, and what is named
+    "doubled": (2 * PREFIX + "model.", ["'base_model.model.base_model.'"]),
+    "missing": ("model.", ["nothing", "'base_model.model.'"]),
+    "missing, with the model's": ("", ["nothing", "'base_model.model.model.'"]),
+    "another class's": (PREFIX + "model.language_model.", ["language_model"]),
+    "partial": (PREFIX, ["without a head", "base_model.model.", "base_model.model.model."]),
+}
+
+
+@pytest.mark.parametrize(("begin", "facts"), BEGINS.values(), ids=BEGINS)
+def test_another_beginning_of_names_is_named(begin: str, facts: list[str], copied):
+    whole = f"{PREFIX}model."
+    folder = retensor(
+        copied("lora"), lambda found: {begin + n.removeprefix(whole): t for n, t in found.items()}
+    )
+    said = refusal(folder)
+    assert all(fact in said for fact in facts)
+
+
+def test_a_base_that_is_an_adapter_is_told_so(made: Path, copied):
+    folder = edit(copied("lora"), base_model_name_or_path=str(made / "lora"))
+    for said in (refusal(folder), refusal(made / "lora", str(made / "lora"))):
+        assert names(said, str(made / "lora"), "itself an adapter", str(made / "llama"), "merge_and_unload")
+
+
+@pytest.mark.parametrize(
+    ("kind", "whole", "part"),
+    [
+        ("gemma3", "Gemma3ForConditionalGeneration", "Gemma3ForCausalLM"),
+        pytest.param("llava", "LlavaForConditionalGeneration", "LlamaForCausalLM", marks=pytest.mark.slow),
+    ],
+)
+def test_an_adapter_of_the_text_class_on_a_folder_of_texts_and_images(kind, whole, part, tmp_path: Path):
+    """Whose weights the folder has under names that begin otherwise."""
+    base = write_base(tmp_path / "base", kind, getattr(transformers, whole))
+    stored, cls = load_file(base / "model.safetensors"), getattr(transformers, part)
+
+    def own_text() -> torch.nn.Module:
+        text = cls(small_config(kind).get_text_config())
+        ends = {name: [n for n in stored if f".{n}".endswith(f".{name.removeprefix('model.')}")] for name in
+                text.state_dict()}  # fmt: skip
+        ends = {name: next((n for n in found if "vision" not in n), "") for name, found in ends.items()}
+        text.load_state_dict({name: stored[n] for name, n in ends.items() if n}, strict=False)
+        text.tie_weights()
+        return text
+
+    config = LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    peft.get_peft_model(own_text(), config).save_pretrained(tmp_path / "lora")
+    theirs = PeftModel.from_pretrained(own_text(), tmp_path / "lora").eval()
+    opened = open_with_peft(tmp_path / "lora", str(base))
+    assert type(opened.model.get_base_model()) is cls
+    with torch.no_grad():
+        torch.testing.assert_close(
+            opened.model(input_ids=IDS).logits, theirs(input_ids=IDS).logits, atol=1e-5, rtol=0
+        )
+
+
+def test_a_pooler_that_the_training_drew_is_lost_and_the_ways_out_are_named(tmp_path: Path):
+    """PEFT's plainest script for a classifier on a base of sentence embeddings, which has none."""
+    base = write_base(tmp_path / "base", "bert", partial(BertModel, add_pooling_layer=False))
+    cls, config = (
+        AutoModelForSequenceClassification,
+        LoraConfig(target_modules=["query"], task_type="SEQ_CLS"),
+    )
+    folder = write_adapter(tmp_path / "lora", base, cls, config)
+    said = refusal(folder)
+    assert names(said, "no pooler", "modules_to_save", "'pooler'", "--base")
+    looked = inspect(folder)
+    assert any("no pooler" in note for note in looked["notes"])
+    assert looked["n_sites"] == 3
+    torch.manual_seed(0)
+    model = cls.from_pretrained(base)
+    model.save_pretrained(tmp_path / "kept")
+    for file in base.glob("*token*"):
+        shutil.copy(file, tmp_path / "kept")
+    assert open_with_peft(folder, str(tmp_path / "kept")).notes == ()
+    config.modules_to_save = ["pooler", "classifier"]
+    assert open_with_peft(write_adapter(tmp_path / "both", base, cls, config)).head == "classification"
 
 
 @pytest.mark.parametrize("name", ["chatglm", "llama", "bert"])
