@@ -335,6 +335,18 @@ class Encoded(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Columned(Settings):
+    """Which columns of files are meant."""
+
+    panel = "Data"
+
+    columns: str | Sequence[str] = setting(
+        "", "the columns of the data that are meant, separated by commas; all others are left out. "
+        "prompt=instruction reads the column instruction as prompt.", metavar="NAME,NEW=NAME", shell=str,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Sampled(Settings):
     """How many examples are evaluated."""
 

@@ -46,6 +46,10 @@ _OF_TRAINING = (
     "image_processor*.json", "figure*.json", "summary.json", "manifest.json",
 )  # fmt: skip
 """The record and the state of the training, and what prepares images."""
+_OF_PEFT = ("adapter_model.safetensors", "adapter_model.bin")
+"""The file of PEFT; the first one is read where there are both."""
+_OF_OTHERS = ("pytorch_adapter.bin", "pytorch_model_head.bin", "head_config.json", "adapters.safetensors")
+"""What other libraries write in place of it."""
 _MOST = 5
 _VALUE_HEADS = ("value_head.*", "v_head.*", "pytorch_model.bin")
 """Where LLaMA-Factory and TRL keep the head of a reward model or a critic beside an adapter."""
@@ -71,10 +75,19 @@ def not_read(folder: Path, whole: bool) -> list[str]:
 
 def note_on_files(folder: Path, whole: bool) -> list[str]:
     """What to say of them."""
-    if not (found := not_read(folder, whole)):
-        return []
-    more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
-    return [f"Not read, as no known part of a checkpoint: {', '.join(found[:_MOST])}{more}."]
+    others, said = _of_other_formats(folder), []
+    if found := not_read(folder, whole):
+        more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
+        said.append(f"Not read, as no known part of a checkpoint: {', '.join(found[:_MOST])}{more}.")
+    return [*said, f"Not read, beside the adapter's own file: {', '.join(others)}."] if others else said
+
+
+def _of_other_formats(folder: Path) -> list[str]:
+    """The files of another format, or another library, than the one that the adapter is read from."""
+    own, others = set(_files(folder)), set(_OF_OTHERS)
+    if own.issuperset(_OF_PEFT):
+        others.add(_OF_PEFT[1])
+    return sorted(own & others) if own.intersection(_OF_PEFT) else []
 
 
 def refuse_value_head(folder: Path) -> None:

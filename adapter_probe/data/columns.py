@@ -87,7 +87,7 @@ def _refuse_others(rows: Rows, chosen: Columns) -> None:
 
 def _refuse_second(rows: Rows, text: str, label: str | None) -> None:
     """Refuse to read a single text where another column holds texts that may belong to it."""
-    others = [name for name in rows.names if name not in (text, label) and name.lower() in _SECONDS]
+    others = [name for name in rows.every_name if name not in (text, label) and name.lower() in _SECONDS]
     for name in others:
         if any(is_text(record.get(name)) and record[name] for record in rows.records):
             raise DataError(

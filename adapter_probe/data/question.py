@@ -20,6 +20,7 @@ from adapter_probe.data.requests_encoding import (
 )
 
 _MOST_NAMED = 12  # columns in a line
+_MANY = 10  # rows among which every choice should be right once
 _LONGEST = 400  # characters of a row that is shown
 
 
@@ -133,6 +134,9 @@ def changes_of(
         said.append(f"at most {requests.generation.max_new_tokens:,} tokens are written")
     elif start is None and not requests.templated:
         said.append("no end token is scored")
+    golds = [row.gold for row in requests.rows] if requests.form == "choice" else []
+    if len(golds) >= _MANY and 0 not in golds and not requests.documents and len({*golds}) > 1:
+        said.append("no row's right choice is the first one, which has the number 0")
     if n_cut := getattr(encoded, "n_cut", 0):
         said.append(cut_note(n_cut, len(requests), most, "beginning" if start is None else "end"))
     if isinstance(encoded, EncodedRequests) and requests.form == "text" and len(encoded) > len(requests):

@@ -113,8 +113,22 @@ def requests_of(
             (one, here), (other, there), *_ = forms.items()
             raise DataError(f"{there}: has {other}, but {here} has {one}; give rows of one kind at a time")
     refuse_unread(FORMS[columns].about, tables)
+    if any("prompt" in table.asked for table in tables):
+        _refuse_repeated(requests, tables)
     made = requests_with_fingerprint(FORMS[columns].form, requests, name, max_examples)
     return replace(made, about=FORMS[columns].about)
+
+
+def _refuse_repeated(requests: Sequence[Request], tables: Sequence[Rows]) -> None:
+    """Refuse texts that begin with their prompt in every row, so that the model would read it twice."""
+    framed = [row for row in requests if row.framed and row.context.strip()]
+    if framed and all(text.startswith(row.context) for row in framed for text in row.choices):
+        own = [name for name in ("completion", "chosen", "rejected") if name in tables[0].asked]
+        rest = "--columns chosen,rejected" if "chosen" in own else "--columns text=completion for whole texts"
+        raise DataError(
+            f"{tables[0].path}: {listed(own)} begin with the column prompt in every row, which would be read "
+            f"twice; cut it off, or give {rest}"
+        )
 
 
 def requests_with_fingerprint(

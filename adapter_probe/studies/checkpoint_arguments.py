@@ -20,6 +20,7 @@ from adapter_probe.jobs.resources import Machine, SlurmOptions
 from adapter_probe.probe.arguments import Evaluation
 from adapter_probe.settings import (
     Basis,
+    Columned,
     Dequantised,
     Encoded,
     Labelled,
@@ -72,7 +73,7 @@ class Shown(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
+class Ablate(Shown, Columned, Machine, Evaluation, OneOfSeveral, AblationSettings):
     """The arguments of `adapter_probe.ablate`."""
 
     checkpoint: str | Path | Module | Trainer = field(
@@ -98,11 +99,6 @@ class Ablate(Shown, Machine, Evaluation, OneOfSeveral, AblationSettings):
         "in which a text may be a pair of texts; for kl and agreement also a list of texts. Data that is not "
         "a file is saved in a folder ``data/`` next to the results, under a name derived from its content.",
         panel="Data", shell=list[Path],
-    )  # fmt: skip
-    columns: str | Sequence[str] = setting(
-        "", "the columns of the data that are meant, separated by commas; all others are left out. "
-        "prompt=instruction reads the column instruction as prompt.", panel="Data", metavar="NAME,NEW=NAME",
-        shell=str,
     )  # fmt: skip
     task: str = setting(
         "",
@@ -176,7 +172,9 @@ CHECKPOINT = required("checkpoint folder.", metavar="CHECKPOINT", argument=True,
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Prune(Shown, OnDevice, Encoded, Prompting, Generation, Labelled, Dequantised, OneOfSeveral, OnBase):
+class Prune(
+    Shown, Columned, OnDevice, Encoded, Prompting, Generation, Labelled, Dequantised, OneOfSeveral, OnBase
+):
     """The arguments of `adapter_probe.prune`."""
 
     panel = "Spans"

@@ -33,7 +33,7 @@ from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.probe.prune import adapted_layers, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
-from adapter_probe.progress import activity
+from adapter_probe.progress import activity, print_message
 from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.schema import MANIFEST
 from adapter_probe.settings import as_points
@@ -42,7 +42,7 @@ from adapter_probe.wording import switched_parts, tolerance_text
 
 from .ablation_study import Ablation
 from .checkpoint_arguments import Prune
-from .example_files import check_files
+from .example_files import check_files, of_columns
 from .load import ablations_of, load
 from .ranks import Ranks
 
@@ -72,6 +72,7 @@ class Pruning:
             layer or module has its own strength.
         rank: how many directions they keep; None where they were not truncated.
         parts: ``adapters`` or, of a fine-tuned model, ``changes``, of which the numbers of parameters are.
+        question: what the scores are of, one line each.
         warning: why the ablation that the span was chosen by is not informative, such as a model that is no
             better than guessing; None if it is informative.
     """
@@ -95,6 +96,7 @@ class Pruning:
     strength: float | str = 0.0
     rank: int | None = None
     parts: str = "adapters"
+    question: tuple[str, ...] = ()
 
 
 _MAY_DIFFER = frozenset(f"settings.{name}" for name in (*AblationSettings.choice_of_spans, "precision"))
@@ -150,6 +152,8 @@ def prune(call: Prune) -> Pruning:
     elif call.ranks is not None and within is not None:
         choice = _by_ranks(call.ranks, within)
     files = tuple(map(str, as_tuple(call.data)))
+    if call.columns:
+        files = of_columns(files, call.columns, checkpoint, call.encoding)
     check_files(checkpoint, call.encoding, *files)
     if choice is None:
         study = _chosen_by(call, checkpoint, files)
@@ -192,6 +196,8 @@ def prune(call: Prune) -> Pruning:
         assert within is not None
         with activity("prune: choosing the span", call.progress):
             choice = _by_ablation(request, study, checkpoint, within, call.basis)
+    for line in request.question:
+        print_message(line, call.progress)
     source = as_peft(checkpoint, base)[0]
     pruned = prune_checkpoint(request, source, choice.span, out, call.progress)
     with activity("prune: computing intervals and tests", call.progress):
@@ -219,6 +225,7 @@ def prune(call: Prune) -> Pruning:
         strength=pruned.strength,
         rank=choice.rank or None,
         parts=switched_parts(opened.description.method.name),
+        question=request.question,
     )
 
 

@@ -241,6 +241,21 @@ REFUSED: dict[str, tuple[str, list[dict[str, Any]], tuple[str, ...]]] = {
         ("--columns prompt=question",),
     ),
     "blanks as an answer": ("writing", [{"prompt": "a", "answer": "  "}], ("answer", "a text or a number")),
+    "answers that repeat their prompt": (
+        "causal",
+        [{"prompt": "Say x.", "chosen": "Say x. ab", "rejected": "Say x. c"}],
+        ("prompt", "twice", "--columns chosen,rejected"),
+    ),
+    "completions that repeat their prompt": (
+        "causal",
+        [{"prompt": "Say x.", "completion": "Say x. ab"}, {"prompt": "b", "completion": "b c"}],
+        ("completion", "twice"),
+    ),
+    "a second text from the second row on": (
+        "classification",
+        [CLASSES[0], {**CLASSES[1], "text_b": "x"}],
+        ("text", "text_b"),
+    ),
     "a written answer with a context": (
         "writing",
         [{"prompt": "a", "answer": "b", "context": "c"}],

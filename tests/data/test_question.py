@@ -211,3 +211,10 @@ def test_columns_that_are_not_there_are_refused(tmp_path, files, columns, words)
     named = [file if ":" in file else str(tmp_path / file) for file in files]
     with pytest.raises(DataError, match=naming(*words)):
         of_columns(named, columns, tmp_path, "utf-8")
+
+
+@pytest.mark.parametrize(("golds", "said"), [([1, 2] * 5, True), ([0, 2] * 5, False), ([1, 2], False)])
+def test_right_choices_that_may_count_from_1_are_named(tmp_path, golds, said):
+    rows = [{"context": "a", "choices": ["x", "y", "z"], "gold": gold} for gold in golds]
+    changes = examples_of(tmp_path, "causal", rows).question.changes
+    assert any("no row's right choice is the first one" in one for one in changes) == said

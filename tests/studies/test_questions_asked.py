@@ -13,6 +13,7 @@ from byte_tokenizer import byte_tokenizer
 from peft_folders import KV, reference, saved
 
 import adapter_probe as ap
+from adapter_probe.analysis.summary import AblationSummary
 
 TARGETS = ["q_proj", "v_proj", "down_proj"]
 TOKENIZER = byte_tokenizer(True)
@@ -143,3 +144,24 @@ def test_the_number_is_that_of_the_question_which_is_said(checkpoints, tmp_path,
     assert ap.load(tmp_path / "out").question == study.question
     plan = ap.ablate.plan(checkpoints[head], **asked)
     assert plan.question == study.question
+
+
+def test_a_training_and_a_smaller_checkpoint_say_their_question(tiny_base, tiny_task, tmp_path, capsys):
+    training = ap.train(base=tiny_base("bert"), task=tiny_task, size=4, epochs=1, out=tmp_path / "made")
+    said, (first, *_) = capsys.readouterr().err, training.question
+    assert first.startswith("train: ")
+    assert "class `label` of `text`; the loss" in first
+    assert any(line.startswith("validation: ") and line.endswith("; accuracy") for line in training.question)
+    assert all(line in said for line in training.question)
+    assert (
+        ap.train(base=tiny_base("bert"), task=tiny_task, size=4, epochs=1, out=tmp_path / "made") == training
+    )
+    smaller = ap.prune(tmp_path / "made", span=0, out=tmp_path / "smaller", base=tiny_base("bert"))
+    assert "class `label` of `text`; accuracy" in smaller.question[0]
+    assert smaller.question[0] in capsys.readouterr().err
+
+
+def test_a_summary_of_an_older_version_has_no_question(tmp_path):
+    old = {"task": "t", "split": "validation", "study": "ablated", "metric": "accuracy", "n_examples": 3,
+           "intact_score": 0.5, "removed_delta_points": 0.0, "majority_score": 0.5}  # fmt: skip
+    assert AblationSummary.from_dict(old, tmp_path / "summary.json").question is None
