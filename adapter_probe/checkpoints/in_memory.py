@@ -271,11 +271,12 @@ def _function(forward: Any) -> Any:
 
 @contextmanager
 def left_as_it_was(model: nn.Module) -> Iterator[None]:
-    """Afterwards, a model has the same modes, switches, gradients, forwards and padding token as before."""
+    """Afterwards, a model has the modes, switches, gradients, forwards, hooks and padding token of before."""
     modes = [(module, module.training, vars(module).get("forward")) for module in model.modules()]
     needed = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     switches = [(module, module.disable_adapters) for module in Switches().inside(model).values()]
     padding = [(config, getattr(config, "pad_token_id", None)) for config in configs_of_text(model)]
+    hooks = [(held, {*held}) for module in model.modules() for held in _hooks_of(module)]
     try:
         yield
     finally:
@@ -292,6 +293,13 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
                 parameter.requires_grad_(grad)
         for config, token in padding:
             config.pad_token_id = token
+        for held, before in hooks:
+            for key in [key for key in held if key not in before]:
+                del held[key]
+
+
+def _hooks_of(module: nn.Module) -> tuple[dict[int, Any], ...]:
+    return module._forward_hooks, module._forward_pre_hooks
 
 
 def state_of_tuners(model: nn.Module) -> list[Any]:

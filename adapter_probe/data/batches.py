@@ -57,6 +57,10 @@ class EncodedBatches:
                 found[name] = rows.to(device, dtype if rows.is_floating_point() else rows.dtype)
         return found
 
+    def some(self, kept: np.ndarray) -> EncodedBatches:
+        """Some of the examples, bool ``[examples]``; the batches, and so the fingerprint, are the same."""
+        return replace(self, places=self.places[kept], lengths=self.lengths[kept])
+
     def with_lengths(self, positions: Callable[[int], int]) -> EncodedBatches:
         """The same with lengths by a function of an example; it is asked once for each shape."""
         kinds = np.unique(self.lengths, return_inverse=True)[1]

@@ -47,6 +47,30 @@ def rows_of(data: Any, columns: Callable[[bool], tuple[str, str, str]]) -> Itera
         yield {str(name): _plain(value, number, str(name)) for name, value in row.items()}
 
 
+def one_table(data: Any, split: str) -> Any:
+    """One split of several, such as of a `DatasetDict`; a mapping of columns as rows; anything else as given.
+
+    Raises:
+        DataError: there is no such split, or the columns are of unequal length.
+    """
+    if not isinstance(data, Mapping) or hasattr(data, "itertuples"):
+        return data
+    if data and all(hasattr(one, "column_names") or hasattr(one, "columns") for one in data.values()):
+        if split not in data:
+            raise DataError(
+                f"data has the splits {', '.join(map(str, data))}, and no {split}; give one of them, such as "
+                f"data=DATA[{next(iter(data))!r}]"
+            )
+        return data[split]
+    sizes = {len(column) if is_column(column) else -1 for column in data.values()}
+    if len(sizes) != 1 or -1 in sizes:
+        raise DataError(
+            "data is a mapping; give one from a column's name to its values, which are equally many, or a "
+            "list of rows"
+        )
+    return [dict(zip(data, values)) for values in zip(*data.values())]
+
+
 def token_rows(data: Any) -> list[dict[str, Any]] | None:
     """The rows of a table or list that hold tokens and no texts; None of anything else."""
     names = getattr(data, "column_names", None)

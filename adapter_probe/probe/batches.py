@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -17,7 +18,9 @@ from torch.utils._pytree import tree_leaves
 from adapter_probe.checkpoints.model_class import head_of_class
 from adapter_probe.data.batches import NO_TAG, EncodedBatches, EncodedWritten, Read, encode_batches
 from adapter_probe.data.examples import Examples
+from adapter_probe.data.given import GIVEN_BATCHES
 from adapter_probe.data.labels import Split
+from adapter_probe.data.question import Question
 from adapter_probe.data.request_rows import Request
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.spec import Columns, TaskSpec
@@ -55,6 +58,12 @@ def examples_of(
     named = [name for name, one in parameters.items() if one.kind is not one.VAR_KEYWORD]
     both = bool(getattr(getattr(base, "config", None), "is_encoder_decoder", False))
     reading = _reading(read)
+    head = head_of_class(type(base).__name__, both)
+    if head == "extractive" and not callable(read):
+        raise DataError(
+            f"a {type(base).__name__} answers questions by the first and last token of a passage; give data= "
+            "(rows with question, context and answers) and tokenizer=, or read="
+        )
     encoded, given = encode_batches(batches, labels, reading, named or None, both)
     first = next(p for p in model.parameters() if p.is_floating_point() and p.device.type != "meta")
 
@@ -67,18 +76,20 @@ def examples_of(
             encoded = encoded.with_lengths(lambda item: _positions(model, inputs(item)))
         except RAISED as error:
             raise ModelError(f"the model does not run on the batches: {one_line(error)}") from error
-    if outputs.dim() == 3 and labels is None and not callable(read):
-        head = head_of_class(type(base).__name__, both)
-        if head in ("causal", "seq2seq"):
-            return _written(encoded, given, outputs.shape, base, shifted=head == "causal")
+    writes = head in ("causal", "seq2seq") or type(base).__name__.endswith("ForMaskedLM")
+    if outputs.dim() == 3 and labels is None and not callable(read) and writes:
+        return _written(encoded, given, outputs.shape, base, shifted=head == "causal")
     if outputs.dim() == 3:
         return _tagged(encoded, given, outputs.shape, base)
     kind, values, names = _labelled(given, outputs.shape[-1], base)
+    own = "the labels in the batches" if labels is None else "the labels given"
     fingerprint = encoded.fingerprint
     if read != "logits":  # of a function its code, which says more than its name
         fingerprint = hash_json([fingerprint, _code_of(read) if callable(read) else read])
     rows = Split(tuple(map(str, range(len(encoded)))), None, values, "given", fingerprint)
-    return Examples(rows, encoded), _task(base, kind, default_metric(kind), names)
+    shown = "the outputs that `read` gives" if callable(read) else f"`{read}` of the model"
+    question = _asks(f"{_ASKED[kind]} by {shown}, against {own}", encoded)
+    return Examples(rows, encoded, question=question), _task(base, kind, default_metric(kind), names)
 
 
 def _code_of(read: Any) -> list[str]:
@@ -109,7 +120,7 @@ def _written(
         shifted: whether the output at a position predicts the next one's token.
 
     Raises:
-        DataError: the labels are no tokens of the model, or an example has none.
+        DataError: the labels are no tokens of the model, or there are none.
     """
     if labels.ndim != 2 or labels.dtype.kind not in "iu":
         raise DataError(
@@ -118,18 +129,31 @@ def _written(
         )
     if shifted:
         labels = np.pad(labels[:, 1:], [(0, 0), (0, 1)], constant_values=NO_TAG)
-    there = labels != NO_TAG
-    if not there.any(axis=1).all():
-        bare = int(there.any(axis=1).argmin())
-        raise DataError(f"labels of example {bare} have no token to score; leave it out")
+    there, n_given = labels != NO_TAG, len(labels)
+    if not (kept := there.any(axis=1)).any():
+        raise DataError(f"labels have no token to score in any example: all are {NO_TAG}")
     _refuse_other_classes(labels[there], shape[-1])
+    labels, encoded = labels[kept], encoded.some(kept)
     written = EncodedWritten(**vars(encoded), tokens=labels.astype(np.int64))
     content = encoded.fingerprint.encode() + written.tokens.astype("<i8").tobytes()
     fingerprint = hashlib.sha256(content).hexdigest()
     row = Request("", ("",), counts=((0, 0, 0),))
     metrics = (*OF_TOKENS, *COMPARABLE["causal"])
     rows = Requests("completion", (row,) * len(encoded), "given", fingerprint, metrics)
-    return Examples(rows, written), _task(base, "causal", OF_TOKENS[0], ())
+    asked = "log-likelihood of the tokens in `labels`, each given those before it"
+    if type(base).__name__.endswith("ForMaskedLM"):
+        asked = "log-likelihood of the masked words in `labels`"
+    left = n_given - len(written)
+    changes = (f"{left:,} left out, in which no token is labelled",) if left else ()
+    question = replace(_asks(asked, written), n_there=n_given, changes=changes)
+    return Examples(rows, written, question=question), _task(base, "causal", OF_TOKENS[0], ())
+
+
+_ASKED: dict[str, str] = {"classification": "class", "regression": "number", "multilabel": "several labels"}
+
+
+def _asks(asked: str, encoded: EncodedBatches) -> Question:
+    return Question(asked, len(encoded), len(encoded), GIVEN_BATCHES, what="examples")
 
 
 def _task(base: nn.Module, kind: Kind, metric: str, names: tuple[str, ...]) -> TaskSpec:
@@ -165,7 +189,9 @@ def _tagged(
             raise DataError(f"labels of batch {batch} have more positions than its tensors, {max(widths)}")
     encoded = words_with_fingerprint(encoded, words)
     rows = Tagged(tuple(("",) * len(own) for own in positions), words.tags, "given", encoded.fingerprint)
-    return Examples(rows, encoded, words=words), _task(base, "tokens", tag_metric(names), names)
+    question = _asks("tag of every position that has a label in the batches", encoded)
+    task = _task(base, "tokens", tag_metric(names), names)
+    return Examples(rows, encoded, words=words, question=question), task
 
 
 def _reading(read: str | Callable[[Any], Tensor]) -> Read:

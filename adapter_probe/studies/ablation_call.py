@@ -25,7 +25,7 @@ from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
-from adapter_probe.data.rows import categories_of, token_rows
+from adapter_probe.data.rows import categories_of, one_table, token_rows
 from adapter_probe.errors import (
     AdapterProbeError,
     CheckpointError,
@@ -48,8 +48,9 @@ from adapter_probe.results.rundir import PARTS, read_manifest
 from .checkpoint_arguments import Ablate, Called, Trainer
 from .example_files import as_files, check_files, of_columns, with_collections
 from .load import load
+from .python_words import in_python
 from .study_base import StoredStudy
-from .trainers import TokenisedPreferences, examples_of_preferences, of_trainer
+from .trainers import TokenisedPreferences, differences_of, examples_of_preferences, of_trainer
 
 if TYPE_CHECKING:
     import torch
@@ -84,6 +85,13 @@ class Given(NamedTuple):
         """The same with a task of this name."""
         return self._replace(opened=self.opened.with_task(replace(self.opened.description.task, name=name)))
 
+    def of_source(self, source: str) -> Given:
+        """The same with a question that names where the examples are from."""
+        if self.examples is None or self.examples.question is None:
+            return self
+        question = replace(self.examples.question, source=source)
+        return self._replace(examples=replace(self.examples, question=question))
+
     def with_note(self, note: str) -> Given:
         """The same with a remark on how it was read."""
         return self._replace(opened=replace(self.opened, notes=(*self.opened.notes, note)))
@@ -104,10 +112,12 @@ def asked_of(
     if rows is None:
         rows = _usual_folder(str(checkpoint), usual).parent if call.out is None else Path(call.out)
     place = rows if opened else checkpoint
-    files = with_collections(as_files(call.data, rows, place, texts=call.metric in COMPARISONS), call.split)
+    causal = opened is not None and opened.opened.description.task.kind == "causal"
+    own = as_files(call.data, rows, place, call.metric in COMPARISONS, causal)
+    files = with_collections(own, call.split)
     if call.columns:
         files = of_columns(files, call.columns, rows, call.encoding)
-    others = as_files(call.against, rows, place)
+    others = as_files(call.against, rows, place, causal=causal)
     if call.task and not is_task(call.task):
         wanted = must_be("--task", f"{PREFIX}NAME", call.task)
         raise DataError(f"{wanted}; data files are given with --data")
@@ -122,8 +132,8 @@ def asked_of(
     folder = _folder_of(arguments, call.out, usual)
     if not others:
         return [(arguments, folder)]
-    own = {**vars(Prompting()), **vars(Generation()), "split": "validation", "metric": None}
-    other = replace(arguments, data=tuple(others), **own)
+    usually = {**vars(Prompting()), **vars(Generation()), "split": "validation", "metric": None}
+    other = replace(arguments, data=tuple(others), **usually)
     return [(arguments, folder), (other, folder / f"{AGAINST_PREFIX}{Path(others[0]).stem}")]
 
 
@@ -156,9 +166,14 @@ def opened_for(call: Called) -> Iterator[tuple[Called, Given | None, TemporaryDi
         DataError: there is no data, or batches and labels are not the model's.
         ResultsError: an argument needs a checkpoint on disk.
     """
+    call = replace(call, data=one_table(call.data, call.split), against=one_table(call.against, call.split))
     if not isinstance(call.checkpoint, (str, Path)):
-        with without_autocast(), _in_memory(call) as found:
-            yield found
+        try:
+            with without_autocast(), _in_memory(call) as found:
+                yield found
+        except AdapterProbeError as error:
+            error.args = (in_python(str(error)), *error.args[1:])
+            raise
         return
     for one in fields(Ablate):
         if one.name in _IN_MEMORY and getattr(call, one.name) != one.default:
@@ -184,7 +199,8 @@ def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory
 
     metric, unused = None, False
     if isinstance(trainer := call.checkpoint, Trainer):
-        call, metric = of_trainer(call, trainer)
+        with left_as_it_was(trainer.model):  # making batches may leave hooks
+            call, metric = of_trainer(call, trainer)
         unused = getattr(trainer, "compute_metrics", None) is not None and metric is None is call.metric
     model: Any = call.checkpoint
     if flag := next((one for one in _ON_DISK if getattr(call, one)), ""):
@@ -204,6 +220,11 @@ def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory
         if metric is not None:
             assert opened.examples is not None, "a trainer's metric is of its batches"
             call = replace(call, metric=metric.of_model(opened.opened, opened.examples))
+            opened = opened.with_note(metric.said)
+        if isinstance(trainer, Trainer) and call.batches is not None:
+            opened = opened.of_source(f"the evaluation set of a {type(trainer).__name__}")
+            for note in differences_of(trainer, opened.opened.description.task.kind):
+                opened = opened.with_note(note)
         if call.name:
             opened = opened.with_name(call.name)
         if unused:

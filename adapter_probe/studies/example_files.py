@@ -35,7 +35,9 @@ For metrics without labels also a list of texts.
 """
 
 
-def as_files(data: ExampleSource, folder: Path, checkpoint: Path, texts: bool = False) -> tuple[str, ...]:
+def as_files(
+    data: ExampleSource, folder: Path, checkpoint: Path, texts: bool = False, causal: bool = False
+) -> tuple[str, ...]:
     """The paths of the examples; examples in memory are written to a file first.
 
     With a file, everything that a study does with data works as usual: fingerprints, cluster jobs, resuming.
@@ -46,10 +48,11 @@ def as_files(data: ExampleSource, folder: Path, checkpoint: Path, texts: bool = 
         folder: where ``data/rows-<hash>.jsonl`` is written.
         checkpoint: the checkpoint whose column names a pair (texts, labels) receives.
         texts: whether labels are not needed, so that strings that name no files are texts.
+        causal: whether the model in memory writes, so that texts need no labels either.
 
     Raises:
-        DataError: strings are both files and texts, or the rows are empty, of unequal length, or contain a
-            value that is no text, number or list.
+        DataError: strings are both files and texts, or texts without labels, or the rows are empty, of
+            unequal length, or contain a value that is no text, number or list.
         ResultsError: the file cannot be written.
     """
     if isinstance(data, (str, Path)):
@@ -57,7 +60,13 @@ def as_files(data: ExampleSource, folder: Path, checkpoint: Path, texts: bool = 
     if isinstance(data, tuple) and not data:
         return ()
     if is_column(data) and len(data) and all(isinstance(one, (str, Path)) for one in data):
-        named = [one for one in data if not texts or _names_file(one)]
+        causal = causal or _is_language_model(checkpoint)
+        named = [one for one in data if _names_file(one)]
+        if not named and not texts and not (causal and any(re.search(r"\s", str(one)) for one in data)):
+            raise DataError(
+                f"data has {len(data):,} strings that name no files, such as {shown(str(data[0]))}; give "
+                "texts with labels, (texts, labels), or metric='kl' or 'agreement', which need none"
+            )
         if named and len(named) < len(data):
             raise DataError(
                 f"data has the file {shown(str(named[0]))} among texts; give either files or texts"
@@ -66,7 +75,7 @@ def as_files(data: ExampleSource, folder: Path, checkpoint: Path, texts: bool = 
             for one in data:
                 refuse_no_path("data", one)
             return tuple(map(str, data))
-        column = "text" if _is_language_model(checkpoint) else _columns(checkpoint, False)[0]
+        column = "text" if causal else _columns(checkpoint, False)[0]
         data = [{column: str(one)} for one in data]
     if not checkpoint.is_dir():  # opening reports it; nothing may be written into it
         return ()
@@ -137,7 +146,7 @@ def _names_file(value: str | Path) -> bool:
     if isinstance(value, Path):
         return True
     with suppress(OSError, ValueError):
-        if Path(value).is_file():
+        if Path(value).exists():
             return True
     return not re.search(r"\s", value) and Path(value).suffix.lower() in (*READERS, PARQUET, ".txt")
 

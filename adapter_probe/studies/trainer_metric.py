@@ -22,7 +22,7 @@ _PROBES = 24  # samples of the examples on which a metric is compared with those
 _FACTORS = (1.0, 0.03, 30.0)  # which keep the likeliest classes, and change how likely they are
 _ROWS = 16  # examples of one length that are computed at a time
 _SURE = 10.0  # the logits of outputs that are right
-_HALF = ("fp16", "bf16", "fp16_full_eval", "bf16_full_eval")
+HALF = ("fp16", "bf16", "fp16_full_eval", "bf16_full_eval")
 _ROUNDING = {
     False: 1e-3,
     True: 0.05,
@@ -58,6 +58,11 @@ class MetricOfTrainer:
                 f"{name} of the trainer gives its compute_metrics {_MORE.get(name, 'a list of batches')}, "
                 f"which a study does not; {_WRITES if name == 'predict_with_generate' else INSTEAD}"
             )
+
+    @property
+    def said(self) -> str:
+        """What of it is used, once that is known."""
+        return f"scored by the trainer's compute_metrics: {self._chosen}"
 
     def numbers(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
         """All that it gives, without ``eval_``, of outputs as the model gives them."""
@@ -114,7 +119,7 @@ class MetricOfTrainer:
         import torch
 
         args, at = self._trainer.args, 0
-        half = any(getattr(args, name, False) for name in _HALF)
+        half = any(getattr(args, name, False) for name in HALF)
         for number, batch in enumerate(self._batches):
             with torch.no_grad():
                 _, own, labels = self._trainer.prediction_step(self._trainer.model.eval(), dict(batch), False)

@@ -15,7 +15,7 @@ from adapter_probe.errors import DataError, listed, one_line
 from adapter_probe.metrics import BY_NAME, default_metric
 
 from .checkpoint_arguments import Called
-from .trainer_metric import MetricOfTrainer
+from .trainer_metric import HALF, MetricOfTrainer
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.opened_peft import OpenedPeft
@@ -73,6 +73,25 @@ def of_trainer(call: Called, trainer: Any) -> tuple[Called, MetricOfTrainer | No
     if key is None or (isinstance(key, str) and key not in BY_NAME):
         return replace(given, metric=None), MetricOfTrainer(trainer, batches, key or "")
     return given, None
+
+
+def differences_of(trainer: Any, kind: str) -> list[str]:
+    """What a trainer's settings do in its own evaluation and a study does not, one sentence each."""
+    args, found = trainer.args, []
+    half = [f"{name}=True" for name in HALF if getattr(args, name, False)]
+    if half:
+        found.append(f"the trainer evaluates in half precision ({', '.join(half)}), and this study does not")
+    if kind == "causal":
+        own = {
+            "label_smoothing_factor": getattr(args, "label_smoothing_factor", 0),
+            "compute_loss_func": getattr(trainer, "compute_loss_func", None),
+            "loss_type='dft'": getattr(args, "loss_type", "") == "dft",
+        }
+        for name in (name for name, value in own.items() if value):
+            found.append(f"the trainer's eval_loss is by {name}, which the study's nll is without")
+    if getattr(trainer.data_collator, "mlm", False):
+        found.append("the words are masked as the trainer's collator drew them once, for all variants alike")
+    return found
 
 
 def _name_of(data: Any) -> str:
@@ -213,6 +232,8 @@ def examples_of_preferences(opened: OpenedPeft, given: TokenisedPreferences) -> 
     """
     from adapter_probe.data.combining import Numbers
     from adapter_probe.data.examples import Examples, encoded_pairs
+    from adapter_probe.data.given import GIVEN_BATCHES
+    from adapter_probe.data.question import Question
     from adapter_probe.data.requests import requests_with_fingerprint
     from adapter_probe.data.requests_encoding import encode_texts
 
@@ -232,10 +253,13 @@ def examples_of_preferences(opened: OpenedPeft, given: TokenisedPreferences) -> 
         for begin, both, own in zip(begins, given.answers, given.reference)
     ]  # fmt: skip
     rows = requests_with_fingerprint("preference", requests, "given")
+    asked = "reward" if given.begins is None else "log-likelihood"
+    asked = f"{asked} of chosen above that of rejected, as the trainer has tokenised and cut them"
+    question = Question(asked, len(requests), len(requests), GIVEN_BATCHES)
     if given.begins is None:
         task = replace(task, kind="pairwise", metric=default_metric("pairwise"))
         encoded, places = encoded_pairs([one for both in given.answers for one in both])
-        return opened.with_task(task), Examples(rows, encoded, combine=Numbers(places))
+        return opened.with_task(task), Examples(rows, encoded, combine=Numbers(places), question=question)
     texts = [
         [(one[: max(at, 1)], one[max(at, 1) :]) for one, at in zip(both, begin)]  # a first token has no score
         for begin, both in zip(begins, given.answers)
@@ -245,4 +269,4 @@ def examples_of_preferences(opened: OpenedPeft, given: TokenisedPreferences) -> 
             f"row {bare[0] + 1} of the trainer's evaluation set has an answer without a token to score; "
             "leave it out, or raise the trainer's max_length"
         )
-    return opened, Examples(rows, encode_texts(texts))
+    return opened, Examples(rows, encode_texts(texts), question=question)

@@ -203,12 +203,23 @@ def test_other_things_in_packed_rows_are_refused():
         ap.ablate(lora(family("llama")[0]), batches=[batch], progress=False)
 
 
+@pytest.mark.slow
+def test_examples_without_a_token_to_score_are_left_out_and_counted():
+    model, batches = written("t5 (labels)")
+    given = {"spans": "single", "precision": "float64", "progress": False}
+    batches[0]["labels"][1] = -100
+    study = ap.ablate(model, batches=batches, **given)
+    assert "1 left out, in which no token is labelled" in "".join(study.question)
+    kept = [{k: v[[0, 2]] for k, v in batches[0].items()}, batches[1]]
+    expected = ap.ablate(model, batches=kept, **given)
+    np.testing.assert_array_equal(study.results.outputs, expected.results.outputs)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"metric": "accuracy"}, ("'accuracy'", "'completion'", "kl")),
-        ({"labels": -100}, ("labels", "example 0")),
-        ({"every": -100}, ("labels", "example 0")),
+        ({"every": -100}, ("labels", "any example")),
         ({"labels": 4000}, ("index out of range",)),
     ],
 )

@@ -499,7 +499,7 @@ def two_active(model: PeftModel) -> PeftModel:
         (lambda model: model, {"device": "meta:0"}, ("device",)),
         (lambda model: model, {"base": "elsewhere"}, ("base",)),
         (lambda model: model, {"dequantise": True}, ("dequantise",)),
-        (lambda model: model, {"layernorm": "pretrained"}, ("--layernorm pretrained",)),
+        (lambda model: model, {"layernorm": "pretrained"}, ("layernorm='pretrained'",)),
     ],
 )
 def test_what_does_not_fit_is_one_line(change, arguments, words, model, tokenizer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mask_loop import randomise, switched
 from peft import LoraConfig
+from peft.tuners.tuners_utils import BaseTunerLayer
 from peft_folders import KV, TOKENIZER, reference, saved, span_off, written
 from refusals import naming
 
@@ -300,3 +303,77 @@ def test_of_answers_that_are_cut_at_the_start_all_tokens_are_scored():
         trainer = SimpleNamespace(args=SimpleNamespace(max_length=5, truncation_mode=mode))
         found, _ = _preferences_of(trainer, rows)
         assert (found.begins, found.answers) == ((begins,), (answers,))
+
+
+def trainer_in(folder: Path, module: str, kind: str, rows: list[dict[str, Any]], **settings: Any) -> Any:
+    """Another trainer of TRL on a tiny language model, not trained."""
+    trl, datasets = pytest.importorskip(module), pytest.importorskip("datasets")
+    transformers = pytest.importorskip("transformers")
+    saved(folder, "llama", KV, "CAUSAL_LM", TARGETS)
+    tokenizer, data = copy.deepcopy(TOKENIZER), datasets.Dataset.from_list(rows)
+    tokenizer.pad_token = tokenizer.eos_token
+    arguments = getattr(trl, f"{kind}Config")(
+        str(folder / "out"), report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True,
+        per_device_eval_batch_size=2, per_device_train_batch_size=2, gradient_checkpointing=False, bf16=False,
+        max_length=32, **settings,
+    )  # fmt: skip
+    made = getattr(trl, f"{kind}Trainer")(
+        transformers.AutoModelForCausalLM.from_pretrained(folder / "base"), args=arguments,
+        train_dataset=data, eval_dataset=data, processing_class=tokenizer,
+        peft_config=LoraConfig(r=4, target_modules=TARGETS),
+    )  # fmt: skip
+    randomise(made.model, 0.3)
+    return made
+
+
+PROMPTED = [row for row in TEXTS if row["prompt"]]  # an even number, so that TRL's means of batches are exact
+
+
+@pytest.mark.slow
+def test_a_trainer_without_a_reference_is_scored_as_it_evaluates(tmp_path):
+    trainer = trainer_in(tmp_path, "trl.experimental.cpo", "CPO", PROMPTED)
+    tuned = [module for module in trainer.model.modules() if isinstance(module, BaseTunerLayer)]
+    given = {"spans": "single", "progress": False}
+    accuracy, margin = ap.ablate(trainer, **given), ap.ablate(trainer, metric="margin", **given)
+    for on, name in ((True, "intact_score"), (False, "removed_score")):
+        switched(tuned, on)
+        said = trainer.evaluate()
+        found = getattr(margin.summary, name) * trainer.beta
+        assert found == pytest.approx(said["eval_rewards/margins"], abs=1e-5)
+        row = 0 if on else int(margin.results.masks.sum(axis=1).argmin())
+        own = (margin.results.predictions[row] > 0).mean()  # TRL counts a tie as wrong
+        assert own == pytest.approx(said["eval_rewards/accuracies"])
+        ties = (accuracy.results.predictions[row] == 0.5).mean() / 2
+        assert getattr(accuracy.summary, name) == pytest.approx(own + ties)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "kind", "settings", "words"),
+    [
+        ("trl.experimental.cpo", "CPO", {"loss_type": "simpo"}, ("CPOTrainer", "loss_type='simpo'", "data=")),
+        ("trl.experimental.orpo", "ORPO", {}, ("ORPOTrainer", "mean log-likelihoods", "data=")),
+        ("trl", "KTO", {}, ("KTOTrainer", "data=", "chosen and rejected")),
+        ("trl", "DPO", {"ld_alpha": 0.5}, ("ld_alpha=0.5", "data=")),
+    ],
+)
+def test_trainers_that_evaluate_something_else_are_refused_by_name(module, kind, settings, words, tmp_path):
+    rows: list[dict[str, Any]] = PROMPTED
+    if kind == "KTO":
+        rows = [{"prompt": row["prompt"], "completion": row["chosen"], "label": True} for row in rows]
+    trainer = trainer_in(tmp_path, module, kind, rows, **settings)
+    with pytest.raises(ap.DataError, match=naming(*words)):
+        ap.ablate(trainer, progress=False)
+
+
+@pytest.mark.slow
+def test_a_trainer_of_completions_refuses_its_metric_by_name(tmp_path):
+    rows = [{"prompt": row["prompt"], "completion": row["chosen"]} for row in PROMPTED]
+    trainer = trainer_in(tmp_path, "trl", "SFT", rows)
+    study = ap.ablate(trainer, spans="single", metric="token_accuracy", progress=False)
+    assert study.summary.intact_score is not None
+    trainer.compute_metrics = lambda given: {"hits": 1.0}
+    with pytest.raises(
+        ap.DataError, match=naming("compute_metrics", "SFTTrainer", "every position", "metric=")
+    ):
+        ap.ablate(trainer, progress=False)

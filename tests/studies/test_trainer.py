@@ -18,7 +18,10 @@ from scipy.stats import binomtest, pearsonr, spearmanr
 from sklearn.metrics import f1_score
 from transformers import (
     AutoTokenizer,
+    DataCollatorForLanguageModeling,
     DataCollatorForTokenClassification,
+    RoFormerForMaskedLM,
+    RoFormerForQuestionAnswering,
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
     Trainer,
@@ -27,6 +30,7 @@ from transformers import (
 
 import adapter_probe as ap
 from adapter_probe.analysis import ablation_tables
+from adapter_probe.studies.python_words import in_python
 
 pytest.importorskip("accelerate")
 TEXTS = [" ".join(f"w{(7 * text + word) % 48}" for word in range(1 + 5 * text % 6)) for text in range(12)]
@@ -236,6 +240,9 @@ def test_a_metric_that_is_not_used_is_named(tmp_path, capsys):
     assert "compute_metrics" not in capsys.readouterr().err
 
 
+ROWS = [{"text": text, "label": number % 2} for number, text in enumerate(TEXTS)]
+
+
 class Table(list):
     """As a dataset of `datasets`, which this environment may lack."""
 
@@ -348,3 +355,100 @@ def test_a_trainer_of_several_labels_is_scored_as_it_evaluates(tmp_path):
     study = ap.ablate(trainer, spans="single", progress=False)
     assert study.summary.metric == "macro_f1"
     assert study.summary.intact_score == pytest.approx(trainer.evaluate()["eval_hits"], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_masked_words_are_scored_as_by_the_models_own_loss(tmp_path):
+    trainer = trainer_of(tmp_path, None)
+    torch.manual_seed(0)
+    lora = LoraConfig(r=4, target_modules=["query", "value"])
+    model = get_peft_model(RoFormerForMaskedLM(small_config("roformer")), lora)
+    randomise(model, 0.3)
+    collate = DataCollatorForLanguageModeling(trainer.processing_class, mlm_probability=0.5, seed=1)
+    rows = [collate([trainer.processing_class(text)]) for text in TEXTS]
+    batches = [row for row in rows if (row["labels"] != -100).any()]
+    study = ap.ablate(model, batches=batches, spans="single", metric="perplexity", progress=False)
+    tuned = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    for score, on in ((study.summary.intact_score, True), (study.summary.removed_score, False)):
+        switched(tuned, on)
+        counts = [int((row["labels"] != -100).sum()) for row in batches]
+        with torch.no_grad():
+            losses = [model.eval()(**row).loss.item() * n for row, n in zip(batches, counts)]
+        assert np.log(score) == pytest.approx(sum(losses) / sum(counts), rel=1e-5)
+    assert "masked words" in study.question[0]
+
+
+def test_the_question_names_the_trainers_metric_and_its_precision(tmp_path):
+    trainer = trainer_of(tmp_path, accuracy)
+    trainer.args.bf16 = True
+    said = "\n".join(ap.ablate(trainer, spans="single", progress=False).question)
+    assert "12 examples of the evaluation set of a Trainer: class by `logits` of the model" in said
+    assert "compute_metrics: hits" in said
+    assert "bf16=True" in said
+
+
+@pytest.mark.parametrize(
+    ("data", "n", "words"),
+    [
+        ({"train": Table(ROWS[:3]), "validation": Table(ROWS)}, 12, ()),
+        ({"train": Table(ROWS[:3]), "dev": Table(ROWS)}, 0, ("train, dev", "no validation", "data=DATA")),
+        ({"text": TEXTS, "label": [0, 1] * 6}, 12, ()),
+        ({"text": TEXTS, "label": [0, 1] * 5}, 0, ("mapping", "equally many")),
+        (TEXTS, 0, ("12 strings", "labels", "metric='kl'")),
+        (
+            [{"text": text, "label": "abc"[n % 3]} for n, text in enumerate(TEXTS)],
+            0,
+            ("data: the labels", "label_names="),
+        ),
+    ],
+)
+def test_data_of_a_notebook_is_read_or_refused_in_its_words(data, n, words, tmp_path):
+    trainer = trainer_of(tmp_path, None)
+    given = {"data": data, "tokenizer": trainer.processing_class, "spans": "single", "progress": False}
+    if words:
+        with pytest.raises(ap.DataError, match=naming(*words)) as caught:
+            ap.ablate(trainer.model, **given)
+        assert "--" not in str(caught.value)
+        assert ".jsonl" not in str(caught.value)
+    else:
+        assert ap.ablate(trainer.model, **given).summary.n_examples == n
+
+
+def test_a_trainer_of_questions_is_refused_with_the_way_out(tmp_path):
+    trainer = trainer_of(tmp_path, None)
+    lora = LoraConfig(r=4, target_modules=["query"], task_type="QUESTION_ANS")
+    trainer.model = get_peft_model(RoFormerForQuestionAnswering(small_config("roformer")), lora)
+    for row in trainer.eval_dataset:
+        row |= {"start_positions": 0, "end_positions": row.pop("labels")}
+    with pytest.raises(ap.DataError, match=naming("questions", "data=", "context and answers")):
+        ap.ablate(trainer, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("--layernorm pretrained is not possible", "layernorm='pretrained' is not possible"),
+        ("name them with --label-names, or", "name them with label_names=, or"),
+        ("give a file (--data FILE)", "give a file (data=FILE)"),
+        ("--generate needs a language model", "generate=True needs a language model"),
+        ("give --metric tag_accuracy", "give metric='tag_accuracy'"),
+        ("--strength 0.5 has no meaning", "strength=0.5 has no meaning"),
+        ("/tmp/x-1/data/rows-0123456789ab.jsonl: the labels", "data: the labels"),
+    ],
+)
+def test_messages_of_commands_have_the_words_of_python(message, expected):
+    assert in_python(message) == expected
+
+
+def test_hooks_that_making_the_batches_leaves_are_gone(tmp_path):
+    trainer = trainer_of(tmp_path, None)
+    own = trainer.get_eval_dataloader
+    hooked = trainer.model.get_input_embeddings()
+
+    def with_hook():
+        hooked.register_forward_hook(lambda *_: None)  # as `enable_input_require_grads` does
+        return own()
+
+    trainer.get_eval_dataloader = with_hook
+    ap.ablate(trainer, spans="single", progress=False)
+    assert not hooked._forward_hooks
