@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from adapter_probe.device import is_out_of_memory
 from adapter_probe.errors import ModelError
 from adapter_probe.units import Unit
 
@@ -392,10 +393,13 @@ class Replay:
     def _complete(self, found: Callable[[], Tensor]) -> Tensor:
         """What a function finds, with all positions of the last layer if this batch's head reads them."""
         if self._last is not None:
-            with suppress(ModelError, RuntimeError, TypeError, ValueError, LookupError):
+            try:
                 values = found()
                 if bool(values.isfinite().all()):
                     return values
+            except (ModelError, RuntimeError, TypeError, ValueError, LookupError) as error:
+                if is_out_of_memory(error):
+                    raise
             self._last = None
         with suppress(UnknownRows):
             return found()
