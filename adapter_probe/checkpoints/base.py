@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -161,6 +162,9 @@ def other_names(found: AnyBase, missing: Collection[str]) -> dict[str, str]:
         with safe_open(path, "pt") as file:
             stored |= set(file.keys())
     parts = min(layers, default="").split(".")
+    stem = "".join(f"{part}." for part in itertools.takewhile(lambda part: not part.isdecimal(), parts))
+    if any(name.startswith(stem) for name in stored):  # some layers are there, others are lost
+        return {}
     for n in range(len(parts)):
         begin, end = "".join(f"{part}." for part in parts[:n]), ".".join(parts[n:])
         others = {name.removesuffix(end) for name in stored if name == end or name.endswith(f".{end}")}

@@ -426,3 +426,24 @@ def test_one_line_says_what_is_wrong(change: dict, words: str, tokenizer):
     with pytest.raises(AdapterProbeError, match=naming(*words)) as caught:
         ap.ablate(made("t5"), **{"data": ROWS, "tokenizer": tokenizer, "progress": False, **change})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("asked", [{"spans": "single"}, {"complement": True}, {}], ids=str)
+def test_sites_that_one_stack_alone_has(asked: dict, tokenizer):
+    """Cross-attention is in the decoder; the encoder has no span then, and no reference either."""
+    torch.manual_seed(0)
+    config = LoraConfig(r=2, target_modules=["q", "EncDecAttention.v"], task_type="SEQ_2_SEQ_LM")
+    model = get_peft_model(T5ForConditionalGeneration(T5Config(**OF_T5)), config)
+    randomise(model, 0.5)
+    study = ap.ablate(
+        model.eval(), data=ROWS, tokenizer=tokenizer, sites="EncDecAttention.v", progress=False, **asked
+    )
+    assert set(study.spans["stack"]) == {"decoder"}
+    assert list(study.summary.stacks or {"decoder": 0}) == ["decoder"]
+    row = study.spans[(study.spans["first"] == 1) & (study.spans["last"] == 1)].iloc[0]
+    own = model.get_base_model().decoder.block
+    for number, block in enumerate(own):
+        off = (number == 1) != bool(asked.get("complement"))
+        switched([block.layer[1].EncDecAttention.v], not off)
+    scores = [token_scores(model, tokenizer, *pair)[0] for pair in PAIRS]
+    assert row["score"] == pytest.approx(np.mean([-one.mean() for one in scores]), rel=1e-5)
