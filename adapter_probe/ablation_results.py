@@ -1,46 +1,26 @@
-"""One ablation in memory: every example's outputs under every variant, and the predictions made from them."""
+"""One ablation in memory: every variant with what was scored of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
-from adapter_probe import metrics
-from adapter_probe.formulas import NO_CLASS, finite_or_nan
-from adapter_probe.predictions import (
-    differences_from_logits,
-    entity_types,
-    labels_from_logits,
-    predictions_from_likelihoods,
-    predictions_from_logits,
-    scores_of_pairs,
-)
+from adapter_probe.kinds.kind import Axes, Scored, check_arrays, taken
+from adapter_probe.kinds.table import scored_of
 from adapter_probe.spans import SITES
 
-QUESTION_SCORES = ("squad_f1", "exact_match")
-"""What the columns of `AblationResults.outputs` hold in question answering."""
-ARRAYS: dict[str, tuple[type, tuple[str | int, ...]]] = {
-    "outputs": (np.float32, ("variants", "examples", "outputs")),
+ARRAYS: dict[str, tuple[type, Axes]] = {
     "masks": (np.bool_, ("variants", "sites")),
     "spans": (np.int64, ("variants", 2)),
-    "scored_with": (np.int64, ("examples", "labels")),
-    "answers": (np.int32, ("variants", "examples", 2)),
-    "counts": (np.int64, ("examples", "outputs", len(metrics.COUNTED))),
     "groups": (np.str_, ("examples",)),
-    "greedy": (np.bool_, ("variants", "examples")),
-    "differences": (np.float64, ("variants", "examples", 2)),
-    "right": (np.int64, ("variants", "examples")),
     "stacks": (np.str_, ("variants",)),
     "modules": (np.str_, ("variants",)),
-    "tags": (np.int16, ("variants", "examples", "words")),
-    "true_tags": (np.int16, ("examples", "words")),
-    "reference": (np.float64, ("examples", 2)),
 }
-"""The arrays of an ablation: type of their numbers, and axes."""
-_N_OUTPUTS = {"regression": 1, "extractive": 2, "pairwise": 2, "ranking": 4, "embedding": 2}
+"""The arrays of an ablation of any kind: type of their numbers, and axes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,106 +32,65 @@ class AblationResults:
         spans: int64 ``[variants, 2]``: first and last layer, counted in the stack, or -1, -1 for rows that
             are no span.
         row_names: one name per variant.
-        outputs: float32 ``[variants, examples, labels]``: logits, or of a regression one column of values. Of
-            question answering, what each question scores, ``[variants, questions, 2]``: answer F1 and exact
-            match, NaN where a logit was not finite. Of a language model, summed log-likelihoods in nats,
-            ``[variants, examples, continuations]``, 0 where an example has fewer; of texts that it writes
-            their scores, ``[variants, examples, 1]``, NaN where a logit was not finite. Of pairs, the scores
-            of what is chosen and what is rejected, ``[variants, examples, 2]``; of rankings what each query
-            scores by every metric of a ranking, ``[variants, queries, 4]``. Of tags, how many entities of
-            each type (or words of each tag) of a sentence were found, and how many were predicted,
-            ``[variants, sentences, 2 classes]``, NaN where a logit was not finite. Of embeddings without
-            labels, whether each text's nearest other text is the intact model's, and the cosine to the intact
-            embedding, ``[variants, texts, 2]``.
-        scored_with: ``[examples]`` or ``[examples, labels]``, the `labels` of `metrics.score`; of classes
-            indices into `label_names`.
-        metric: name of the metric.
-        kind: see `metrics.Kind`.
-        label_names: names in the order of the outputs; empty for a regression.
+        scored: the outputs and what they are scored with, as the kind of the task keeps them.
         identity: everything that determines the numbers, as plain JSON.
         settings: settings of the ablation, as plain JSON.
-        answers: int32 ``[variants, questions, 2]``, first character of each answer in its context and one
-            past its last, -1 for none; None for the other kinds.
-        counts: int64 ``[examples, continuations, 4]``, what `metrics.COUNTED` says of every continuation, 0
-            where there is none; None except for language models.
         groups: str ``[examples]``, group of each example; None if the data has no groups.
-        greedy: bool ``[variants, examples]``, whether every token of the continuation is the most likely
-            one; None for other metrics than ``greedy_accuracy``.
-        differences: float64 ``[variants, examples, 2]``, of a language model compared with the intact model:
-            divergences in nats summed over the scored tokens, and the number of tokens with the same
-            likeliest next token; None for other metrics and kinds, and of choices.
-        right: int64 ``[variants, examples]``, how many tokens of the continuation are the most likely one;
-            None for other metrics than ``token_accuracy``.
         stacks: str ``[variants]``, the stack of layers in which alone the variant switches, empty for the
             intact model and where all stacks are off; `settings` has their names and numbers of layers in
             the order of the sites. None of a model with one stack.
         modules: str ``[variants]``, of a map of layers and modules, the module that the variant switches in
             its layers, or ``all``; empty for the other rows. None in a study of spans.
-        tags: int16 ``[variants, sentences, words]``, predicted tags, indices into `label_names`; -1 where a
-            logit was not finite, `NO_WORD` where a sentence has no word that is scored. None for other kinds.
-        true_tags: int16 ``[sentences, words]``, the right ones.
-        reference: float64 ``[examples, 2]``, of preferences the log-likelihoods by a reference model; None
-            without one.
     """
 
     masks: np.ndarray
     spans: np.ndarray
     row_names: tuple[str, ...]
-    outputs: np.ndarray
-    scored_with: np.ndarray
-    metric: str
-    kind: str
-    label_names: tuple[str, ...]
+    scored: Scored
     identity: dict
     settings: dict
-    answers: np.ndarray | None = None
-    counts: np.ndarray | None = None
     groups: np.ndarray | None = None
-    greedy: np.ndarray | None = None
-    differences: np.ndarray | None = None
-    right: np.ndarray | None = None
     stacks: np.ndarray | None = None
     modules: np.ndarray | None = None
-    tags: np.ndarray | None = None
-    true_tags: np.ndarray | None = None
-    reference: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in metrics.METRICS:
-            raise ValueError(f"kind should be one of {', '.join(metrics.METRICS)}, got {self.kind!r}")
-        of_choices = self.outputs.shape[2:] > (1,)  # which are compared as a whole, and not by their tokens
-        needed = {
-            "counts": self.kind == "causal",
-            "greedy": self.metric == "greedy_accuracy",
-            "right": self.metric == "token_accuracy",
-            "differences": self.metric in metrics.COMPARISONS and self.kind == "causal" and not of_choices,
-        }
-        for name, there in needed.items():
-            if there != (getattr(self, name) is not None):
-                known = f"kind {self.kind!r} and metric {self.metric!r}"
-                raise ValueError(f"{known} {'need' if there else 'do not go with'} {name}")
-        sizes: dict[str | int, int] = dict(zip(ARRAYS["outputs"][1], (*self.outputs.shape, 0, 0, 0)))
-        if self.kind != "causal":
-            sizes["outputs"] = _N_OUTPUTS.get(self.kind, len(self.label_names))
-        if self.scored_with.ndim == 2:
-            sizes["outputs"] = self.scored_with.shape[1] * (2 if self.kind == "tokens" else 1)
-        for name, (kind, axes) in ARRAYS.items():
-            if (array := getattr(self, name)) is None:
-                continue
-            if name == "scored_with":
-                kind, axes = (np.float64 if self.kind == "regression" else kind), axes[: max(1, array.ndim)]
-            own = dict(zip(axes, array.shape))
-            shape = tuple(
-                axis if isinstance(axis, int) else sizes.setdefault(axis, own.get(axis, 0)) for axis in axes
-            )
-            if array.dtype.type is not kind or array.shape != shape:
-                wanted = f"{np.dtype(kind).name} {list(shape)}"
-                raise ValueError(f"{name} should be {wanted}, got {array.dtype} {list(array.shape)}")
-        if len(self.row_names) != sizes["variants"]:
-            raise ValueError(f"{sizes['variants']} variants have {len(self.row_names)} row names")
-        classes = self.kind == "classification" and self.metric not in metrics.COMPARISONS
-        if classes and not np.all((self.scored_with >= 0) & (self.scored_with < sizes["outputs"])):
-            raise ValueError(f"scored_with should lie in 0..{sizes['outputs'] - 1}")
+        variants, examples = self.outputs.shape[:2]
+        check_arrays(self._own(), ARRAYS, {"variants": variants, "examples": examples})
+        if len(self.row_names) != variants:
+            raise ValueError(f"{variants} variants have {len(self.row_names)} row names")
+
+    def _own(self) -> dict[str, np.ndarray]:
+        """The arrays that there are, but those of the kind."""
+        return {name: array for name in ARRAYS if (array := getattr(self, name)) is not None}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays that there are, by name."""
+        return {**self.scored.arrays(), **self._own()}
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+        return self.scored.metric
+
+    @property
+    def kind(self) -> str:
+        """Kind of the task, see `adapter_probe.metrics.Kind`."""
+        return self.scored.kind
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names in the order of the outputs; empty where these have none."""
+        return self.scored.label_names
+
+    @property
+    def outputs(self) -> np.ndarray:
+        """Float32 ``[variants, examples, outputs]``, see the kind."""
+        return self.scored.outputs
+
+    @property
+    def scored_with(self) -> np.ndarray:
+        """The `labels` of `metrics.score`: ``[examples]`` or ``[examples, labels]``."""
+        return self.scored.scored_with
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -171,9 +110,7 @@ class AblationResults:
     @property
     def classes_of_labels(self) -> tuple[str, ...]:
         """What the columns of ``[examples, labels]`` are: labels, tags or types of entities; else empty."""
-        if self.kind == "tokens" and self.metric == "entity_f1":
-            return entity_types(self.label_names)
-        return self.label_names if self.kind in ("tokens", "multilabel") else ()
+        return self.scored.classes_of_labels()
 
     @cached_property
     def in_stacks(self) -> dict[str, AblationResults]:
@@ -199,26 +136,24 @@ class AblationResults:
 
     def rows(self, kept: Sequence[int]) -> AblationResults:
         """Some of the variants."""
-        return replace(
-            self, **self._taken("variants", kept), row_names=tuple(self.row_names[row] for row in kept)
-        )
+        return self._taken("variants", kept, row_names=tuple(self.row_names[row] for row in kept))
 
     def of_examples(self, chosen: np.ndarray) -> AblationResults:
         """The ablation restricted to some examples, int ``[chosen]``."""
-        return replace(self, **self._taken("examples", chosen))
+        return self._taken("examples", chosen)
 
-    def _taken(self, axis: str, chosen: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
-        """The arrays that have an axis, restricted to some places of it."""
-        return {
-            name: np.take(array, chosen, axis=axes.index(axis))
-            for name, (_, axes) in ARRAYS.items()
-            if axis in axes and (array := getattr(self, name)) is not None
-        }
+    def _taken(
+        self, axis: str, chosen: Sequence[int] | np.ndarray, row_names: tuple[str, ...] | None = None
+    ) -> AblationResults:
+        return replace(
+            self, scored=self.scored.taken(axis, chosen), row_names=row_names or self.row_names,
+            **taken(self._own(), ARRAYS, axis, chosen),
+        )  # fmt: skip
 
     @property
     def units(self) -> np.ndarray:
         """What resamples draw as one, int ``[examples]``: the questions on a paragraph, else each example."""
-        return self.scored_with if self.kind == "extractive" else np.arange(self.n_examples)
+        return self.scored.drawn_as_one()
 
     @property
     def n_examples(self) -> int:
@@ -231,10 +166,7 @@ class AblationResults:
 
         A variant with any has no score.
         """
-        finite = np.isfinite(self.outputs).all(axis=-1)
-        if self.differences is not None:
-            finite &= np.isfinite(self.differences).all(axis=-1)
-        return (~finite).sum(axis=1)
+        return (~self.scored.finite()).sum(axis=1)
 
     @cached_property
     def predictions(self) -> np.ndarray:
@@ -242,46 +174,10 @@ class AblationResults:
 
         -1 or NaN where an output is not finite.
         """
-        if self.differences is not None:
-            return finite_or_nan(self.differences[..., metrics.COMPARISONS.index(self.metric)])
-        if self.kind == "embedding":
-            scored = self.outputs[..., metrics.COMPARABLE["embedding"].index(self.metric)]
-            return finite_or_nan(scored.astype(np.float64))
-        if self.metric in metrics.COMPARISONS:
-            intact = self.outputs[np.argmax(self.masks.all(axis=1))]
-            there = None if self.counts is None else self.counts[..., 0] > 0
-            return differences_from_logits(self.metric, self.outputs, intact, there)
-        if self.greedy is not None:
-            finite = np.isfinite(self.outputs).all(axis=-1)
-            return np.where(finite, 1 - self.greedy, NO_CLASS).astype(np.int64)
-        if metrics.is_generated(self.metric):
-            scores = finite_or_nan(self.outputs[..., 0].astype(np.float64))
-            if metrics.is_ratio(self.metric):
-                return scores
-            return np.where(np.isnan(scores), NO_CLASS, 1 - np.nan_to_num(scores)).astype(np.int64)
-        if self.right is not None:
-            return np.where(np.isfinite(self.outputs[..., 0]), self.right, np.nan)
-        if self.kind == "ranking":
-            scored = self.outputs[..., metrics.METRICS["ranking"].index(self.metric)].astype(np.float64)
-            return np.where(np.isfinite(self.outputs).all(axis=-1), scored, np.nan)
-        if self.metric in metrics.OF_PAIRS:
-            return scores_of_pairs(self.metric, self.outputs, self.reference)
-        if self.counts is not None:
-            return predictions_from_likelihoods(
-                self.metric, self.outputs, metrics.continuation_sizes(self.metric, self.counts)
-            )
-        if self.kind == "tokens":
-            return self.outputs.reshape(*self.outputs.shape[:2], -1, 2).astype(np.float64)
-        if self.kind == "multilabel":
-            return labels_from_logits(self.outputs)
-        if self.kind == "regression" and self.scored_with.ndim == 2:
-            return finite_or_nan(self.outputs.astype(np.float64))
-        if self.kind == "extractive":
-            return self.outputs[..., QUESTION_SCORES.index(self.metric)]
-        return predictions_from_logits(self.outputs, self.kind)
+        return self.scored.predicted(int(np.argmax(self.masks.all(axis=1))))
 
     @property
-    def scored(self) -> np.ndarray:
+    def taken_by_metric(self) -> np.ndarray:
         """What the metric takes: the predictions or, if it is one of the user's own of outputs, these."""
         return self.outputs if getattr(self.metric, "of_outputs", False) else self.predictions
 
@@ -292,27 +188,54 @@ class AblationResults:
         An answer is right if it matches a correct answer exactly, a sentence if all its tags are right, and a
         text with several labels if its set of labels is. None for regressions, losses and comparisons.
         """
-        if self.metric in metrics.COMPARISONS:
-            return None
-        if self.kind == "classification" or (self.kind == "causal" and self.metric in metrics.PROPORTIONS):
-            return np.asarray(self.predictions == self.scored_with)
-        if self.metric == "pairwise_accuracy":
-            return np.asarray(self.predictions == 1)
-        if self.kind == "extractive":
-            return np.asarray(self.outputs[..., QUESTION_SCORES.index("exact_match")] > 0.5)
-        if self.kind == "multilabel":
-            return np.asarray((self.predictions == self.scored_with).all(axis=-1))
-        return None if self.tags is None else np.asarray((self.tags == self.true_tags).all(axis=-1))
+        return self.scored.outcomes(self.predictions)
 
     @property
     def chance_score(self) -> float:
         """The score of guessing: of the most frequent class, or of a random choice; else NaN."""
-        if self.metric in metrics.COMPARISONS:
-            return float("nan")
-        if self.metric in metrics.OF_PAIRS:
-            return 0.0 if self.metric == "margin" else 0.5
-        if self.counts is None:
-            return metrics.majority_score(self.metric, self.scored_with)
-        if self.metric not in metrics.OF_CHOICES:
-            return float("nan")
-        return float((1 / (self.counts[..., 0] > 0).sum(axis=1)).mean())
+        return self.scored.chance_score()
+
+
+def of_variants(parts: Sequence[AblationResults], row_names: tuple[str, ...]) -> AblationResults:
+    """The variants of several ablations on the same examples as one, with the intact model of the first.
+
+    Args:
+        row_names: the names of all rows.
+    """
+
+    def joined(arrays: Sequence[dict[str, np.ndarray]], axes: dict[str, tuple[type, Axes]]) -> dict:
+        return {
+            name: np.concatenate([first[:1], *(own[name][1:] for own in arrays)])
+            for name, first in arrays[0].items()
+            if axes[name][1][0] == "variants"
+        }
+
+    first = parts[0]
+    scored = joined([one.scored.arrays() for one in parts], dict(first.scored.ARRAYS))
+    own = joined([one._own() for one in parts], ARRAYS)
+    return replace(first, row_names=row_names, scored=replace(first.scored, **scored), **own)
+
+
+def results_of(
+    masks: np.ndarray,
+    spans: np.ndarray,
+    row_names: tuple[str, ...],
+    scored: Mapping[str, np.ndarray],
+    metric: str,
+    kind: str,
+    label_names: tuple[str, ...],
+    identity: dict,
+    settings: dict,
+    others: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> AblationResults:
+    """An ablation from its arrays, of the kind that they are of.
+
+    Args:
+        scored: the arrays of the kind, see `adapter_probe.kinds.table.scored_of`.
+        others: of ``groups``, ``stacks`` and ``modules`` those that there are.
+
+    Raises:
+        ValueError: the arrays do not fit together.
+    """
+    own = scored_of(kind, metric, label_names, scored)
+    return AblationResults(masks, spans, row_names, own, identity, settings, **others)

@@ -317,10 +317,11 @@ def score(metric: str, predictions: np.ndarray, labels: np.ndarray) -> np.ndarra
             the negative log-likelihood of each example, in nats; for kl its summed divergences in nats, for
             agreement how many of its predictions agree, for token_accuracy how many of its tokens are right;
             for greedy_accuracy and shares of written texts 0 where an example is right and else 1; for
-            pairwise_accuracy and margin what `predictions.scores_of_pairs` gives, and for metrics of a
-            ranking what each query scores. Of several labels or targets ``[..., examples, labels]``, 0 or 1
-            for each label. For entity_f1 and tag_accuracy ``[..., sentences, classes, 2]``: how many of the
-            entities of a type, or words of a tag, were predicted rightly, and how many were predicted.
+            pairwise_accuracy and margin what `adapter_probe.kinds.preferences.scores_of_pairs` gives, and for
+            metrics of a ranking what each query scores. Of several labels or targets ``[..., examples,
+            labels]``, 0 or 1 for each label. For entity_f1 and tag_accuracy ``[..., sentences, classes, 2]``:
+            how many of the entities of a type, or words of a tag, were predicted rightly, and how many were
+            predicted.
         labels: ``[examples]``, of the same kind: int64 classes, right choices, or 0, or float64 targets;
             ``[examples, labels]`` of several labels or targets; int64 ``[sentences, classes]``, numbers of
             entities or words; for squad_f1 and exact_match the numbers of the questions' paragraphs, since

@@ -176,7 +176,7 @@ def measured(name: str, given: argparse.Namespace, tokenizer) -> dict[str, objec
             found = scores(model, batches, len(texts))
             theirs.append(time.perf_counter() - start)
             own = results.outputs[row]
-            own = own[results.counts[..., 0] > 0] if shape else own
+            own = own[results.scored.counts[..., 0] > 0] if shape else own
             gaps.append(float(np.abs(own - found).max()))
     whole = float(np.mean(theirs[1:])) * len(results.spans)
     found = {

@@ -55,7 +55,7 @@ class Study:
         return len(self.scored_with)
 
     @property
-    def scored(self) -> np.ndarray:
+    def taken_by_metric(self) -> np.ndarray:
         return self.predictions
 
     @property

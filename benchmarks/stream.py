@@ -35,8 +35,8 @@ from adapter_probe.checkpoints.tokenizer import load_tokenizer
 from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.examples import load_examples
 from adapter_probe.data.tasks import load_split
+from adapter_probe.kinds.labels import largest_of
 from adapter_probe.models.methods import FullFineTuning
-from adapter_probe.predictions import predictions_from_logits
 from adapter_probe.probe.general import alike
 from adapter_probe.probe.general_model import inputs_of
 from adapter_probe.training.checkpoint import train_checkpoint
@@ -204,7 +204,7 @@ def score_after(head_of: Path, encoder_of: Path) -> float:
         inputs = inputs_of(model, examples.encoded, group, torch.device("cpu"))
         found |= dict(zip(group.tolist(), model(**inputs).logits.numpy()))
     logits = np.stack([found[item] for item in range(len(lengths))])
-    predictions = predictions_from_logits(logits, about.task.kind)
+    predictions = largest_of(logits)
     return float(metrics.score(about.task.metric, predictions, examples.labels))
 
 

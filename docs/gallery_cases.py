@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from adapter_probe.ablation_results import AblationResults
+from adapter_probe.ablation_results import AblationResults, results_of
 from adapter_probe.analysis import sweeps
 from adapter_probe.analysis.ablation_tables import ablation_tables
 from adapter_probe.analysis.attribution import shares
@@ -147,17 +147,17 @@ def made_up(
     settings |= {name: value for name, value in variants.items() if name != "spans"}
     settings |= {"site_names": [site.name for site in modules]} if modules else {}
     settings |= {"stacks": [list(one) for one in stacks]} if stacks else {}
-    return AblationResults(
-        masks=chosen.masks, spans=np.array([(s.first, s.last) if s else (-1, -1) for s in chosen.spans]),
-        row_names=chosen.names, outputs=outputs, scored_with=truth, metric=metric, kind=kind,
-        label_names=("unacceptable", "acceptable") if kind == "classification" else (),
-        settings=settings | ({"data": data} if data else {}),
+    others = {"stacks": chosen.stacks, "modules": chosen.modules}
+    return results_of(
+        chosen.masks, np.array([(s.first, s.last) if s else (-1, -1) for s in chosen.spans]), chosen.names,
+        {"outputs": outputs, "scored_with": truth}, metric, kind,
+        ("unacceptable", "acceptable") if kind == "classification" else (),
         identity={
             "checkpoint": {"delta_sha256": f"seed {seed}"}, "data": {"name": data or task},
             "settings": settings,
         },
-        stacks=np.array(chosen.stacks) if chosen.stacks else None,
-        modules=np.array(chosen.modules) if chosen.modules else None,
+        settings=settings | ({"data": data} if data else {}),
+        others={name: np.array(own) for name, own in others.items() if own},
     )  # fmt: skip
 
 
@@ -224,9 +224,8 @@ def ranks(path: Path, n_spans: int, largest: int = 16) -> None:
         outputs = np.where(wrong[..., None], results.outputs[:1, :, ::-1], results.outputs[:1])
         outputs[0] = results.outputs[0]
         identity = {**results.identity, "settings": {**results.settings, "rank": rank}}
-        by_rank[float(rank)] = AblationResults(
-            **{**vars(results), "outputs": outputs.astype(np.float32), "identity": identity}
-        )
+        scored = replace(results.scored, outputs=outputs.astype(np.float32))
+        by_rank[float(rank)] = replace(results, scored=scored, identity=identity)
     together, variants = joined(by_rank)
     decay = np.random.default_rng(0).uniform(0.5, 1.5, (12, 2))
     values = [
@@ -254,9 +253,8 @@ def strengths(path: Path, n_spans: int) -> None:
             outputs = np.where(wrong[..., None], outputs[..., ::-1], results.outputs[:1])
         outputs[0] = results.outputs[0]
         identity = {**results.identity, "settings": {**results.settings, "strength": strength}}
-        by_strength[strength] = AblationResults(
-            **{**vars(results), "outputs": outputs.astype(np.float32), "identity": identity}
-        )
+        scored = replace(results.scored, outputs=outputs.astype(np.float32))
+        by_strength[strength] = replace(results, scored=scored, identity=identity)
     together, variants = joined(by_strength)
     make_folder(path)
     write_csv(path / "strengths.csv", strength_table(together, variants))

@@ -19,6 +19,8 @@ from sklearn import metrics as sklearn_metrics
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.errors import DataError
 from adapter_probe.formulas import average_ranks, class_counts
+from adapter_probe.kinds.labels import largest_of
+from adapter_probe.kinds.table import scored_of
 from adapter_probe.metrics import (
     METRICS,
     check_metric,
@@ -28,7 +30,6 @@ from adapter_probe.metrics import (
     score,
     score_counts,
 )
-from adapter_probe.predictions import predictions_from_logits
 
 SKLEARN = {
     "accuracy": sklearn_metrics.accuracy_score,
@@ -37,6 +38,16 @@ SKLEARN = {
     "f1": lambda y, p: sklearn_metrics.f1_score(y, p, labels=[0, 1], pos_label=1, zero_division=0.0),
 }
 SCIPY = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}
+
+
+def predicted_of(logits, kind, labels):
+    """What a kind predicts by logits ``[variants, examples, outputs]``."""
+    metric, names = (
+        default_metric(kind) if kind in METRICS else "",
+        ("a", "b") if logits.shape[-1] == 2 else (),
+    )
+    arrays = {"outputs": logits.astype(np.float32), "scored_with": labels}
+    return scored_of(kind, metric, names, arrays).predicted(0)
 
 
 @st.composite
@@ -162,9 +173,10 @@ def test_a_logit_that_is_not_finite_is_never_scored(metric, spoilt):
     kind = "regression" if metric in ("pearson", "spearman") else "classification"
     logits = np.random.default_rng(0).normal(size=(3, 8, 1 if kind == "regression" else 2))
     labels = np.arange(8) % 2
-    sound = score(metric, predictions_from_logits(logits, kind), labels)
+    labels = labels.astype(np.float64) if kind == "regression" else labels
+    sound = score(metric, predicted_of(logits, kind, labels), labels)
     logits[1, 5, 0] = spoilt
-    found = score(metric, predictions_from_logits(logits, kind), labels)
+    found = score(metric, predicted_of(logits, kind, labels), labels)
     assert np.isnan(found).tolist() == [False, True, False]
     assert found[[0, 2]].tolist() == sound[[0, 2]].tolist()
 
@@ -194,19 +206,19 @@ def test_classification_scores_are_functions_of_counts(data, factor):
 
 @given(logits=arrays(np.float32, (2, 4, 3), elements=st.integers(-2, 2).map(float)))
 def test_predictions_are_the_first_largest_logit(logits):
-    found = predictions_from_logits(logits, "classification")
+    found = largest_of(logits)
     assert found.dtype == np.int64
     expected = [[row.tolist().index(max(row.tolist())) for row in variant] for variant in logits]
     assert found.tolist() == expected
 
 
 def test_predictions_of_a_regression_head_are_its_output():
-    logits = np.array([[0.1], [-2.0]], dtype=np.float32)
-    found = predictions_from_logits(logits, "regression")
+    logits = np.array([[[0.1], [-2.0]]], dtype=np.float32)
+    found = predicted_of(logits, "regression", np.zeros(2))
     assert found.dtype == np.float64
-    assert found.tolist() == logits[:, 0].tolist()
-    with pytest.raises(ValueError, match=naming("1", "3")):
-        predictions_from_logits(np.zeros((4, 3)), "regression")
+    assert found[0].tolist() == logits[0, :, 0].tolist()
+    with pytest.raises(ValueError, match=naming("outputs", "1", "3")):
+        predicted_of(np.zeros((2, 4, 3)), "regression", np.zeros(4))
 
 
 @given(values=arrays(np.float64, (3, 7), elements=st.sampled_from([0.0, 0.25, 2 / 3, 1.0])))
@@ -254,10 +266,6 @@ def test_names():
         (lambda: majority_score("auc", np.zeros(2, int)), ("'auc'", "accuracy")),
         (lambda: default_metric("sorting"), ("'sorting'", "classification, regression")),
         (
-            lambda: predictions_from_logits(np.zeros((2, 2)), "sorting"),
-            ("'sorting'", "classification, regression"),
-        ),
-        (
             lambda: check_metric("pearson", "classification"),
             ("'pearson'", "classification", "accuracy, mcc, f1, macro_f1"),
         ),
@@ -295,8 +303,10 @@ def test_misuse_is_a_value_error(predictions, labels, message):
 def test_misuse_of_question_answering_is_a_value_error():
     with pytest.raises(ValueError, match=naming("[0, 1]", "0.5 to 1.5")):
         score("squad_f1", np.array([0.5, 1.5]), np.zeros(2, int))
-    with pytest.raises(ValueError, match=naming("start", "end")):
-        predictions_from_logits(np.zeros((4, 2)), "extractive")
+    with pytest.raises(ValueError, match=naming("'extractive'", "answers")):
+        predicted_of(np.zeros((2, 4, 2)), "extractive", np.zeros(4))
+    with pytest.raises(ValueError, match=naming("'sorting'", "classification, regression")):
+        predicted_of(np.zeros((2, 4, 2)), "sorting", np.zeros(4))
 
 
 def test_f1_fits_two_labels_only_where_their_number_is_known():

@@ -40,7 +40,7 @@ def row_scores(results: AblationResults) -> np.ndarray:
         DataError: a user's metric gives no finite number for the intact model.
     """
     if isinstance(own := results.metric, CustomMetric):
-        scores = own.scores(results.scored, results.scored_with, results.row_names)
+        scores = own.scores(results.taken_by_metric, results.scored_with, results.row_names)
         if np.isnan(scores[intact_row(results)]):
             raise DataError(
                 f"the metric {own.own_name} returned NaN or infinity for the intact model, so there is no "

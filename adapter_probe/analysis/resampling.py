@@ -145,7 +145,7 @@ def draw_scores(
         more: further predictions to score on the same examples, ``[rows, examples]``.
     """
     metric = studies[0].metric
-    rows = np.concatenate([*(one.scored for one in studies), *([] if more is None else [more])])
+    rows = np.concatenate([*(one.taken_by_metric for one in studies), *([] if more is None else [more])])
     complete = is_complete(rows, rows.ndim - 1)  # variants without a prediction have no score
     predictions, labels, unit, group = _alike(studies[0], rows[complete])
     counts = np.ones(unit.max() + 1, dtype=np.int64) if group is None else np.bincount(group)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from adapter_probe import metrics, wording
-from adapter_probe.ablation_results import ARRAYS, AblationResults
+from adapter_probe.ablation_results import AblationResults, of_variants
 from adapter_probe.analysis.deltas import finite_or_none, model_of, removed_row, row_scores, without_noise
 from adapter_probe.analysis.notable_spans import StoredSummary
 from adapter_probe.analysis.removable import random_halves
@@ -158,18 +158,13 @@ def joined(by_strength: Mapping[float, AblationResults]) -> tuple[AblationResult
             module = "" if one.modules is None else ALL_MODULES if whole else str(one.modules[row])
             rows.append((n, strength, stack, module, int(first), int(last), int(last - first + 1), whole))
             n += 1
-    changed: dict[str, Any] = {
-        name: np.concatenate([first[:1], *(getattr(one, name)[1:] for one in results)])
-        for name, (_, axes) in ARRAYS.items()
-        if axes[0] == "variants" and (first := getattr(results[0], name)) is not None
-    }
     names = [f"{name} at {s:g}" for s, one in by_strength.items() for name in one.row_names[1:]]
     columns = ["variant", "strength", "stack", "module", "first", "last", "n_layers", "whole"]
     frame = pd.DataFrame(rows, columns=columns)
     for name in ("stack", "module"):
         if getattr(results[0], f"{name}s") is None:
             del frame[name]
-    return replace(results[0], row_names=(results[0].row_names[0], *names), **changed), frame
+    return of_variants(results, (results[0].row_names[0], *names)), frame
 
 
 def _layers_off(one: AblationResults, row: int) -> np.ndarray:

@@ -23,8 +23,8 @@ from adapter_probe.data.requests import Requests, requests_with_fingerprint
 from adapter_probe.data.requests_encoding import measure_text
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, install_extra, listed, one_line
+from adapter_probe.kinds.likelihoods import predictions_from_likelihoods
 from adapter_probe.metrics import LOSSES, PROPORTIONS, score
-from adapter_probe.predictions import predictions_from_likelihoods
 from adapter_probe.reads import report_unknown
 from adapter_probe.startup import import_needed
 

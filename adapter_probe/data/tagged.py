@@ -22,7 +22,7 @@ from adapter_probe.data.labels import class_number
 from adapter_probe.data.spec import Columns, TaskSpec
 from adapter_probe.errors import DataError, install_extra, listed, must_be, shown
 from adapter_probe.formulas import NO_CLASS, NO_WORD
-from adapter_probe.predictions import entity_types
+from adapter_probe.kinds.tags import entity_types
 from adapter_probe.startup import import_needed
 
 _TAGS = (TAG_COLUMNS[1], "ner_tags", "labels")

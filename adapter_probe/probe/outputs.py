@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from adapter_probe.ablation_results import AblationResults
+from adapter_probe.ablation_results import AblationResults, results_of
 from adapter_probe.data.answers import Answers, choose_windows, score_answers
 from adapter_probe.data.requests import Requests
 from adapter_probe.data.requests_encoding import count_texts
@@ -16,7 +16,7 @@ from adapter_probe.data.squad import Questions
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.errors import CheckpointError
 from adapter_probe.formulas import NO_CLASS
-from adapter_probe.metrics import COMPARISONS, COUNTED, MEANS, continuation_sizes, is_ratio
+from adapter_probe.metrics import COMPARISONS, MEANS, continuation_sizes, is_ratio
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.replay.decoding import NOT_FINITE
 from adapter_probe.spans import SITES, VariantSet
@@ -104,61 +104,73 @@ def assemble_results(
         settings["data"] = request.data
     settings["question"] = list(request.question)
     refuse_nonfinite_intact(request, arrays)
-    task, rows = request.checkpoint.description.task, request.examples.rows
-    labels, more = request.examples.labels, Arrays()
+    rows, others = request.examples.rows, Arrays()
+    if isinstance(rows, Requests) and rows.generation is not None:
+        settings["generation"] = rows.generation.to_json() | rows.generation.identity
+    if isinstance(rows, Requests) and any(row.group for row in rows.rows):
+        others["groups"] = np.array([row.group for row in rows.rows])
+    if variants.stacks is not None:
+        settings["stacks"] = [list(one) for one in variants.parts]
+        others["stacks"] = np.array(variants.stacks)
+    if variants.modules is not None:
+        others["modules"] = np.array(variants.modules)
+    spans = [(-1, -1) if span is None else (span.first, span.last) for span in variants.spans]
+    return results_of(
+        variants.masks, np.array(spans, dtype=np.int64), variants.names,
+        _scored(request, variants, arrays, scores), request.metric, described.task.kind,
+        described.task.label_names, request.identity, {**settings, "split": rows.name}, others,
+    )  # fmt: skip
+
+
+def _scored(
+    request: AblationRequest, variants: VariantSet, arrays: Arrays, scores: np.ndarray | None
+) -> Arrays:
+    """The arrays of what is scored, see `adapter_probe.kinds`, from the outputs of all items."""
+    rows, words = request.examples.rows, request.examples.words
+    labels = request.examples.labels
     if request.metric in (*COMPARISONS, *MEANS):
         labels = np.ones(len(rows), dtype=np.int64)
     if (combine := request.examples.combine) is not None:
-        logits = combine(arrays["logits"])
-    elif isinstance(rows, Requests) and rows.generation is not None:
-        settings["generation"] = rows.generation.to_json() | rows.generation.identity
-        logits = score_texts(request, texts_of(request, arrays["written"]))[0] if scores is None else scores
-        more["counts"] = np.zeros((len(rows), 1, len(COUNTED)), dtype=np.int64)
-        labels = np.full(len(rows), int(is_ratio(request.metric)), dtype=np.int64)
-    elif isinstance(rows, Requests):
-        logits = summed_windows(request.encoded, arrays["logits"])
-        counts = more["counts"] = count_texts(rows, request.encoded)
-        if request.compares_tokens:
-            more["differences"] = _differences(request, arrays["differences"], variants)
-        if is_ratio(request.metric) and rows.form != "choice":
-            labels = continuation_sizes(request.metric, counts)[:, 0]
-        if request.metric == "greedy_accuracy":  # of completions, which are one item each
-            more["greedy"] = arrays["greedy"][..., 0]
-        if request.metric == "token_accuracy":
-            wrong = summed_windows(request.encoded, arrays["wrong"])[..., 0]
-            more["right"] = request.encoded.n_tokens[:, 0] - wrong
-    elif isinstance(rows, Questions):
+        return {"outputs": combine(arrays["logits"]), "scored_with": labels}
+    if isinstance(rows, Requests) and rows.generation is not None:
+        found = score_texts(request, texts_of(request, arrays["written"]))[0] if scores is None else scores
+        return {
+            "outputs": found,
+            "scored_with": np.full(len(rows), int(is_ratio(request.metric)), dtype=np.int64),
+        }
+    if isinstance(rows, Requests):
+        return _of_likelihoods(request, rows, variants, arrays, labels)
+    if isinstance(rows, Questions):
         chosen = choose_windows(request.examples.windows, Answers(**arrays))
         exact, f1 = score_answers(rows, chosen)
-        logits = np.stack([f1, exact], axis=-1).astype(np.float32)  # as `QUESTION_SCORES` says
-        more["answers"] = np.stack([chosen.start, chosen.end], axis=-1)
-    elif request.examples.words is not None:
-        words = request.examples.words
-        logits, labels = count_tags(request.metric, words, task.label_names, arrays["tags"])
-        more |= {"tags": words.by_word(arrays["tags"]), "true_tags": words.true_by_word}
-    else:
-        logits = arrays["logits"]
-    if isinstance(rows, Requests) and any(row.group for row in rows.rows):
-        more["groups"] = np.array([row.group for row in rows.rows])
-    if variants.stacks is not None:
-        settings["stacks"], more["stacks"] = [list(one) for one in variants.parts], np.array(variants.stacks)
-    if variants.modules is not None:
-        more["modules"] = np.array(variants.modules)
-    spans = [(-1, -1) if span is None else (span.first, span.last) for span in variants.spans]
-    return AblationResults(
-        masks=variants.masks,
-        spans=np.array(spans, dtype=np.int64),
-        row_names=variants.names,
-        outputs=logits,
-        scored_with=labels,
-        metric=request.metric,
-        kind=task.kind,
-        label_names=task.label_names,
-        identity=request.identity,
-        settings={**settings, "split": rows.name},
-        reference=request.reference(variants, logits),
-        **more,
-    )
+        outputs = np.stack([f1, exact], axis=-1).astype(np.float32)  # as `adapter_probe.kinds.answers` says
+        answers = np.stack([chosen.start, chosen.end], axis=-1)
+        return {"outputs": outputs, "scored_with": labels, "answers": answers}
+    if words is not None:
+        names = request.checkpoint.description.task.label_names
+        found, there = count_tags(request.metric, words, names, arrays["tags"])
+        tags = {"tags": words.by_word(arrays["tags"]), "true_tags": words.true_by_word}
+        return {"outputs": found, "scored_with": there, **tags}
+    return {"outputs": arrays["logits"], "scored_with": labels}
+
+
+def _of_likelihoods(
+    request: AblationRequest, rows: Requests, variants: VariantSet, arrays: Arrays, labels: np.ndarray
+) -> Arrays:
+    outputs, counts = summed_windows(request.encoded, arrays["logits"]), count_texts(rows, request.encoded)
+    if is_ratio(request.metric) and rows.form != "choice":
+        labels = continuation_sizes(request.metric, counts)[:, 0]
+    found = {"outputs": outputs, "scored_with": labels, "counts": counts}
+    if (reference := request.reference(variants, outputs)) is not None:
+        found["reference"] = reference
+    if request.compares_tokens:
+        found["differences"] = _differences(request, arrays["differences"], variants)
+    if request.metric == "greedy_accuracy":  # of completions, which are one item each
+        found["greedy"] = arrays["greedy"][..., 0]
+    if request.metric == "token_accuracy":
+        wrong = summed_windows(request.encoded, arrays["wrong"])[..., 0]
+        found["right"] = request.encoded.n_tokens[:, 0] - wrong
+    return found
 
 
 def _differences(request: AblationRequest, items: np.ndarray, variants: VariantSet) -> np.ndarray:

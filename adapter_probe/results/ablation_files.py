@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from adapter_probe.ablation_results import ARRAYS, AblationResults
+from adapter_probe.ablation_results import AblationResults, results_of
 from adapter_probe.errors import ResultsError, one_line
 from adapter_probe.results.atomic import read_arrays, write_arrays, write_csv, write_text
 from adapter_probe.results.fingerprints import canonical_json
@@ -28,7 +28,6 @@ from adapter_probe.results.schema import (
 SCHEMA = 1
 _NAMES = {"outputs": "logits", "scored_with": "labels"}
 """Names of arrays in the file, where they are not those of the attributes."""
-_REQUIRED = ("masks", "spans", "outputs", "scored_with")
 _TEXTS = ("row_names", "metric", "kind", "label_names", "identity", "settings")
 
 
@@ -38,8 +37,7 @@ def save_predictions(folder: str | Path, results: AblationResults) -> None:
     Equal results give equal bytes.
     """
     about = {"schema": SCHEMA, **{name: getattr(results, name) for name in _TEXTS}}
-    own = {_NAMES.get(name, name): getattr(results, name) for name in ARRAYS}
-    arrays = {name: values for name, values in own.items() if values is not None}
+    arrays = {_NAMES.get(name, name): values for name, values in results.arrays().items()}
     write_arrays(Path(folder) / PREDICTIONS, {**arrays, "about": np.array(canonical_json(about))})
 
 
@@ -57,11 +55,12 @@ def load_ablation(folder: str | Path) -> AblationResults:
         about = json.loads(str(arrays["about"]))
         refuse_newer(path, about["schema"], SCHEMA)
         texts = {name: about[name] for name in _TEXTS}
-        for name in ("row_names", "label_names"):
-            texts[name] = tuple(texts[name])
-        kept = {name: arrays.get(_NAMES.get(name, name)) for name in ARRAYS.keys() - _REQUIRED}
-        kept |= {name: arrays[_NAMES.get(name, name)] for name in _REQUIRED}
-        return AblationResults(**kept, **texts)
+        scored = {**arrays, **{name: arrays[stored] for name, stored in _NAMES.items()}}
+        return results_of(
+            arrays["masks"], arrays["spans"], tuple(texts["row_names"]), scored, texts["metric"],
+            texts["kind"], tuple(texts["label_names"]), texts["identity"], texts["settings"],
+            {name: arrays[name] for name in ("groups", "stacks", "modules") if name in arrays},
+        )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise ResultsError(f"{path} does not contain an ablation: {one_line(error)}") from error
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.errors import DataError
+from adapter_probe.kinds.labels import PREDICTED
+from adapter_probe.kinds.tags import entity_types
 from adapter_probe.metrics import METRICS, OF_TOKENS, score
-from adapter_probe.predictions import entity_types, labels_from_logits, predictions_from_logits
 
 if TYPE_CHECKING:
     from adapter_probe.checkpoints.opened_peft import OpenedPeft
@@ -275,12 +276,11 @@ def intact_outputs(opened: OpenedPeft, encoded: EncodedBatches) -> list[np.ndarr
 
 def _plain(kind: str, n_outputs: int) -> dict[str, Callable[..., np.ndarray]]:
     """The metrics that have a name, as functions of outputs and labels."""
+    predicted_by = PREDICTED[kind]
 
     def named(name: str) -> Callable[..., np.ndarray]:
-        if kind == "multilabel":
-            return lambda rows, labels: score(name, labels_from_logits(rows), labels)
         return lambda rows, labels: score(
-            name, predictions_from_logits(rows, kind), labels.reshape(len(rows))
+            name, predicted := predicted_by(rows), labels.reshape(predicted.shape)
         )
 
     if kind == "regression" and n_outputs > 1:

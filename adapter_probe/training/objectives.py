@@ -23,11 +23,8 @@ from adapter_probe.data.spec import TaskSpec
 from adapter_probe.data.squad import Questions
 from adapter_probe.data.tagged import count_tags
 from adapter_probe.data.training_texts import texts_of
-from adapter_probe.predictions import (
-    labels_from_logits,
-    predictions_from_likelihoods,
-    predictions_from_logits,
-)
+from adapter_probe.kinds.likelihoods import predictions_from_likelihoods
+from adapter_probe.kinds.table import scored_of
 
 from .model import TrainingModel
 
@@ -82,12 +79,9 @@ class LabelObjective(Objective):
 
     def score(self, model: TrainingModel) -> float:
         """See `Objective.score`."""
-        logits = model.evaluate(self.validation)
-        several = self._task.kind == "multilabel"
-        predictions = (
-            labels_from_logits(logits) if several else predictions_from_logits(logits, self._task.kind)
-        )
-        return float(metrics.score(self._metric, predictions, self._labels))
+        own = {"outputs": model.evaluate(self.validation)[None], "scored_with": self._labels}
+        scored = scored_of(self._task.kind, self._metric, self._task.label_names, own)
+        return float(metrics.score(self._metric, scored.predicted(0)[0], self._labels))
 
 
 class TagObjective(Objective):

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 import adapter_probe as ap
-from adapter_probe.ablation_results import AblationResults
+from adapter_probe.ablation_results import AblationResults, results_of
 from adapter_probe.analysis.attribution import shares as shares_of_all
 
 DRAWS, SPLITS = 1000, 5
@@ -115,12 +115,13 @@ def of_file(path: Path) -> Map:
     kept = np.load(io.BytesIO(lzma.decompress(path.read_bytes())))
     spans, n_labels = kept["spans"], 1 + max(int(kept[name].max()) for name in ("labels", "predictions"))
     layers = np.arange(spans.max() + 1).repeat(2)  # two sites each
-    results = AblationResults(
-        masks=(layers < spans[:, :1]) | (layers > spans[:, 1:]), spans=spans,
-        row_names=tuple(kept["row_names"].tolist()),
-        outputs=np.eye(n_labels, dtype=np.float32)[kept["predictions"]],
-        scored_with=kept["labels"].astype(np.int64), metric=str(kept["metric"]), kind="classification",
-        label_names=tuple(map(str, range(n_labels))), identity={}, settings={},
+    own = {
+        "outputs": np.eye(n_labels, dtype=np.float32)[kept["predictions"]],
+        "scored_with": kept["labels"].astype(np.int64),
+    }
+    results = results_of(
+        (layers < spans[:, :1]) | (layers > spans[:, 1:]), spans, tuple(kept["row_names"].tolist()), own,
+        str(kept["metric"]), "classification", tuple(map(str, range(n_labels))), {}, {},
     )  # fmt: skip
     means = {
         "accuracy": means_of(points(results), results.n_layers),

@@ -12,7 +12,6 @@ and how far two trainings agree on it, with all examples.
 """
 
 import sys
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 import adapter_probe as ap
+from adapter_probe.kinds.table import scored_of
 
 DRAWS, SPLITS = 2000, 200
 KINDS = ("module in all layers", "layers, all modules", "cell")
@@ -38,7 +38,8 @@ def costs_of(folder: str) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
     scores = 100.0 * (results.outputs[..., 0] if written else results.predictions == results.scored_with)
     costs = {"points": (scores[:1] - scores)[kept]}
     if not written:
-        costs["divergence"] = replace(results, metric="kl").predictions[kept]
+        divergences = scored_of(results.kind, "kl", results.label_names, results.scored.arrays())
+        costs["divergence"] = divergences.predicted(0)[kept]
     return cells[kept].reset_index(drop=True), costs
 
 

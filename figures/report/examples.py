@@ -13,7 +13,7 @@ from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import intact_row
 from adapter_probe.errors import ResultsError
 from adapter_probe.formulas import NO_WORD
-from adapter_probe.metrics import COMPARISONS, continuation_sizes
+from adapter_probe.metrics import COMPARISONS
 from adapter_probe.wording import signed
 
 from .markup import Html, choice, tag
@@ -129,7 +129,7 @@ def examples_content(
         ResultsError: the numbers of texts and predictions differ.
     """
     outcomes = results.are_right
-    if outcomes is None or (results.kind == "extractive" and results.answers is None):
+    if outcomes is None:
         return None
     if len(texts.texts) != results.n_examples:
         raise ResultsError(
@@ -138,7 +138,7 @@ def examples_content(
     intact, rows = intact_row(results), variant_of(results, spans)
     differ = outcomes != outcomes[intact]
     if results.kind in ("tokens", "multilabel"):  # which may change and stay wrong
-        own = results.predictions if results.tags is None else results.tags
+        own = _several_of(results)[0]
         differ = (own != own[intact]).any(axis=-1)
     kept = np.flatnonzero(differ[results.nonfinite == 0].any(axis=0))
     said, options, truth = _predicted(results, texts, kept)
@@ -176,10 +176,9 @@ def _predicted(
 ) -> tuple[np.ndarray, list[Any], list[str]]:
     """What was predicted, places in the options ``[variants, kept]``; the options; and what is true."""
     if results.kind == "extractive":
-        assert results.answers is not None, "checked by the caller"
         contexts, told = texts.texts_b or ("",) * results.n_examples, []
         for i in kept:
-            ends = results.answers[:, i].tolist()
+            ends = results.scored.answers[:, i].tolist()
             told.append([contexts[i][start:end] if start >= 0 else "" for start, end in ends])
         return *_distinct(told), [(texts.truths or texts.texts)[i] for i in kept]
     if results.kind in ("tokens", "multilabel"):
@@ -205,12 +204,10 @@ def _several(
     results: AblationResults, texts: ExampleTexts, kept: np.ndarray
 ) -> tuple[np.ndarray, list[list[str]], list[str]]:
     """Sets of labels, or words with tags; see `_predicted`."""
-    names, own = np.array(results.label_names), results.tags
-    predicted, true = (results.predictions, results.scored_with) if own is None else (own, results.true_tags)
-    assert true is not None, "tags are stored together"
+    names, (predicted, true) = np.array(results.label_names), _several_of(results)
 
     def told(row: np.ndarray, example: int) -> str:
-        if own is None:
+        if results.kind == "multilabel":
             return " · ".join(names[row == 1]) or "none"
         assert texts.words is not None, "sentences have words"
         tagged = [
@@ -229,6 +226,13 @@ def _several(
     return said, options, [told(true[example], example) for example in kept]
 
 
+def _several_of(results: AblationResults) -> tuple[np.ndarray, np.ndarray]:
+    """Predicted tags or labels ``[variants, examples, ...]``, and the right ones ``[examples, ...]``."""
+    if results.kind == "multilabel":
+        return results.predictions, results.scored_with
+    return results.scored.tags, results.scored.true_tags
+
+
 def _margins(results: AblationResults, kept: np.ndarray) -> np.ndarray | None:
     """Probability of the true option less that of the likeliest other one, int percent ``[variants, kept]``.
 
@@ -236,9 +240,9 @@ def _margins(results: AblationResults, kept: np.ndarray) -> np.ndarray | None:
     """
     logits, labels = results.outputs[:, kept].astype(np.float64), results.scored_with[kept]
     if results.kind == "causal":
-        if results.metric != "accuracy" or results.counts is None:
+        if results.metric != "accuracy":
             return None
-        there = continuation_sizes("accuracy", results.counts[kept]) > 0
+        there = results.scored.sizes[kept] > 0
         logits = np.where(there, logits, -np.inf)
     elif results.kind != "classification":
         return None

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from ablation_facts import ablation_of
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.settings import SiteChoice
@@ -32,7 +33,7 @@ def make_results() -> Callable[..., AblationResults]:
             if n_labels == 1
             else generator.integers(n_labels, size=n_examples)
         )
-        return AblationResults(
+        return ablation_of(
             masks=variants.masks,
             spans=np.array([(s.first, s.last) if s else (-1, -1) for s in variants.spans]),
             row_names=variants.names,

@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from ablation_facts import changed
 from refusals import names, naming
 from scipy.stats import binomtest
 from sklearn.metrics import cohen_kappa_score, f1_score
@@ -113,7 +114,7 @@ def test_a_single_span_has_a_row_and_every_layer_too(make_results):
     results = make_results(4)
     rows = [results.row_names.index(name) for name in ("intact", "1-2")]
     arrays = {name: getattr(results, name)[rows] for name in ("masks", "spans", "outputs")}
-    tables = ablation_tables(dataclasses.replace(results, **arrays, row_names=("intact", "1-2")), n_draws=50)
+    tables = ablation_tables(changed(results, **arrays, row_names=("intact", "1-2")), n_draws=50)
     assert tables.spans[["first", "last"]].to_numpy().tolist() == [[1, 2]]
     assert tables.spans["ci_low_points"].notna().all()
     assert tables.layers["layer"].tolist() == [0, 1, 2, 3]
@@ -151,7 +152,7 @@ def test_one_changed_prediction_has_one_interval(make_results):
     wrong = int(np.flatnonzero(outputs[0].argmax(-1) == results.scored_with)[0])
     row = results.row_names.index("0-0")
     outputs[row, wrong] = outputs[row, wrong][::-1]
-    one = dataclasses.replace(results, outputs=outputs)
+    one = changed(results, outputs=outputs)
     spans = ablation_tables(one, n_draws=500).spans.set_index(["first", "last"])
     found = spans.loc[(0, 0), ["ci_low_points", "ci_high_points"]]
     assert (found["ci_low_points"], found["ci_high_points"]) == pytest.approx((-8.2, 4.4), abs=0.1)
@@ -193,7 +194,7 @@ def test_a_variant_that_is_not_finite_has_a_count_and_no_score(make_results, met
     row = sound.row_names.index("1-2")
     logits[row, :7, 0] = np.nan
     logits[row, 7, 0] = np.inf
-    spoilt = dataclasses.replace(sound, outputs=logits)
+    spoilt = changed(sound, outputs=logits)
     tables = ablation_tables(spoilt, n_draws=200)
     found = tables.spans.set_index(["first", "last"]).loc[(1, 2)]
     assert found["n_nonfinite"] == 8
@@ -213,7 +214,7 @@ def test_an_intact_model_that_is_not_finite_is_refused(make_results):
     logits = make_results(3).outputs.copy()
     logits[0, 4, 1] = np.nan
     with pytest.raises(ResultsError, match=naming("1 of 40")):
-        ablation_tables(dataclasses.replace(make_results(3), outputs=logits))
+        ablation_tables(changed(make_results(3), outputs=logits))
 
 
 @pytest.fixture
@@ -229,7 +230,7 @@ def judged(make_results):
             said = labels.copy()
             said[order[n:]] = 1 - labels[order[n:]]
             logits[row, np.arange(60), said] = 1
-        return dataclasses.replace(results, scored_with=labels, outputs=logits)
+        return changed(results, scored_with=labels, outputs=logits)
 
     return make
 
@@ -245,7 +246,7 @@ def test_a_model_that_says_the_commonest_class_is_told_first(judged, metric):
     results = judged([58, 50, 41, 55], metric)
     logits = np.zeros_like(results.outputs)
     logits[:, :, 0] = 1  # whatever is switched off
-    results = dataclasses.replace(results, outputs=logits)
+    results = changed(results, outputs=logits)
     found = summarise(results, ablation_tables(results))
     assert names(found.warning, "not better", "most frequent")
 
@@ -279,7 +280,7 @@ def test_layers_without_adapters_are_no_spans_and_no_tests(make_results, gone):
     settings = whole.settings | {
         "site_parameters": [0 if layer in gone else 7 for layer in range(5) for _ in range(2)]
     }
-    bare = dataclasses.replace(
+    bare = changed(
         whole,
         masks=variants.masks,
         spans=whole.spans[rows],
@@ -313,12 +314,12 @@ def test_layers_without_adapters_are_no_spans_and_no_tests(make_results, gone):
 def test_spans_that_change_no_prediction_have_the_exact_interval(make_results, complement):
     """What no test has examined is not removable by its bound."""
     results = make_results(2, n_labels=2, n_examples=240, complement=complement)
-    same = dataclasses.replace(results, outputs=np.broadcast_to(results.outputs[:1], results.outputs.shape))
+    same = changed(results, outputs=np.broadcast_to(results.outputs[:1], results.outputs.shape))
     tables, bound = ablation_tables(same, n_draws=100), 100 * (1 - 0.025 ** (1 / 240))  # Clopper, Pearson
     chosen = 100 * (1 - (0.05 / 2) ** (1 / 240))  # of two single layers, one-sided
-    changed = ~results.masks[1:4].all(axis=1)  # both layers kept on are the intact model
+    switched = ~results.masks[1:4].all(axis=1)  # both layers kept on are the intact model
     for column, end in (("ci_low_points", -bound), ("ci_high_points", bound)):
-        np.testing.assert_allclose(tables.spans[column].to_numpy(), np.where(changed, end, 0.0))
+        np.testing.assert_allclose(tables.spans[column].to_numpy(), np.where(switched, end, 0.0))
     costs = span_costs(same, "interval")
     if not complement:
         np.testing.assert_array_equal(costs["bound_low_points"], tables.spans["bound_low_points"])
@@ -326,17 +327,17 @@ def test_spans_that_change_no_prediction_have_the_exact_interval(make_results, c
         assert longest_removable(costs, 1.5, "interval") is None
         assert longest_removable(costs, 1.6, "interval")["n_layers"] == 2
     mean = average_ablations([same, same, same]).spans
-    np.testing.assert_allclose(mean["ci_low_points"], np.where(changed, -bound, 0.0))
-    unknown = ablation_tables(dataclasses.replace(same, metric="mcc"), n_draws=100).spans
-    assert unknown["ci_low_points"].isna().tolist() == changed.tolist()
+    np.testing.assert_allclose(mean["ci_low_points"], np.where(switched, -bound, 0.0))
+    unknown = ablation_tables(changed(same, metric="mcc"), n_draws=100).spans
+    assert unknown["ci_low_points"].isna().tolist() == switched.tolist()
     outputs = np.tile(np.float32([0, 1]), (*same.outputs.shape[:2], 1))
     outputs[0, :9] = 1, 0  # of one class only, nine more are right than in the intact model
-    won = dataclasses.replace(same, outputs=outputs, scored_with=np.ones(240, dtype=np.int64))
+    won = changed(same, outputs=outputs, scored_with=np.ones(240, dtype=np.int64))
     won = ablation_tables(won, n_draws=100).spans["ci_high_points"].to_numpy()
-    np.testing.assert_allclose(won[changed], 100 * binomtest(9, 240).proportion_ci(0.95, "exact").high)
-    agreeing = dataclasses.replace(same, metric="agreement", scored_with=np.ones(240, dtype=np.int64))
+    np.testing.assert_allclose(won[switched], 100 * binomtest(9, 240).proportion_ci(0.95, "exact").high)
+    agreeing = changed(same, metric="agreement", scored_with=np.ones(240, dtype=np.int64))
     spans = ablation_tables(agreeing, n_draws=100).spans
-    np.testing.assert_allclose(spans["ci_low_points"], np.where(changed, -bound, 0.0))
+    np.testing.assert_allclose(spans["ci_low_points"], np.where(switched, -bound, 0.0))
     assert (spans["ci_high_points"] == 0).all()
 
 
@@ -398,7 +399,7 @@ def test_each_label_is_a_part_of_the_data(make_results):
     """A label that no example has is left out; of the others, F1 is scikit-learn's."""
     few = make_results(2, n_labels=4)
     labels = np.random.default_rng(2).integers(0, 2, (40, 4)) * np.array([1, 1, 0, 1])
-    results = dataclasses.replace(few, kind="multilabel", metric="micro_f1", scored_with=labels)
+    results = changed(few, kind="multilabel", metric="micro_f1", scored_with=labels)
     table, there = group_scores(results), [0, 1, 3]
     assert table["group"].unique().tolist() == ["a", "b", "d"]
     assert table["variant"].tolist() == ["intact", "all off", "0-0", "1-1"] * 3
@@ -414,27 +415,27 @@ def test_each_label_is_a_part_of_the_data(make_results):
     assert [said[name].intact_score for name in "abd"] == pytest.approx([own[0] for own in scores])
     assert [said[name].removed_score for name in "abd"] == pytest.approx([own[1] for own in scores])
     assert [said[name].n_examples for name in "abd"] == counted.tolist()
-    own = dataclasses.replace(results, metric=CustomMetric(f1_score))
+    own = changed(results, metric=CustomMetric(f1_score))
     assert group_scores(own) is None
 
 
 def test_a_metric_of_the_users_own(make_results):
     """Accuracy and kappa as functions: the scores and intervals of the built-in one, and scikit-learn's."""
     results = make_results(3, n_labels=2, n_examples=300)
-    own = dataclasses.replace(results, metric=CustomMetric(lambda labels, said: (labels == said).mean()))
+    own = changed(results, metric=CustomMetric(lambda labels, said: (labels == said).mean()))
     found, expected = ablation_tables(own, n_draws=300), ablation_tables(results, n_draws=300)
     for column in ("score", "delta_points", "interaction_points"):
         np.testing.assert_allclose(found.spans[column], expected.spans[column], atol=1e-9)
     for column in ("ci_low_points", "ci_high_points", "interaction_low_points"):  # by a bootstrap
         np.testing.assert_allclose(found.spans[column], expected.spans[column], atol=3)
     assert found.chance_p == pytest.approx(expected.chance_p, abs=0.1)
-    kappa = dataclasses.replace(results, metric=CustomMetric(cohen_kappa_score))
+    kappa = changed(results, metric=CustomMetric(cohen_kappa_score))
     scores = [cohen_kappa_score(results.scored_with, row) for row in results.predictions]
     assert row_scores(kappa).tolist() == scores
     assert (kappa.metric, metric_label(kappa.metric)) == ("custom:cohen_kappa_score", "cohen kappa score")
     assert kappa.chance_score == 0.0
     assert copy.deepcopy(kappa.metric).function is cohen_kappa_score
-    by_name = dataclasses.replace(results, metric="custom:cohen_kappa_score")  # as read from disk
+    by_name = changed(results, metric="custom:cohen_kappa_score")  # as read from disk
     with pytest.raises(DataError, match=naming("'custom:cohen_kappa_score'", "function")):
         row_scores(by_name)
 
@@ -443,7 +444,7 @@ def test_a_metric_of_the_users_own_of_numbers(make_results):
     def closeness(labels, predictions):
         return -np.abs(labels - predictions).mean()
 
-    results = dataclasses.replace(make_results(2, n_labels=1), metric=CustomMetric(closeness))
+    results = changed(make_results(2, n_labels=1), metric=CustomMetric(closeness))
     tables = ablation_tables(results, n_draws=100)
     logits, labels = results.outputs[1, :, 0], results.scored_with
     assert tables.spans["score"][0] == pytest.approx(-np.abs(labels - logits).mean())

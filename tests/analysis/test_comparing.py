@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ablation_facts import changed
 from refusals import naming
 from scipy import stats
 
@@ -21,7 +22,7 @@ def seeds(make_results):
     for seed, share in enumerate((0.0, 0.15, 0.4)):
         broken = np.random.default_rng(seed).random((3, 300)) < share
         outputs = np.stack([right, *np.where(broken[..., None], 1 - right, right)])
-        studies.append(replace(first, outputs=outputs, identity={"seed": seed}))
+        studies.append(changed(first, outputs=outputs, identity={"seed": seed}))
     return studies
 
 
@@ -64,14 +65,14 @@ def test_a_difference_of_few_predictions_has_the_sign_test(seeds):
     """Four of 300 that one study loses and the other does not: p is 0.125, and 0 is in the interval."""
     whole, lost = seeds[0], seeds[0].outputs.copy()
     lost[1:, :4] = lost[1:, :4, ::-1]
-    spans = compare_ablations(whole, replace(whole, outputs=lost)).spans
+    spans = compare_ablations(whole, changed(whole, outputs=lost)).spans
     np.testing.assert_allclose(spans["p_value"], 0.125)
     assert (spans["ci_low_points"] < 0).all()
     assert (spans["ci_high_points"] > spans["difference_points"]).all()
 
 
 def test_spans_are_tested_unless_the_metric_compares_with_the_intact_model(seeds):
-    agreeing = [replace(one, metric="agreement", scored_with=np.ones(300, np.int64)) for one in seeds]
+    agreeing = [changed(one, metric="agreement", scored_with=np.ones(300, np.int64)) for one in seeds]
     for studies, tested in ((seeds, True), (agreeing, False)):
         spans = average_ablations(studies).spans
         assert {"p_value", "p_holm", "significant"}.isdisjoint(spans) == (not tested)
@@ -83,12 +84,12 @@ def test_spans_are_tested_unless_the_metric_compares_with_the_intact_model(seeds
 def test_what_is_not_alike_is_refused(seeds):
     a, b = seeds[:2]
     others = {
-        "mcc": replace(b, metric="mcc"),
+        "mcc": changed(b, metric="mcc"),
         "kept": replace(b, settings=b.settings | {"complement": True}),
         "0.5": replace(b, identity={"settings": {"strength": 0.5}}),
         "cut to rank 2": replace(b, settings=b.settings | {"rank": 2}),
-        "4": replace(b, spans=np.roll(b.spans, 1), outputs=b.outputs),
-        "same": replace(b, scored_with=1 - b.scored_with),
+        "4": changed(b, spans=np.roll(b.spans, 1), outputs=b.outputs),
+        "same": changed(b, scored_with=1 - b.scored_with),
         "--data": replace(b, identity={"data": "other"}),
         "3": b.rows([0, 1, 3]),
     }
@@ -118,7 +119,7 @@ def test_the_spans_of_a_deep_model_can_differ_significantly(make_results):
     broken = np.random.default_rng(1).random((6, 301, 200)) < 0.45
     broken[:, 0] = False
     whole, *others = (
-        replace(deep, outputs=np.where(own[..., None], 1 - right, right), identity={"seed": seed})
+        changed(deep, outputs=np.where(own[..., None], 1 - right, right), identity={"seed": seed})
         for seed, own in enumerate((np.zeros_like(broken[0]), *broken))
     )
     difference, mean = compare_ablations(whole, others[0]).spans, average_ablations(others).spans

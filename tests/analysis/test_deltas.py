@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pandas as pd
 import pytest
+from ablation_facts import changed
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import naming
@@ -52,7 +51,7 @@ def test_every_span_is_scored_against_the_intact_row(make_results, metric, n_lab
 def test_the_order_of_the_rows_does_not_matter(make_results):
     results = make_results(4)
     order = np.random.default_rng(1).permutation(len(results.row_names))
-    shuffled = dataclasses.replace(
+    shuffled = changed(
         results,
         masks=results.masks[order],
         spans=results.spans[order],
@@ -75,7 +74,7 @@ def test_without_an_intact_row_there_is_nothing_to_compare_with(make_results):
     masks = results.masks.copy()
     masks[:, 0] = False
     with pytest.raises(ResultsError, match=naming("no row", "adapter")):
-        deltas.span_scores(dataclasses.replace(results, masks=masks))
+        deltas.span_scores(changed(results, masks=masks))
 
 
 def test_a_span_in_two_rows_is_refused(make_results):
@@ -83,7 +82,7 @@ def test_a_span_in_two_rows_is_refused(make_results):
     spans = results.spans.copy()
     spans[2] = spans[1]
     with pytest.raises(ResultsError, match=naming("0-0")):
-        deltas.span_scores(dataclasses.replace(results, spans=spans))
+        deltas.span_scores(changed(results, spans=spans))
 
 
 @given(st.integers(1, 20_000).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(0, n))))

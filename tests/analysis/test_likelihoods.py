@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from ablation_facts import ablation_of, changed
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
@@ -60,7 +60,7 @@ def results_of(metric: str, n_examples: int = 40, n_layers: int = 3) -> Ablation
     if metric == "token_accuracy":
         right = (generator.random(sums.shape[:2]) * (labels + 1)).astype(np.int64)
     spans = [(-1, -1) if s is None else (s.first, s.last) for s in variants.spans]
-    return AblationResults(
+    return ablation_of(
         variants.masks, np.array(spans, np.int64), variants.names, sums, labels, metric, "causal", (), {},
         {"task": "made up", "split": "validation"},
         counts=counts, groups=np.array([f"part {i % 2}" for i in range(n_examples)]), greedy=greedy,
@@ -72,22 +72,24 @@ def by_hand(results: AblationResults, row: int, examples: list[int]) -> float:
     """One variant's score on some examples, repeats allowed, one after the other."""
     metric, hits, nats, units = results.metric, 0, [], []
     for e in examples:
-        n = int((results.counts[e, :, 0] > 0).sum())
+        n = int((results.scored.counts[e, :, 0] > 0).sum())
         sums = [float(results.outputs[row, e, k]) for k in range(n)]
         if metric == "greedy_accuracy":
-            hits += bool(results.greedy[row, e])
+            hits += bool(results.scored.greedy[row, e])
         elif metric == "token_accuracy":
-            hits += int(results.right[row, e])
-            units.append(int(results.counts[e, 0, 0]))
+            hits += int(results.scored.right[row, e])
+            units.append(int(results.scored.counts[e, 0, 0]))
         elif metric in PROPORTIONS:
             sizes = [1] * n
             if metric in DIVIDED_BY:
-                sizes = [int(results.counts[e, k, COUNTED.index(DIVIDED_BY[metric])]) for k in range(n)]
+                sizes = [
+                    int(results.scored.counts[e, k, COUNTED.index(DIVIDED_BY[metric])]) for k in range(n)
+                ]
             hits += max(range(n), key=lambda k: sums[k] / sizes[k]) == results.scored_with[e]
         else:
             nats.append(-sums[0])
             per = COUNTED.index(PER.get(metric, "tokens"))
-            units.append(1 if metric == "continuation_perplexity" else int(results.counts[e, 0, per]))
+            units.append(1 if metric == "continuation_perplexity" else int(results.scored.counts[e, 0, per]))
     if metric in PROPORTIONS:
         return hits / len(examples)
     if metric == "token_accuracy":
@@ -123,7 +125,7 @@ def test_a_loss_that_rises_is_a_drop(metric):
     results = results_of(metric)
     worse = results.outputs.copy()
     worse[1:] = worse[0] - 1.0  # every example a nat less likely under every span
-    results = replace(results, outputs=worse)
+    results = changed(results, outputs=worse)
     frame = span_scores(results)
     assert (frame["score"] > row_scores(results)[0]).all()
     assert (frame["delta_points"] < 0).all()
@@ -136,7 +138,7 @@ def test_a_loss_that_rises_is_a_drop(metric):
 
 def test_the_intact_row_has_the_choices_drawn_at_random_beside_it():
     results = results_of("acc_norm")
-    n_choices = (results.counts[..., 0] > 0).sum(axis=1)
+    n_choices = (results.scored.counts[..., 0] > 0).sum(axis=1)
     found = summarise(results, ablation_tables(results, n_draws=100))
     assert found.majority_score == pytest.approx(np.mean(1 / n_choices))
     assert summarise(results_of("nll")).majority_score is None
@@ -159,7 +161,7 @@ def test_a_sum_that_is_not_finite_is_no_choice():
     results = results_of("accuracy")
     broken = results.outputs.copy()
     broken[2, 7, 1] = np.nan
-    results = replace(results, outputs=broken)
+    results = changed(results, outputs=broken)
     assert results.predictions[2, 7] == NO_CLASS
     assert np.isnan(row_scores(results)[2])
     assert np.isfinite(np.delete(row_scores(results), 2)).all()
@@ -170,8 +172,8 @@ def test_what_is_stored_comes_back(metric, tmp_path):
     results = results_of(metric)
     save_predictions(tmp_path, results)
     again = load_ablation(tmp_path)
-    for name in ("outputs", "counts", "groups", "scored_with"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(results, name))
+    for name, array in results.arrays().items():
+        np.testing.assert_array_equal(again.arrays()[name], array)
     np.testing.assert_array_equal(row_scores(again), row_scores(results))
 
 
@@ -188,7 +190,7 @@ def test_lm_evals_own_aggregation_says_the_same():
 def test_a_whole_counts_those_of_its_examples_that_are_in_no_part():
     results = results_of("accuracy")
     names = np.array(["whole", "whole/a", "whole/a", "other"] * 60)[: results.n_examples]
-    groups = group_scores(replace(results, groups=names))
+    groups = group_scores(changed(results, groups=names))
     counted = groups.groupby("group")["n_examples"].first().to_dict()
     assert counted["whole"] == int(np.char.startswith(names, "whole").sum())
     assert counted["whole/a"] == int((names == "whole/a").sum())
@@ -207,7 +209,7 @@ def test_the_interval_that_pruning_judges_by_is_that_of_the_tables(metric):
 def test_a_perplexity_is_tested_as_its_logarithm_is(metric):
     """It is higher exactly if the mean of nats is."""
     results = results_of(metric)
-    nats = replace(results, metric="bits_per_byte")  # the same sums over the same units
+    nats = changed(results, metric="bits_per_byte")  # the same sums over the same units
     (p, spans), expected = [
         (one["p_value"], one) for one in (ablation_tables(own, 2000).spans for own in (results, nats))
     ]

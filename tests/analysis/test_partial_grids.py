@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from ablation_facts import changed
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.ablation_tables import ablation_tables
@@ -27,7 +28,7 @@ def part_of(results: AblationResults, spans: str) -> AblationResults:
 
 def with_rows(results: AblationResults, variants: VariantSet, rows: list[int]) -> AblationResults:
     spans = [(-1, -1) if span is None else (span.first, span.last) for span in variants.spans]
-    return replace(
+    return changed(
         results, masks=variants.masks, spans=np.array(spans, np.int64), row_names=variants.names,
         outputs=results.outputs[rows],
     )  # fmt: skip

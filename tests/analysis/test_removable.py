@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from ablation_facts import changed
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -109,7 +109,7 @@ def test_halves_have_no_example_in_common(make_results, n_examples):
     np.testing.assert_array_equal(half.scored_with, results.scored_with[judged])
     paragraphs = np.arange(n_examples) // 3  # of three questions each
     outputs = np.zeros((len(results.masks), n_examples, 2), np.float32)
-    questions = replace(
+    questions = changed(
         results, kind="extractive", metric="squad_f1", label_names=(), scored_with=paragraphs, outputs=outputs
     )
     chosen, judged = (set(paragraphs[half]) for half in random_halves(questions))
@@ -245,13 +245,13 @@ def test_what_is_undefined_is_not_compared():
 
 def test_every_array_is_restricted_to_the_examples(make_results):
     """Also the log-likelihoods by a reference model."""
-    pairs = replace(
+    pairs = changed(
         make_results(2, n_labels=2), kind="pairwise", metric="margin", label_names=(),
         scored_with=np.ones(40, np.int64), reference=np.arange(80.0).reshape(40, 2),
     )  # fmt: skip
     chosen = np.array([3, 17])
     half = pairs.of_examples(chosen)
-    np.testing.assert_array_equal(half.reference, pairs.reference[chosen])
+    np.testing.assert_array_equal(half.scored.reference, pairs.scored.reference[chosen])
     np.testing.assert_array_equal(half.predictions, pairs.predictions[:, chosen])
 
 

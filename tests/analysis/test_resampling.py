@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from ablation_facts import ablation_of
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -43,7 +44,7 @@ def results_of(metric: str, n_examples: int = 90, n_labels: int = 2, kind: str =
     for row, (first, last) in enumerate(spans.tolist()):
         masks[row, 2 * first : 2 * last + 2] = first < 0
     names = tuple(map(str, range(n_labels))) if kind in ("classification", "multilabel") else ()
-    return AblationResults(masks, spans, tuple("abcdef"), logits.astype(np.float32), labels, metric, kind,
+    return ablation_of(masks, spans, tuple("abcdef"), logits.astype(np.float32), labels, metric, kind,
                            names, {}, {})  # fmt: skip
 
 
@@ -180,7 +181,7 @@ def test_a_constant_variant_has_no_correlation():
     results = results_of("spearman")
     results.outputs[2] = 1.5
     for metric in ("spearman", "pearson"):
-        object.__setattr__(results, "metric", metric)
+        object.__setattr__(results.scored, "metric", metric)
         scores = draw_scores([results], 30, seed=0).samples
         assert np.isnan(scores[:, 2]).all()
         assert not np.isnan(scores[:, [0, 1, 3, 4, 5]]).any()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ablation_facts import changed
 from refusals import names
 
 from adapter_probe.analysis.strengths import StrengthSummary, joined, strength_summary, strength_table
@@ -21,7 +22,7 @@ def studies_of(make_results, n_examples: int = 300, **settings):
     for seed, strength in enumerate(STRENGTHS):
         other = make_results(2, n_examples=n_examples, n_labels=2, seed=seed + 1)
         outputs = np.concatenate([first.outputs[:1], other.outputs[1:]])
-        found[strength] = replace(first, outputs=outputs, settings=first.settings | settings)
+        found[strength] = changed(first, outputs=outputs, settings=first.settings | settings)
     return found
 
 
@@ -80,7 +81,7 @@ def test_a_half_of_one_example_judges_nothing(make_results, n, chosen_on, n_judg
 
 def test_questions_on_one_paragraph_have_no_halves(make_results):
     results, variants = joined(studies_of(make_results))
-    questions = replace(
+    questions = changed(
         results, kind="extractive", metric="squad_f1", label_names=(), scored_with=np.zeros(300, np.int64),
         outputs=results.outputs.clip(0, 1),
     )  # fmt: skip
@@ -89,7 +90,7 @@ def test_questions_on_one_paragraph_have_no_halves(make_results):
 
 def test_a_distance_from_the_intact_model_has_no_best_strength(make_results):
     results, variants = joined(studies_of(make_results))
-    far = replace(results, metric="agreement", scored_with=np.ones(300, np.int64))
+    far = changed(results, metric="agreement", scored_with=np.ones(300, np.int64))
     said = strength_summary(far, variants)
     assert (said.best, said.n_judged, said.delta_points) == (None, 0, None)
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from ablation_facts import changed
 from refusals import value_of
 
 from adapter_probe.analysis.ablation_tables import ablation_tables
@@ -90,7 +91,7 @@ def test_scores_of_an_ablation(make_results):
     for row, hits in enumerate([36, 35, 30, 30, 34, 36, 37]):  # intact, 0-0, 0-1, 0-2, 1-1, 1-2, 2-2
         right = np.arange(40) < hits
         logits[row, np.arange(40), np.where(right, labels, 1 - labels)] = 1
-    found = summarise(dataclasses.replace(results, scored_with=labels, outputs=logits))
+    found = summarise(changed(results, scored_with=labels, outputs=logits))
     expected = {
         "task": "made up",
         "split": "validation",
@@ -129,14 +130,12 @@ def test_parameters_of_the_sites_that_are_switched_and_the_guard_are_told(sites,
 
 
 def test_spans_say_nothing_only_where_none_differs_from_the_intact_model(make_results):
-    results = dataclasses.replace(
-        make_results(3, n_labels=2), scored_with=np.ones(40, np.int64), metric="agreement"
-    )
+    results = changed(make_results(3, n_labels=2), scored_with=np.ones(40, np.int64), metric="agreement")
     logits = np.zeros((7, 40, 2), np.float32)
     logits[..., 0] = 1
-    same = dataclasses.replace(results, outputs=logits.copy())
+    same = changed(results, outputs=logits.copy())
     logits[results.row_names.index("1-1"), 0] = 0, 1  # of one example
-    single = dataclasses.replace(results, outputs=logits)
+    single = changed(results, outputs=logits)
     same, single = (summarise(one, ablation_tables(one, n_draws=20)) for one in (same, single))
     assert same.removed_score == single.removed_score == 1.0
     assert same.warning
@@ -150,7 +149,7 @@ def test_of_kept_spans_all_layers_count(make_results):
     masks[:, 2:4] = True  # layer 1 has no adapters
     outputs = np.broadcast_to(results.outputs[:1], results.outputs.shape).copy()
     outputs[[results.row_names.index(name) for name in ("0-0", "0-1", "1-1", "1-2", "2-2")]] *= -1
-    said = summarise(dataclasses.replace(results, masks=masks, outputs=outputs))
+    said = summarise(changed(results, masks=masks, outputs=outputs))
     assert said.shortest_sufficient == dict.fromkeys(("0.5", "1", "2"), span(0, 2, 0.0))
 
 
@@ -168,7 +167,7 @@ def test_undefined_scores_are_null_in_json(make_results):
     results = make_results(2, n_labels=1, metric="pearson")
     constant = results.outputs.copy()
     constant[results.row_names.index("0-1")] = 1.0
-    summary = summarise(dataclasses.replace(results, outputs=constant))
+    summary = summarise(changed(results, outputs=constant))
     found = json.loads(json.dumps(summary.to_dict(), allow_nan=False))
     assert found["removed_score"] is None
     assert found["removed_delta_points"] is None
@@ -212,7 +211,7 @@ def test_a_correlation_with_the_wrong_sign_is_not_better_than_guessing(make_resu
         outputs = sign * np.broadcast_to(results.scored_with, results.outputs.shape[:2])[..., None]
         noise = np.random.default_rng(0).normal(size=outputs.shape)
         noise[results.masks.all(axis=1)] *= 0.1
-        own = dataclasses.replace(results, outputs=(outputs + noise).astype(np.float32))
+        own = changed(results, outputs=(outputs + noise).astype(np.float32))
         said = summarise(own, ablation_tables(own, n_draws=200))
         assert np.sign(said.intact_score) == sign
         assert (said.warning or "").startswith("The intact model is not better") == (sign < 0)

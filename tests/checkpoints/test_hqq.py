@@ -78,7 +78,9 @@ def test_a_model_in_memory_is_ablated_as_a_loop_with_the_switches_of_peft_does(q
         if first >= 0:
             wanted = divergences(quantised, tokenizer, range(first, last + 1))
             assert wanted.max() > 1e-4
-            np.testing.assert_allclose(study.results.differences[row, :, 0], wanted, atol=1e-5, rtol=1e-4)
+            np.testing.assert_allclose(
+                study.results.scored.differences[row, :, 0], wanted, atol=1e-5, rtol=1e-4
+            )
 
 
 @pytest.mark.slow

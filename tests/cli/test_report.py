@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import typer
 import yaml
+from ablation_facts import ablation_of
 from page_reader import PageReader
 from refusals import names
 from typer.testing import CliRunner
 
-from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import span_scores
 from adapter_probe.analysis.study_records import AblationRecord
 from adapter_probe.analysis.summary import summarise
@@ -79,7 +79,7 @@ def write_ablation(folder: Path, split: Any, delta: str = "ab" * 32) -> None:
     variants = span_variants(N_LAYERS)
     said = np.random.default_rng(0).integers(0, 2, (len(variants.names), len(split)))
     identity = {"checkpoint": {"delta_sha256": delta}, "data": {"fingerprint": split.fingerprint}}
-    results = AblationResults(
+    results = ablation_of(
         variants.masks,
         np.array([(s.first, s.last) if s else (-1, -1) for s in variants.spans]),
         variants.names,
@@ -281,12 +281,12 @@ def test_questions_bring_contexts_and_true_answers(run, tmp_path: Path):
     task = find_task(tmp_path, preset="squad")
     write_json(folder / "adapter_probe.json", {"task": task.to_json(), "delta_sha256": "ab" * 32})
     variants = span_variants(1)
-    results = AblationResults(
+    results = ablation_of(
         variants.masks, np.array([(-1, -1), (0, 0)]), variants.names,
         np.array([[[1, 1]] * 3, [[1, 1], [0, 0], [0, 0]]], np.float32), np.zeros(3, np.int64), "squad_f1",
         "extractive", (), {"data": {"fingerprint": load_split(task, "validation").fingerprint}},
         {"task": "squad", "split": "validation"},
-        np.array([[(0, 3)] * 3, [(0, 3), (7, 11), (-1, -1)]], np.int32),
+        answers=np.array([[(0, 3)] * 3, [(0, 3), (7, 11), (-1, -1)]], np.int32),
     )  # fmt: skip
     write_spans(folder / "ablation", span_scores(results))
     save_predictions(folder / "ablation", results)

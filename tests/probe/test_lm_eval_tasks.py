@@ -105,7 +105,7 @@ def test_numbers_are_those_of_the_librarys_own_run(rows, about, checkpoint, tmp_
             assert score == pytest.approx(expected[off][f"{theirs},none"], rel=1e-5), (theirs, off)
         assert study.summary.metric == ours
         if ours == "greedy_accuracy":
-            assert 0 < study.results.greedy.mean() < 1
+            assert 0 < study.results.scored.greedy.mean() < 1
         assert adapter_probe.load(study.folder).results.predictions.tolist() == study.predictions.tolist()
 
 

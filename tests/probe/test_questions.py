@@ -111,14 +111,16 @@ def test_every_answer_equals_a_plain_run(checkpoint, tmp_path):
     model = open_any(checkpoint).model
     for row, mask in enumerate(results.masks):
         expected = best_answers(model, examples.encoded, examples.windows, mask)
-        assert results.answers[row].tolist() == [list(place) for place in expected], results.row_names[row]
+        assert results.scored.answers[row].tolist() == [list(place) for place in expected], results.row_names[
+            row
+        ]
 
 
 def test_scores_are_those_of_the_answers(checkpoint, tmp_path):
     prepared, results = run(checkpoint, tmp_path)
     questions = prepared.examples.rows
     for row in range(len(results.masks)):
-        for number, (start, end) in enumerate(results.answers[row].tolist()):
+        for number, (start, end) in enumerate(results.scored.answers[row].tolist()):
             given = questions.contexts[questions.paragraph[number]][start:end].split()
             [true] = {answer.text for answer in questions.answers[number]}
             exact = given == [true]
@@ -137,7 +139,7 @@ def test_another_metric_and_the_way_to_disk_and_back(checkpoint, tmp_path):
     kept.mkdir()
     save_predictions(kept, results)
     again = load_ablation(kept)
-    assert np.array_equal(again.answers, results.answers)
+    assert np.array_equal(again.scored.answers, results.scored.answers)
     assert np.array_equal(again.predictions, results.predictions)
     assert again.scored_with.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
@@ -163,4 +165,4 @@ def test_a_question_whose_logits_are_not_finite_has_no_score(checkpoint, tmp_pat
     _, results = run(checkpoint, tmp_path)
     assert results.nonfinite.tolist() == [0, 0, 1] + [0] * (len(results.masks) - 3)
     assert np.isnan(row_scores(results)).tolist() == (results.nonfinite > 0).tolist()
-    assert results.answers[2, 0].tolist() == [-1, -1]
+    assert results.scored.answers[2, 0].tolist() == [-1, -1]

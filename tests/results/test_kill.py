@@ -8,13 +8,12 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from ablation_facts import small_ablation
+from ablation_facts import changed, small_ablation
 
 from adapter_probe.results.ablation_files import save_predictions, write_spans
 from adapter_probe.results.rundir import RunDirectory
@@ -38,7 +37,7 @@ def run_job(folder: Path) -> None:
             generator = np.random.default_rng(index)
             run.write_part(index, {"logits": generator.normal(size=(4, PER_PART, 2)).astype(np.float32)})
         logits = np.concatenate([run.read_part(index)["logits"] for index in range(N_PARTS)], axis=1)
-        found = replace(
+        found = changed(
             small_ablation(), masks=np.tri(4, dtype=bool), spans=np.array(SPANS), outputs=logits,
             row_names=("intact", "0-0", "0-1", "1-1"), scored_with=np.arange(logits.shape[1]) % 2,
         )  # fmt: skip

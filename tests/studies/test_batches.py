@@ -123,7 +123,7 @@ def test_tokens_in_the_batches_of_language_models_are_scored_as_by_their_loss(na
         return out["loss"].repeat(3)
 
     whole = loop(model, batches, losses, study.results.masks)[:, ::3, 0]  # [variants, batches]
-    counts = study.results.counts[:, 0, 0].reshape(2, 3)
+    counts = study.results.scored.counts[:, 0, 0].reshape(2, 3)
     sums = study.results.outputs[..., 0].reshape(-1, 2, 3).sum(-1)
     np.testing.assert_allclose(-sums / counts.sum(-1), whole, rtol=1e-6)
     right = ap.ablate(model, metric="token_accuracy", spans="single", **given)
@@ -155,7 +155,9 @@ def test_tokens_in_batches_are_compared_with_the_intact_models(name: str):
     apart = (np.exp(shares[0]) * (shares[0] - shares)).sum(-1)
     same = shares.argmax(-1) == shares[0].argmax(-1)
     for column, own in enumerate((apart, same)):
-        np.testing.assert_allclose(study.results.differences[..., column], (own * there).sum(-1), atol=1e-9)
+        np.testing.assert_allclose(
+            study.results.scored.differences[..., column], (own * there).sum(-1), atol=1e-9
+        )
     assert apart[1:].max() > 1e-3
     assert not same.all()
     rises = (apart * there).sum((1, 2)) / there.sum()

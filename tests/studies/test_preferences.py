@@ -176,7 +176,7 @@ def test_dpos_accuracy_and_margin_have_the_model_without_adapters_as_their_refer
         assert study.summary.intact_score == pytest.approx(scores[0], abs=1e-5)
         assert study.summary.removed_score == (0.5, 0.0)[place]
         read = ap.load(study.folder)
-        np.testing.assert_array_equal(read.results.reference, study.results.reference)
+        np.testing.assert_array_equal(read.results.scored.reference, study.results.scored.reference)
     rows = [
         {**row, "ref_chosen_logps": chosen, "ref_rejected_logps": rejected}
         for row, (chosen, rejected) in zip(TEXTS, own[off].tolist())

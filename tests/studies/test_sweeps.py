@@ -174,7 +174,6 @@ def test_ids_of_trials_that_look_like_numbers_stay_texts(tiny_base, two_tasks, t
         epochs=(1,), threads=1, progress=False,
     )  # fmt: skip
     (path,) = tmp_path.glob("trials.csv")
-    (tmp_path / "checksums.json").unlink()
     (tmp_path / "study.json").unlink()
     (identity,) = study.trials["trial"]
     path.write_text(path.read_text().replace(identity, "00e1234567890123"))

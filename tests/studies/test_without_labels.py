@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from ablation_facts import changed
 from exact import Float64, assert_close_in_float64, to_float64
 from peft_folders import KV, TOKENIZER, reference, saved, span_off, written
 from refusals import names, naming
@@ -111,14 +111,16 @@ def test_divergence_and_agreement_of_a_language_model_are_those_of_a_loop(kind, 
     wanted = loop(checkpoint, results.spans.tolist(), ROWS[rows])
     n = np.array([sum(scored for _, scored in windows(row)) for row in ROWS[rows]])
     assert wanted[1:, :, 0].min() > 1e-4  # every variant differs in every text
-    np.testing.assert_allclose(results.differences[..., 0], wanted[..., 0], atol=1e-7)
-    assert np.array_equal(results.differences[..., 1], wanted[..., 1])
+    np.testing.assert_allclose(results.scored.differences[..., 0], wanted[..., 0], atol=1e-7)
+    assert np.array_equal(results.scored.differences[..., 1], wanted[..., 1])
     assert 0 < wanted[1:, :, 1].sum() < n.sum() * len(wanted[1:])
     assert np.array_equal(results.scored_with, n)
     np.testing.assert_allclose(row_scores(results), wanted[..., 0].sum(axis=1) / n.sum(), atol=1e-7)
-    agreement = row_scores(replace(results, metric="agreement"))
+    agreement = row_scores(changed(results, metric="agreement"))
     np.testing.assert_allclose(agreement, wanted[..., 1].sum(axis=1) / n.sum(), rtol=1e-12)
-    sums = results.differences[1, :2, 0]  # texts are drawn, and not tokens: of two there are three resamples
+    sums = results.scored.differences[
+        1, :2, 0
+    ]  # texts are drawn, and not tokens: of two there are three resamples
     ends = 100 * np.array([*(sums / n[:2]), sums.sum() / n[:2].sum()])
     table = ablation_tables(results.of_examples(np.arange(2))).spans.set_index(["first", "last"])
     row = table.loc[tuple(results.spans[1])]
@@ -207,7 +209,7 @@ def test_nothing_that_is_said_calls_a_difference_better_or_worse(checkpoint, met
 
 def _average(study: ap.Ablation) -> list[str]:
     """The words of an average with another seed, and of its figure."""
-    other = replace(study.results, identity={**study.results.identity, "checkpoint": "another seed"})
+    other = changed(study.results, identity={**study.results.identity, "checkpoint": "another seed"})
     record = average_ablations([study.results, other], ["a", "b"])
     drawing = next(joint.drawings([record], FigureOptions(PAPER)))
     return [drawing.title, drawing.caption, str(average_rows(record))]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from ablation_facts import ablation_of, changed
 
 from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import span_scores
@@ -81,7 +82,7 @@ def _results(n_layers, n_examples, complement, sites, task, labels, seed) -> Abl
     lost = (~variants.masks) @ weight / weight.sum()  # [variants], 0 intact to 1 without adapters
     wrong = (hardness < 0.15 + 0.5 * lost[:, None]) ^ (noise < 0.04 * (lost[:, None] > 0))
     said = np.where(wrong, (truth + 1) % len(labels), truth)
-    return AblationResults(
+    return ablation_of(
         masks=variants.masks,
         spans=np.array([(s.first, s.last) if s else (-1, -1) for s in variants.spans]),
         row_names=variants.names,
@@ -137,7 +138,7 @@ def questions(make_ablation: Callable[..., Path], tmp_path_factory) -> tuple[Pat
     places = np.array([(0, 3), (4, 9), (10, 14), (-1, -1)], dtype=np.int32)  # red, green, blue, none
     said, truth = draw.integers(0, 4, (len(base.masks), 30)), draw.integers(0, 3, 30)
     scores = np.stack([np.where(said == truth, 1, 0.25), said == truth], axis=-1).astype(np.float32)
-    results = replace(
+    results = changed(
         base, kind="extractive", metric="squad_f1", label_names=(), scored_with=np.arange(30) // 3,
         outputs=scores, answers=places[said],
     )  # fmt: skip
@@ -300,7 +301,7 @@ def make_loss(make_ablation: Callable[..., Path], tmp_path_factory) -> Callable[
         switched_off = (~base.masks).sum(axis=1)[:, None, None]  # [variants, 1, 1]
         nats = tokens[:, None] * (1 + 0.03 * switched_off + 0.05 * draw.normal(size=(len(base.masks), 80, 1)))
         counts = np.repeat(tokens[:, None, None], 4, axis=2)
-        results = replace(
+        results = changed(
             base, kind="causal", metric=metric, label_names=(), scored_with=tokens, counts=counts,
             outputs=-nats.astype(np.float32),
         )  # fmt: skip

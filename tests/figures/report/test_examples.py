@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ablation_facts import changed
 from refusals import naming
 from sklearn.metrics import confusion_matrix
 
@@ -33,7 +34,7 @@ def results_of(make_ablation: Callable[..., Path]) -> Callable[..., AblationResu
     def make(**more: object) -> AblationResults:
         results = load_ablation(make_ablation(n_layers=4, **more))
         scale = np.random.default_rng(3).gamma(2, 1, (*results.outputs.shape[:2], 1)).astype(np.float32)
-        return replace(results, outputs=results.outputs * scale)
+        return changed(results, outputs=results.outputs * scale)
 
     return make
 
@@ -130,7 +131,7 @@ def test_a_regression_has_no_outcomes(results_of):
     results = results_of()
     targets = np.linspace(0, 1, 80)
     outputs = results.outputs[..., :1]
-    results = replace(
+    results = changed(
         results, kind="regression", metric="pearson", label_names=(), scored_with=targets, outputs=outputs
     )
     frame = span_scores(results)
@@ -145,7 +146,7 @@ def test_choices_come_with_their_texts_and_margins(results_of):
     counts = np.ones((80, 3, 4), dtype=np.int64)
     counts[0, 2], logits[:, 0, 2] = 0, 0.0  # an example with two choices
     gold = draw.integers(0, 2, 80)
-    results = replace(
+    results = changed(
         base,
         kind="causal",
         metric="accuracy",
@@ -183,7 +184,9 @@ def test_questions_come_with_the_answers_they_got(questions: tuple[Path, Example
         assert (found["texts"][place], found["second"][place]) == (texts.texts[i], texts.texts_b[i])
         assert found["truth"][place] == texts.truths[i]
         given = [unpack(one["said"])[place] for one in (found["intact"], *found["rows"])]
-        words = [texts.texts_b[i][start:end] if start >= 0 else "" for start, end in results.answers[:, i]]
+        words = [
+            texts.texts_b[i][start:end] if start >= 0 else "" for start, end in results.scored.answers[:, i]
+        ]
         assert [found["options"][place][option] for option in given] == words
         assert [unpack(one["right"])[place] for one in found["rows"]] == match[1:, i].astype(int).tolist()
 
@@ -191,7 +194,7 @@ def test_questions_come_with_the_answers_they_got(questions: tuple[Path, Example
 def test_a_variant_whose_outputs_are_not_finite_says_nothing(results_of):
     results = results_of()
     row = variants(results)[1]
-    results = replace(results, outputs=results.outputs.copy())
+    results = changed(results, outputs=results.outputs.copy())
     results.outputs[row, 0, 0] = np.nan
     frame = span_scores(results)
     assert confusion(results, frame)["rows"][1] is None

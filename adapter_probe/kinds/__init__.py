@@ -1,0 +1,1 @@
+"""What an ablation scores: a file for each kind, with arrays, predictions and guesses."""

@@ -1,0 +1,53 @@
+"""An answer in a context; answers are decoded in `adapter_probe.data.answers`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from .kind import Axes, Scored
+
+_SCORES = ("squad_f1", "exact_match")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Answers(Scored):
+    """Questions, of which one is right if the answer matches a correct one exactly.
+
+    Attributes:
+        outputs: what each question scores, answer F1 and exact match, ``[variants, questions, 2]``; NaN where
+            a logit was not finite.
+        scored_with: the number of each question's paragraph; resamples draw its questions as one.
+        answers: int32 ``[variants, questions, 2]``, first character of each answer in its context and one
+            past its last, -1 for none.
+    """
+
+    ARRAYS: ClassVar[Mapping[str, tuple[type, Axes]]] = {
+        **Scored.ARRAYS, "answers": (np.int32, ("variants", "examples", 2)),
+    }  # fmt: skip
+
+    answers: np.ndarray
+
+    @classmethod
+    def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
+        """See `Scored.fits`."""
+        return kind == "extractive"
+
+    def n_outputs(self) -> int:
+        """See `Scored.n_outputs`."""
+        return len(_SCORES)
+
+    def predicted(self, intact: int) -> np.ndarray:
+        """See `Scored.predicted`; what each question scores."""
+        return self.outputs[..., _SCORES.index(self.metric)]
+
+    def outcomes(self, predicted: np.ndarray) -> np.ndarray:
+        """See `Scored.outcomes`."""
+        return np.asarray(self.outputs[..., _SCORES.index("exact_match")] > 0.5)
+
+    def drawn_as_one(self) -> np.ndarray:
+        """See `Scored.drawn_as_one`; the questions on a paragraph."""
+        return self.scored_with

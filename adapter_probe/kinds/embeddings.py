@@ -1,0 +1,35 @@
+"""Rankings of documents, by embeddings or a reranker.
+
+Pairs with a similarity are `adapter_probe.kinds.labels.Numbers`, and triplets are
+`adapter_probe.kinds.preferences.Pairs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from adapter_probe.metrics import METRICS
+
+from .kind import Scored
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rankings(Scored):
+    """Queries; the outputs are what each scores by every metric of a ranking, ``[variants, queries, 4]``."""
+
+    @classmethod
+    def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
+        """See `Scored.fits`."""
+        return kind == "ranking"
+
+    def n_outputs(self) -> int:
+        """See `Scored.n_outputs`."""
+        return len(METRICS["ranking"])
+
+    def predicted(self, intact: int) -> np.ndarray:
+        """See `Scored.predicted`."""
+        scored = self.outputs[..., METRICS["ranking"].index(self.metric)].astype(np.float64)
+        return np.where(self.finite(), scored, np.nan)

@@ -1,0 +1,133 @@
+"""What every kind of task answers about the outputs of an ablation."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
+
+import numpy as np
+
+Axes = tuple[str | int, ...]
+"""The axes of an array: names, which have one size in all arrays of an ablation, or sizes."""
+ScoredT = TypeVar("ScoredT", bound="Scored")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Scored(ABC):
+    """What was scored of every example under every variant; a class for each kind, with its own arrays.
+
+    Attributes:
+        metric: name of the metric.
+        kind: kind of the task, see `adapter_probe.metrics.Kind`.
+        label_names: names in the order of the outputs; empty where these have none.
+        outputs: float32 ``[variants, examples, outputs]``, of which each kind says what they are.
+        scored_with: ``[examples]`` or ``[examples, labels]``, the `labels` of `adapter_probe.metrics.score`.
+    """
+
+    ARRAYS: ClassVar[Mapping[str, tuple[type, Axes]]] = {
+        "outputs": (np.float32, ("variants", "examples", "outputs")),
+        "scored_with": (np.int64, ("examples",)),
+    }
+    """The arrays of the kind: type of their numbers, and axes."""
+
+    metric: str
+    kind: str
+    label_names: tuple[str, ...]
+    outputs: np.ndarray
+    scored_with: np.ndarray
+
+    def __post_init__(self) -> None:
+        sizes = dict(zip(self.ARRAYS["outputs"][1], (*self.outputs.shape, 0, 0, 0)))
+        if (own := self.n_outputs()) is not None:
+            sizes["outputs"] = own
+        check_arrays(self.arrays(), self.ARRAYS, sizes)
+
+    @classmethod
+    @abstractmethod
+    def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
+        """Whether arrays of a kind of task, scored by a metric, are of this class."""
+
+    def n_outputs(self) -> int | None:
+        """How many outputs an example has; None where the data says it."""
+        return None
+
+    @abstractmethod
+    def predicted(self, intact: int) -> np.ndarray:
+        """The `predictions` of `adapter_probe.metrics.score`, ``[variants, examples]`` or with more axes.
+
+        -1 or NaN where an output is not finite.
+
+        Args:
+            intact: the row of the intact model.
+        """
+
+    def outcomes(self, predicted: np.ndarray) -> np.ndarray | None:
+        """Whether all that is predicted of each example is right, bool ``[variants, examples]``.
+
+        None where nothing is right or wrong: of numbers, losses and comparisons.
+        """
+        return None
+
+    def finite(self) -> np.ndarray:
+        """Bool ``[variants, examples]``: the example's outputs are neither NaN nor infinite."""
+        return np.asarray(np.isfinite(self.outputs).all(axis=-1))
+
+    def chance_score(self) -> float:
+        """The score of guessing: of the most frequent class or a random choice; NaN where there is none."""
+        return float("nan")
+
+    def drawn_as_one(self) -> np.ndarray:
+        """What resamples draw as one, int ``[examples]``: by default each example."""
+        return np.arange(len(self.scored_with))
+
+    def classes_of_labels(self) -> tuple[str, ...]:
+        """What the columns of `scored_with` ``[examples, labels]`` are; empty where there are none."""
+        return ()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The kind's arrays, by name."""
+        return {name: getattr(self, name) for name in self.ARRAYS}
+
+    def taken(self: ScoredT, axis: str, chosen: Sequence[int] | np.ndarray) -> ScoredT:
+        """The same of some variants or examples."""
+        return replace(self, **taken(self.arrays(), self.ARRAYS, axis, chosen))
+
+
+def taken(
+    arrays: Mapping[str, np.ndarray],
+    axes: Mapping[str, tuple[type, Axes]],
+    axis: str,
+    chosen: Sequence[int] | np.ndarray,
+) -> dict[str, np.ndarray]:
+    """The arrays that have an axis, restricted to some places of it."""
+    return {
+        name: np.take(array, chosen, axis=axes[name][1].index(axis))
+        for name, array in arrays.items()
+        if axis in axes[name][1]
+    }
+
+
+def check_arrays(
+    arrays: Mapping[str, np.ndarray],
+    axes: Mapping[str, tuple[type, Axes]],
+    sizes: dict[str | int, int],
+) -> None:
+    """Make sure that arrays have their types, and one size for every axis.
+
+    Args:
+        sizes: known sizes of axes; others are added.
+
+    Raises:
+        ValueError: the message names the array, and what it should be.
+    """
+    for name, array in arrays.items():
+        kind, own = axes[name]
+        there = dict(zip(own, array.shape))
+        shape = tuple(
+            axis if isinstance(axis, int) else sizes.setdefault(axis, there.get(axis, 0)) for axis in own
+        )
+        if array.dtype.type is not kind or array.shape != shape:
+            wanted = f"{np.dtype(kind).name} {list(shape)}"
+            raise ValueError(f"{name} should be {wanted}, got {array.dtype} {list(array.shape)}")

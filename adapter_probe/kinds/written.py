@@ -1,0 +1,41 @@
+"""What a model writes, scored by exact match, numbers, words, or a function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from adapter_probe.formulas import NO_CLASS, finite_or_nan
+from adapter_probe.metrics import is_generated, is_ratio
+
+from .kind import Scored
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Written(Scored):
+    """Written texts; the outputs are their scores ``[variants, examples, 1]``, NaN if a logit is not finite.
+
+    A mean of numbers per text has no right and wrong texts.
+    """
+
+    @classmethod
+    def fits(cls, kind: str, metric: str, arrays: Mapping[str, np.ndarray]) -> bool:
+        """See `Scored.fits`."""
+        return is_generated(metric)
+
+    def n_outputs(self) -> int:
+        """See `Scored.n_outputs`."""
+        return 1
+
+    def predicted(self, intact: int) -> np.ndarray:
+        """See `Scored.predicted`; of shares 0 where a text is right and else 1, else its score."""
+        scores = finite_or_nan(self.outputs[..., 0].astype(np.float64))
+        if is_ratio(self.metric):
+            return scores
+        return np.where(np.isnan(scores), NO_CLASS, 1 - np.nan_to_num(scores)).astype(np.int64)
+
+    def outcomes(self, predicted: np.ndarray) -> np.ndarray | None:
+        """See `Scored.outcomes`."""
+        return None if is_ratio(self.metric) else np.asarray(predicted == self.scored_with)
