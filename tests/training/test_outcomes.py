@@ -160,7 +160,7 @@ def test_bfloat16_products_are_of_the_weights_as_they_are_now(
     def step(self, indices):
         batch = pack(self._objective.train, indices)
         self._model.eval()
-        logits = self._features.forward(batch).detach()
+        logits = self._model(batch).detach()
         with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
             anew = self._model(batch).detach()
         assert torch.equal(logits, anew), f"step {len(seen)}"
