@@ -54,6 +54,7 @@ def in_memory(**options) -> torch.nn.Module:
     return model.eval()
 
 
+@pytest.mark.slow
 def test_a_model_in_memory_in_float16_is_ablated_as_it_is_and_left_so(devices):
     model = in_memory().to("pretend:0")
     tuned = {name for name, p in model.named_parameters() if p.dtype == torch.float32}

@@ -11,8 +11,8 @@ from refusals import naming
 import adapter_probe as ap
 from adapter_probe.errors import ModelError, TrainingError
 
-ROWS = [{"text": "the cat saw a dog and a bird " * (1 + n % 3), "label": n % 2} for n in range(8)]
-PAIRS = [{"sentence_good": f"Cats {v}.", "sentence_bad": f"Cats {v}s."} for v in ("purr", "sleep", "ab")] * 2
+ROWS = [{"text": "the cat saw a dog and a bird " * (1 + n % 3), "label": n % 2} for n in range(24)]
+PAIRS = [{"sentence_good": f"Cats {v}.", "sentence_bad": f"Cats {v}s."} for v in ("purr", "sleep", "ab")] * 4
 SIZES = {**KV, "max_position_embeddings": 40}
 CASES = {
     "classes": ("bert", {**SIZES, "num_labels": 2}, "SEQ_CLS", ["query", "value"], ROWS),
@@ -42,7 +42,7 @@ def test_fewer_rows_pass_together_with_the_same_results(
     folder, data = checkpoint
     monkeypatch.setattr("adapter_probe.device.bfloat16_speed", lambda *_: 2.0)  # which needs 8 MiB
     given = {"data": data, "precision": precision}
-    few = {**given, "tokens_per_pass": 40}
+    few = {**given, "tokens_per_pass": 1}
     whole, needed = most_used(devices, lambda: ap.ablate(folder, out=tmp_path / "whole", **given))
     _, least = most_used(devices, lambda: ap.ablate(folder, out=tmp_path / "few", **few))
     assert least < 0.7 * needed
@@ -67,6 +67,7 @@ def test_what_does_not_fit_at_all_ends_in_one_line(checkpoint, devices, tmp_path
         ap.ablate(folder, data=data, out=tmp_path, progress=False)
 
 
+@pytest.mark.slow
 def test_a_training_that_does_not_fit_ends_in_one_line(tiny_base, short_task, devices, tmp_path):
     given = {"data": short_task, "method": "lora:r=2", "epochs": 1, "progress": False}
     base = tiny_base("bert")
