@@ -336,7 +336,7 @@ def refuse_other_off(model: nn.Module, ours: Any, inputs: dict[str, Any]) -> Non
         if isinstance(module, (BaseTunerLayer, AuxiliaryTrainingWrapper))
         and not sites.intersection((module, *module.children()))
     ]
-    with torch.no_grad():
+    with torch.inference_mode():  # where tensors of an inference may change, too
         with ours.switched_off(np.zeros(len(ours.has_adapter), bool)):
             own = model(**inputs)
         with model.disable_adapter():

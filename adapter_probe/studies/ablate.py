@@ -131,7 +131,7 @@ def prepare(name: str, call: Ablate, arguments: AblationArguments, opened: Given
             use_threads(call.threads)
         device = choose_device(call.device if call.cluster is None else "auto")
         request = prepare_ablation(arguments, device, *(opened or ()))
-        if opened is not None:
+        if opened is not None and not call.strengths_by_layer:  # which have no modules that are all off
             from adapter_probe.checkpoints.in_memory import refuse_other_off
 
             refuse_other_off(request.checkpoint.model, request.model, request.model.example)

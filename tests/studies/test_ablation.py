@@ -146,7 +146,7 @@ def test_one_of_several_needs_no_list(study, tmp_path):
 
 
 def test_a_function_as_the_metric(study, checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr(ablation_tables, "resamples_for", lambda _: 500)  # each calls the function
+    monkeypatch.setattr(ablation_tables, "draws_for", lambda _: 500)  # each calls the function
 
     def balanced(labels, predictions):
         return np.mean([(predictions[labels == c] == c).mean() if (labels == c).any() else 0 for c in (0, 1)])

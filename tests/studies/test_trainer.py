@@ -139,7 +139,7 @@ def test_scores_are_those_of_the_trainers_evaluation(case, tmp_path, monkeypatch
     compute, name, metric, is_regression, whole = METRICS[case]
     trainer = trainer_of(tmp_path, compute, 1 if is_regression else 2)
     trainer.args.metric_for_best_model = name
-    monkeypatch.setattr(ablation_tables, "resamples_for", lambda _: 200)  # each calls the function
+    monkeypatch.setattr(ablation_tables, "draws_for", lambda _: 200)  # each calls the function
     given = {"spans": "single", "progress": False}
     study = ap.ablate(trainer, **given)
     assert study.summary.metric == metric
@@ -181,7 +181,7 @@ def test_an_accuracy_of_the_trainers_is_tested_as_one_and_printed_in_percent(tmp
 
 @pytest.mark.slow
 def test_what_is_made_of_the_logits_first_is_what_the_metric_gets(tmp_path, monkeypatch):
-    monkeypatch.setattr(ablation_tables, "resamples_for", lambda _: 200)  # each calls the function
+    monkeypatch.setattr(ablation_tables, "draws_for", lambda _: 200)  # each calls the function
     trainer = trainer_of(tmp_path, of_classes)
     trainer.preprocess_logits_for_metrics = classes
     trainer.args.metric_for_best_model = None
