@@ -327,8 +327,8 @@ def refuse_other_off(model: nn.Module, ours: Any, inputs: dict[str, Any]) -> Non
     Raises:
         ModelError: it is another one, as an X-LoRA, which switches its adapters on again.
     """
-    if not isinstance(model, PeftModel):
-        return
+    if not isinstance(model, PeftModel) or any(p.is_inference() for p in model.parameters()):
+        return  # of the latter PEFT's switch fails, which sets what needs gradients
     sites = {module for own in ours.site_modules for module in own}
     outside = [
         module

@@ -63,7 +63,9 @@ def one_table(data: Any, split: str) -> Any:
             )
         return data[split]
     sizes = {len(column) if is_column(column) else -1 for column in data.values()}
-    if len(sizes) != 1 or -1 in sizes:
+    if -1 in sizes:
+        return data
+    if len(sizes) > 1:
         raise DataError(
             "data is a mapping; give one from a column's name to its values, which are equally many, or a "
             "list of rows"

@@ -153,7 +153,8 @@ class Ablation(StoredStudy):
         Of a model with several stacks of layers, the grids stand side by side.
 
         Args:
-            ax: Axes to draw on; by default the current Axes. The current rcParams apply.
+            ax: Axes to draw on; by default the current Axes if they are empty, else those of a new figure.
+                The current rcParams apply.
             tolerance: tolerated drop, in percentage points, marked by the black line.
             paper: draw the grid that Houlsby et al. (2019) published for this task next to it.
             colorbar: whether to draw a colour bar.
