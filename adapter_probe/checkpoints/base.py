@@ -32,6 +32,7 @@ from .spreading import free_places, places_of, quantised_bytes
 
 Load = Callable[[AnyBase, type[PreTrainedModel], int | None], "AnyLoaded"]
 """Loads a base in some precision, see `load_any_base`."""
+_BUFFERS = ("position_ids", "inv_freq", "masked_bias")  # which older versions stored
 _MOST_TOKENS = 1 << 20  # where neither model nor tokenizer has a limit
 
 
@@ -46,6 +47,7 @@ class AnyLoaded:
         quantised: the method of its quantisation, None for a base in full or one that was dequantised.
         max_length: number of tokens that it can read.
         shared: whether its tensors are in use elsewhere, so that they must not change.
+        unread: names of tensors in its files that the class does not have.
     """
 
     model: PreTrainedModel
@@ -54,6 +56,7 @@ class AnyLoaded:
     quantised: str | None
     max_length: int
     shared: bool = False
+    unread: tuple[str, ...] = ()
 
 
 def load_any_base(
@@ -133,7 +136,8 @@ def load_any_base(
             parameter.data = parameter.data.to(dtype)
     model.config.dtype = dtype
     model.requires_grad_(False)
-    return AnyLoaded(model.eval(), missing, identity, method, positions_of(model))
+    unread = tuple(sorted(name for name in report["unexpected_keys"] if not name.endswith(_BUFFERS)))
+    return AnyLoaded(model.eval(), missing, identity, method, positions_of(model), unread=unread)
 
 
 def _places_of_quantised(

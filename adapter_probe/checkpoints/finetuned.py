@@ -28,6 +28,7 @@ from .tokenizer import load_tokenizer, own_tokenizer
 TUNED_IN_PLACE = (FullFineTuning, TopLayers, LayerNormOnly, Biases)
 """The methods of this project that train tensors of the base's layers."""
 _MOST = 12  # names in a note
+_OUTSIDE = "Outside the layers"
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 
 
@@ -107,9 +108,10 @@ def open_whole_model(folder: Path, base: str | None, dtype: torch.dtype) -> Open
         files = sha256_of(folder / "model.safetensors")
         about = with_record(folder, about, files, "method")
         about = replace(about, delta_sha256=hash_json([files, about.delta_sha256]))
+    notes = (f"Tensors that a {cls.__name__} does not have are not read: {first_of(tuned.unread)}.",)
     opened = OpenedPeft(
         tuned.model, tokenizer, about, head, frozenset(), loaded.missing, folder,
-        own_tokenizer=bool(changed),
+        notes if tuned.unread else (), own_tokenizer=bool(changed),
     )  # fmt: skip
     return with_base(opened, loaded.model)
 
@@ -142,7 +144,7 @@ def with_base(opened: OpenedPeft, base: nn.Module, called: tuple[str, str] | Non
         frozenset(stored) or differing,
         lacking,
         opened.folder,
-        (note_on_outside(difference),) if difference.outside or lacking else (),
+        opened.notes + ((note_on_outside(difference),) if difference.outside or lacking else ()),
         opened.own_tokenizer,
         alone=opened.alone,
         tensors=stored or {name: one.detach() for name, one in own.items()},
@@ -161,7 +163,7 @@ def note_on_outside(difference: Difference, base_used: bool = False) -> str:
     if base_used:
         stays = f"{own} are the base's (--outside base)"
     parts = [stays] * bool(own) + [f"the base lacks {lacking}"] * bool(lacking)
-    return f"Outside the layers, {'; '.join(parts)}."
+    return f"{_OUTSIDE}, {'; '.join(parts)}."
 
 
 def with_outside_of_base(opened: OpenedPeft) -> OpenedPeft:
@@ -176,4 +178,5 @@ def with_outside_of_base(opened: OpenedPeft) -> OpenedPeft:
             "layers, or in what the base lacks; omit it"
         )
     put_back(opened.model, opened.others)
-    return replace(opened, notes=(note_on_outside(opened.difference, base_used=True),))
+    kept = tuple(note for note in opened.notes if not note.startswith(_OUTSIDE))
+    return replace(opened, notes=(*kept, note_on_outside(opened.difference, base_used=True)))

@@ -182,10 +182,12 @@ def write_truncated(opened: OpenedPeft, modules: Collection[nn.Module], rank: in
     """
     document = read_json_file(opened.folder / CONFIG)
     if document.get("peft_type") != "LORA" or document.get("target_parameters"):
-        what = "LoRA of experts" if document.get("target_parameters") else document.get("peft_type")
+        what = (
+            "parameters (target_parameters)" if document.get("target_parameters") else document["peft_type"]
+        )
         raise CheckpointError(
-            f"checkpoint {opened.folder} cannot be written with a rank of {rank}: PEFT's format has ranks by "
-            f"module of LoRA, and this is {what}"
+            f"checkpoint {opened.folder} cannot be written with a rank of {rank}: that is done for LoRA of "
+            f"modules only, and this is of {what}"
         )
     tensors, _ = read_adapter(opened.folder)
     ranks: dict[str, int] = {}

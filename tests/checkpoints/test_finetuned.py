@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 import adapter_probe as ap
 from adapter_probe.checkpoints import peft_writing
+from adapter_probe.checkpoints.finetuned import with_outside_of_base
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.errors import CheckpointError, ModelError
 
@@ -188,6 +189,18 @@ def test_a_head_that_equals_the_bases_is_written_for_peft(kind: str, settings: d
     by_peft = logits(peft.PeftModel.from_pretrained(plain, tmp_path / "lora").eval(), tmp_path)
     own = logits(open_any(tmp_path / "lora").model, tmp_path)
     np.testing.assert_allclose(own, by_peft, atol=1e-6)
+
+
+def test_tensors_that_its_class_does_not_have_are_named(llama, tmp_path):
+    """As TRL saves a model with the head of a critic; and the name stays with the base's tensors outside."""
+    tuned = shutil.copytree(llama[0], tmp_path / "tuned")
+    state = load_file(tuned / "model.safetensors")
+    head = {"v_head.summary.weight": torch.ones(1, 24), "v_head.summary.bias": torch.ones(1)}
+    save_file(state | head, tuned / "model.safetensors", {"format": "pt"})
+    opened = open_any(tuned, str(llama[1]))
+    for one in (opened, with_outside_of_base(opened)):
+        assert any(names(note, "LlamaForCausalLM", "v_head.summary.bias") for note in one.notes)
+    assert len(with_outside_of_base(opened).notes) == len(opened.notes)
 
 
 def test_its_own_tokenizer_is_written_or_refused(bert, tmp_path):
