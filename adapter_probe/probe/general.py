@@ -18,6 +18,7 @@ from adapter_probe.data.encoding import Encoded
 from adapter_probe.data.prompts import EncodedPrompts
 from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.device import available_memory
+from adapter_probe.errors import ModelError
 from adapter_probe.models.functional import (
     FasterFunctions,
     PackedMap,
@@ -26,7 +27,6 @@ from adapter_probe.models.functional import (
     can_pack_weight,
     unchanged,
 )
-from adapter_probe.replay.packing import Unpacked
 from adapter_probe.replay.recording import device_of, is_moved
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
@@ -111,7 +111,7 @@ class GeneralRunner:
         inputs = [inputs_of(model, encoded, group, self._device) for group in groups]
         read = reader(self._request, groups[0])
         if self.packs:
-            with suppress(Unpacked):  # such as longer texts, of which a layer sees a window
+            with suppress(ModelError):  # such as longer texts, of which a layer sees a window
                 yield from self._replay.outputs_of_lengths(
                     inputs, masks, rows=tokens_per_pass, read=read, each_pass=step
                 )

@@ -22,6 +22,7 @@ from adapter_probe.probe.arguments import AblationArguments
 from adapter_probe.probe.general import GeneralRunner
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
 from adapter_probe.probe.resumable import AblationRun
+from adapter_probe.replay.packing import _MOST_ADDED
 from adapter_probe.results.schema import GUARD
 
 
@@ -116,7 +117,8 @@ def test_an_estimate_includes_what_is_repeated(
         monkeypatch.setattr(engine.Engine, "_first_band", lambda _, estimate=False, band=band: band)
         one = engine.Engine(request)
         one._prepare()  # which compares with the model's own forward, as do some batches later
-        assert least * (1 - 1e-9) <= one.seconds_per_token() <= most * (1 + 1e-9)
+        # in bfloat16, a row has some positions without a text
+        assert least * (1 - 1e-9) <= one.seconds_per_token() <= most * (1 + _MOST_ADDED)
 
 
 @pytest.mark.slow
