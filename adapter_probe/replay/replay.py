@@ -109,12 +109,31 @@ class Replay:
             self.has_adapter = np.array([bool(part) for layer in self.layers for part in layer.parts])
             self._last = spared_positions(self._runner, self.layers[-1], inputs, read, found, one_position)
             if instead is not None:
-                for layer, call in zip(self.layers, found.calls):
-                    faster = {m: forward for m in layer.module.modules() if (forward := instead(m))}
-                    if keep_exact(layer, call, faster):
-                        self.fed_by |= fed_by_maps(layer, call, faster)
+                self._replace(instead, found.calls)
             self.plans = list(self._find_plans(found))
             self._check_prepared(inputs, read, found.one)
+
+    def _replace(
+        self, instead: Callable[[nn.Module], Callable[..., Any] | None], calls: Sequence[Call]
+    ) -> None:
+        """Give modules in the layers other forwards, where one layer of a kind returns the same so."""
+        feeds: dict[object, dict[str, str] | None] = {}  # by kind, names of modules and of what feeds them
+        for layer, call in zip(self.layers, calls):
+            names = {module: name for name, module in layer.module.named_modules()}
+            kind = tuple((name, type(m), bool(m._forward_hooks)) for m, name in names.items())
+            faster = {module: forward for module in names if (forward := instead(module))}
+            if kind not in feeds:
+                kept = keep_exact(layer, call, faster)
+                fed = fed_by_maps(layer, call, faster) if kept else {}
+                feeds[kind] = {names[m]: names[maker] for m, maker in fed.items()} if kept else None
+            own = feeds[kind]
+            if own is None:
+                continue
+            for module, forward in faster.items():
+                module.forward = forward  # type: ignore[method-assign]
+            self.fed_by |= {
+                layer.module.get_submodule(m): layer.module.get_submodule(f) for m, f in own.items()
+            }
 
     def _find_plans(self, found: Described) -> Iterator[Plan]:
         """How the variants of every call are computed; calls of the same form in the same way."""
