@@ -133,7 +133,7 @@ def _refuse_other(trainer: Any) -> None:
     name = type(trainer).__name__
     if kind.__module__.startswith("sentence_transformers"):
         raise DataError(
-            f"a {name} trains a model of embeddings, which is studied from its folder; save it "
+            f"a {name} trains a model of sentence-transformers, which is studied from its folder; save it "
             "(trainer.model.save_pretrained(FOLDER)) and give ap.ablate(FOLDER, data=...)"
         )
     raise DataError(
