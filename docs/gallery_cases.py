@@ -229,8 +229,11 @@ def ranks(path: Path, n_spans: int, largest: int = 16) -> None:
     together, variants = joined(by_rank)
     decay = np.random.default_rng(0).uniform(0.5, 1.5, (12, 2))
     values = [
-        (layer, f"layers.{layer}.{name}", (layer + 3) * np.arange(1, largest + 1.0) ** -decay[layer, number])
-        for layer in range(12)
+        (
+            *("", layer, "attention", f"layers.{layer}.{name}"),
+            (layer + 3) * np.arange(1, largest + 1.0) ** -decay[layer, number],
+        )
+        for layer in range(max(n_spans, 6))
         for number, name in enumerate(("q_proj", "v_proj"))
     ]
     spectra = spectra_table(values)
@@ -382,8 +385,7 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
 CASES = (
     Case("ablation", "CoLA on 12 layers: drops, and their attribution.", ("cola",), every_style=True),
     Case("paper", "The same beside what Houlsby et al. (2019) published.", ("cola",), {"paper": True}),
-    Case("two-tasks", "Two ablations as panels, with long labels.", ("cola", "mnli"), {"labels": _LABELS},
-         every_style=True),
+    Case("two-tasks", "Two ablations as panels, with long labels.", ("cola", "mnli"), {"labels": _LABELS}),
     Case("layers-24", "24 layers: numbers where they fit.", ("layers-24",)),
     Case("layers-30", "30 layers.", ("layers-30",)),
     Case("groups", "30 layers in groups of three, of a language model.", ("arc",)),

@@ -153,6 +153,8 @@ def fit_height(figure: Figure, tallest: float) -> Figure:
         if abs(height - figure.get_figheight()) < _SETTLED and texts == _texts(figure, panels):
             break
         figure.set_figheight(height)
+    else:
+        figure.get_layout_engine().execute(figure)  # of words whose lines have just changed
     for ax, aspect, box_aspect in held:
         ax.set_aspect(aspect)
         ax.set_box_aspect(box_aspect)
