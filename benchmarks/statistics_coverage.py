@@ -503,6 +503,17 @@ def sweeps(n: int, simulations: int, only: str) -> Iterator[dict[str, Any]]:
             }
 
 
+def write(rows: list[dict[str, Any]], sizes: Sequence[int]) -> None:
+    """Write the table; rows of other numbers of examples that it has already stay."""
+    found = pd.DataFrame(rows)
+    if OUT.exists():
+        other = pd.read_csv(OUT)
+        told = found[["case", "statistic", "n"]].apply(tuple, axis=1)
+        again = other[["case", "statistic", "n"]].apply(tuple, axis=1).isin(told) | other["n"].isin(sizes)
+        found = pd.concat([other[~again], found])
+    found.round(4).to_csv(OUT, index=False, lineterminator="\n")
+
+
 def main() -> None:
     """Run, print and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -529,7 +540,7 @@ def main() -> None:
                     flush=True,
                 )
                 if not options.only:
-                    pd.DataFrame(rows).round(4).to_csv(OUT, index=False)
+                    write(rows, options.sizes)
     print(f"{time.perf_counter() - begin:.0f} s")
 
 

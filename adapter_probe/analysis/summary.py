@@ -89,7 +89,7 @@ class AblationSummary(StoredSummary):
         best_single_layer, shortest_sufficient: the same of a study of kept spans: the shortest span that,
             alone, is at most the tolerance below the intact model.
         significant_spans, tested_spans: how many drops or gains are beyond chance, of how many.
-        longest_removable_surely: `longest_removable` by the lower 95% confidence bound.
+        longest_removable_surely: `longest_removable` by a 95% bound that allows for the choice.
         layer_shares_points: each layer's share of the drop of all layers.
         switched: the part of the adapters that the study switches, such as ``attention of layers 8-23``; None
             for all of them.
