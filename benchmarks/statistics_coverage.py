@@ -233,7 +233,10 @@ def judged(
     said = ~np.isnan(low) & ~np.isnan(high)
     below, above = (truth < low - 1e-9)[said], (truth > high + 1e-9)[said]
     found = {"said": said.mean(), "covers": 1 - (below | above).mean() if said.any() else np.nan}
-    found |= {"too_high": below.mean() if said.any() else np.nan, "width": (high - low)[said].mean()}
+    found |= {
+        "too_high": below.mean() if said.any() else np.nan,
+        "width": (high - low)[said].mean() if said.any() else np.nan,
+    }
     return found if p is None else found | {"p_below_0.05": (p < 0.05).mean()}
 
 
