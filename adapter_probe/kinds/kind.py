@@ -70,6 +70,24 @@ class Scored(ABC):
         """
         return None
 
+    def options(self) -> tuple[str, ...]:
+        """The classes, of which each example has one and is predicted one; empty for other kinds."""
+        return ()
+
+    def option_logits(self) -> np.ndarray | None:
+        """Logits of an example's options, ``[variants, examples, options]``, by which they are compared.
+
+        -inf where there is none; None of kinds without such options.
+        """
+        return None
+
+    def parts(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """What is predicted of an example's parts, ``[variants, examples, parts]``, and what is right.
+
+        None where an example has no parts: a class, an answer, a text.
+        """
+        return None
+
     def finite(self) -> np.ndarray:
         """Bool ``[variants, examples]``: the example's outputs are neither NaN nor infinite."""
         return np.asarray(np.isfinite(self.outputs).all(axis=-1))

@@ -42,6 +42,14 @@ class Classes(Scored):
         """See `Scored.outcomes`."""
         return np.asarray(predicted == self.scored_with)
 
+    def options(self) -> tuple[str, ...]:
+        """See `Scored.options`."""
+        return self.label_names
+
+    def option_logits(self) -> np.ndarray:
+        """See `Scored.option_logits`."""
+        return self.outputs
+
     def chance_score(self) -> float:
         """See `Scored.chance_score`."""
         return metrics.majority_score(self.metric, self.scored_with)
@@ -71,6 +79,10 @@ class SeveralLabels(Scored):
     def outcomes(self, predicted: np.ndarray) -> np.ndarray:
         """See `Scored.outcomes`."""
         return np.asarray((predicted == self.scored_with).all(axis=-1))
+
+    def parts(self) -> tuple[np.ndarray, np.ndarray]:
+        """See `Scored.parts`."""
+        return labels_from_logits(self.outputs), self.scored_with
 
     def classes_of_labels(self) -> tuple[str, ...]:
         """See `Scored.classes_of_labels`."""

@@ -59,6 +59,10 @@ class Choices(Likelihoods):
         """See `Scored.outcomes`."""
         return np.asarray(predicted == self.scored_with)
 
+    def option_logits(self) -> np.ndarray | None:
+        """See `Scored.option_logits`; None where they are compared by their length too."""
+        return np.where(self.sizes > 0, self.outputs, -np.inf) if self.metric == "accuracy" else None
+
     def chance_score(self) -> float:
         """See `Scored.chance_score`."""
         return float((1 / (self.counts[..., 0] > 0).sum(axis=1)).mean())

@@ -54,6 +54,10 @@ class Tags(Scored):
         """See `Scored.outcomes`."""
         return np.asarray((self.tags == self.true_tags).all(axis=-1))
 
+    def parts(self) -> tuple[np.ndarray, np.ndarray]:
+        """See `Scored.parts`."""
+        return self.tags, self.true_tags
+
     def classes_of_labels(self) -> tuple[str, ...]:
         """See `Scored.classes_of_labels`; types of entities, or tags."""
         return entity_types(self.label_names) if self.metric == "entity_f1" else self.label_names

@@ -13,7 +13,6 @@ from adapter_probe.ablation_results import AblationResults
 from adapter_probe.analysis.deltas import intact_row
 from adapter_probe.errors import ResultsError
 from adapter_probe.formulas import NO_WORD
-from adapter_probe.metrics import COMPARISONS
 from adapter_probe.wording import signed
 
 from .markup import Html, choice, tag
@@ -70,9 +69,9 @@ def confusion(results: AblationResults, spans: pd.DataFrame) -> dict[str, Any] |
         `names` of the classes, in which the rarest of many are one; `intact`, and `rows`, one per span (None
         where an output is not finite): numbers of examples by true (slow) and predicted class (fast).
     """
-    if results.kind != "classification" or results.metric in COMPARISONS:
+    if not (options := results.scored.options()):
         return None
-    names, places = list(results.label_names), np.arange(len(results.label_names))
+    names, places = list(options), np.arange(len(options))
     if len(names) > _MOST_CLASSES:
         counts = np.bincount(results.scored_with, minlength=len(names))
         kept = np.sort(np.argsort(-counts, kind="stable")[: _MOST_CLASSES - 1])
@@ -137,9 +136,8 @@ def examples_content(
         )
     intact, rows = intact_row(results), variant_of(results, spans)
     differ = outcomes != outcomes[intact]
-    if results.kind in ("tokens", "multilabel"):  # which may change and stay wrong
-        own = _several_of(results)[0]
-        differ = (own != own[intact]).any(axis=-1)
+    if parts := results.scored.parts():  # which may change and stay wrong
+        differ = (parts[0] != parts[0][intact]).any(axis=-1)
     kept = np.flatnonzero(differ[results.nonfinite == 0].any(axis=0))
     said, options, truth = _predicted(results, texts, kept)
     margins, most = _margins(results, kept), int(said.max(initial=0))
@@ -155,7 +153,8 @@ def examples_content(
             found["margins"] = "".join(_DIGITS[n // 36] + _DIGITS[n % 36] for n in digits)
         return found
 
-    by_label = {"label": tuple(truth)} if results.kind == "classification" else {}
+    classes = results.scored.options()
+    by_label = {"label": tuple(truth)} if classes else {}
     groups = {} if results.groups is None else {"group": tuple(results.groups[kept].tolist())}
     others = {name: tuple(column[i] for i in kept) for name, column in texts.metadata.items()}
     columns = {**by_label, **groups, **others}
@@ -163,7 +162,7 @@ def examples_content(
         "numbers": (kept + 1).tolist(), "texts": [texts.texts[i] for i in kept],
         "second": None if texts.texts_b is None else [texts.texts_b[i] for i in kept],
         "truth": truth, "columns": {name: _places(column) for name, column in columns.items()},
-        "own": results.kind != "classification", "options": options, "compares": texts.written is not None,
+        "own": not classes, "options": options, "compares": texts.written is not None,
         "intact": told(intact), "rows": [told(row) for row in rows],
         "words": None if margins is None else [signed(n / 100, 2) for n in range(-100, 101)],
         "heads": ["true", "intact model", "this span", "changed by"], "changes": changed.tolist(),
@@ -181,13 +180,13 @@ def _predicted(
             ends = results.scored.answers[:, i].tolist()
             told.append([contexts[i][start:end] if start >= 0 else "" for start, end in ends])
         return *_distinct(told), [(texts.truths or texts.texts)[i] for i in kept]
-    if results.kind in ("tokens", "multilabel"):
-        return _several(results, texts, kept)
+    if parts := results.scored.parts():
+        return _several(*parts, results.label_names, texts, kept)
     if texts.written is not None:
         told = [[own[i] for own in texts.written] for i in kept]
         return *_distinct(told), [(texts.truths or ())[i] for i in kept]
-    said, names = results.predictions[:, kept], results.label_names
-    if results.kind == "classification":
+    said = results.predictions[:, kept]
+    if names := results.scored.options():
         return said, list(names), [names[i] for i in results.scored_with[kept]]
     choices = texts.choices or (("right", "wrong"),) * len(texts.texts)
     return said, [list(choices[i]) for i in kept], [choices[i][results.scored_with[i]] for i in kept]
@@ -201,15 +200,18 @@ def _distinct(found: Sequence[Sequence[str]]) -> tuple[np.ndarray, list[list[str
 
 
 def _several(
-    results: AblationResults, texts: ExampleTexts, kept: np.ndarray
+    predicted: np.ndarray,
+    true: np.ndarray,
+    label_names: tuple[str, ...],
+    texts: ExampleTexts,
+    kept: np.ndarray,
 ) -> tuple[np.ndarray, list[list[str]], list[str]]:
     """Sets of labels, or words with tags; see `_predicted`."""
-    names, (predicted, true) = np.array(results.label_names), _several_of(results)
+    names = np.array(label_names)
 
     def told(row: np.ndarray, example: int) -> str:
-        if results.kind == "multilabel":
+        if texts.words is None:
             return " · ".join(names[row == 1]) or "none"
-        assert texts.words is not None, "sentences have words"
         tagged = [
             f"{word} {names[tag] if tag >= 0 else '?'}"
             for word, tag in zip(texts.words[example], row)
@@ -217,7 +219,7 @@ def _several(
         ]
         return " · ".join(tagged) or "none"
 
-    said = np.zeros((len(results.masks), len(kept)), dtype=np.int64)
+    said = np.zeros((len(predicted), len(kept)), dtype=np.int64)
     options = []
     for place, example in enumerate(kept):
         rows, which = np.unique(predicted[:, example], axis=0, return_inverse=True)
@@ -226,26 +228,14 @@ def _several(
     return said, options, [told(true[example], example) for example in kept]
 
 
-def _several_of(results: AblationResults) -> tuple[np.ndarray, np.ndarray]:
-    """Predicted tags or labels ``[variants, examples, ...]``, and the right ones ``[examples, ...]``."""
-    if results.kind == "multilabel":
-        return results.predictions, results.scored_with
-    return results.scored.tags, results.scored.true_tags
-
-
 def _margins(results: AblationResults, kept: np.ndarray) -> np.ndarray | None:
     """Probability of the true option less that of the likeliest other one, int percent ``[variants, kept]``.
 
     None for answers, and for choices that are not compared by their probabilities.
     """
-    logits, labels = results.outputs[:, kept].astype(np.float64), results.scored_with[kept]
-    if results.kind == "causal":
-        if results.metric != "accuracy":
-            return None
-        there = results.scored.sizes[kept] > 0
-        logits = np.where(there, logits, -np.inf)
-    elif results.kind != "classification":
+    if (logits := results.scored.option_logits()) is None:
         return None
+    logits, labels = logits[:, kept].astype(np.float64), results.scored_with[kept]
     with np.errstate(invalid="ignore"):
         shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
         shares /= shares.sum(axis=-1, keepdims=True)
