@@ -169,7 +169,7 @@ def other_names(found: AnyBase, missing: Collection[str]) -> dict[str, str]:
     stem = "".join(f"{part}." for part in itertools.takewhile(lambda part: not part.isdecimal(), parts))
     if any(name.startswith(stem) for name in stored):  # some layers are there, others are lost
         return {}
-    for n in range(len(parts)):
+    for n in range(stem.count(".") + 1):  # what comes before the number of a layer
         begin, end = "".join(f"{part}." for part in parts[:n]), ".".join(parts[n:])
         others = {name.removesuffix(end) for name in stored if name == end or name.endswith(f".{end}")}
         own = [name.removeprefix(begin) for name in layers if name.startswith(begin)]

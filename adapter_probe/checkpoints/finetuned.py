@@ -108,10 +108,12 @@ def open_whole_model(folder: Path, base: str | None, dtype: torch.dtype) -> Open
         files = sha256_of(folder / "model.safetensors")
         about = with_record(folder, about, files, "method")
         about = replace(about, delta_sha256=hash_json([files, about.delta_sha256]))
-    notes = (f"Tensors that a {cls.__name__} does not have are not read: {first_of(tuned.unread)}.",)
+    notes: tuple[str, ...] = ()
+    if tuned.unread:
+        notes = (f"Tensors that a {cls.__name__} does not have are not read: {first_of(tuned.unread)}.",)
     opened = OpenedPeft(
         tuned.model, tokenizer, about, head, frozenset(), loaded.missing, folder,
-        notes if tuned.unread else (), own_tokenizer=bool(changed),
+        notes, own_tokenizer=bool(changed),
     )  # fmt: skip
     return with_base(opened, loaded.model)
 
