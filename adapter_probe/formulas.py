@@ -103,7 +103,9 @@ def matthews(counts: ClassCounts) -> np.ndarray:
     total = actual.sum(axis=-1)
     covariance = hits.sum(axis=-1) * total - (predicted * actual).sum(axis=-1)
     spread = (total**2 - (predicted**2).sum(axis=-1)) * (total**2 - (actual**2).sum(axis=-1))
-    return np.divide(covariance, np.sqrt(spread), out=np.zeros_like(covariance), where=spread > 0)
+    varies = spread > 1e-14 * total**4  # counts may be sums of weights, which round
+    scale = np.sqrt(np.where(varies, spread, 1.0))
+    return np.divide(covariance, scale, out=np.zeros_like(covariance), where=varies)
 
 
 def loss_terms(metric: str, nats: np.ndarray, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
