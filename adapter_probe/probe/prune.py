@@ -36,7 +36,7 @@ from adapter_probe.data.tasks import read_language_split
 from adapter_probe.errors import CheckpointError, ModelError
 from adapter_probe.models.adapters.imported import ImportedMethod
 from adapter_probe.models.methods import Adapters
-from adapter_probe.progress import progress_bar
+from adapter_probe.progress import print_message, progress_bar
 from adapter_probe.replay.two_states import finished
 from adapter_probe.replay.two_weights import strength_of
 from adapter_probe.results.atomic import make_folder
@@ -100,6 +100,8 @@ def prune_checkpoint(
     items = cut_by_tokens(lengths, order, _TIMED_TOKENS)[0]  # a few at random, the same each time
     n_tokens = int(lengths[items].sum())
     total = int(lengths.sum()) + 2 * (_TIMED_ROUNDS + 1) * n_tokens
+    for line in request.question:
+        print_message(line, progress)
     with progress_bar("prune", total, "tokens", enabled=progress) as bar:
         results = _results(request, layers, bar.update)
         scores = _validation_scores(request, results)

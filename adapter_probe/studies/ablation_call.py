@@ -166,7 +166,8 @@ def opened_for(call: Called) -> Iterator[tuple[Called, Given | None, TemporaryDi
         DataError: there is no data, or batches and labels are not the model's.
         ResultsError: an argument needs a checkpoint on disk.
     """
-    call = replace(call, data=one_table(call.data, call.split), against=one_table(call.against, call.split))
+    given = [one.name for one in fields(call) if one.init and one.name in ("data", "against")]
+    call = replace(call, **{name: one_table(getattr(call, name), call.split) for name in given})
     if not isinstance(call.checkpoint, (str, Path)):
         try:
             with without_autocast(), _in_memory(call) as found:

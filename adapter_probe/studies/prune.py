@@ -33,7 +33,7 @@ from adapter_probe.errors import ResultsError, must_be
 from adapter_probe.probe.arguments import PREDICTIONS_VERSION, AblationArguments
 from adapter_probe.probe.prune import adapted_layers, prune_checkpoint
 from adapter_probe.probe.request import AblationRequest, prepare_ablation
-from adapter_probe.progress import activity, print_message
+from adapter_probe.progress import activity
 from adapter_probe.results.fingerprints import refuse_changes
 from adapter_probe.results.schema import MANIFEST
 from adapter_probe.settings import as_points
@@ -196,8 +196,6 @@ def prune(call: Prune) -> Pruning:
         assert within is not None
         with activity("prune: choosing the span", call.progress):
             choice = _by_ablation(request, study, checkpoint, within, call.basis)
-    for line in request.question:
-        print_message(line, call.progress)
     source = as_peft(checkpoint, base)[0]
     pruned = prune_checkpoint(request, source, choice.span, out, call.progress)
     with activity("prune: computing intervals and tests", call.progress):

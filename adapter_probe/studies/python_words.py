@@ -30,6 +30,8 @@ def _argument(found: re.Match[str]) -> str:
         return f"{name}=True" + (f" {value}" if value else "")
     if value.isupper() or value[:1] == "'" or re.fullmatch(r"-?[\d.]+", value):
         return f"{name}={value}"
+    if re.fullmatch(r"\d+-\d+", value):  # layers
+        return f"{name}={value!r}"
     kinds = kinds_of(annotations_of(Ablate)[name])
     choices = [choice for kind in kinds for choice in choices_of(kind)]
     if value in (*choices, *(BY_NAME if name == "metric" else ()), "off"):

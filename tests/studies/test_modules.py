@@ -266,10 +266,10 @@ def test_strengths_by_layer_equal_scaled_factors(given_as: str):
 @pytest.mark.parametrize(
     ("asked", "facts"),
     [
-        ({"sites": "query,nothing"}, ["--sites", "'nothing'", "value", "attention.output.dense"]),
+        ({"sites": "query,nothing"}, ["sites", "'nothing'", "value", "attention.output.dense"]),
         ({"by": "module", "spans": "prefix"}, ["--by", "--spans", "prefix"]),
-        ({"strengths_by_layer": [0.5, 1]}, ["--strengths-by-layer", "2", "4 layers"]),
-        ({"strengths_by_layer": {"x_proj": 0.5}}, ["--strengths-by-layer", "'x_proj'", "query"]),
+        ({"strengths_by_layer": [0.5, 1]}, ["strengths_by_layer", "2", "4 layers"]),
+        ({"strengths_by_layer": {"x_proj": 0.5}}, ["strengths_by_layer", "'x_proj'", "query"]),
         ({"strengths_by_layer": "1,a"}, ["--strengths-by-layer", "1,1,0.5"]),
         ({"strengths_by_layer": [1, 1, 1, 1]}, ["--strengths-by-layer", "1", "intact"]),
         ({"strengths_by_layer": [1, 1, 1, 0], "strength": 0.5}, ["--strength", "--strengths-by-layer"]),

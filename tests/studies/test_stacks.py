@@ -397,7 +397,7 @@ def test_a_model_with_one_stack_has_none_to_choose(tokenizer):
         LoraConfig(r=2, target_modules=r"decoder.*\.(q|v)", task_type="SEQ_2_SEQ_LM"),
     )
     arguments = {"data": ROWS, "tokenizer": tokenizer, "progress": False}
-    with pytest.raises(AdapterProbeError, match=naming("--stack 'decoder'")):
+    with pytest.raises(AdapterProbeError, match=naming("stack='decoder'")):
         ap.ablate(only, stack="decoder", **arguments)
     study = ap.ablate(only, **arguments)
     assert list(study.results.row_names)[1] == "0-0"
@@ -418,9 +418,9 @@ def test_a_model_that_reads_sound_takes_no_prompts(tokenizer):
 
 
 REFUSED = [
-    ({"stack": "tower"}, ("--stack", "encoder, decoder, both")),
+    ({"stack": "tower"}, ("stack", "encoder, decoder, both")),
     ({"data": [{"text": "the cat"}]}, ("encoder-decoder",)),
-    ({"layers": "0-2"}, ("--layers 0-2", "0-1")),
+    ({"layers": "0-2"}, ("layers='0-2'", "0-1")),
 ]
 
 
