@@ -200,7 +200,7 @@ def _in_memory(call: Called) -> Iterator[tuple[Called, Given, TemporaryDirectory
 
     metric, unused = None, False
     if isinstance(trainer := call.checkpoint, Trainer):
-        with left_as_it_was(trainer.model):  # making batches may leave hooks
+        with left_as_it_was(trainer.model):  # type: ignore[attr-defined]  # making batches may leave hooks
             call, metric = of_trainer(call, trainer)
         unused = getattr(trainer, "compute_metrics", None) is not None and metric is None is call.metric
     model: Any = call.checkpoint

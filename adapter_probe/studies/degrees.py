@@ -107,7 +107,7 @@ class Degrees:
 
         return planned(call, self.command, self.usual, parts_of)
 
-    def run(self, call: Called) -> tuple[list[Any], TemporaryDirectory[str] | None]:
+    def run(self, call: Called) -> tuple[list[Any], TemporaryDirectory[str] | Path | None]:
         """The records of the study, and of that on the data of `against`; the folder of a model in memory."""
         from adapter_probe.results.atomic import claim_folder
 

@@ -150,9 +150,11 @@ class MetricOfTrainer:
             return
         import torch
 
-        like = labels if self._like is None else labels.reshape(len(labels), *self._like.shape[1:])
-        few, own = torch.from_numpy(rows[:8]), torch.from_numpy(like[:8].astype(self._like.dtype))
-        whole = change(few, own)
+        own = labels[:8]
+        if self._like is not None:
+            own = own.reshape(len(own), *self._like.shape[1:]).astype(self._like.dtype)
+        few = torch.from_numpy(rows[:8])
+        whole = change(few, torch.from_numpy(own))
         if not isinstance(whole, torch.Tensor) or len(whole) != len(few):
             raise DataError(
                 "the trainer's preprocess_logits_for_metrics does not give one row per example, which a "
@@ -263,7 +265,8 @@ def intact_outputs(opened: OpenedPeft, encoded: EncodedBatches) -> list[np.ndarr
 
     from adapter_probe.probe.general_model import inputs_of
 
-    model, found = opened.model, {}
+    model = opened.model
+    found: dict[int, np.ndarray] = {}
     device = next(model.parameters()).device
     for length in np.unique(encoded.lengths):
         items = np.flatnonzero(encoded.lengths == length)

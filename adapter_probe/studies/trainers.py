@@ -59,7 +59,7 @@ def of_trainer(call: Called, trainer: Any) -> tuple[Called, MetricOfTrainer | No
         given = replace(given, name=call.name or _name_of(getattr(trainer, "eval_dataset", None)))
         data = getattr(trainer, "eval_dataset", None)
         names = {*(getattr(data, "column_names", None) or ())} if not isinstance(data, Mapping) else set()
-        if {"chosen_ids", "rejected_ids"} <= names and len(data):
+        if {"chosen_ids", "rejected_ids"} <= names and data is not None and len(data):
             return _with_preferences(given, trainer, *_preferences_of(trainer, data)), None
         if {"chosen_input_ids", "chosen_labels", "rejected_input_ids", "rejected_labels"} <= names:
             return replace(given, batches=_labelled_preferences(trainer, list(data))), None  # type: ignore[arg-type]
