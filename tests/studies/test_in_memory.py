@@ -10,10 +10,12 @@ import threading
 import types
 
 import numpy as np
+import peft
 import pytest
 import torch
 from mask_loop import each_span, randomise, switched
 from matplotlib import pyplot
+from packaging.version import Version
 from peft import (
     LoraConfig,
     PeftModel,
@@ -385,6 +387,8 @@ def test_an_x_lora_is_refused_by_name_and_by_what_it_computes(n_adapters, tmp_pa
     given = {"batches": [{"input_ids": ids, "labels": ids}], "spans": "single", "progress": False}
     with pytest.raises(ap.ModelError, match=naming("X-LoRA", "by layer")):
         ap.ablate(made, **given)
+    if Version(peft.__version__) < Version("0.21"):  # whose switches do something else, as in 0.18
+        return
     monkeypatch.setattr(in_memory, "_refuse_wrapped", lambda model: None)
     words = ("LORA, XLORA", "disable_adapter") if n_adapters == 1 else ("own forward",)
     with pytest.raises(ap.ModelError, match=naming(*words)):
