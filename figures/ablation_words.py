@@ -358,6 +358,9 @@ def ring_sentence(
     """What a ring in a grid of ablations means; empty where nothing was tested."""
     if not any("significant" in frame and frame["delta_points"].notna().any() for frame in frames):
         return ""
+    if not any(tested_spans(one.spans) for one in records):
+        few = f"there are too few {units_of(records)}"
+        return f"Rings, or in small cells dots: no {what} was tested, since {few}."
     return (
         f"A ring, or in small cells a dot, marks a {what} that does not differ significantly from the intact"
         f" model {at_level(tests_of(records), (one.spans for one in records), f'{what}s')}."

@@ -270,6 +270,7 @@ def _caption(records: Sequence[AblationRecord]) -> str:
             *checkpoint_sentences(records),
             *(intervals if _has_intervals(layers, "share") else []),
             "p_holm" in layers
+            and layers["p_holm"].notna().any()
             and f"Filled diamonds: significant at 0.05 by {tests_of(records)}, Holm-corrected over all "
             "spans.",
             undefined_text(missing, "Values left out"),

@@ -260,7 +260,7 @@ def test_a_heatmap_has_a_triangle_for_each_stack(study: ap.Ablation, tmp_path: P
     assert "decoder" in svg
     caption = (tmp_path / "kept" / "heatmap.txt").read_text()
     assert says(caption, "Layers", "within encoder and decoder")
-    assert says(caption, "Holm-corrected", "9 spans")
+    assert says(caption, "no span was tested", "too few")  # of four texts
     assert caption.count("checkpoint") == 1
 
 
