@@ -169,12 +169,12 @@ def test_the_metric_is_that_of_the_ablation(program, ablated, tmp_path):
 
     study = ap.ablate(ablated, metric=agreement, out=tmp_path / "own", progress=False)
     pruned = ap.prune(ablated, tmp_path / "q", within=100, ablation=study, progress=False)
-    assert pruned.metric == "custom:agreement"
+    assert pruned.metric == "custom:agreement (share)"
     assert pruned.score_before == pytest.approx(accuracy_score(truth, intact))
     refusal = program(
         "prune", ablated, "--within", 100, "--ablation", study.folder, "--out", tmp_path / "r"
     ).refusal
-    assert names(refusal, "'custom:agreement'", "function")
+    assert names(refusal, "custom:agreement", "function")
 
 
 @pytest.mark.slow
