@@ -149,7 +149,7 @@ def test_parts_of_any_size_give_the_same(checkpoint, tmp_path):
     _, whole = run(checkpoint, tmp_path / "one")
     for tokens in (1, 200, 100_000):
         _, other = run(checkpoint, tmp_path / str(tokens), tokens_per_pass=tokens)
-        assert np.array_equal(other.answers, whole.answers)
+        assert np.array_equal(other.scored.answers, whole.scored.answers)
 
 
 def test_a_question_whose_logits_are_not_finite_has_no_score(checkpoint, tmp_path, monkeypatch):
