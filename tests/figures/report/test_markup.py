@@ -8,10 +8,12 @@ from page_reader import PageReader
 from adapter_probe.figures.report.markup import Html, joined, settings, short_name, table, tag
 
 
-@given(
-    st.text(st.characters(blacklist_categories=("Cs", "Cc"))),
-    st.text(st.characters(blacklist_categories=("Cs", "Cc"))),
-)
+# Without control characters, and without noncharacters such as U+FFFE (among "Cn"), whose references Python's own
+# reader of HTML drops.
+WRITABLE = st.text(st.characters(exclude_categories=("Cs", "Cc", "Cn")))
+
+
+@given(WRITABLE, WRITABLE)
 def test_texts_and_attributes_come_back_as_they_were(text: str, value: str):
     found = PageReader(tag("p", {"class": value, "none": None, "no": False, "yes": True}, text))
     assert found.elements == [("p", {"class": value, "yes": ""})]
