@@ -33,7 +33,7 @@ gc.disable()
 
 
 # A busy machine is no failure.
-# In CI the same examples every time: a change is judged by what it changed. At a desk new ones are tried in every run.
+# In CI the same examples every time, so that a change is judged by what it changed; at a desk, new ones.
 settings.register_profile(
     "whole",
     deadline=None,

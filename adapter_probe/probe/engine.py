@@ -147,15 +147,20 @@ class Engine:
         return self._lanes.map(function, batches)
 
     def _prepare(self) -> None:
-        """Create one runner per lane in every precision that is used."""
+        """Create one runner per lane in every precision that is used, the first of which is the fast one."""
+        first: GeneralRunner | WritingRunner | None = None
         for precision in self._precisions:
             if precision not in self._runners:
                 runners = self._runners[precision] = SimpleQueue()
+                known = first if isinstance(first, GeneralRunner) else None
                 try:
-                    for runner in general_runners(self._request, getattr(torch, precision), self._lanes.n):
+                    for runner in general_runners(
+                        self._request, getattr(torch, precision), self._lanes.n, known
+                    ):
                         runners.put(runner)
                         self._notes.append(runner.note)
-                        self._packs = runner.packs
+                        if first is None:
+                            first, self._packs = runner, runner.packs
                 except RuntimeError as error:
                     if not is_out_of_memory(error):
                         raise

@@ -27,9 +27,10 @@ from adapter_probe.models.functional import (
     can_pack_weight,
     unchanged,
 )
-from adapter_probe.replay.recording import device_of, is_moved
+from adapter_probe.replay.recording import Inputs, device_of, is_moved
 from adapter_probe.replay.replay import Replay, logits
 from adapter_probe.replay.sharing import can_share, cast_copy
+from adapter_probe.replay.structure import Reader
 from adapter_probe.replay.switches import Switches
 from adapter_probe.replay.tensors import split
 from adapter_probe.replay.two_weights import TwoWeights, bytes_of_finished, finish_maps
@@ -70,6 +71,16 @@ class GeneralRunner:
         other = copy(self)
         other._request = request
         return other
+
+    def in_precision(
+        self,
+        module: nn.Module,
+        inputs: Inputs,
+        read: Reader,
+        instead: Callable[[nn.Module], Callable[..., Any] | None] | None,
+    ) -> Replay:
+        """A copy of the model in another precision, prepared by what is known of this one."""
+        return self._replay.in_precision(module, inputs, read, instead)
 
     def twin(self) -> GeneralRunner:
         """The same on a copy that shares all weights."""
@@ -200,9 +211,11 @@ class GeneralRunner:
 
 
 def general_runners(
-    request: AblationRequest, dtype: torch.dtype, lanes: int
+    request: AblationRequest, dtype: torch.dtype, lanes: int, known: GeneralRunner | None = None
 ) -> Iterator[GeneralRunner | WritingRunner]:
     """A runner for every lane, in a precision; the first is compared with the model's own forward.
+
+    `known`: one in another precision, which runs whole texts; the new ones are for pairs alone.
 
     Raises:
         ModelError: the model cannot be run, or not exactly; see `Replay`.
@@ -220,7 +233,7 @@ def general_runners(
     if isinstance(request.encoded, EncodedPrompts):
         first = prepared_runner(request, module, lanes)
     else:
-        replay, layout = _prepared(request, module)
+        replay, layout = _prepared(request, module, known)
         pack(replay)
         first = GeneralRunner(request, replay, layout)
     yield first
@@ -229,7 +242,9 @@ def general_runners(
             yield first.twin()
 
 
-def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tuple[Layout, bool] | None]:
+def _prepared(
+    request: AblationRequest, module: nn.Module, known: GeneralRunner | None
+) -> tuple[Replay, tuple[Layout, bool] | None]:
     """A model prepared on short examples, and the layout of a language model's rows."""
     encoded, (device, dtype) = request.encoded, place_of(module)
     layout: tuple[Layout, bool] | None = None
@@ -248,6 +263,10 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
         others = request.examples.windows or request.examples.words  # which read several positions
         others = others or request.checkpoint.embedding
         one, encoding = others is None and isinstance(encoded, Encoded), nullcontext()
+    instead = None if module is request.model.module else activated_in_place
+    if known is not None:
+        with suppress(ModelError):
+            return known.in_precision(module, inputs, read, instead), layout
     with encoding:
         replay = Replay(
             module,
@@ -255,10 +274,10 @@ def _prepared(request: AblationRequest, module: nn.Module) -> tuple[Replay, tupl
             read=read,
             switches=Switches(request.settings.strength, request.settings.rank),
             one_position=one,
-            instead=None if module is request.model.module else activated_in_place,
+            instead=instead,
             by=request.settings.unit,
         )
-    if type(encoded) is Encoded:
+    if type(encoded) is Encoded and known is None:
         groups = [
             inputs_of(module, encoded, group, device)
             for group in alike(encoded.lengths, few_lengths(encoded))

@@ -98,6 +98,9 @@ class Replay:
         self._seen: set[tuple[int, ...]] = set()
         self._batches = 0
         self.packs, self._folds = False, None
+        self._faster: list[
+            tuple[str, str]
+        ] = []  # names of layers, and of modules in them with other forwards
         self.fed_by: dict[nn.Module, nn.Module] = {}
         self.attend: Callable[..., Tensor] = torch.nn.functional.scaled_dot_product_attention
         with self.kept(), refused(preparing=True):
@@ -129,6 +132,7 @@ class Replay:
             own = feeds[kind]
             if own is None:
                 continue
+            self._faster += [(layer.name, names[module]) for module in faster]
             for module, forward in faster.items():
                 module.forward = forward  # type: ignore[method-assign]
             self.fed_by |= {
@@ -188,11 +192,42 @@ class Replay:
 
     def twin(self) -> Replay:
         """The same for a copy of the model that shares its tensors and has switches of its own."""
+        return self._on(sharing(self.model))
+
+    def _on(self, model: nn.Module) -> Replay:
+        """The same for a copy of the model."""
         other = copy(self)
-        other.model, other._batches = sharing(self.model), 0
-        other._found = find_layers(other.model, self._switches, self._by)
-        other._runner = Runner(other.model, [layer.module for layer in other._found])
+        other.model, other._batches = model, 0
+        other._found = find_layers(model, self._switches, self._by)
+        other._runner = Runner(model, [layer.module for layer in other._found])
         other.layers = in_calls(other._found, self._structure.layers)
+        return other
+
+    def in_precision(
+        self,
+        model: nn.Module,
+        inputs: Inputs,
+        read: Reader,
+        instead: Callable[[nn.Module], Callable[..., Any] | None] | None,
+    ) -> Replay:
+        """The same for a copy of the model in another precision, with what is known of this one.
+
+        Args:
+            model: the copy, as this one was before it was prepared.
+            inputs, read, instead: see `Replay`.
+
+        Raises:
+            ModelError: in that precision something else holds.
+        """
+        other = self._on(model)
+        other._seen, other.packs, other._folds, other.fed_by = set(), False, None, {}
+        for layer, name in self._faster:
+            module = model.get_submodule(layer).get_submodule(name)
+            forward = None if instead is None else instead(module)
+            if forward is not None:
+                module.forward = forward  # type: ignore[method-assign]
+        every = np.ones(len(other.has_adapter), dtype=bool)
+        other._check_prepared(inputs, read, other.own(inputs, every, read))
         return other
 
     def check(self, inputs: Inputs, read: Reader = logits, intact: Tensor | None = None) -> float:

@@ -12,8 +12,10 @@ from tiers import slow_unless
 from tiny_families import family, lora
 
 from adapter_probe.errors import ModelError
+from adapter_probe.models.functional import activated_in_place
 from adapter_probe.replay.checking import compare
 from adapter_probe.replay.replay import Replay, logits
+from adapter_probe.replay.sharing import cast_copy
 from adapter_probe.replay.walk import Branch
 from adapter_probe.units import ATTENTION, FFN, part_of
 
@@ -174,6 +176,40 @@ def test_layers_that_are_no_functions_of_their_arguments_are_refused(kind):
     layers[1], layers[2] = Wrapped(layers[1], kind, store), Wrapped(layers[2], kind, store)
     with pytest.raises(ModelError):
         Replay(model, x)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_what_one_precision_showed_is_used_in_another(name):
+    base, x = family(name)
+    exact = lora(base)
+    single = Replay(cast_copy(exact, torch.float32), x, instead=activated_in_place)
+    replay = single.in_precision(cast_copy(exact, torch.float64), x, logits, activated_in_place)
+    faster = [
+        [name for name, module in one.model.named_modules() if "forward" in vars(module)]
+        for one in (single, replay)
+    ]
+    assert faster[0] == faster[1] != []
+    assert_equal_to_loop(replay, x, spans(4))
+
+
+def test_what_holds_in_one_precision_alone_is_found():
+    class Coupled(torch.nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, hidden, **kwargs):
+            out = self.layer(hidden, **kwargs)
+            return out + 0.1 * out.mean(0, keepdim=True) if out.dtype == torch.float64 else out
+
+    base, x = family("llama")
+    exact = lora(base)
+    layers = exact.get_base_model().model.layers
+    for number, layer in enumerate(layers):
+        layers[number] = Coupled(layer)
+    single = Replay(cast_copy(exact, torch.float32), x)
+    with pytest.raises(ModelError, match="own forward"):
+        single.in_precision(cast_copy(exact, torch.float64), x, logits, None)
 
 
 @pytest.mark.slow

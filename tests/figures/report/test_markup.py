@@ -7,9 +7,8 @@ from page_reader import PageReader
 
 from adapter_probe.figures.report.markup import Html, joined, settings, short_name, table, tag
 
-
-# Without control characters, and without noncharacters such as U+FFFE (among "Cn"), whose references Python's own
-# reader of HTML drops.
+# Without control characters, and without noncharacters such as U+FFFE (among "Cn"), whose references Python's
+# own reader of HTML drops.
 WRITABLE = st.text(st.characters(exclude_categories=("Cs", "Cc", "Cn")))
 
 
