@@ -116,8 +116,10 @@ def exact_end(lost: np.ndarray, won: np.ndarray, n: int, tail: np.ndarray | floa
     """
     special = import_needed("scipy.special")  # here, since it takes a fifth of a second
 
-    lost, won = (np.asarray(side, dtype=np.float64)[:, None] for side in (lost, won))
-    m, tail = lost + won, np.broadcast_to(tail, lost.shape[:1])
+    every = np.stack([lost, won, np.broadcast_to(tail, np.shape(lost))]).astype(np.float64)
+    (lost, won, tail), place = np.unique(every, axis=1, return_inverse=True)
+    lost, won = lost[:, None], won[:, None]
+    m = lost + won
     at = special.ndtr(_NODES)  # quantiles of T's distributions
     most = np.where(m < n, special.betaincinv(m + 1, np.maximum(n - m, 1), at), 1.0)
     least = np.where(m > 0, special.betaincinv(np.maximum(m, 1), n - m + 1, at), 1.0)
@@ -128,7 +130,7 @@ def exact_end(lost: np.ndarray, won: np.ndarray, n: int, tail: np.ndarray | floa
         beyond = (1 - special.betainc(won + 1, np.maximum(lost, 1), share)) @ _WEIGHTS > tail
         low[beyond, 0], high[~beyond, 0] = end[beyond, 0], end[~beyond, 0]
     alone = special.betaincinv(m + 1, np.maximum(n - m, 1), 1 - tail[:, None])  # where B is 1
-    return np.where(lost > 0, high, np.where(m < n, alone, 1.0))[:, 0]
+    return np.where(lost > 0, high, np.where(m < n, alone, 1.0))[place.ravel(), 0]
 
 
 def sign_test(lost: np.ndarray, won: np.ndarray) -> np.ndarray:

@@ -179,13 +179,15 @@ def test_the_interval_of_the_aggregate_is_students_of_winsorised_scores():
     row = aggregate_table(frame(*trials)).set_index("label").loc["adapters 8"]
     apart = {task: 100 * (np.array(scores[task]) - np.mean(full[task])) for task in scores}
     pooled = sorted(np.concatenate([*apart.values()]))
-    low, high, parts = pooled[2], pooled[5], []  # a quarter of eight is cut off at either end
-    for task, own in apart.items():
-        reference, inside = 100 * np.array(full[task]), np.mean((own >= low) & (own <= high))
-        for values, weight in ((np.clip(own, low, high), 1.0), (reference, inside)):
-            parts.append(((len(own) / 4 * weight * stats.sem(values)) ** 2, len(values) - 1))
-    squares, degrees = np.array(parts).T
-    reach = stats.t.ppf(0.975, squares.sum() ** 2 / (squares**2 / degrees).sum()) * squares.sum() ** 0.5
+    low, high, halves = pooled[2], pooled[5], []  # a quarter of eight is cut off at either end
+    inside = {task: ((own >= low) & (own <= high)).sum() for task, own in apart.items()}
+    assert inside == {"a": 3, "b": 1}
+    own = [(len(one) / 4 * stats.sem(np.clip(one, low, high))) ** 2 for one in apart.values()]
+    reference = [(inside[task] / 4 * stats.sem(100 * np.array(full[task]))) ** 2 for task in full]
+    for squares, degrees in ((np.array(own), [2, 1]), (np.array(reference), [2, 1])):
+        own_degrees = squares.sum() ** 2 / (squares**2 / degrees).sum()
+        halves.append(stats.t.ppf(0.975, own_degrees) * squares.sum() ** 0.5)
+    reach = np.hypot(*halves)
     assert row["iqm_points"] == pytest.approx(trim_mean(pooled, 0.25))
     assert row["iqm_low_points"] == pytest.approx(row["iqm_points"] - reach)
     assert row["iqm_high_points"] == pytest.approx(row["iqm_points"] + reach)
