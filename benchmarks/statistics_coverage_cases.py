@@ -1,4 +1,4 @@
-"""Studies whose true changes are known, for `benchmarks.statistics_coverage`: each case makes one by chance."""
+"""Studies whose true changes are known, for `benchmarks.statistics_coverage`, made by chance."""
 
 from __future__ import annotations
 
