@@ -30,7 +30,7 @@ _PROMPT = (
 _ANSWER = (
     "completion completions response responses output outputs answer answers target targets label labels "
     "gold golds solution solutions reference references generation generations translation summary summaries "
-    "highlights choice choices ending endings candidate candidates continuation reply truth expected chosen "
+    "highlights code choice choices ending endings candidate candidates continuation reply truth expected chosen "
     "rejected distractors gpt assistant"
 )
 
@@ -196,6 +196,9 @@ def disagreeing(rows: Rows, column: str, others: Iterable[str]) -> str | None:
             found = [pair for one, two in found for pair in zip_longest(one, two)]
         pairs = {(str(one).strip(), str(two).strip()) for one, two in found if two not in _EMPTY}
         sides = [{pair[side] for pair in pairs} for side in (0, 1)]
-        if any(len(side) != len(pairs) for side in sides):
+        swapped = sides[0] == sides[1] and any(
+            one != two for one, two in pairs
+        )  # other names would be others
+        if swapped or any(len(side) != len(pairs) for side in sides):
             return other
     return None

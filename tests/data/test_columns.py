@@ -284,6 +284,11 @@ REFUSED: dict[str, tuple[str, list[dict[str, Any]], tuple[str, ...]]] = {
         [{**row, "gold_label": g} for row, g in zip(CLASSES, (1, 1, 0))],
         ("gold_label", "label"),
     ),
+    "the same two labels the other way round": (
+        "classification",
+        [{"text": text, "label": n % 2, "labels": 1 - n % 2} for n, text in enumerate("abcd")],
+        ("label", "labels"),
+    ),
     "a label and a score": (
         "classification",
         [{**row, "score": g} for row, g in zip(CLASSES, (0.9, 0.2, 0.7))],
