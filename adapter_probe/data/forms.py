@@ -30,8 +30,8 @@ _PROMPT = (
 _ANSWER = (
     "completion completions response responses output outputs answer answers target targets label labels "
     "gold golds solution solutions reference references generation generations translation summary summaries "
-    "highlights code choice choices ending endings candidate candidates continuation reply truth expected chosen "
-    "rejected distractors gpt assistant"
+    "highlights code choice choices ending endings candidate candidates continuation reply truth expected "
+    "chosen rejected distractors gpt assistant"
 )
 
 
