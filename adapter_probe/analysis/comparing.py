@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -31,6 +32,7 @@ from adapter_probe.analysis.deltas import (
     unit_of,
     without_noise,
 )
+from adapter_probe.analysis.removable import bounds_of_chosen
 from adapter_probe.analysis.resampling import Draws, draw_scores
 from adapter_probe.analysis.significance import ALPHA, holm, interval, over_seeds, p_values
 from adapter_probe.analysis.sweeps import pareto_frontier
@@ -141,7 +143,8 @@ class AverageRecord(JointRecord):
 
     In `spans` also `score` and `delta_points`, means over the studies; `sd_points`, the standard deviation of
     `delta_points` over studies (n - 1 in the denominator), `min_points`, `max_points`; `n_studies`,
-    `n_examples`.
+    `n_examples`; but in maps of layers and modules `bound_low_points`, a lower bound of the mean for a span
+    that is chosen by it.
 
     Attributes:
         task: the task of the studies, by which published drops are found; empty if unknown.
@@ -218,6 +221,10 @@ def average_ablations(
     if studies[0].metric not in metrics.COMPARISONS:  # which differ from the intact model in any case
         spans = _with_tests(spans, spans["delta_points"].to_numpy(), np.where(same, np.nan, p))
     spans = spans.assign(n_studies=len(studies), n_examples=studies[0].n_examples)
+    if "module" not in spans:
+        spans["bound_low_points"] = _bounds(
+            spans, changes, np.where(same, 0.0, deltas), study_kind(studies[0])
+        )
     scored = [(row_scores(one), one) for one in studies]
     removed = tuple(
         float(metrics.to_points(one.metric, own[removed_row(one)] - own[intact_row(one)]))
@@ -226,6 +233,21 @@ def average_ablations(
     return AverageRecord(
         names, spans, *_common_fields(studies, names), task=task, removed_points=removed, deltas=deltas
     )
+
+
+def _bounds(spans: pd.DataFrame, changes: Draws, deltas: np.ndarray, study: StudyKind) -> np.ndarray:
+    """The bounds of mean changes for spans that are chosen by them, see `bounds_of_chosen`."""
+    stacks = spans.get("stack", pd.Series("", spans.index))
+    bounds, names = np.full(len(spans), np.nan), stacks.unique()
+    for name in names:
+        own = (stacks == name).to_numpy()
+        low_at = partial(_low_of_mean, changes.columns(own), deltas[:, own])
+        bounds[own] = bounds_of_chosen(spans[own], low_at, study, len(names))
+    return bounds
+
+
+def _low_of_mean(changes: Draws, deltas: np.ndarray, tails: np.ndarray) -> np.ndarray:
+    return over_seeds(changes, deltas, tails)[0]
 
 
 def _scores(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import get_args
 
 import numpy as np
@@ -138,12 +138,20 @@ def _costs(results: AblationResults, basis: Basis, n_families: int) -> pd.DataFr
     if basis == "interval":
         rows = rows_of(results, spans)
         changes = draw_changes(results, rows)
-        spans["bound_low_points"] = bounds_of_chosen(spans, changes, results, rows, n_families)
+        spans["bound_low_points"] = bounds_of_chosen(
+            spans,
+            lambda tails: span_interval(changes, results, rows, tails)[0],
+            study_kind(results),
+            n_families,
+        )
     return spans
 
 
 def bounds_of_chosen(
-    spans: pd.DataFrame, changes: Draws, results: AblationResults, rows: Sequence[int], n_families: int = 1
+    spans: pd.DataFrame,
+    low_at: Callable[[np.ndarray], np.ndarray],
+    study: StudyKind = "ablated",
+    n_families: int = 1,
 ) -> np.ndarray:
     """One-sided 95% bounds of the changes, which hold for a span that is chosen by them, points ``[spans]``.
 
@@ -159,6 +167,8 @@ def bounds_of_chosen(
     Of spans kept on, those around a span take the place of those inside it.
 
     Args:
+        low_at: the lower ends of the spans' intervals, ``[spans]``, with these probabilities beyond them.
+        study: whether the spans were ablated or kept.
         n_families: the number of stacks from which a span is chosen.
     """
     ends, units, order = spans[["first", "last"]].to_numpy(), span_units(spans), span_order(spans)
@@ -170,9 +180,9 @@ def bounds_of_chosen(
         alike = len(units) - length + 1
     elif order in ("prefix", "suffix"):
         alike = np.ones(len(spans))
-    low, _ = span_interval(changes, results, rows, ALPHA / (n_families * alike))
+    low = low_at(ALPHA / (n_families * alike))
     inside = (ends[:, 0] >= ends[:, :1]) & (ends[:, 1] <= ends[:, 1:])  # [spans, spans inside]
-    smaller = inside.T if study_kind(results) == "kept" else inside  # of kept spans the larger cost less
+    smaller = inside.T if study == "kept" else inside  # of kept spans the larger cost less
     return np.where(smaller, low, np.inf).min(axis=1)
 
 

@@ -143,7 +143,9 @@ def sign_test(lost: np.ndarray, won: np.ndarray) -> np.ndarray:
     )
 
 
-def over_seeds(changes: Draws, of_seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def over_seeds(
+    changes: Draws, of_seeds: np.ndarray, tails: np.ndarray | float = _TAIL
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Interval and p-value of mean changes over seeds and examples, two crossed random factors.
 
     The squares of two half-widths are added: that of Student's t over the seeds, with one degree of freedom
@@ -156,6 +158,7 @@ def over_seeds(changes: Draws, of_seeds: np.ndarray) -> tuple[np.ndarray, np.nda
     Args:
         changes: means over the seeds, under random weights of the examples.
         of_seeds: the change of every seed, ``[seeds, changes]``.
+        tails: the probability beyond either end, one or ``[changes]``.
 
     Returns:
         lower and upper bounds and p-values, ``[changes]`` each.
@@ -164,11 +167,11 @@ def over_seeds(changes: Draws, of_seeds: np.ndarray) -> tuple[np.ndarray, np.nda
 
     n, mean = len(of_seeds), of_seeds.mean(axis=0)
     error = of_seeds.std(axis=0, ddof=1) / np.sqrt(n)
-    low, high = interval(changes)
+    low, high = interval(changes, tails)
     below, above = np.maximum(mean - low, 0.0), np.maximum(high - mean, 0.0)
-    own = special.stdtrit(n - 1, 1 - _TAIL) * error
+    own = special.stdtrit(n - 1, 1 - np.asarray(tails)) * error
     ends = mean - np.hypot(own, below), mean + np.hypot(own, above)
-    nearer = np.where(mean > 0, below, above) / special.ndtri(1 - _TAIL)
+    nearer = np.where(mean > 0, below, above) / special.ndtri(1 - np.asarray(tails))
     least, most = np.full(mean.shape, -700.0), np.zeros(mean.shape)  # logarithms of p
     for _ in range(60):
         middle = (least + most) / 2

@@ -26,6 +26,7 @@ from adapter_probe.analysis.removable import (
     tolerance_steps,
 )
 from adapter_probe.analysis.resampling import Draws, draw_weights
+from adapter_probe.analysis.significance import interval
 from adapter_probe.spans import contiguous_spans
 
 SPANS = np.array([(span.first, span.last) for span in contiguous_spans(5)])
@@ -130,22 +131,20 @@ def lost_of(right: np.ndarray, reference: np.ndarray) -> Draws:
     return changes_of(100.0 * (right - reference[:, None].astype(float)))
 
 
-def bounds_of(make_results, changes: Draws) -> np.ndarray:
-    results = make_results(5)
-    rows = [results.row_names.index(f"{first}-{last}") for first, last in SPANS]
+def bounds_of(changes: Draws) -> np.ndarray:
     frame = pd.DataFrame({"first": SPANS[:, 0], "last": SPANS[:, 1]})
-    return bounds_of_chosen(frame, changes, results, rows)
+    return bounds_of_chosen(frame, lambda tails: interval(changes, tails)[0])
 
 
 def nothing_changes(n: int) -> np.ndarray:
     return np.zeros((n, len(SPANS)))
 
 
-def test_a_bound_of_a_chosen_span_is_the_lowest_of_the_spans_inside(make_results):
+def test_a_bound_of_a_chosen_span_is_the_lowest_of_the_spans_inside():
     """Each at 5 % divided by the number of spans of its length; here hardly any example changes."""
     values = nothing_changes(300)
     values[:6, SPANS.tolist().index([2, 3])] = -100
-    found = dict(zip(map(tuple, SPANS.tolist()), bounds_of(make_results, changes_of(values))))
+    found = dict(zip(map(tuple, SPANS.tolist()), bounds_of(changes_of(values))))
     none = [-100 * binomtest(0, 300).proportion_ci(1 - 2 * 0.05 / k, "exact").high for k in (5, 4, 3, 2, 1)]
     six = -100 * binomtest(6, 300).proportion_ci(1 - 2 * 0.05 / 4, "exact").high
     for (first, last), bound in found.items():
@@ -156,7 +155,7 @@ def test_a_bound_of_a_chosen_span_is_the_lowest_of_the_spans_inside(make_results
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.02])
-def test_no_false_claim_of_a_removable_span_in_19_of_20_maps(make_results, share):
+def test_no_false_claim_of_a_removable_span_in_19_of_20_maps(share):
     """Spans that cost just more than the tolerance, independent and alike: simulated, as the worst cases."""
     for alike in (True, False):
         wrong = []
@@ -166,7 +165,7 @@ def test_no_false_claim_of_a_removable_span_in_19_of_20_maps(make_results, share
             lost, won = generator.random(shape) < 0.0101 + share, generator.random(shape) < share
             values = np.broadcast_to(100.0 * won - 100.0 * (lost & ~won), (400, len(SPANS)))
             truth = 100 * (share * 1.0 - (0.0101 + share) * (1 - share))
-            wrong.append((bounds_of(make_results, changes_of(values)) > truth + 1e-9).any())
+            wrong.append((bounds_of(changes_of(values)) > truth + 1e-9).any())
         assert np.mean(wrong) < 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / 150)
 
 
