@@ -369,6 +369,13 @@ def score_axis(metric: str | None) -> tuple[float, str]:
     return (100.0 if written.in_percent else 1.0), written.words + (f" ({unit})" if unit else "")
 
 
+_BOUNDED_MEANS = (
+    "pairwise_accuracy", "exact_match", "squad_f1", "token_accuracy", "agreement", "ndcg@10", "mrr@10",
+    "recall@10", "ordered_pairs", "token_f1", "rouge_l",
+)  # fmt: skip
+"""Means of what an example scores: right, wrong, or in between, as of a pair with two equal scores."""
+
+
 def count_text(n: int, noun: str) -> str:
     """A count with its noun: `1 seed`, `9,815 examples`."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
@@ -421,16 +428,44 @@ def common_value(values: Iterable[str | None]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def exact_note(*metrics: str | None) -> str:
-    """What follows the name of the intervals of changes; nothing where none is exact.
+def interval_method(*metrics: str | None, parts: bool = False) -> str:
+    """How the intervals of changes of these scores are computed, see `adapter_probe.analysis.significance`.
 
-    See `adapter_probe.analysis.significance.exact_end`.
+    Args:
+        parts: whether they are of interactions, shares or differences, of which an example can change twice
+            as much as another.
     """
     from adapter_probe.metrics import PROPORTIONS
 
-    if not {*PROPORTIONS, "agreement"}.intersection(metrics):
-        return ""
-    return ", exact for answers that are right or wrong (Fay and Lumbard 2021)"
+    found = {}
+    for metric in metrics:
+        bootstrap = f"by the {_bootstrap(metric)} over {drawn_units(metric)}"
+        if metric is None or metric not in (*PROPORTIONS, *_BOUNDED_MEANS):
+            found[bootstrap] = None
+        elif parts or metric in _BOUNDED_MEANS:
+            alike = f"where all {drawn_units(metric)} that change anything change it as much"
+            found[f"{bootstrap}, exact (Fay and Lumbard 2021) {alike}"] = None
+        else:
+            found["by the exact method of Fay and Lumbard (2021)"] = None
+    return " or ".join(found)
+
+
+def named_test(metric: str | None, parts: bool = False) -> str:
+    """The test behind p-values of changes of a score; `parts` as in `interval_method`."""
+    exact = significance_test(metric) == "McNemar"
+    if exact and not parts and metric not in _BOUNDED_MEANS:
+        return "an exact two-sided McNemar test of its predictions against the intact model's"
+    found = f"a two-sided paired test by the {_bootstrap(metric)} over {drawn_units(metric)}"
+    if exact or metric in _BOUNDED_MEANS:
+        found += f", or the sign test where all {drawn_units(metric)} that change anything change it as much"
+    return found
+
+
+def _bootstrap(metric: str | None) -> str:
+    """The name of the bootstrap; functions of one's own are called with resamples."""
+    from adapter_probe.custom_metric import CUSTOM
+
+    return "bootstrap" if metric is not None and metric.startswith(CUSTOM) else "Bayesian bootstrap"
 
 
 def significance_test(metric: str | None) -> str | None:

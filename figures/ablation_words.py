@@ -25,9 +25,9 @@ from adapter_probe.wording import (
     examples_text,
     metric_name,
     named_score,
+    named_test,
     printable,
     score_text,
-    significance_test,
     task_label,
 )
 
@@ -36,8 +36,6 @@ from .style import escape_mathtext
 
 SpanRecord = AblationRecord | AverageRecord | ComparisonRecord
 """A study of spans, or of layers by modules."""
-
-_MCNEMAR = "an exact two-sided McNemar test of its predictions against the intact model's"
 
 
 @dataclass(frozen=True)
@@ -331,17 +329,12 @@ def checkpoint_sentences(records: Sequence[AblationRecord]) -> list[str]:
 
 def tests_of(records: Iterable[AblationRecord]) -> str:
     """The names of the tests behind the p-values."""
-    found = dict.fromkeys(
-        _MCNEMAR
-        if significance_test(one.summary.metric) == "McNemar"
-        else f"a two-sided paired bootstrap test over {units_of([one])}"
-        for one in records
-    )
+    found = dict.fromkeys(named_test(one.summary.metric) for one in records)
     return " or ".join(found) or "a two-sided test"
 
 
 def units_of(records: Iterable[AblationRecord]) -> str:
-    """Units that the bootstrap resamples; questions on one paragraph are not independent."""
+    """Units that the bootstrap weighs; questions on one paragraph are not independent."""
     return " or ".join(dict.fromkeys(wording.drawn_units(one.summary.metric) for one in records))
 
 

@@ -19,7 +19,7 @@ from adapter_probe.analysis.deltas import are_groups, last_layers
 from adapter_probe.analysis.significance import ALPHA
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.errors import ResultsError
-from adapter_probe.wording import drop_name, drop_text, is_distance, number_text, unit_name
+from adapter_probe.wording import drop_name, drop_text, interval_method, is_distance, number_text, unit_name
 
 from . import style
 from .ablation_words import (
@@ -30,7 +30,6 @@ from .ablation_words import (
     drop_label,
     study_label,
     tests_of,
-    units_of,
     warnings_of,
 )
 from .drawing import Drawing, caption_of, identity_of, suffix_of, undefined_text
@@ -241,6 +240,7 @@ def _caption(records: Sequence[AblationRecord]) -> str:
     layers = pd.concat([record.shares for record in records], ignore_index=True)
     frames = [record.spans for record in records]
     metric, words = common_metric(records), Words.of(records[0])
+    metrics = dict.fromkeys(record.summary.metric for record in records)
     one, chain, numbered = "layer", "layers", ""
     if are_groups(layers):
         one, chain, numbered = "group of layers", "groups", ", where a and b are numbers of groups"
@@ -250,7 +250,7 @@ def _caption(records: Sequence[AblationRecord]) -> str:
     counts = sorted({int(frame["interaction_points"].notna().sum()) for frame in frames})
     chance = f"about {ALPHA * counts[-1]:.0f}" if ALPHA * counts[-1] >= 1 else "fewer than 1"
     intervals = [
-        f"Error bars are 95% paired bootstrap intervals over {units_of(records)}; in the grid, squares"
+        f"Error bars are 95% intervals {interval_method(*metrics, parts=True)}; in the grid, squares"
         " whose interval includes 0 are small, and the others show their value where it fits.",
         f"The {' or '.join(map(str, counts))} intervals of a grid are not corrected for their number:"
         f" {chance} would exclude 0 by chance alone.",

@@ -90,7 +90,7 @@ def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], to
     done = words.done_to_span() if is_grid else of_lines([frame], words)
     within = wording.tolerance_text(tolerance, metric)
     if isinstance(record, ComparisonRecord):
-        what, test = "difference", f"a two-sided paired bootstrap test over {wording.drawn_units(metric)}"
+        what, test = "difference", wording.named_test(metric, parts=True)
         drawn = f"Difference of the {drop} when {done}: {names[1]} minus {names[0]} ({about})."
         marks = [f"Red cells: the {words.drop} is larger in {names[1]}, blue cells: smaller."]
     else:
@@ -104,8 +104,9 @@ def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], to
         ]
     if not is_grid:
         mark = "Blue bars show" if span_order(frame) == "apart" else "The band is"
-        note = " over studies and examples" if isinstance(record, AverageRecord) else ""
-        marks = ["ci_low_points" in record.spans and f"{mark} the 95% interval{note}."]
+        note = wording.interval_method(metric, parts=True)
+        note = "over studies and examples" if isinstance(record, AverageRecord) else note
+        marks = ["ci_low_points" in record.spans and f"{mark} the 95% interval {note}."]
         if isinstance(record, AverageRecord):
             marks.append("Grey bars are one standard deviation over the studies.")
             marks.append(f"The dashed line is a mean {words.drop} of {within}.")
@@ -132,7 +133,7 @@ def data_comparison(record: DataComparisonRecord, ax: Axes | None = None) -> Axe
 
     The intact model is the cross at (0, 0), and gains are negative. The line is the Pareto frontier: the
     points, possibly including the intact model, that no other dominates. Thin bars are the frontier's 95%
-    bootstrap intervals.
+    intervals.
     """
     return with_legend(ax, partial(_draw, record), room=False)
 
@@ -241,8 +242,8 @@ def _data_caption(record: DataComparisonRecord) -> str:
             record.warning,
             f"Each point is {point}: the {task} against the {other} when {done}, without retraining.",
             directions,
-            "The cross marks the intact model; the line is the Pareto frontier; bars are 95% paired"
-            f" bootstrap intervals{wording.exact_note(first, second)}.",
+            "The cross marks the intact model; the line is the Pareto frontier; bars are 95% intervals "
+            f"{wording.interval_method(first, second)}.",
             record.spans["n_layers"].nunique() > 1 and f"Darker points: more layers {words.done}.",
         ]
     )

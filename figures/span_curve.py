@@ -24,7 +24,7 @@ from adapter_probe.analysis.comparing import ComparisonRecord
 from adapter_probe.analysis.deltas import drop_points, span_order
 from adapter_probe.analysis.study_records import AblationRecord, StudyRecord
 from adapter_probe.errors import ResultsError
-from adapter_probe.wording import drop_name, exact_note, sentence, span_text, tolerance_text
+from adapter_probe.wording import drop_name, interval_method, sentence, span_text, tolerance_text
 
 from . import style
 from .ablation_words import (
@@ -37,7 +37,6 @@ from .ablation_words import (
     drop_label,
     study_label,
     tests_of,
-    units_of,
     warnings_of,
 )
 from .curves import FOOT, tidy_axes
@@ -299,15 +298,14 @@ def _caption(records: Sequence[AblationRecord], tolerance: float, paper: bool) -
     frames = [record.spans for record in records]
     frame, metric = pd.concat(frames, ignore_index=True), common_metric(records)
     mark, plural = ("Bars are", "s") if span_order(frames[0]) == "apart" else ("The band is the", "")
-    note = exact_note(*(one.summary.metric for one in records))
+    method = interval_method(*(one.summary.metric for one in records))
     return caption_of(
         [
             *warnings_of(records),
             f"{sentence(drop_label(records, metric))} when {of_lines(frames, Words.of(records[0]))}.",
             f"The dashed line is a {drop_name(metric)} of {tolerance_text(tolerance, metric)}.",
             *checkpoint_sentences(records),
-            "ci_low_points" in frame
-            and f"{mark} 95% paired bootstrap interval{plural} over {units_of(records)}{note}.",
+            "ci_low_points" in frame and f"{mark} 95% interval{plural} {method}.",
             "significant" in frame
             and f"Filled marks differ from the intact model {at_level(tests_of(records), frames)}; hollow"
             " ones do not.",

@@ -234,8 +234,8 @@ def _caption(record: StrengthRecord | RankRecord) -> str:
             f"({about}) when {changed}. Thick line: the"
             f" {record.parts} of all layers{spans}.{more}",
             *question_sentences(said.question),
-            f"The band is the 95% paired bootstrap interval over {wording.drawn_units(said.metric)} of the"
-            f" difference to {against}{wording.exact_note(said.metric)}.",
+            f"The band is the 95% interval of the difference to {against}, "
+            f"{wording.interval_method(said.metric)}.",
             f"{asked}{wording.sentence(said.verdict)}.",
             undefined_text(frame["score"].isna().sum(), "Scores left out"),
         ]

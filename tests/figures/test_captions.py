@@ -192,7 +192,7 @@ def test_what_is_switched_is_named(spans):
 def test_attribution_names_what_is_resampled(make_frame, with_statistics):
     spans, layers = with_statistics(make_frame(3, [3.0, 2.5, 1.2, 0.2, 4.0, 5.0]))
     caption = attribution._caption([record_of(spans, layers, **SQUAD)])
-    assert says(caption, "95%", "bootstrap intervals", "paragraphs")
+    assert says(caption, "95% intervals by the Bayesian bootstrap", "paragraphs")
     assert says(caption, "Holm-corrected", "all spans")
     assert "m(a,b) = d(a,b) − d(a+1,b) − d(a,b−1) + d(a+1,b−1)" in caption
     lost = spans.assign(interaction_points=[np.nan, *spans["interaction_points"][1:]])

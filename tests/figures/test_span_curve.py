@@ -179,8 +179,9 @@ def test_the_papers_figure_is_tidy(assert_tidy, name, spans, n_layers, group):
         assert_tidy(drawing.figure)
         assert drawing.figure.get_figwidth() == getattr(VENUES[name], column)
     assert says(drawing.caption, "Filled marks", "0.05", "exact", "two-sided", "McNemar")
-    interval = "95% paired bootstrap interval" + ("s" if spans == "single" else "")
-    assert says(drawing.caption, interval, "exact", "right or wrong", "Fay and Lumbard")
+    interval = "95% interval" + ("s" if spans == "single" else "") + " by the exact method of Fay and Lumbard"
+    assert says(drawing.caption, interval)
+    assert "bootstrap" not in drawing.caption
 
 
 def test_studies_of_one_order_share_a_range_and_other_orders_are_other_figures():

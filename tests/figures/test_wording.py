@@ -107,3 +107,22 @@ def test_choices_are_counted_in_percent(metric):
     assert wording.unit_name(metric) == "percentage points"
     assert wording.score_text(0.5, metric) == "50.0%"
     assert wording.significance_test(metric) == "McNemar"
+
+
+def test_intervals_and_tests_are_named_as_they_are_computed():
+    """By the ways of `interval` and `p_values` on what each of these metrics can do to an example."""
+    exact, draws = "by the exact method of Fay and Lumbard (2021)", "by the Bayesian bootstrap over "
+    assert wording.interval_method("accuracy") == wording.interval_method("text_match", "accuracy") == exact
+    assert wording.interval_method("nll") == wording.interval_method("f1") == f"{draws}examples"
+    assert wording.interval_method("accuracy", "entity_f1") == f"{exact} or {draws}sentences"
+    assert wording.interval_method("custom:mine") == "by the bootstrap over examples"
+    for metric, parts, unit in (("accuracy", True, "examples"), ("exact_match", False, "paragraphs"),
+                                ("pairwise_accuracy", False, "examples")):  # fmt: skip
+        said = wording.interval_method(metric, parts=parts)
+        assert said.startswith(f"{draws}{unit}, exact (Fay and Lumbard 2021) where all {unit}")
+        assert wording.named_test(metric, parts).startswith(
+            "a two-sided paired test by the Bayesian bootstrap"
+        )
+        assert f"or the sign test where all {unit}" in wording.named_test(metric, parts)
+    assert "McNemar" in wording.named_test("accuracy")
+    assert "sign test" not in wording.named_test("mcc")
