@@ -6,12 +6,13 @@ The folders hold ablations by module (`ablate --by module`); folders of one name
 trainings, on the same examples. A cost is in points, and of choices also the divergence of their
 distribution from the intact model's, in nats. A random half A of the examples chooses the costliest and the
 cheapest module in all layers, layers with all modules, and single cells of the map; half B says what they
-cost, with 95% intervals over its examples. Beside them stands everything off, how far the two halves agree
-on the order of modules, layers and cells (the mean rank correlation of 200 other pairs of random halves),
-and how far two trainings agree on it, with all examples.
+cost, with the 95% intervals of an ablation on its examples. Beside them stands everything off, how far the
+two halves agree on the order of modules, layers and cells (the mean rank correlation of 200 other pairs of
+random halves), and how far two trainings agree on it, with all examples.
 """
 
 import sys
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -20,14 +21,20 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 import adapter_probe as ap
+from adapter_probe.ablation_results import AblationResults
+from adapter_probe.analysis.resampling import draw_changes
+from adapter_probe.analysis.significance import span_interval
 from adapter_probe.kinds.table import scored_of
 
-DRAWS, SPLITS = 2000, 200
+SPLITS = 200
 KINDS = ("module in all layers", "layers, all modules", "cell")
 
 
-def costs_of(folder: str) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
-    """The cells of a map with their kind, and their costs by measure, ``[cells, examples]``."""
+Measures = dict[str, tuple[np.ndarray, AblationResults]]
+
+
+def costs_of(folder: str) -> tuple[pd.DataFrame, Measures]:
+    """The cells of a map with their kind; by measure their costs ``[cells, examples]``, and the results."""
     results = ap.load(folder).results
     cells = pd.DataFrame(results.spans, columns=["first", "last"]).assign(module=results.modules)
     everywhere = (cells["last"] - cells["first"] + 1) == results.n_layers
@@ -36,29 +43,34 @@ def costs_of(folder: str) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
     kept = ((cells["first"] >= 0) & (cells["module"] != "")).to_numpy()
     written = results.outputs.shape[-1] == 1
     scores = 100.0 * (results.outputs[..., 0] if written else results.predictions == results.scored_with)
-    costs = {"points": (scores[:1] - scores)[kept]}
+    costs = {"points": ((scores[:1] - scores)[kept], results)}
     if not written:
-        divergences = scored_of(results.kind, "kl", results.label_names, results.scored.arrays())
-        costs["divergence"] = divergences.predicted(0)[kept]
-    return cells[kept].reset_index(drop=True), costs
+        arrays = results.scored.arrays() | {"scored_with": np.ones(results.n_examples, dtype=np.int64)}
+        divergences = scored_of(results.kind, "kl", results.label_names, arrays)
+        costs["divergence"] = divergences.predicted(0)[kept], replace(results, scored=divergences)
+    return cells.assign(row=np.arange(len(cells)))[kept].reset_index(drop=True), costs
 
 
-def judged(costs: np.ndarray) -> dict[str, float]:
-    """The mean over some examples with its 95% interval over resamples of them."""
-    n = len(costs)
-    drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS) @ costs / n
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return {"drop_b": costs.mean(), "low_b": low, "high_b": high}
+def judged(costs: np.ndarray, half: AblationResults, row: int) -> dict[str, float]:
+    """The mean cost on a half with its 95% interval; divergences are in nats."""
+    (low,), (high,) = span_interval(draw_changes(half, [row]), half, [row])
+    unit = 100 if half.metric == "kl" else 1
+    return {"drop_b": costs.mean(), "low_b": -high / unit, "high_b": -low / unit}
 
 
-def halves(cells: pd.DataFrame, costs: np.ndarray) -> list[dict[str, object]]:
+def halves(cells: pd.DataFrame, costs: np.ndarray, results: AblationResults) -> list[dict[str, object]]:
     """A row for everything, and for each kind the costliest, the cheapest and the agreement."""
     n = costs.shape[1]
     order = np.random.default_rng(0).permutation(n)
     a, b = order[: n // 2], order[n // 2 :]
+    half = results.of_examples(b)
     whole = int(np.flatnonzero(cells["kind"] == "everything")[0])
     rows: list[dict[str, object]] = [
-        {"kind": "everything", "drop_a": costs[whole, a].mean(), **judged(costs[whole, b])}
+        {
+            "kind": "everything",
+            "drop_a": costs[whole, a].mean(),
+            **judged(costs[whole, b], half, cells["row"][whole]),
+        }
     ]
     chance = np.random.default_rng(1)
     for kind in KINDS:
@@ -68,12 +80,13 @@ def halves(cells: pd.DataFrame, costs: np.ndarray) -> list[dict[str, object]]:
             own = cells.iloc[places[k]]
             rows.append({
                 "kind": kind, "which": which, "module": own["module"], "first": own["first"],
-                "last": own["last"], "drop_a": means[k], **judged(costs[places[k], b]), "of": len(places),
+                "last": own["last"], "drop_a": means[k], "of": len(places),
+                **judged(costs[places[k], b], half, own["row"]),
             })  # fmt: skip
         found = []
         for _ in range(SPLITS):
-            half = np.isin(np.arange(n), chance.permutation(n)[: n // 2])
-            pair = costs[places][:, half].sum(axis=1), costs[places][:, ~half].sum(axis=1)
+            drawn = np.isin(np.arange(n), chance.permutation(n)[: n // 2])
+            pair = costs[places][:, drawn].sum(axis=1), costs[places][:, ~drawn].sum(axis=1)
             found.append(correlation(*pair))
         rows.append({"kind": kind, "which": "rank correlation of two halves", "drop_b": np.mean(found)})
     return [{**row, "examples_a": len(a), "examples_b": len(b)} for row in rows]
@@ -95,7 +108,7 @@ def correlation(one: np.ndarray, other: np.ndarray) -> float:
 
 def main(out: Path, *given: str) -> None:
     """Write the table."""
-    read: dict[str, list[tuple[pd.DataFrame, dict[str, np.ndarray]]]] = {}
+    read: dict[str, list[tuple[pd.DataFrame, Measures]]] = {}
     for name, folder in (one.split("=", 1) for one in given):
         read.setdefault(name, []).append(costs_of(folder))
     found = []
@@ -103,11 +116,13 @@ def main(out: Path, *given: str) -> None:
         for number, (cells, costs) in enumerate(trainings):
             for measure, own in costs.items():
                 about = {"task": name, "training": number, "measure": measure}
-                found += [{**about, **row} for row in halves(cells, own)]
+                found += [{**about, **row} for row in halves(cells, *own)]
         for (one, (cells, costs)), (other, (_, others)) in combinations(enumerate(trainings), 2):
             for measure in costs:
                 about = {"task": name, "training": f"{one} and {other}", "measure": measure}
-                found += [{**about, **row} for row in agreements(cells, costs[measure], others[measure])]
+                found += [
+                    {**about, **row} for row in agreements(cells, costs[measure][0], others[measure][0])
+                ]
     table = pd.DataFrame(found).round(7)
     table[["first", "last", "of"]] = table[["first", "last", "of"]].astype("Int64")
     table.to_csv(out, index=False, lineterminator="\n")

@@ -4,8 +4,9 @@
 
 WRITTEN and LIKELIHOOD are folders of ablations of one LoRA on the same rows: with `--generate` of the file
 ROWS, and of the same answers as completions or choices. OUT gets `maps.csv`, a row per span with its drop by
-every score and what its texts are; `agreement.csv`, rank correlations of two maps, on the same rows with 95%
-intervals over resamples of them, and on disjoint halves, beside that of each map with itself; `texts.csv`,
+every score and what its texts are; `agreement.csv`, rank correlations of two maps, on the same rows with the
+95% range under random weights of them (how much the rows leave open; no confidence interval, because noise
+lowers a correlation), and on disjoint halves, beside that of each map with itself; `texts.csv`,
 examples; and `maps.png`.
 """
 
@@ -20,6 +21,7 @@ import pandas as pd
 from seed_thirds import within
 
 import adapter_probe as ap
+from adapter_probe.analysis.resampling import draw_weights
 from adapter_probe.data.answers import text_scorer
 from adapter_probe.figures.style import FAINT, INK, paper_style
 from adapter_probe.studies.ablation_study import Ablation
@@ -64,8 +66,8 @@ def kinds_of(texts: np.ndarray, rows: list) -> pd.DataFrame:
 def agreement(costs: dict[str, np.ndarray], lengths: np.ndarray) -> list[dict[str, object]]:
     """Rank correlations of the maps, over all spans and among those of one length."""
     n = costs["exact match"].shape[1]
-    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS).T
-    weights = np.concatenate([np.ones((n, 1)), counts], axis=1)
+    ((drawn, _),) = draw_weights(n, DRAWS, 0, DRAWS)
+    weights = np.concatenate([np.ones((n, 1)), drawn.T], axis=1)
     chance = np.random.default_rng(1)
     halves = np.array([np.isin(np.arange(n), chance.permutation(n)[: n // 2]) for _ in range(SPLITS)]).T
     sides = (halves.astype(float), (~halves).astype(float))
