@@ -103,13 +103,14 @@ def _option(one: Field[Any], annotation: Any, panel: str) -> _Option | None:
         default = default if is_required(one) else None
     elif kind in (options.numbers, options.whole_numbers, options.texts):
         parse, metavar = kind, about.get("metavar") or "LIST"
-        read = lambda text: parse(text, flag_of(one.name))  # noqa: E731
+        read = lambda texts: parse(",".join(texts), flag_of(one.name))  # noqa: E731
         written = (one if isinstance(one, str) else f"{one:g}" for one in default or ())
         shown = about.get("text") or ",".join(written) or True
-        default, kind = None, str | None  # what is given counts as given, also where it equals the default
+        # What is given counts as given, also where it equals the default; given twice, both count.
+        default, kind = None, list[str]
     elif default is None or default == "":
         default, kind = None, kind | None
-    repeatable = get_origin(kind) is list and not about.get("argument")
+    repeatable = get_origin(kind) is list and metavar != "LIST" and not about.get("argument")
     told = about["help"].partition(" In Python")[0].replace("`", "")  # without what only Python can say
     told = told[:1].upper() + told[1:] + (" Repeatable." if repeatable else "")
     words = {"help": told, "metavar": metavar}

@@ -251,6 +251,14 @@ def _joint_notes(record: AverageRecord | ComparisonRecord) -> list[str]:
     return notes + ([] if wording.is_distance(metric) else intact)
 
 
+def about_joint(record: AverageRecord | ComparisonRecord) -> str:
+    """What several studies are of, for a caption: the model, the examples and the intact scores."""
+    metric, model = record.metric, f"{record.model}; " if record.model else ""
+    about = model + examples_text(record.n_examples, metric) + (f" of {record.data}" if record.data else "")
+    scores = ", ".join(score_text(score, metric) for score in record.intact_scores)
+    return about if wording.is_distance(metric) else f"{about}, intact {scores}"
+
+
 def score_range(record: AverageRecord) -> str:
     """The lowest and the highest intact score of the studies of a mean, or one where they look the same."""
     low, high = (score_text(end(record.intact_scores), record.metric) for end in (min, max))

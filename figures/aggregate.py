@@ -68,6 +68,7 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
         title = f"{len(tasks)} tasks: difference to full fine-tuning against trained parameters"
         numbers = curves.with_published(frame, published)
         caption = _caption(frame, tasks, glue if options.paper else None, True in losses)
+        caption = caption_of([caption, *curves.told_sentences([study])])
         yield Drawing(f"tradeoff-aggregate{suffix}", title, figure, numbers, caption, identity_of([study]))
 
 
@@ -222,7 +223,7 @@ def sizes_drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> It
         figure = one_panel(
             partial(draw_sizes, study.sizes, published=published), options, 0.8, 0.5, lowest=3.4
         )
-        caption = _sizes_caption(study.sizes, options.paper)
+        caption = caption_of([_sizes_caption(study.sizes, options.paper), *curves.told_sentences([study])])
         numbers = curves.with_published(study.sizes, published)
         title, identity = "score against adapter size", identity_of([study])
         yield Drawing(f"size-robustness{suffix}", title, figure, numbers, caption, identity)

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from adapter_probe.analysis.deltas import are_groups, last_layers
 from adapter_probe.analysis.significance import ALPHA
@@ -138,6 +139,7 @@ def draw_shares(records: Sequence[AblationRecord], ax: Axes) -> list[LegendEntry
     ax.set_axisbelow(True)
     ax.grid(True, axis="y", **style.grid_props())
     ax.grid(False, axis="x")
+    ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))  # as many in any height, none with halves
     ax.set_xlim(-0.6, len(names) - 0.4)
     number_layers(ax.xaxis, names, 0.0)
     ax.tick_params(axis="x", length=0)

@@ -12,11 +12,13 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
+from adapter_probe.analysis.deltas import section_of
+from adapter_probe.analysis.study_records import SweepRecord, TradeoffRecord
 from adapter_probe.settings import Axis
-from adapter_probe.wording import count_text, percent_text, range_text, rounded
+from adapter_probe.wording import count_text, percent_text, printable, range_text, rounded, task_label
 
 from . import style
-from .layout import size_in_points
+from .layout import before_drawing, size_in_points
 from .legends import LegendEntry
 
 FOOT = 0.06  # fraction of the axes' height: position of marks without a value, or with one below the axis
@@ -243,14 +245,28 @@ def count_ticks(
     has_zero = bool(np.isfinite(nothing))
     decade_ticks(ax, *limits, least=0.5 * _ZERO_BELOW * nothing if has_zero else None)
     decades = ax.get_xticks()
-    labels = [f"{value:g}" if shares else f"$10^{{{np.log10(value):.0f}}}$" for value in decades]
-    if np.isfinite(base):
-        texts = [percent_text(100 * value / base) for value in decades]
-        apart = size_in_points(ax)[0] / np.log10(limits[1] / limits[0])
-        widest = 1.2 * max((style.text_width(text, style.tick_size()) for text in texts), default=0.0)
-        step = int(np.ceil(widest / apart))  # some of shares that would overlap
-        labels = [f"{one}\n{texts[n] if n % step == 0 else ''}" for n, one in enumerate(labels)]
-    ax.set_xticks([nothing, *decades] if has_zero else decades, labels=["0"] * has_zero + labels)
+    powers = [f"{value:g}" if shares else f"$10^{{{np.log10(value):.0f}}}$" for value in decades]
+    texts = [percent_text(100 * value / base) if np.isfinite(base) else "" for value in decades]
+
+    def fit(ax: Axes) -> None:
+        widest = "0.01" if shares else "100", max(texts, key=len, default="")
+        labels = [_some_of(own, wide, ax, int(has_zero)) for own, wide in zip((powers, texts), widest)]
+        joined = ["\n".join(pair) if np.isfinite(base) else pair[0] for pair in zip(*labels)]
+        ax.set_xticks([nothing, *decades] if has_zero else decades, labels=["0"] * has_zero + joined)
+
+    fit(ax)
+    before_drawing(ax, fit)
+
+
+def _some_of(labels: Sequence[str], widest: str, ax: Axes, n_before: int) -> list[str]:
+    """The labels of decades, of those that would touch each other or ticks before them some alone.
+
+    `widest` is as wide as the widest.
+    """
+    low, high = ax.get_xlim()
+    apart = size_in_points(ax)[0] / np.log10(high / low)
+    step = max(1, int(np.ceil(1.2 * style.text_width(widest, style.tick_size()) / apart)))
+    return [label if (n + n_before) % step == 0 else "" for n, label in enumerate(labels)]
 
 
 def few_ticks(ax: Axes) -> None:
@@ -362,6 +378,22 @@ def runs_text(points: pd.DataFrame, tables: Iterable[pd.DataFrame | None], tried
     known = sorted({int(seed) for trials in tables if trials is not None for seed in trials["seed"].dropna()})
     seeds = f" ({'seed ' * (len(known) == 1)}{', '.join(map(str, known))})" if known else ""
     return f"{counted} per point{seeds}{_settings(points, tried)}"
+
+
+def told_sentences(records: Iterable[SweepRecord | TradeoffRecord]) -> list[str]:
+    """The base of each study and the numbers of its examples, where they are known."""
+    found = []
+    for record in records:
+        told = section_of(section_of(record.identity, "study"), "told")
+        if base := told.get("base"):
+            found.append(f"Base: {printable(str(base))}.")
+        sizes = [
+            f"{task_label(task)} {own['train']:,} and {own['validation']:,}"
+            for task, own in section_of(told, "examples").items()
+        ]
+        if sizes:
+            found.append(f"Examples trained and scored on: {'; '.join(sizes)}.")
+    return list(dict.fromkeys(found))
 
 
 def rates_tried(trials: pd.DataFrame | None, point: Sequence[str]) -> int:

@@ -71,7 +71,8 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
     figure = one_panel(partial(draw, series), options, _ASPECT, 0.45, lowest=3.4)
     names = " and ".join(dict.fromkeys(one.name for one in series))
     title, numbers = f"{names}: score against initialisation std", curves.numbers_of(series)
-    yield Drawing("init-sweep", title, figure, numbers, _caption(series), identity_of(sweeps))
+    caption = caption_of([_caption(series), *curves.told_sentences(sweeps)])
+    yield Drawing("init-sweep", title, figure, numbers, caption, identity_of(sweeps))
 
 
 def _in_folder(series: ScoreSeries, study: SweepRecord, studies: Sequence[SweepRecord]) -> ScoreSeries:

@@ -16,7 +16,7 @@ from adapter_probe.analysis.study_records import StudyRecord
 from adapter_probe.errors import cut
 
 from . import style
-from .ablation_words import Words, at_level
+from .ablation_words import Words, about_joint, at_level
 from .drawing import Drawing, caption_of
 from .grid import numbers_sentence
 from .heatmap import PUBLISHED, heatmap_figure, spread_fits
@@ -39,7 +39,7 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
     for record in studies:
         if isinstance(record, (AverageRecord, ComparisonRecord)):
             if record.by_module:
-                yield joint_drawing(record, options)
+                yield joint_drawing(record, options, _test_of(record))
                 continue
             stem = "comparison" if isinstance(record, ComparisonRecord) else "average"
             grids = _grids(record, options)
@@ -83,18 +83,15 @@ def _has_published(record: AverageRecord | ComparisonRecord, grids: Sequence[Gri
 def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], tolerance: float) -> str:
     metric, names, frame = record.metric, record.names, record.in_stacks[0].spans
     is_grid, words, drop = span_order(frame) is None, Words.of(record), wording.drop_label(record.metric)
-    scores = ", ".join(wording.score_text(score, metric) for score in record.intact_scores)
-    about = record.model and f"{record.model}; "
-    about += wording.examples_text(record.n_examples, metric) + (record.data and f" of {record.data}")
-    about += "" if wording.is_distance(metric) else f", intact {scores}"
+    about = about_joint(record)
     done = words.done_to_span() if is_grid else of_lines([frame], words)
     within = wording.tolerance_text(tolerance, metric)
     if isinstance(record, ComparisonRecord):
-        what, test = "difference", wording.named_test(metric, parts=True)
+        what = "difference"
         drawn = f"Difference of the {drop} when {done}: {names[1]} minus {names[0]} ({about})."
         marks = [f"Red cells: the {words.drop} is larger in {names[1]}, blue cells: smaller."]
     else:
-        what, test = "mean", f"a two-sided test over studies (Student) and {wording.drawn_units(metric)}"
+        what = "mean"
         drawn = f"Mean {drop} over {len(names)} studies ({', '.join(names)}; {about}) when {done}."
         marks = [
             "The standard deviation over the studies is printed below each mean or, where cells are too"
@@ -117,10 +114,16 @@ def _caption(record: AverageRecord | ComparisonRecord, grids: Sequence[Grid], to
             *marks,
             "significant" in record.spans
             and f"{'A ring' if is_grid else 'A hollow dot'} marks a span whose {what} is not significant "
-            f"{at_level(test, [record.spans])}.",
+            f"{at_level(_test_of(record), [record.spans])}.",
             _has_published(record, grids) and PUBLISHED,
         ]
     )
+
+
+def _test_of(record: AverageRecord | ComparisonRecord) -> str:
+    if isinstance(record, ComparisonRecord):
+        return wording.named_test(record.metric, parts=True)
+    return f"a two-sided test over studies (Student) and {wording.drawn_units(record.metric)}"
 
 
 _MOST_NAMED = 8  # maximum number of frontier spans that are labelled with their layers
@@ -230,6 +233,12 @@ def _data_caption(record: DataComparisonRecord) -> str:
     done = f"only {whose} {words.adapters} are kept on"
     if words.study == "ablated":
         done = f"{whose} {words.adapters} are {words.done}"
+    scores = [
+        f"{wording.metric_name(metric)} {wording.score_text(score, metric)} on {wording.task_label(name)}"
+        for metric, score, name in zip(record.metrics, record.intact_scores, record.names)
+        if not wording.is_distance(metric)
+    ]
+    about = f" ({', '.join(filter(None, [record.model, *scores]))})" if record.model or scores else ""
     left, down = (
         "closer to the intact model" if wording.is_distance(one) else "better" for one in (first, second)
     )
@@ -242,8 +251,8 @@ def _data_caption(record: DataComparisonRecord) -> str:
             record.warning,
             f"Each point is {point}: the {task} against the {other} when {done}, without retraining.",
             directions,
-            "The cross marks the intact model; the line is the Pareto frontier; bars are 95% intervals "
-            f"{wording.interval_method(first, second)}.",
+            f"The cross marks the intact model{about}; the line is the Pareto frontier; bars are 95% intervals"
+            f" {wording.interval_method(first, second)}.",
             record.spans["n_layers"].nunique() > 1 and f"Darker points: more layers {words.done}.",
         ]
     )

@@ -21,10 +21,12 @@ from .venues import FigureOptions
 WIDE = 4.5  # inches: minimum width for panels next to each other
 LOWEST_ROW = 2.0  # inches: of a grid with its words
 _NARROWEST = 1.5  # inches: of a grid with its labels
+_LOWEST_PANEL = 0.7  # inches: without its words
+LINE = 1.5  # of a tick's size: a row with a name
 _ROUNDS, _SETTLED = 5, 0.01  # of layout; inches
 _DIGITS = 9  # of inches and of shares of the figure
 _LEGEND_PAD = 0.4  # of its letters' size: above and below a legend
-_WIDEST_BAR_LABEL = 0.8  # of the figure
+_WIDEST = 0.8  # of the figure: notes above a panel, the label of a colour bar
 _EDGE = 3.0  # points: what stays free at the figure's edges
 
 
@@ -109,7 +111,7 @@ def title_above(ax: Axes, notes: Sequence[str]) -> None:
     text = "\n".join([notes[0], ", ".join(notes[1:]).replace(":, ", ": ")]).rstrip()
     ax.set_title(text, loc="left", fontsize=style.tick_size())
     ax._left_title.set_label(text)  # which line breaks do not change
-    _wrap_title(ax, size_in_points(ax)[0])
+    _wrap_title(ax, size_in_points(ax)[0], size_in_points(ax)[0])
 
 
 def one_panel(
@@ -149,7 +151,7 @@ def fit_height(figure: Figure, tallest: float) -> Figure:
     for _ in range(_ROUNDS):
         figure.get_layout_engine().execute(figure)
         texts = _texts(figure, panels)
-        height = min(_needed_height(figure, panels), tallest)
+        height = _needed_height(figure, panels, tallest)
         if abs(height - figure.get_figheight()) < _SETTLED and texts == _texts(figure, panels):
             break
         figure.set_figheight(height)
@@ -164,28 +166,38 @@ def fit_height(figure: Figure, tallest: float) -> Figure:
     figure.set_figheight(round(figure.get_figheight(), _DIGITS))
     for ax in figure.axes:
         ax.set_position(np.round(ax.get_position(original=True).bounds, _DIGITS), which="original")
+    for ax, _ in panels:
+        ax.apply_aspect()
+        ax._left_title.set_x(-_beside(ax) / size_in_points(ax)[0])
     # Any remaining layout engine would make Matplotlib draw once more before writing each file.
     figure._layout_engine = None
     return figure
 
 
-def _needed_height(figure: Figure, panels: Sequence[tuple[Axes, float]]) -> float:
-    """Height in inches that gives every row the height of its panels' aspects; also sets height ratios."""
+def _needed_height(figure: Figure, panels: Sequence[tuple[Axes, float]], tallest: float) -> float:
+    """Height in inches that gives every row the height of its panels' aspects; also sets height ratios.
+
+    It is at most `tallest`, unless a panel would then be too low, or its rows lower than their names.
+    """
     width, height = figure.get_size_inches()
     grid = panels[0][0].get_gridspec()
-    needed, given = np.zeros(grid.nrows), np.zeros(grid.nrows)  # inches
+    needed, given, least = np.zeros((3, grid.nrows))  # inches
     for ax, aspect in panels:
         row, place = ax.get_subplotspec().rowspan.start, ax.get_position(original=True)
         wide, given[row] = place.width * width, place.height * height
         needed[row] = max(needed[row], aspect * wide)
-        _wrap_title(ax, 36 * (wide + min(wide, given[row] / aspect)))  # from the centred box's left
+        lines = LINE * style.tick_size() / 72 * len(_names(ax))
+        least[row] = min(needed[row], max(least[row], _LOWEST_PANEL, lines))
+        box = min(wide, given[row] / aspect)
+        _wrap_title(ax, 36 * (wide + box), 72 * box)  # from the centred box's left
         for one in (ax, *ax.child_axes):  # of an upper axis too: what sticks out makes the panel narrower
             _wrap_label(one.xaxis, 72 * wide)
         _wrap_label(ax.yaxis, 72 * min(aspect * wide, given[row]))
     for bar in _colour_bars(figure):
         _wrap_bar_label(bar)
     grid.set_height_ratios(needed)
-    return float(height + (needed - given).sum())
+    words = height - given.sum()
+    return float(max(min(words + needed.sum(), tallest), words + least.sum()))
 
 
 def _colour_bars(figure: Figure) -> list[Axes]:
@@ -198,7 +210,7 @@ def _wrap_bar_label(ax: Axes) -> None:
     place = ax.get_position(original=True)
     low, high = (place.y0, place.y1) if upright else (place.x0, place.x1)
     middle, length = (low + high) / 2, 72 * float(ax.get_figure(root=True).get_size_inches()[int(upright)])
-    room = min(_WIDEST_BAR_LABEL, 2 * min(middle, 1 - middle)) * length - 2 * _EDGE
+    room = min(_WIDEST, 2 * min(middle, 1 - middle)) * length - 2 * _EDGE
     _wrap_label(ax.yaxis if upright else ax.xaxis, room)
 
 
@@ -208,18 +220,30 @@ def _wrap_label(axis: Axis, length: float) -> None:
     axis.label.set_text(style.wrap_text(text, axis.label.get_fontsize(), length))
 
 
-def _wrap_title(ax: Axes, length: float) -> None:
+def _wrap_title(ax: Axes, length: float, box: float) -> None:
     """Break a title into lines of at most `length` points, after commas and after the first note.
 
-    What is too long for a line by itself is broken between words.
+    What is too long for a line by itself is broken between words. The lines begin above the names of rows,
+    where there are some, left of the axes, which are `box` points wide.
     """
-    size = ax._left_title.get_fontsize()
+    size, beside = ax._left_title.get_fontsize(), _beside(ax)
+    length = min(length + beside, 72 * _WIDEST * ax.get_figure(root=True).get_figwidth())
     head, _, text = ax._left_title.get_label().partition("\n")
     parts = [
         style.in_lines(part.replace(", ", ",\n").split("\n"), size, length) for part in (head, text) if part
     ]
     lines = [style.wrap_text(line, size, length) for part in parts for line in part.split("\n")]
-    ax.set_title("\n".join(lines), loc="left", fontsize=size)
+    ax.set_title("\n".join(lines), loc="left", fontsize=size, x=-beside / box)
+
+
+def _names(ax: Axes) -> list[str]:
+    """The names of rows beside axes; empty where rows have numbers or axes a scale."""
+    return [text for label in ax.get_yticklabels() if (text := label.get_text())[:1].isalpha()]
+
+
+def _beside(ax: Axes) -> float:
+    """The points that names of rows take beside axes."""
+    return max((style.text_width(name, style.tick_size()) for name in _names(ax)), default=0.0)
 
 
 def _texts(figure: Figure, panels: Sequence[tuple[Axes, float]]) -> list[str]:

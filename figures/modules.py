@@ -26,6 +26,7 @@ from . import style
 from .ablation_words import (
     SpanRecord,
     Words,
+    about_joint,
     alike_ablations,
     at_level,
     checkpoint_sentences,
@@ -46,7 +47,7 @@ from .grid import (
     number_size,
     numbers_sentence,
 )
-from .layout import LOWEST_ROW, before_drawing, fit_height, new_figure, title_above
+from .layout import LINE, LOWEST_ROW, before_drawing, fit_height, new_figure, title_above
 from .levels import Scale, add_bar, draw_colorbar
 from .span_grid import Grid, grid_of, marked_cells, scale_of
 from .venues import FigureOptions
@@ -171,11 +172,15 @@ def map_figure(grids: Sequence[Grid], options: FigureOptions) -> Figure:
         beside = max(style.text_width(name, style.tick_size()) for name in names) + 3 * style.tick_size()
         cell = (72 * options.width("half") - beside) / columns
         width = options.width("half" if number_size(["−0.5"], cell) else "full")
+        lowest = LINE * style.tick_size() * columns / (72 * width - beside)  # of a row over a column's width
         scale = scale_of(grids)
-        figure = new_figure(width, width * len(grids))
+        figure = new_figure(width, (len(grids) + 2) * width)
         axes = [figure.add_subplot(len(grids), 1, n + 1) for n in range(len(grids))]
         for grid, ax in zip(grids, axes):
             _draw(grid, ax, scale, notes=True)
+            if lowest > 1:
+                ax.set_aspect("auto")
+                ax.set_box_aspect(lowest * len(_ModuleCells.of(grid.frame).firsts) / columns)
         spare = 72 * width - max(columns * _WIDEST_CELL, _FEWEST_WORDS * style.tick_size()) - beside
         if spare > 0:
             edge = spare / 144 / width  # of the figure's width, on either side
@@ -184,8 +189,8 @@ def map_figure(grids: Sequence[Grid], options: FigureOptions) -> Figure:
         return fit_height(figure, max(options.venue.tallest, len(grids) * LOWEST_ROW))
 
 
-def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptions) -> Drawing:
-    """The map of an average or a comparison of ablations by module."""
+def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptions, test: str) -> Drawing:
+    """The map of an average or a comparison of ablations by module; `test` is said of its rings."""
     stem, names = "average", ", ".join(record.names)
     if isinstance(record, ComparisonRecord):
         stem, names = "comparison", f"{record.names[1]} minus {record.names[0]}"
@@ -194,11 +199,11 @@ def joint_drawing(record: AverageRecord | ComparisonRecord, options: FigureOptio
     caption = caption_of(
         [
             record.warning,
-            f"{sentence(label)} by layer and {record.unit} {Words.of(record).done}: {names}.",
+            f"{sentence(label)} by layer and {record.unit} {Words.of(record).done}: {names}"
+            f" ({about_joint(record)}).",
             _LAYOUT.format(record.unit, _ModuleCells.of(grids[0].frame).column),
             "significant" in record.spans
-            and "A ring marks a cell that is not significant "
-            f"{at_level('a two-sided paired test', [record.spans], 'cells')}.",
+            and f"A ring marks a cell that is not significant {at_level(test, [record.spans], 'cells')}.",
         ]
     )
     title, identity = f"{label} by layer and {record.unit}: {names}", {"studies": dict(record.identity)}

@@ -63,7 +63,8 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
             figure = one_panel(partial(_draw_spectra, record), options, 0.7, 0.45)
             summary, n_maps = record.summary, record.spectra["module"].nunique()
             said = (
-                f"{task}: the singular values of what the adapters add to {n_maps} maps, in each layer the"
+                f"{task}{f' ({summary.model})' if summary.model else ''}: the singular values of what the"
+                f" {record.parts} add to {n_maps} maps, in each layer the"
                 " root of the mean of their squares, the largest first. The effective rank of a map (Roy and"
                 f" Vetterli 2007) is {wording.rounded(summary.effective)} of {summary.largest} in the mean of"
                 " the maps. It says how evenly the change is spread, not what it is needed for."
@@ -144,9 +145,9 @@ def _draw_spans(frame: pd.DataFrame, factor: float, ax: Axes, done: str) -> list
             entries.append((Line2D([], [], **props), f"{name} alone"))
     if not few:
         one = "layer" if (frame["n_layers"] == 1).all() else "span"
-        _layer_bar(ax, scale, f"{'layer' if one == 'layer' else 'middle layer of the span'} {done} alone")
+        _layer_bar(ax, scale, f"{one if one == 'layer' else 'middle layer'} alone")
         label_points(ax, _farthest(spans, factor))
-        entries.append((Line2D([], [], color=_COLOURS(0.6), linewidth=0.8), f"one {one} alone"))
+        entries.append((Line2D([], [], color=_COLOURS(0.6), linewidth=0.8), f"one {one} {done} alone"))
     return entries
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from adapter_probe.known_tasks import KNOWN_TASKS, known_task
 
 from .ablation_words import Words, checkpoint_sentence, study_label, warnings_of
 from .aggregate import tasks_of
-from .drawing import of_kind, suffix_of
+from .curves import told_sentences
+from .drawing import caption_of, of_kind, suffix_of
 from .tables import Table, is_best, score_cell
 from .venues import FigureOptions
 
@@ -81,7 +83,9 @@ def lay_out_removable(removable: pd.DataFrame, record: AblationRecord) -> Table:
     """The longest removable span within each tolerance, by the estimate and by its interval."""
     metric, words, rows = record.summary.metric, Words.of(record), []
     heads = [f"{words.drop} of at most", "criterion", "layers", "number"]
-    heads += [f"{words.drop} ({wording.unit_name(metric)})", "95% bound"]
+    heads += [
+        f"{name} ({unit})" if (unit := words.unit.strip()) else name for name in (words.drop, "95% bound")
+    ]
     for row in removable.itertuples():
         found = ["none", "–", "–", "–"]
         if not pd.isna(row.first):
@@ -115,7 +119,8 @@ def tables(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator[T
     for lay_out in layouts:
         for tradeoff, suffix in of_kind(studies, TradeoffRecord):
             if (table := lay_out(tradeoff)) is not None:
-                yield table.renamed(suffix)
+                caption = caption_of([table.caption, *told_sentences([tradeoff])])
+                yield replace(table, caption=caption).renamed(suffix)
 
 
 def task_heading(task: str, metric: str) -> str:

@@ -113,7 +113,8 @@ def drawings(studies: Sequence[StudyRecord], options: FigureOptions) -> Iterator
         if options.x == "parameters":  # rows of others have no other number
             numbers["trained_parameters"] = numbers.pop("total").fillna(numbers["trained_parameters"])
         numbers = numbers.rename(columns={"trained_parameters": cost.column})
-        yield Drawing(stem, title, figure, numbers, _caption(series), identity_of([study]))
+        caption = caption_of([_caption(series), *curves.told_sentences([study])])
+        yield Drawing(stem, title, figure, numbers, caption, identity_of([study]))
 
 
 def tradeoff_figure(series: Sequence[ScoreSeries], options: FigureOptions) -> Figure:

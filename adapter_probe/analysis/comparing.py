@@ -20,6 +20,7 @@ from adapter_probe.analysis.deltas import (
     StudyKind,
     intact_row,
     intact_score,
+    model_of,
     of_stack,
     removed_row,
     row_scores,
@@ -320,6 +321,7 @@ class DataComparisonRecord(_SeveralStudies):
             correction); `on_frontier`: no other span, nor the intact model, is at least as good on both and
             better on one.
         warning: why the spans of the task are not informative; None where they are.
+        model: what was trained on which base; empty where it is not known.
     """
 
     names: tuple[str, str]
@@ -330,6 +332,7 @@ class DataComparisonRecord(_SeveralStudies):
     identity: Mapping[str, object]
     study: StudyKind = "ablated"
     warning: str | None = None
+    model: str = ""
 
 
 def compare_data_sets(
@@ -359,5 +362,5 @@ def compare_data_sets(
         names, (task.metric, other.metric), spans.assign(on_frontier=frontier),
         (intact_score(task), intact_score(other)),
         (task.n_examples, other.n_examples), dict(zip(names, (task.identity, other.identity))),
-        study_kind(task),
+        study_kind(task), model=model_of(task) or "",
     )  # fmt: skip

@@ -45,10 +45,10 @@ def run_trials(
         ResultsError: the folder is in use or contains another study.
     """
     from adapter_probe.jobs.running import Jobs, run_jobs
-    from adapter_probe.jobs.trials import finished_trials, shared_settings, write_requests
+    from adapter_probe.jobs.trials import finished_trials, shared_settings, told_of, write_requests
 
     with claim_folder(out):
-        claim_study(out, study, *shared_settings(trials))
+        claim_study(out, study, *shared_settings(trials), told_of(trials))
         write_requests(out, trials)
         done = finished_trials(out, trials)
         for trial in trials:  # which may have another name now

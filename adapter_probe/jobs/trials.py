@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -62,12 +62,14 @@ class Trial:
         id: start of the hash of its identity.
         n_steps: number of optimiser steps.
         identity: everything that determines what it trains.
+        n_examples: number of examples of its splits, ``train`` and ``validation``.
     """
 
     id: str
     request: TrainingRequest
     n_steps: int
     identity: dict[str, Any]
+    n_examples: Mapping[str, int]
 
     def folder(self, out: Path) -> Path:
         """The trial's folder in a study's folder."""
@@ -97,7 +99,7 @@ def identify_trials(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
     Warns:
         AdapterProbeWarning: a base's pooler was never trained, and a method keeps it frozen.
     """
-    known: dict[str, tuple[dict[str, Any], int, BaseIdentity, bool]] = {}
+    known: dict[str, tuple[dict[str, Any], int, dict[str, int], BaseIdentity, bool]] = {}
     fit: set[tuple[object, ...]] = set()
     last: tuple[str, TrainingInputs] | None = None
     for request in requests:
@@ -107,8 +109,9 @@ def identify_trials(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
             last = key, inputs
             untrained = has_untrained_pooler(inputs.base.model, inputs.base.missing)
             n_train = len(inputs.objective.train.lengths)
-            known[key] = (inputs.fingerprints, n_train, inputs.base.identity, untrained)
-        fingerprints, n_train, base, untrained = known[key]
+            n_examples = {name: len(split.labels) for name, split in inputs.splits.items()}
+            known[key] = (inputs.fingerprints, n_train, n_examples, inputs.base.identity, untrained)
+        fingerprints, n_train, n_examples, base, untrained = known[key]
         check_depth(request.method, base.n_layers)
         task = request.task
         refuse_method(request.method, task.kind, str(base.config.get("model_type")))
@@ -122,7 +125,7 @@ def identify_trials(requests: Iterable[TrainingRequest]) -> Iterator[Trial]:
             warn_of_untrained_pooler(request, base.n_layers)
         identity = identity_of(request, fingerprints)
         settled = replace(request, base=base.name, revision=base.revision)
-        yield Trial(trial_id(identity), settled, request.settings.n_steps(n_train), identity)
+        yield Trial(trial_id(identity), settled, request.settings.n_steps(n_train), identity, n_examples)
 
 
 def refuse_too_large(request: TrainingRequest) -> None:
@@ -181,6 +184,12 @@ def shared_settings(trials: Sequence[Trial]) -> tuple[dict[str, Any], dict[str, 
     # The table of trials has no columns for these, so trials that differ in them would be indistinguishable.
     shared |= {name: value for name, value in settings.to_json().items() if name not in TRIAL_COLUMNS}
     return shared, tasks
+
+
+def told_of(trials: Sequence[Trial]) -> dict[str, Any]:
+    """What captions say of a study besides its tables: the base's name, and numbers of examples by task."""
+    base = PurePath(trials[0].request.base).name
+    return {"base": base, "examples": {one.request.task.name: dict(one.n_examples) for one in trials}}
 
 
 def estimate_seconds(trials: Iterable[Trial], device: torch.device) -> dict[str, float]:

@@ -19,6 +19,7 @@ from adapter_probe.results.manifests import begin_study, read_study, write_study
 from adapter_probe.results.schema import STUDY, SWEEP_CSV, TRADEOFF_CSV, TRIAL, TRIALS_CSV, TRIALS_FOLDER
 
 SCHEMA = 1
+_TOLD = "told"
 _METHOD_FIELDS = ("size", "init_std", "activation", "sites", "k")
 _DEFAULT_SITES = "both"
 TRIAL_COLUMNS = (
@@ -135,7 +136,13 @@ def read_trial(folder: str | Path) -> TrialRecord | None:
     return record
 
 
-def claim_study(folder: str | Path, study: str, shared: Mapping[str, Any], tasks: Mapping[str, Any]) -> None:
+def claim_study(
+    folder: str | Path,
+    study: str,
+    shared: Mapping[str, Any],
+    tasks: Mapping[str, Any],
+    told: Mapping[str, Any] | None = None,
+) -> None:
     """Write, or check against, ``study.json``: what all trials of a folder have in common.
 
     Tasks may be added; what is there may not change.
@@ -143,6 +150,7 @@ def claim_study(folder: str | Path, study: str, shared: Mapping[str, Any], tasks
     Args:
         folder: folder of the study, which this process has claimed.
         tasks: everything that determines a task, by the task's name, as plain JSON.
+        told: names and numbers for captions, which determine nothing: ``base``, and ``examples`` by task.
 
     Raises:
         ResultsError: the folder holds another study, or the same task name with other data.
@@ -150,12 +158,22 @@ def claim_study(folder: str | Path, study: str, shared: Mapping[str, Any], tasks
     path = Path(folder) / STUDY
     new = to_plain({"schema": SCHEMA, "study": study, **shared, "tasks": tasks})
     if path.exists():
-        known = read_study(path).get("tasks")
+        before = read_study(path)
+        known = before.get("tasks")
         known = known if isinstance(known, dict) else {}
         now = {name: new["tasks"].get(name, known[name]) for name in known}
-        begin_study(path.parent, {**new, "tasks": now})  # refuses other settings
+        same = {_TOLD: before[_TOLD]} if _TOLD in before else {}
+        begin_study(path.parent, {**new, "tasks": now, **same})  # refuses other settings
         new["tasks"] = {**known, **new["tasks"]}
-    write_study(path, new)
+        told = _both_told(before.get(_TOLD), told)
+    write_study(path, new | ({_TOLD: to_plain(told)} if told else {}))
+
+
+def _both_told(before: Any, now: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """What is told of a study that has more tasks now."""
+    if not isinstance(before, Mapping) or now is None:
+        return now or before
+    return {**before, **now, "examples": {**before.get("examples", {}), **now["examples"]}}
 
 
 def study_identity(table: Path) -> dict[str, object]:

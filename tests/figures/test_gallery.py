@@ -192,18 +192,16 @@ def gallery_results(tmp_path_factory) -> Path:
 
 
 def cases_in_tiers() -> list:
-    """Every case of the documentation's gallery in the styles that it shows, and in both columns.
+    """Every case of the documentation's gallery in both columns of venues, the main ones in those of all.
 
-    All but one are marked slow.
+    All but one are marked slow. The default has the sizes of ICML; JMLR has the largest letters in a column.
     """
-    found = []
+    found, every = [], [name for name in VENUES if name != "icml"]
     for case in CASES.CASES:
-        for name in VENUES if case.every_style else ("paper", "talk"):
-            for column in ("half", "full") if case.every_style else (None,):
-                if (case.name, name, column) == ("modules", "talk", "half"):
-                    continue  # half a slide has no room for the notes above a map of modules
-                words = f"{case.name}-{name}" + (f"-{column}" if column else "")
-                marks = () if words == "init-sweep-one-seed-paper" else pytest.mark.slow
+        for name in every if case.every_style else ("paper", "talk", "jmlr"):
+            for column in ("half", "full"):
+                words = f"{case.name}-{name}-{column}"
+                marks = () if words == "init-sweep-one-seed-paper-half" else pytest.mark.slow
                 found.append(pytest.param(case, name, column, marks=marks, id=words))
     return found
 
@@ -227,7 +225,7 @@ def test_every_case_of_the_gallery_is_tidy_and_as_wide_as_its_venue(
     assert made
     for one in made:
         assert_tidy(one.figure)
-        assert one.figure.get_figwidth() in ([getattr(venue, column)] if column else [venue.half, venue.full])
+        assert one.figure.get_figwidth() == getattr(venue, column)
         assert min(text.get_fontsize() for text in letters(one.figure)) >= style.SMALLEST_SIZE, one.stem
         nine_in_a_column = case.name == "tradeoff" and column == "half"
         if style_name != "talk" and not nine_in_a_column:  # on a low slide, what can be read may be taller

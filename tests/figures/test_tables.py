@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -47,6 +48,17 @@ def test_latex(table):
         r"\end{tabular}",
         r"\end{table}",
     ]
+
+
+def test_a_table_wider_than_a_page_is_as_wide_as_its_text(table):
+    """By `\\resizebox` of graphicx: LaTeX would set it beyond the margin."""
+    wide = replace(table, text=table.text.set_axis(["method", "a task with a long name " * 4], axis=1))
+    rows = latex_text(wide).splitlines()
+    assert rows[0] == r"% In the preamble: \usepackage{booktabs,graphicx}"
+    assert rows[5:7] == [
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%", r"\begin{tabular}{lr}",
+    ]  # fmt: skip
+    assert rows[-2:] == [r"\end{tabular}}", r"\end{table}"]
 
 
 def test_markdown(table):
