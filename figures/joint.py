@@ -251,8 +251,8 @@ def _data_caption(record: DataComparisonRecord) -> str:
             record.warning,
             f"Each point is {point}: the {task} against the {other} when {done}, without retraining.",
             directions,
-            f"The cross marks the intact model{about}; the line is the Pareto frontier; bars are 95% intervals"
-            f" {wording.interval_method(first, second)}.",
+            f"The cross marks the intact model{about}; the line is the Pareto frontier; bars are 95%"
+            f" intervals {wording.interval_method(first, second)}.",
             record.spans["n_layers"].nunique() > 1 and f"Darker points: more layers {words.done}.",
         ]
     )
