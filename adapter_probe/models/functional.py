@@ -244,6 +244,9 @@ class PackedMap:
     product on a matrix unit. Here the weights are packed once, and an activation is applied to the sums
     before they are rounded. Copies of a model share it, because it is immutable.
 
+    oneDNN generates code for every number of rows that it has not seen, which takes as long as the product of
+    a thousand rows. Rows of zeros are added so that few numbers occur.
+
     Args:
         linear: the map.
         activation: what follows it, of those that `activated_in_place` knows; None for nothing.
@@ -260,10 +263,21 @@ class PackedMap:
 
     def __call__(self, x: Tensor) -> Tensor:
         """``[..., inputs]`` to ``[..., outputs]``."""
+        n = x.shape[:-1].numel()
+        rows = few_numbers(n)
+        given = x if rows == n else x.new_zeros(rows, x.shape[-1])
+        if given is not x:
+            given[:n] = x.reshape(n, -1)
         out: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, self._weight, self._bias, self._kind, [], self._formula
+            given, self._weight, self._bias, self._kind, [], self._formula
         )
-        return out
+        return out if given is x else out[:n].view(*x.shape[:-1], -1)
+
+
+def few_numbers(n: int) -> int:
+    """`n` rounded up: to a multiple of 16, and from 256 on to one of 16 numbers in every doubling."""
+    step = max(16, 1 << max(0, (n - 1).bit_length() - 5))
+    return -(-n // step) * step
 
 
 def activated_in_place(activation: nn.Module) -> Callable[[Tensor], Tensor] | None:

@@ -23,6 +23,7 @@ from adapter_probe.models.functional import (
     activated_in_place,
     can_pack_weight,
     dropout_mask,
+    few_numbers,
 )
 from adapter_probe.probe import general
 from adapter_probe.probe.arguments import AblationArguments
@@ -70,6 +71,13 @@ def test_a_packed_map_is_the_map(rows: int, inputs: int, outputs: int, bias: boo
     with torch.inference_mode():
         assert off(linear(x), exact) < ROUNDING
         assert off(deepcopy(linear)(x), exact) < ROUNDING
+
+
+def test_products_have_few_numbers_of_rows():
+    found = [few_numbers(n) for n in range(1, 4097)]
+    assert all(n <= rows < n + max(16, n / 16) for n, rows in enumerate(found, 1))
+    assert found == [few_numbers(rows) for rows in found]
+    assert len(set(found)) == 16 * 5  # 16 up to 256, and 16 in each of four doublings
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 10, 11, 12, 15, 16, 17, 20, 26, 27, 31, 33, 38, 70])
