@@ -16,6 +16,7 @@ from types import NoneType
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, get_origin
 
 from adapter_probe.errors import AdapterProbeError, must_be, one_line, reason_of, shown
+from adapter_probe.python_words import in_words_of
 from adapter_probe.settings import Names, annotations_of, evaluated, fields_of, is_required, kinds_of
 
 P = ParamSpec("P")
@@ -37,7 +38,7 @@ _CONTENT = "{[.-0123456789"  # how JSON or a list of numbers begins
 
 
 def checked(function: Callable[P, Result]) -> Callable[P, Result]:
-    """A function that first compares its arguments with their annotations.
+    """A function that first compares its arguments with their annotations, and names them in its errors.
 
     NumPy's numbers become Python's, so that they can be recorded as JSON, and a path given for a string
     becomes one. Annotations other than numbers, strings, paths, functions, classes and sequences of them are
@@ -59,7 +60,8 @@ def checked(function: Callable[P, Result]) -> Callable[P, Result]:
         for name, value in bound.arguments.items():
             if name in kinds:
                 bound.arguments[name] = _fitting(name, value, kinds[name])
-        return function(*bound.args, **bound.kwargs)
+        with in_words_of(signature, kinds):
+            return function(*bound.args, **bound.kwargs)
 
     return call
 
@@ -95,7 +97,8 @@ def taking(
                 raise TypeError(fault) from None
             kinds = _kinds_of_fields(declared, function.__module__)
             values = {k: _fitting(k, v, kinds[k]) if k in kinds else v for k, v in bound.arguments.items()}
-            return function(declared(**values))
+            with in_words_of(signature, kinds):
+                return function(declared(**values))
 
         returned = inspect.signature(function).return_annotation
         signature = inspect.Signature(list(_parameters(declared)), return_annotation=returned)

@@ -45,7 +45,7 @@ def command(function: Command) -> Command:
         except JobsDetached as jobs:
             show_json(jobs.report) if kwargs.get("json") else show(aligned_columns(_detached(jobs.report)))
         except AdapterProbeError as error:
-            fail(str(error), USER_ERROR)
+            fail(error.for_commands or str(error), USER_ERROR)
         except OSError as error:
             if error.errno not in _DISK_ERRORS:
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -9,7 +10,12 @@ import sys
 import pytest
 from refusals import names
 
-from adapter_probe.errors import CheckpointError, shown
+import adapter_probe as ap
+from adapter_probe.argument_checks import checked, taking
+from adapter_probe.errors import CheckpointError, DataError, shown
+from adapter_probe.python_words import in_python
+from adapter_probe.settings import annotations_of, kinds_of
+from adapter_probe.studies.checkpoint_arguments import Ablate
 
 CELLS = """
 import json, sys, warnings
@@ -71,3 +77,48 @@ def test_a_value_that_cannot_be_written_is_named_by_its_type():
 
 def test_the_line_has_no_control_characters():
     assert CheckpointError("a\x1b[31mb\nc")._render_traceback_() == ["CheckpointError: a\\x1b[31mb\\nc"]
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("--layernorm pretrained is not possible", "layernorm='pretrained' is not possible"),
+        ("name them with --label-names, or", "name them with label_names=, or"),
+        ("give a file (--data FILE)", "give a file (data=FILE)"),
+        ("--generate needs a language model", "generate=True needs a language model"),
+        ("give --metric tag_accuracy", "give metric='tag_accuracy'"),
+        ("--strength 0.5 has no meaning", "strength=0.5 has no meaning"),
+        ("on purpose (--columns prompt,text=a b)", "on purpose (columns='prompt,text=a' b)"),
+        ("--layers 0-3 has no adapters", "layers='0-3' has no adapters"),
+        ("--slurm takes one adapter", "cluster= takes one adapter"),
+        ("pip install --upgrade peft", "pip install --upgrade peft"),
+        ("/tmp/x-1/data/rows-0123456789ab.jsonl: the labels", "data: the labels"),
+    ],
+)
+def test_messages_of_commands_have_the_words_of_python(message, expected):
+    kinds = {name: kinds_of(kind) for name, kind in annotations_of(Ablate).items()}
+    assert in_python(message, inspect.signature(ap.ablate), kinds) == expected
+
+
+def test_a_function_names_its_own_arguments_and_keeps_the_words_of_the_command(tmp_path):
+    """Once: what an inner function has put in Python's words stays, and so do other errors."""
+
+    @checked
+    def inner(label_names: str = ""):
+        raise DataError("name them with --label-names, not --span or --encoding")
+
+    @checked
+    def outer(span: str = "", encoding: str = "utf-8"):
+        inner()
+
+    with pytest.raises(DataError) as caught:
+        outer()
+    assert str(caught.value) == "name them with label_names=, not --span or --encoding"
+    assert caught.value.for_commands == "name them with --label-names, not --span or --encoding"
+
+    @taking(Ablate)
+    def failing(call: Ablate) -> None:
+        raise KeyError(f"--{call.metric}")
+
+    with pytest.raises(KeyError, match="--kl"):
+        failing(tmp_path, metric="kl")

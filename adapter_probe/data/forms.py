@@ -97,6 +97,53 @@ class DataForm:
         return self.asks + "".join(words for column, words in self.also if column in columns)
 
 
+def columns_named(columns: str | Sequence[str]) -> tuple[str, ...]:
+    """Columns as a user names them, ``NAME`` or ``NEW=NAME``, in a list or separated by commas.
+
+    Raises:
+        DataError: a name is empty, or two columns get one name.
+    """
+    given = tuple(columns.split(",")) if isinstance(columns, str) and columns else tuple(columns)
+    names = [part for one in given for part in _renamed(one)]
+    if not all(names) or len({*names[::2]}) < len(given):
+        raise DataError(
+            f"--columns {','.join(given)}: give each name once, such as prompt=instruction,answer"
+        )
+    return given
+
+
+def with_columns(table: Rows, columns: Sequence[str], or_new: bool = False) -> Rows:
+    """Some columns of a table, under the names that they are to have; all of them as they are for none.
+
+    Args:
+        columns: see `columns_named`.
+        or_new: whether a column may have its new name already.
+
+    Raises:
+        DataError: one is missing.
+    """
+    if not columns:
+        return table
+    there, pairs = table.every_name, list(map(_renamed, columns))
+    pairs = [(new, new if or_new and old not in there else old) for new, old in pairs]
+    if missing := [old for _, old in pairs if old not in there]:
+        said = f"--columns {','.join(columns)}"
+        raise DataError(f"{table.path}: no column {missing[0]!r} ({said}); columns: {listed(there)}")
+    records = [{new: row[old] for new, old in pairs if old in row} for row in table.records]
+    return replace(table, names=tuple(records[0]), records=records)
+
+
+def columns_of_file(columns: Sequence[str]) -> tuple[str, ...]:
+    """The names that these columns have in their file."""
+    return tuple(_renamed(one)[1] for one in columns)
+
+
+def _renamed(column: str) -> tuple[str, str]:
+    """The name that a column is to have, and the one that it has."""
+    new, sign, old = (part.strip() for part in column.partition("="))
+    return new, old if sign else new
+
+
 def unread(tables: Iterable[Rows]) -> tuple[str, ...]:
     """The columns that were not asked for and are not empty in all rows."""
     found: dict[str, None] = {}

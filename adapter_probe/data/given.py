@@ -39,6 +39,7 @@ def given_task(
     label_names: Sequence[str] = (),
     categories: Sequence[str] = (),
     unlabelled: bool = False,
+    reads: Sequence[str] = (),
 ) -> TaskSpec:
     """The task of a checkpoint, or that of the given files if the checkpoint does not record its data.
 
@@ -49,11 +50,13 @@ def given_task(
         categories: names that hold where neither `label_names` nor the checkpoint gives any, and they are as
             many as the outputs.
         unlabelled: whether the files may be read without labels, where they hold none that fit.
+        reads: the columns of the files that are meant, see `TaskSpec`.
 
     Raises:
         CheckpointError: neither files are given nor does the checkpoint record any.
         DataError: the files cannot be read, or their labels are not those of the checkpoint's head.
     """
+    task = replace(task, reads=tuple(reads)) if files else task  # a task's own are of its files
     if task.kind != "causal" and any(is_task(str(entry)) for entry in files):
         raise DataError(
             f"{files[0]}: tasks of lm-eval require a language model; the task of checkpoint {checkpoint} is "
@@ -70,17 +73,17 @@ def given_task(
                 "without labels, embeddings are compared with the intact model's; give the texts as "
                 "--data FILE"
             )
-        rows = read_source(files[0], (), encoding)
+        rows = read_source(files[0], (), encoding, reads)
         columns = contrast_columns(rows.names) or text_columns(rows)
         return replace(task, columns=columns, preset=None, encoding=encoding)
     if unlabelled and files and task.kind == "classification":
         with suppress(CheckpointError, DataError):  # by labels that there are, as for another metric
-            own = given_task(task, files, split, checkpoint, encoding, label_names, categories)
+            own = given_task(task, files, split, checkpoint, encoding, label_names, categories, reads=reads)
             given = replace(own, files={split: tuple(map(with_absolute_paths, map(str, files)))})
             load_split(replace(given, validation_share=0.0, encoding=encoding), split)
             if own.kind == task.kind:
                 return own
-        columns = task.columns if task.files else text_columns(read_source(files[0], (), encoding))
+        columns = task.columns if task.files else text_columns(read_source(files[0], (), encoding, reads))
         return replace(task, columns=replace(columns, label=""), preset=None)
     if task.files or split not in SPLITS:
         return task
@@ -89,7 +92,7 @@ def given_task(
     if task.kind == "causal":  # whose rows determine how they are scored
         return task
     if task.kind in ("regression", "embedding"):
-        names = read_source(files[0], (), encoding).every_name
+        names = read_source(files[0], (), encoding, reads).every_name
         kind: Kind | None = None
         if task.kind == "embedding":
             kind = kind_of_rows(names)
@@ -101,7 +104,7 @@ def given_task(
             return replace(task, kind=kind, metric=default_metric(kind), encoding=encoding)
         task = replace(task, kind="regression")
     if task.kind in OF_CLASSES:
-        rows = read_source(files[0], (), encoding)
+        rows = read_source(files[0], (), encoding, reads)
         if task.kind == "tokens":
             metric = tag_metric(task.label_names)
             return replace(task, metric=metric, columns=tag_columns(rows), encoding=encoding)
@@ -109,7 +112,7 @@ def given_task(
         if task.kind == "multilabel" or holds_lists(rows, columns.label):
             metric = default_metric("multilabel")
             return replace(task, kind="multilabel", metric=metric, columns=columns, encoding=encoding)
-    found = find_task(**{split: files}, kind=task.kind, name=task.name, encoding=encoding)  # type: ignore[arg-type]
+    found = find_task(**{split: files}, kind=task.kind, name=task.name, encoding=encoding, reads=reads)  # type: ignore[arg-type]
     if task.kind == "classification":
         found = replace(found, label_names=_names(task, found, files, checkpoint))
     return found

@@ -1,14 +1,17 @@
 """Read labelled rows from local files, with the location of every row for error messages.
 
-Text is UTF-8, with or without a byte order mark, unless another encoding is given.
+Text is UTF-8, with or without a byte order mark, unless another encoding is given. A file whose name ends in
+``.gz`` is read as the one that it contains.
 """
 
 from __future__ import annotations
 
 import codecs
+import gzip
 import os
 import re
 import stat
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -64,15 +67,16 @@ def read_rows(path: str | Path, columns: Sequence[str] = (), encoding: str = "ut
     """
     path = Path(path)
     refuse_unreadable(path)
-    reader = READERS.get(".tsv" if _is_raw_mrpc(path.name) else path.suffix.lower())
-    if reader is None and path.suffix.lower() == ".txt" and looks_like_conll(read_text(path, encoding)):
+    suffix = uncompressed(path).suffix.lower()
+    reader = READERS.get(".tsv" if _is_raw_mrpc(path.name) else suffix)
+    if reader is None and suffix == ".txt" and looks_like_conll(read_text(path, encoding)):
         reader = read_conll
     if path.suffix.lower() == PARQUET:
         return read_parquet(path)
     if reader is None:
         raise DataError(
             f"{path}: unknown file type {shown(path.suffix)}; allowed: {', '.join(_SUFFIXES)}"
-            + (_LINES_OF_TEXT if path.suffix.lower() == ".txt" else "")
+            + (_LINES_OF_TEXT if suffix == ".txt" else "")
         )
     text = read_text(path, encoding)
     if not text.strip():
@@ -125,25 +129,36 @@ def find_files(
     return {split: tuple(folder / name for name in names) for split, names in chosen.items()}
 
 
+def uncompressed(name: str | Path) -> Path:
+    """The name of the file that a compressed one contains; that of any other as it is."""
+    path = Path(name)
+    return path.with_suffix("") if path.suffix.lower() == ".gz" else path
+
+
+def names_rows(name: str | Path) -> bool:
+    """Whether a name ends like that of a file of rows."""
+    return uncompressed(name).suffix.lower() in (*_SUFFIXES, _TEXT)
+
+
 def _is_raw_mrpc(name: str) -> bool:
     return _RAW_MRPC.fullmatch(name) is not None
 
 
 def split_words(name: str) -> list[str]:
     """The words of a file name in lower case, without the suffix, as used by `find_files`."""
-    return re.split(r"[^a-z0-9]+", Path(name).stem.lower())
+    return re.split(r"[^a-z0-9]+", uncompressed(name).stem.lower())
 
 
 def name_of_file(name: str) -> str:
     """A file's name without suffix and the words of its split: ``trec`` for ``trec-train.tsv``."""
-    stem = Path(name).stem
+    stem = uncompressed(name).stem
     words = re.findall(r"[^\W_]+", stem)
     split = {word for word in words if word.lower() in _SPLIT_WORDS}
     return stem if words and not split else "-".join(word for word in words if word not in split)
 
 
 def _split_of(name: str) -> str | None:
-    if Path(name).suffix.lower() not in (*_SUFFIXES, _TEXT) or name in _NOT_ROWS:
+    if not names_rows(name) or name in _NOT_ROWS:
         return None
     words = [word for word in split_words(name) if word not in ("matched", "mismatched")] or [""]
     return _SPLIT_WORDS.get(words[0], _SPLIT_WORDS.get(words[-1]))
@@ -151,7 +166,7 @@ def _split_of(name: str) -> str | None:
 
 def _has_rows(path: Path) -> bool:
     """Whether a file has rows, by its name, or as a text file by its contents."""
-    if path.suffix.lower() != _TEXT or _is_raw_mrpc(path.name):
+    if uncompressed(path).suffix.lower() != _TEXT or _is_raw_mrpc(path.name):
         return True
     with suppress(DataError):
         return looks_like_conll(read_text(path))
@@ -191,12 +206,14 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     try:
         codecs.lookup(encoding)
         content = path.read_bytes()
+        if path != uncompressed(path) and not content.startswith(_LFS):
+            content = gzip.decompress(content)
         if content.startswith(_LFS):
             raise DataError(f"{path} is a git-LFS pointer, not the file itself; run `git lfs pull` there")
         return content.decode(encoding).removeprefix("\ufeff")
     except LookupError:
         raise DataError(f"unknown encoding {encoding!r}; give one such as utf-8, latin-1 or utf-16") from None
-    except OSError as error:
+    except (OSError, EOFError, zlib.error) as error:  # also of what is not gzip, or damaged
         raise DataError(f"{path}: cannot be read ({reason_of(error)})") from None
     except UnicodeError as error:
         start = getattr(error, "start", 0)

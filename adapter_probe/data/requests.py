@@ -13,7 +13,7 @@ from typing import Any
 from adapter_probe.data.formats import Rows, fingerprint_of
 from adapter_probe.data.forms import DataForm, refuse_unread
 from adapter_probe.data.generating import Generation
-from adapter_probe.data.readers import read_rows, read_text
+from adapter_probe.data.readers import read_rows, read_text, uncompressed
 from adapter_probe.data.request_rows import FORMS, Form, Request, columns_of, request_of
 from adapter_probe.data.sources import subset
 from adapter_probe.errors import DataError, listed
@@ -64,7 +64,7 @@ def read_tables(files: Sequence[str | Path], encoding: str = "utf-8") -> list[Ro
     """The rows of some files as they are, a ``.txt`` file as one text."""
     tables = []
     for path in map(Path, files):
-        if path.suffix.lower() == ".txt":
+        if uncompressed(path).suffix.lower() == ".txt":
             record: dict[str, object] = {"text": read_text(path, encoding)}
             tables.append(Rows(path, ("text",), [record], [f"{path} text 1"]))
         else:

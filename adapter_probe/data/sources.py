@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from adapter_probe.data.formats import Rows
+from adapter_probe.data.forms import columns_of_file, with_columns
 from adapter_probe.data.hub import HubSplit, read_hub
 from adapter_probe.data.presets import Preset, find_preset
 from adapter_probe.data.readers import read_rows
@@ -15,17 +16,21 @@ from adapter_probe.data.spec import TaskSpec
 from adapter_probe.errors import DataError
 
 
-def read_source(entry: str | Path, columns: Sequence[str] = (), encoding: str = "utf-8") -> Rows:
-    """Read a file, or a split on the hub; see `read_rows` and `read_hub`."""
-    on_hub = HubSplit.parse(str(entry))
-    return read_rows(entry, columns, encoding) if on_hub is None else read_hub(on_hub)
+def read_source(
+    entry: str | Path, columns: Sequence[str] = (), encoding: str = "utf-8", reads: Sequence[str] = ()
+) -> Rows:
+    """Read a file, or a split on the hub; see `read_rows` and `read_hub`, and of `reads` `with_columns`."""
+    on_hub, used = HubSplit.parse(str(entry)), columns_of_file(reads) or columns
+    return with_columns(read_rows(entry, used, encoding) if on_hub is None else read_hub(on_hub), reads)
 
 
 def read_split(spec: TaskSpec, split: str) -> Rows:
     """The rows of one split, from all of its files."""
     if split not in spec.files:
         raise no_such_split(spec, split)
-    tables = [read_source(entry, spec.columns.names, spec.encoding) for entry in spec.files[split]]
+    tables = [
+        read_source(entry, spec.columns.names, spec.encoding, spec.reads) for entry in spec.files[split]
+    ]
     tables = share_out(tables, split, spec.validation_share)
     preset = None if spec.preset is None else find_preset(spec.preset)
     return Rows.joined(without_undecided(preset, tables, spec.columns.label))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from adapter_probe.data.formats import is_text
+from adapter_probe.data.forms import columns_named
 from adapter_probe.data.readers import SPLITS
 from adapter_probe.errors import AdapterProbeError, DataError, shown
 from adapter_probe.metrics import OF_CLASSES, Kind, check_metric
@@ -49,6 +50,8 @@ class TaskSpec:
         encoding: text encoding of the files.
         validation_share: share of the training files' rows that make the validation split; 0 where it has
             separate files.
+        reads: the columns of the files that are meant, see `adapter_probe.data.forms.columns_named`; empty
+            for all, under their own names.
     """
 
     name: str
@@ -61,10 +64,11 @@ class TaskSpec:
     preset: str | None = None
     encoding: str = "utf-8"
     validation_share: float = 0.0
+    reads: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """The task as plain JSON, to be read by `from_json`. Default values may be left out."""
-        usual = {"encoding": "utf-8", "validation_share": 0.0}
+        usual = {"encoding": "utf-8", "validation_share": 0.0, "reads": []}
         return {name: value for name, value in to_record(self).items() if value != usual.get(name)}
 
     @classmethod
@@ -87,6 +91,7 @@ class TaskSpec:
             _expect(same, "fingerprints", list(spec.fingerprints), "the same splits as in files")
             share = spec.validation_share
             _expect(0 <= share < 1, "validation_share", share, "a number from 0 to below 1")
+            columns_named(spec.reads)
         except AdapterProbeError as error:
             raise DataError(f"{source}: {error}") from None
         return spec

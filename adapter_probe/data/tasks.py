@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from adapter_probe.data.columns import LABEL_COLUMNS, choose_columns, lacks_labels
 from adapter_probe.data.formats import Rows, fingerprint_of
+from adapter_probe.data.forms import with_columns
 from adapter_probe.data.hub import HubSplit
 from adapter_probe.data.labels import (
     Split,
@@ -31,7 +32,7 @@ from adapter_probe.data.presets import (
     preset_named,
 )
 from adapter_probe.data.question import Question, question_of
-from adapter_probe.data.readers import SPLITS, find_files, name_of_file
+from adapter_probe.data.readers import SPLITS, find_files, name_of_file, uncompressed
 from adapter_probe.data.requests import FORM_METRICS, form_of, is_of_language_model, read_tables
 from adapter_probe.data.similarity import are_contrasts
 from adapter_probe.data.sources import (
@@ -103,6 +104,7 @@ def find_task(
     preset: str | None = None,
     encoding: str = "utf-8",
     validation_share: float = 0.0,
+    reads: Sequence[str] = (),
 ) -> TaskSpec:
     """Determine the task in a folder or some files; given arguments override what is inferred.
 
@@ -121,6 +123,7 @@ def find_task(
             folder and files it is read from the Hugging Face Hub.
         validation_share: fraction of the training rows to hold out as the validation split, which then has
             no files.
+        reads: see `TaskSpec`.
 
     Raises:
         DataError: no data are found, or they cannot be read as one task; the message gives the reason.
@@ -137,10 +140,12 @@ def find_task(
     lead = next(iter(files))  # the train split, or else the first split
     called = name or (_name_of(files[lead][0], folder is None) if chosen is None else chosen.name)
     inferred = kind is None and chosen is None and not asked
-    if kind == "causal" or (inferred and are_for_language_model(files, encoding)):
-        return task_of_language_model(called, files, metric, encoding, validation_share)
+    if kind == "causal" or (inferred and are_for_language_model(files, encoding, reads)):
+        return task_of_language_model(called, files, metric, encoding, validation_share, reads)
     tables = {
-        split: share_out([read_source(entry, asked, encoding) for entry in entries], split, validation_share)
+        split: share_out(
+            [read_source(entry, asked, encoding, reads) for entry in entries], split, validation_share
+        )
         for split, entries in files.items()
     }
     names = tables[lead][0].every_name
@@ -176,6 +181,7 @@ def find_task(
         preset=None if chosen is None else chosen.name,
         encoding=encoding,
         validation_share=validation_share,
+        reads=tuple(reads),
     )
     check_name(spec.name)
     check_metric(spec.metric, kind, len(classes) or None)
@@ -300,17 +306,24 @@ def _kind_and_classes(
     return kind, class_names(rows, columns.label, values) if kind == "classification" else ()
 
 
-def are_for_language_model(files: Mapping[str, tuple[str, ...]], encoding: str) -> bool:
+def are_for_language_model(
+    files: Mapping[str, tuple[str, ...]], encoding: str, reads: Sequence[str] = ()
+) -> bool:
     """Whether the first file's columns are those of a language model's rows, without a label."""
     entry = next(iter(files.values()))[0]
-    if HubSplit.parse(entry) or Path(entry).suffix.lower() not in (".jsonl", ".json", ".parquet"):
+    if HubSplit.parse(entry) or uncompressed(entry).suffix.lower() not in (".jsonl", ".json", ".parquet"):
         return False
-    table = read_source(entry, (), encoding)
+    table = read_source(entry, (), encoding, reads)
     return is_of_language_model(table) and not set(LABEL_COLUMNS) & {name.lower() for name in table.names}
 
 
 def task_of_language_model(
-    name: str, files: dict[str, tuple[str, ...]], metric: str | None, encoding: str, validation_share: float
+    name: str,
+    files: dict[str, tuple[str, ...]],
+    metric: str | None,
+    encoding: str,
+    validation_share: float,
+    reads: Sequence[str] = (),
 ) -> TaskSpec:
     """The task of a language model's rows, whose columns say what is scored.
 
@@ -323,7 +336,17 @@ def task_of_language_model(
     """
     check_name(name)
     spec = TaskSpec(
-        name, "causal", "", (), Columns("", None, ""), files, {}, None, encoding, validation_share
+        name,
+        "causal",
+        "",
+        (),
+        Columns("", None, ""),
+        files,
+        {},
+        None,
+        encoding,
+        validation_share,
+        tuple(reads),
     )
     tables = {split: read_language_split(spec, split) for split in files}
     forms = {split: form_of(own[0]) for split, own in tables.items()}
@@ -353,7 +376,8 @@ def read_language_split(spec: TaskSpec, split: str, expect_fingerprint: bool = F
     """The rows of one split of a language model's task, one table per file."""
     if split not in spec.files:
         raise no_such_split(spec, split)
-    tables = share_out(read_tables(spec.files[split], spec.encoding), split, spec.validation_share)
+    tables = [with_columns(one, spec.reads) for one in read_tables(spec.files[split], spec.encoding)]
+    tables = share_out(tables, split, spec.validation_share)
     if expect_fingerprint:
         refuse_changed(spec, split, fingerprint_of([rows.records for rows in tables], sort_keys=True))
     return tables

@@ -25,6 +25,7 @@ from adapter_probe.checkpoints.files import base_files, checkpoint_files, folder
 from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.data.generating import Generation, Prompting
 from adapter_probe.data.lm_eval_tasks import PREFIX, is_task
+from adapter_probe.data.readers import uncompressed
 from adapter_probe.data.rows import categories_of, one_table, token_rows
 from adapter_probe.errors import (
     AdapterProbeError,
@@ -48,7 +49,6 @@ from adapter_probe.results.rundir import PARTS, read_manifest
 from .checkpoint_arguments import Ablate, Called, Trainer
 from .example_files import as_files, check_files, of_columns, with_collections
 from .load import load
-from .python_words import in_python
 from .study_base import StoredStudy
 from .trainers import TokenisedPreferences, differences_of, examples_of_preferences, of_trainer
 
@@ -118,6 +118,8 @@ def asked_of(
     if call.columns:
         files = of_columns(files, call.columns, rows, call.encoding)
     others = as_files(call.against, rows, place, causal=causal)
+    if call.columns and others:
+        others = of_columns(others, call.columns, rows, call.encoding, or_new=True)
     if call.task and not is_task(call.task):
         wanted = must_be("--task", f"{PREFIX}NAME", call.task)
         raise DataError(f"{wanted}; data files are given with --data")
@@ -134,7 +136,7 @@ def asked_of(
         return [(arguments, folder)]
     usually = {**vars(Prompting()), **vars(Generation()), "split": "validation", "metric": None}
     other = replace(arguments, data=tuple(others), **usually)
-    return [(arguments, folder), (other, folder / f"{AGAINST_PREFIX}{Path(others[0]).stem}")]
+    return [(arguments, folder), (other, folder / f"{AGAINST_PREFIX}{uncompressed(others[0]).stem}")]
 
 
 def refuse_other_settings(parts: Sequence[tuple[AblationArguments, Path]]) -> None:
@@ -169,12 +171,8 @@ def opened_for(call: Called) -> Iterator[tuple[Called, Given | None, TemporaryDi
     given = [one.name for one in fields(call) if one.init and one.name in ("data", "against")]
     call = replace(call, **{name: one_table(getattr(call, name), call.split) for name in given})
     if not isinstance(call.checkpoint, (str, Path)):
-        try:
-            with without_autocast(), _in_memory(call) as found:
-                yield found
-        except AdapterProbeError as error:
-            error.args = (in_python(str(error)), *error.args[1:])
-            raise
+        with without_autocast(), _in_memory(call) as found:
+            yield found
         return
     for one in fields(Ablate):
         if one.name in _IN_MEMORY and getattr(call, one.name) != one.default:
@@ -329,7 +327,7 @@ def _folder_of(arguments: AblationArguments, out: str | Path | None, name: str) 
         return Path(out)
     said, data = arguments.slugs(), arguments.data
     if data:
-        said["data"] = f"data-{Path(data[0]).stem}"
+        said["data"] = f"data-{uncompressed(data[0]).stem}"
     if arguments.metric in COMPARISONS:
         said["metric"] = str(arguments.metric)
     named = ("split", "data", *vars(Prompting()), *vars(Generation()), "max_examples", "metric")

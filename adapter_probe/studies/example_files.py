@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from adapter_probe.argument_checks import refuse_no_path
 from adapter_probe.checkpoints.files import CONFIG, DESCRIPTION, read_json_file
 from adapter_probe.checkpoints.mlx import is_mlx
-from adapter_probe.data.formats import PARQUET, READERS
+from adapter_probe.data.forms import columns_named, columns_of_file, with_columns
 from adapter_probe.data.given import records_no_data
 from adapter_probe.data.lm_eval_tasks import is_task
-from adapter_probe.data.readers import read_rows, refuse_unreadable
+from adapter_probe.data.readers import names_rows, read_rows, refuse_unreadable
 from adapter_probe.data.rows import is_column, rows_of
 from adapter_probe.data.similarity import CORPUS, files_of_collection, is_collection
-from adapter_probe.errors import DataError, listed, shown
+from adapter_probe.errors import DataError, shown
 from adapter_probe.results.atomic import make_folder, read_json, write_bytes
 
 if TYPE_CHECKING:
@@ -96,35 +96,28 @@ def _saved(lines: Sequence[str], folder: Path, before: str = "") -> str:
 
 
 def of_columns(
-    files: Sequence[str], columns: str | Sequence[str], folder: Path, encoding: str
+    files: Sequence[str], columns: str | Sequence[str], folder: Path, encoding: str, or_new: bool = False
 ) -> tuple[str, ...]:
     """Files with some columns of the given ones, under the names that they are to have.
 
     Args:
         files: files of rows.
-        columns: names, or ``NEW=NAME``, in a list or separated by commas.
+        columns: see `columns_named`.
         folder: see `as_files`.
         encoding: of the files.
+        or_new: see `with_columns`.
 
     Raises:
         DataError: there are no files with columns, a column is missing, or two get one name.
     """
-    given = columns.split(",") if isinstance(columns, str) else columns
-    parts = [[part.strip() for part in one.split("=", 1)] for one in given]
-    named = [(part[0], part[-1]) for part in parts]  # the name that it is to have, and that of the file
-    said = f"--columns {','.join(given)}"
-    if len({new for new, _ in named}) < len(named) or not all(map(all, named)):
-        raise DataError(f"{said}: give each name once, such as prompt=instruction,answer")
+    named = columns_named(columns)
     if not files or any(is_task(file) for file in files) or Path(files[0]).name == f"{CORPUS}.jsonl":
-        raise DataError(f"{said} applies to files of rows that are given with --data")
+        raise DataError(f"--columns {','.join(named)} applies to files of rows that are given with --data")
     found = []
     for file in files:
-        rows = read_rows(file, [old for _, old in named], encoding)
-        if missing := [old for _, old in named if old not in rows.every_name]:
-            raise DataError(f"{file}: no column {missing[0]!r} ({said}); columns: {listed(rows.every_name)}")
-        chosen = ({new: row[old] for new, old in named if old in row} for row in rows.records)
+        rows = with_columns(read_rows(file, columns_of_file(named), encoding), named, or_new)
         before = "" if Path(file).name.startswith("rows-") else f"{Path(file).name}-"
-        found.append(_saved([json.dumps(row, default=str) + "\n" for row in chosen], folder, before))
+        found.append(_saved([json.dumps(row, default=str) + "\n" for row in rows.records], folder, before))
     return tuple(found)
 
 
@@ -148,7 +141,7 @@ def _names_file(value: str | Path) -> bool:
     with suppress(OSError, ValueError):
         if Path(value).exists():
             return True
-    return not re.search(r"\s", value) and Path(value).suffix.lower() in (*READERS, PARQUET, ".txt")
+    return not re.search(r"\s", value) and names_rows(value)
 
 
 def _columns(checkpoint: Path, pairs: bool) -> tuple[str, str, str]:

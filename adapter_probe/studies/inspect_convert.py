@@ -12,9 +12,10 @@ from adapter_probe import wording
 from adapter_probe.ablation_settings import check_strength, read_strengths, strengths_text
 from adapter_probe.argument_checks import as_tuple, taking
 from adapter_probe.checkpoints.files import refuse_full
-from adapter_probe.errors import AdapterProbeError, CheckpointError
+from adapter_probe.errors import AdapterProbeError, CheckpointError, DataError
 from adapter_probe.models.methods import PeftMethod
 from adapter_probe.settings import (
+    Columned,
     Encoded,
     Labelled,
     OnBase,
@@ -38,7 +39,7 @@ class Inspect(OneOfSeveral, OnBase):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
+class Convert(Columned, Encoded, Labelled, OneOfSeveral, OnBase):
     """The arguments of `adapter_probe.convert`."""
 
     error: ClassVar[type[AdapterProbeError]] = CheckpointError
@@ -74,7 +75,7 @@ class Convert(Encoded, Labelled, OneOfSeveral, OnBase):
             if self.strength is not None:
                 raise CheckpointError("give either --strength or --strengths-by-layer, not both")
             object.__setattr__(self, "strengths_by_layer", strengths_text(self.strengths_by_layer))
-        for name in ("data", "label_names"):
+        for name in ("data", "columns", "label_names"):
             if self.to != "native" and getattr(self, name) not in ((), ""):
                 raise CheckpointError(f"{flag_of(name)} applies only to --to native, which records the data")
         refuse_full(Path(self.out))
@@ -137,6 +138,8 @@ def convert(call: Convert) -> list[str]:
     from .example_files import check_encoding
 
     check_encoding(call.encoding, as_tuple(call.data))
+    if call.columns and not as_tuple(call.data):
+        raise DataError(f"--columns {call.columns} applies to files of rows that are given with --data")
     with TemporaryDirectory() as made:
         source, lost = _write(call, Path(made))
         scores = {} if lost else _scores_of(source, call)
@@ -157,6 +160,7 @@ def _write(call: Convert, out: Path) -> tuple[OpenedPeft, list[str]]:
     from adapter_probe.checkpoints.opened_peft import OpenedPlaced
     from adapter_probe.checkpoints.opening import open_any
     from adapter_probe.checkpoints.peft_rewriting import in_layers, scaled_bottlenecks
+    from adapter_probe.data.forms import columns_named
     from adapter_probe.data.given import given_task
 
     source, files = choose_adapter(Path(call.source), call.adapter), as_tuple(call.data)
@@ -179,7 +183,13 @@ def _write(call: Convert, out: Path) -> tuple[OpenedPeft, list[str]]:
         return opened, to_adapterhub(opened, out, call.lossy)
     if files:
         task = given_task(
-            opened.description.task, files, "validation", source, call.encoding, as_tuple(call.label_names)
+            opened.description.task,
+            files,
+            "validation",
+            source,
+            call.encoding,
+            as_tuple(call.label_names),
+            reads=columns_named(call.columns),
         )
         opened = opened.with_task(task)
     scored = replace(opened.description, scores=_scores_of(opened, call))

@@ -288,7 +288,7 @@ def _tasks(
     spec = None if task is None else TaskSpec.from_json(task, source)
     if spec is None:
         return []
-    given = replace(spec, files={split: paths}, encoding=encoding, validation_share=0.0)
+    given = replace(spec, files={split: paths}, encoding=encoding, validation_share=0.0, reads=())
     return [given] * bool(paths) + [spec] * (split in spec.files)
 
 

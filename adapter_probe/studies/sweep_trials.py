@@ -119,12 +119,13 @@ def find_trials(
 
 def find_one_task(task: str, data: Path | None, options: TaskOptions, name: str | None = None) -> TaskSpec:
     """Find one task; `name` is its name in tables and figures, by default the task's own."""
+    from adapter_probe.data.forms import columns_named
     from adapter_probe.data.tasks import find_task, locate_task
 
     preset, folder = locate_task(task, data)
     return find_task(
         folder, preset=preset, metric=options.metric, name=name, encoding=options.encoding,
-        validation_share=options.validation_share,
+        validation_share=options.validation_share, reads=columns_named(options.columns),
     )  # fmt: skip
 
 

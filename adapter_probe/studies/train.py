@@ -63,6 +63,7 @@ def train(call: Train) -> Training:
     Warns:
         AdapterProbeWarning: the base's pooler was never trained, and the method keeps it frozen.
     """
+    from adapter_probe.data.forms import columns_named
     from adapter_probe.data.tasks import find_task, locate_task
     from adapter_probe.device import choose_device, use_threads
     from adapter_probe.models.methods import Adapters
@@ -89,6 +90,7 @@ def train(call: Train) -> Training:
         folder, train=call.train_file, validation=call.validation_file, text=call.text, text_b=call.text_b,
         label=call.label, kind=call.kind, metric=call.metric, name=call.name, preset=preset,
         encoding=call.encoding, validation_share=call.validation_share,
+        reads=columns_named(call.columns),
     )  # fmt: skip
     request = TrainingRequest(
         str(call.base), spec, method, settings, call.max_length, max_train=call.max_train

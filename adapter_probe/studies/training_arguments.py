@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 from adapter_probe.errors import AdapterProbeError, ModelError
 from adapter_probe.jobs.resources import Resources
 from adapter_probe.models.methods import AdapterVariant, PeftConfig
-from adapter_probe.settings import Encoded, OnDevice, required, setting
+from adapter_probe.settings import Columned, Encoded, OnDevice, required, setting
 from adapter_probe.training.settings import SweepSettings, TrainingSettings
 
 from .checkpoint_arguments import Shown
@@ -39,7 +39,7 @@ _TRIALS = required("output folder for trials, tables and figures.", panel="Outpu
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class TaskOptions(Encoded):
+class TaskOptions(Columned, Encoded):
     """How a task's data is read and scored."""
 
     panel = "Data"

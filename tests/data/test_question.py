@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,11 @@ from tokenizers.processors import TemplateProcessing
 
 from adapter_probe.data.combining import ranking_scores
 from adapter_probe.data.examples import load_examples
+from adapter_probe.data.forms import columns_named
 from adapter_probe.data.readers import read_rows
 from adapter_probe.data.similarity import retrieval_of
 from adapter_probe.data.spec import Columns, TaskSpec
+from adapter_probe.data.tasks import find_task, load_with_question
 from adapter_probe.errors import DataError
 from adapter_probe.studies.example_files import of_columns
 
@@ -211,6 +214,58 @@ def test_columns_that_are_not_there_are_refused(tmp_path, files, columns, words)
     named = [file if ":" in file else str(tmp_path / file) for file in files]
     with pytest.raises(DataError, match=naming(*words)):
         of_columns(named, columns, tmp_path, "utf-8")
+
+
+def write_rows(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+SENTENCES = ["ab", "c", "cab", "b"]
+MEANT = {  # rows with columns that a training would refuse, and the same rows without them
+    "text=review,label=stars": [
+        ({"review": text, "stars": n % 2, "label": 1, "title": "x"}, {"text": text, "label": n % 2})
+        for n, text in enumerate(SENTENCES)
+    ],
+    "prompt=instruction,completion=output": [
+        ({"instruction": text, "output": "ab", "system": "c"}, {"prompt": text, "completion": "ab"})
+        for text in SENTENCES
+    ],
+    "tokens,tags=ner": [
+        ({"tokens": words, "ner": ["O", "B"], "tags": ["B", "B"]}, {"tokens": words, "tags": ["O", "B"]})
+        for words in ([text, "c"] for text in SENTENCES)
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", MEANT)
+def test_a_task_reads_the_columns_that_are_meant(tmp_path, columns):
+    """As it reads a file with these alone, also when it is read back from a checkpoint's record."""
+    files = [
+        write_rows(tmp_path / f"{name}.jsonl", rows)
+        for name, rows in zip("ab", map(list, zip(*MEANT[columns])))
+    ]
+    task = find_task(train=files[0], validation=files[0], name="t", reads=columns_named(columns))
+    plain = find_task(train=files[1], validation=files[1], name="t")
+    assert replace(task, files=plain.files, reads=()) == plain
+    again = TaskSpec.from_json(json.loads(json.dumps(task.to_json())))
+    assert again == task
+    assert "reads" not in plain.to_json()
+    if task.kind != "causal":
+        rows, question = load_with_question(again, "validation", expect_fingerprint=True)
+        assert rows.fingerprint == load_with_question(plain, "validation")[0].fingerprint
+        assert question.unread == ()
+
+
+def test_other_data_may_have_the_new_names_already(tmp_path):
+    """The columns of `data` and those of `against` are named at once."""
+    old = write_rows(tmp_path / "old.jsonl", [{"review": "ab", "stars": 1}])
+    new = write_rows(tmp_path / "new.jsonl", [{"text": "ab", "stars": 1, "label": 0}])
+    for file in (old, new):
+        (made,) = of_columns([str(file)], "text=review,label=stars", tmp_path, "utf-8", or_new=True)
+        assert read_rows(made).records == [{"text": "ab", "label": 1}]
+    with pytest.raises(DataError, match=naming(str(new), "no column 'review'")):
+        of_columns([str(new)], "text=review", tmp_path, "utf-8")
 
 
 @pytest.mark.parametrize(("golds", "said"), [([1, 2] * 5, True), ([0, 2] * 5, False), ([1, 2], False)])

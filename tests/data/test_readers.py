@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import gzip
 import io
 import json
 import os
@@ -43,6 +44,8 @@ def write(tmp_path):
         ("a.jsonl", b'\xef\xbb\xbf{"text": "Good.", "label": "1"}\r\n{"text": "Bad.", "label": "0"}\r\n'),
         ("a.json", '[{"text": "Good.", "label": "1"},\n {"text": "Bad.", "label": "0"}]'),
         ("a.json", '{"text": "Good.", "label": "1"}\n{"text": "Bad.", "label": "0"}\n'),
+        ("a.csv.gz", gzip.compress(CSV.encode())),
+        ("a.JSONL.GZ", gzip.compress(b'{"text": "Good.", "label": "1"}\n{"text": "Bad.", "label": "0"}\n')),
     ],
 )
 def test_the_same_rows_in_every_format(write, name, content):
@@ -122,6 +125,10 @@ def test_a_header_may_consist_of_numbers(write):
         ("a.xlsx", b"PK", ("'.xlsx'", ".csv, .tsv, .jsonl, .json, .conll, .parquet")),
         ("a.csv", "", ("empty",)),
         ("a.jsonl", "\n  \n", ("empty",)),
+        ("a.csv.gz", CSV, ("gzipped",)),
+        ("a.csv.gz", gzip.compress(CSV.encode())[:-12], ("ended",)),
+        ("a.xlsx.gz", b"PK", ("'.gz'", ".csv, .tsv, .jsonl, .json, .conll, .parquet")),
+        ("a.csv.zst", b"PK", ("'.zst'", ".csv, .tsv")),
         ("a.csv", "text,label\n", ("no rows", "'text', 'label'")),
         ("a.json", "[]", ("no rows", "none")),
         ("a.csv", b"text,label\nfine,1\ncaf\xe9,0\n", ("line 3", "UTF-8", "0xe9", "--encoding")),
@@ -288,6 +295,7 @@ def test_values_are_shown_on_one_short_line():
             ["train.tsv", "dev_matched.tsv", "dev_mismatched.tsv", "test_mismatched.tsv"],
             {"train": 0, "validation": 1, "test": 3},
         ),
+        (["train.csv.gz", "dev.jsonl.gz", "model.tar.gz"], {"train": 0, "validation": 1}),
         (["Train.CSV", ".train.csv", "._dev.csv"], {"train": 0}),
         (["test.json"], {"test": 0}),
         (["train-v1.1.json", "dev-v1.1.json"], {"train": 0, "validation": 1}),

@@ -30,6 +30,7 @@ from adapter_probe.errors import AdapterProbeError
 pytestmark = pytest.mark.slow
 
 TOTAL = round(2.5 * int(os.environ.get("ADAPTER_PROBE_FUZZ", "120")))
+OF_FILES = TOTAL // 3
 SEED = int(os.environ.get("ADAPTER_PROBE_FUZZ_SEED", "0"))
 ONLY = os.environ.get("ADAPTER_PROBE_FUZZ_ONLY", "")
 TEXTS = ["ab ab", "c ab", "a b c", "bb ab"]
@@ -70,18 +71,48 @@ sentence2 text text_pair translation summary messages tools images score stars c
 url lang field UID ref_chosen_logps reference_chosen_logps margin chosen rejected tags tokens gold_label
 correct_answer model_output Answer targetText relevance weight date future __index_level_0__
 """
-BESIDE = {  # files that libraries write beside an adapter and that could change what it computes
-    "value_head.safetensors": lambda place: save_file({"v_head.summary.weight": torch.ones(1, 16)}, place),
-    "value_head.bin": lambda place: torch.save({"v_head.summary.weight": torch.ones(1, 16)}, place),
-    "head_config.json": lambda place: place.write_text('{"head_type": "classification", "num_labels": 3}'),
-    "pytorch_adapter.bin": lambda place: torch.save({"x": torch.ones(1)}, place),
-    "modules.json": lambda place: place.write_text(
-        '[{"idx": 0, "name": "0", "path": "", "type": "x.Unknown"}]'
-    ),
-    "adapter_model.bin": lambda place: torch.save({"x": torch.ones(1)}, place),
-    "generation_config.json": lambda place: place.write_text('{"repetition_penalty": 5.0}'),
-    "chat_template.jinja": lambda place: place.write_text("{{ messages[0].content }}!"),
-    "config.json": lambda place: place.write_text('{"model_type": "gpt2", "n_layer": 1}'),
+LANGUAGE = ("preferences", "completions", "texts")
+NOT_EMBEDDINGS = (*LANGUAGE, "rewards", "ranked", "classes", "pairs of texts")
+EVERY = (*NOT_EMBEDDINGS, "triplets", "similar")
+
+
+def content(text: str) -> Callable[[Path], object]:
+    """A file with this text."""
+    return lambda place: place.write_text(text)
+
+
+def weights(place: Path) -> None:
+    """One tensor, in the format that the file's name says."""
+    tensors = {"v_head.summary.weight": torch.ones(1, 16)}
+    save_file(tensors, place) if place.suffix == ".safetensors" else torch.save(tensors, place)
+
+
+# Files that libraries write beside an adapter, with the forms whose numbers they could change.
+BESIDE: dict[str, tuple[tuple[str, ...], Callable[[Path], object]]] = {
+    "value_head.safetensors": (EVERY, weights),
+    "value_head.bin": (EVERY, weights),
+    "pytorch_model.bin": (EVERY, weights),
+    "non_lora_trainables.bin": (EVERY, weights),
+    "new_embeddings.safetensors": (EVERY, weights),
+    "model.safetensors": (EVERY, weights),
+    "classifier.pt": (EVERY, weights),
+    "adapter_model.bin": (EVERY, weights),
+    "pytorch_adapter.bin": (EVERY, weights),
+    "adapters.safetensors": (EVERY, weights),
+    "adapter_model-00002-of-00002.safetensors": (EVERY, weights),
+    "adapter_model.safetensors.index.json": (EVERY, content('{"weight_map": {}}')),
+    "head_config.json": (EVERY, content('{"head_type": "classification", "num_labels": 3}')),
+    "modules.json": (EVERY, content('[{"idx": 0, "name": "0", "path": "", "type": "x.Unknown"}]')),
+    "sentence_bert_config.json": (("triplets", "similar"), content('{"max_seq_length": 2}')),
+    "config_sentence_transformers.json": (("triplets", "similar"), content('{"prompts": {"query": "ab "}}')),
+    "tokenizer_config.json": (EVERY, content('{"model_max_length": 2, "truncation_side": "left"}')),
+    "special_tokens_map.json": (EVERY, content('{"pad_token": "ab", "eos_token": "ab"}')),
+    "added_tokens.json": (EVERY, content('{"cab": 60}')),
+    "vocab.txt": (EVERY, content("ab\ncab\n")),
+    "generation_config.json": (EVERY, content('{"repetition_penalty": 5.0}')),
+    "chat_template.jinja": (("chats",), content("{{ messages[0].content }}!")),
+    "config.json": (EVERY, content('{"model_type": "gpt2", "n_layer": 1}')),
+    "modeling_custom.py": (EVERY, content("raise SystemExit")),
 }
 
 
@@ -141,11 +172,16 @@ def outcome(name: str, run: Callable[[], ap.Ablation], before: ap.Ablation) -> s
     return "obeyed" if is_obeyed(study, before) else f"dropped without a line: {study.question}"
 
 
+def numbers(n: int, total: int) -> list[int]:
+    """The changes that are tried of one of `n` cases."""
+    return [*map(int, ONLY.split(","))] if ONLY else [*range(max(1, round(total / n)))]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_column_is_obeyed_named_or_refused(form, checkpoints, tmp_path):
     kind, rows, asked = FORMS[form]
     before, found = study_of(checkpoints[kind], rows, {**asked, "out": tmp_path / "before"}), {}
-    for number in map(int, ONLY.split(",")) if ONLY else range(max(1, round(TOTAL / len(FORMS)))):
+    for number in numbers(len(FORMS), TOTAL - OF_FILES):
         name, changed = added_column(rows, random.Random(f"{SEED}/{form}/{number}"))
         out = tmp_path / str(number)
         said = outcome(name, lambda: study_of(checkpoints[kind], changed, {**asked, "out": out}), before)  # noqa: B023
@@ -157,10 +193,17 @@ def test_a_column_is_obeyed_named_or_refused(form, checkpoints, tmp_path):
 
 @pytest.mark.parametrize("file", BESIDE)
 def test_a_file_beside_the_adapter_is_obeyed_named_or_refused(file, checkpoints, tmp_path):
-    rows = FORMS["chats" if file.startswith("chat") else "preferences"][1]
-    before = study_of(checkpoints["lm"], rows, {"out": tmp_path / "before"})
-    shutil.copytree(checkpoints["lm"].parent, tmp_path / "model")
-    BESIDE[file](tmp_path / "model" / "lora" / file)
-    asked = {"out": tmp_path / "out", "base": tmp_path / "model" / "base"}
-    said = outcome(file, lambda: study_of(tmp_path / "model" / "lora", rows, asked), before)
-    assert said.partition(" for ")[0] in ("obeyed", "named", "refused")
+    forms, write = BESIDE[file]
+    found = {}
+    for number in numbers(len(BESIDE), OF_FILES):
+        form = random.Random(f"{SEED}/{file}/{number}").choice(forms)
+        kind, rows, asked = FORMS[form]
+        before = study_of(checkpoints[kind], rows, {**asked, "out": tmp_path / f"before {number}"})
+        model = tmp_path / f"model {number}"
+        shutil.copytree(checkpoints[kind].parent, model)
+        write(model / "lora" / file)
+        changed = {**asked, "out": tmp_path / f"out {number}", "base": model / "base"}
+        said = outcome(file, lambda: study_of(model / "lora", rows, changed), before)  # noqa: B023
+        found[f"{number}: {form}"] = said
+    print(json.dumps(found, indent=1))
+    assert {how for how in found.values() if how not in ("obeyed", "named", "refused")} == set(), found

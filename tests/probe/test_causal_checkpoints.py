@@ -212,13 +212,13 @@ def test_suffixes_in_bfloat16(checkpoint, ablated):
 
 
 def test_what_is_not_possible_is_one_line(checkpoint, ablated, tmp_path):
-    with pytest.raises(ResultsError, match=naming("--precision mixed")):
+    with pytest.raises(ResultsError, match=naming("precision='mixed'")):
         ablated(CHOICES, precision="mixed")
     with pytest.raises(DataError, match=naming("'nll'", "'choice'")):
         ablated(CHOICES, metric="nll")
     with pytest.raises(DataError, match=naming("'mcc'", "causal")):
         ablated(CHOICES, metric="mcc")
-    with pytest.raises(CheckpointError, match=naming("--data FILE")):
+    with pytest.raises(CheckpointError, match=naming("data=FILE")):
         adapter_probe.ablate(checkpoint, out=tmp_path / "out", progress=False)
 
 

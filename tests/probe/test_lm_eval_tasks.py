@@ -205,7 +205,7 @@ def test_settings_of_prompts_that_say_nothing_are_one_line(checkpoint, tmp_path)
 def test_a_tokenizer_without_a_template_is_one_line(checkpoint, tmp_path):
     base = shutil.copytree(checkpoint.parent / "base", tmp_path / "base")
     (base / "chat_template.jinja").unlink()
-    with pytest.raises(DataError, match=naming("lm-eval:a", "--apply-chat-template")):
+    with pytest.raises(DataError, match=naming("lm-eval:a", "apply_chat_template=True")):
         adapter_probe.ablate(
             checkpoint, base=base, task="lm-eval:a", apply_chat_template=True, out=tmp_path / "out"
         )
@@ -309,7 +309,7 @@ def test_names_are_settled_and_mistakes_are_one_line(checkpoint, tmp_path, monke
         ({"task": "piqa"}, ("--task", "lm-eval:NAME", "'piqa'", "--data")),
         (
             {"task": "lm-eval:piqa", "data": "a.jsonl"},
-            ("--data a.jsonl", "--task lm-eval:piqa"),
+            ("data=", "a.jsonl", "task=", "lm-eval:piqa"),
         ),
     ):
         with pytest.raises(DataError, match=naming(*message)):

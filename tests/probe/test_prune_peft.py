@@ -175,7 +175,7 @@ def test_a_converted_adapter_is_scaled_as_a_whole(made: Made, base: Path, tmp_pa
         for layer in whole.get_base_model().model.layers:
             scaled(layer, 0.5)
         torch.testing.assert_close(half(IDS).logits, whole(IDS).logits, rtol=0, atol=1e-5)
-    with pytest.raises(ResultsError, match=naming("--strength", "float32", "inf")):
+    with pytest.raises(ResultsError, match=naming("strength must", "float32", "inf")):
         ap.convert(checkpoint, tmp_path / "no", to="peft", strength=float("inf"))
 
 
@@ -194,7 +194,7 @@ def test_modules_are_removed_by_name(made: Made, base: Path, tmp_path: Path):
     assert (intact - expected).abs().max() > 1e-3
     assert pruned.adapter_parameters_after < pruned.adapter_parameters_before
     by_module = ap.ablate(checkpoint, data=given["data"], by="module", progress=False)
-    with pytest.raises(ResultsError, match=naming("--span", "--sites")):
+    with pytest.raises(ResultsError, match=naming("span=", "sites=")):
         ap.prune(checkpoint, out=tmp_path / "no", within=1.0, ablation=by_module, **given)
 
 

@@ -269,12 +269,12 @@ def test_a_damaged_collection_is_one_line(change, words, adapter, tmp_path):
 
 def test_how_embeddings_are_pooled_has_to_be_known(adapter, library, tmp_path):
     given = {"data": PAIRS, "out": tmp_path / "out", "progress": False}
-    with pytest.raises(ap.CheckpointError, match=naming("--pooling", "mean, cls or last")):
+    with pytest.raises(ap.CheckpointError, match=naming("pooling='mean'", "cls or last")):
         ap.ablate(adapter, **given)
-    with pytest.raises(ap.CheckpointError, match=naming("modules.json", "omit --pooling mean")):
+    with pytest.raises(ap.CheckpointError, match=naming("modules.json", "omit pooling='mean'")):
         ap.ablate(library, pooling="mean", **given)
     causal = saved(tmp_path, "llama", KV, "CAUSAL_LM", ["q_proj"])
-    with pytest.raises(ap.CheckpointError, match=naming("--pooling mean", "embeddings")):
+    with pytest.raises(ap.CheckpointError, match=naming("pooling='mean'", "embeddings")):
         ap.ablate(causal, pooling="mean", data=written(tmp_path, [{"text": "a"}]), progress=False)
     rows = [{"anchor": "a cat", "positive": "fine", "negative": None}] * 2
     with pytest.raises(ap.DataError, match=naming("line 1", "negative")):

@@ -172,7 +172,7 @@ def test_labels_that_a_language_model_would_not_read_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("data", "error", "words"),
     [
-        ((), ap.CheckpointError, ("adapter", "labelled examples", "--data FILE")),
+        ((), ap.CheckpointError, ("adapter", "labelled examples", "data=FILE")),
         ("missing.csv", ap.DataError, ("missing.csv", os.strerror(errno.ENOENT))),
         (["there.csv", "folder"], ap.DataError, ("folder:", "file")),
     ],

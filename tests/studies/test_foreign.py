@@ -60,7 +60,7 @@ def test_string_labels_with_names_are_the_numbers(study, frame, tmp_path):
     words, checkpoint = ["zero", "one", "two"], study.folder.parent
     options = {"base": FIXTURES / "bases" / "bert", "metric": "accuracy", "progress": False}
     named = frame.assign(label=[words[label] for label in frame["label"]])
-    with pytest.raises(ap.DataError, match="--label-names"):
+    with pytest.raises(ap.DataError, match="label_names="):
         ap.ablate(checkpoint, data=named, out=tmp_path / "none", **options)
     by_name = ap.ablate(checkpoint, data=named, label_names=words, out=tmp_path / "a", **options)
     ordered = named.assign(label=pd.Categorical(named["label"], categories=words))

@@ -105,7 +105,7 @@ def test_a_quantised_base_runs_as_it_is(tmp_path):
     study = adapter_probe.ablate(checkpoint, data=written(tmp_path, CHOICES), progress=False)
     assert "bitsandbytes" in study.summary.base_weights
     assert study.record.created_with["bitsandbytes"] == version("bitsandbytes")
-    with pytest.raises(ResultsError, match=naming("--precision mixed")):
+    with pytest.raises(ResultsError, match=naming("precision='mixed'")):
         adapter_probe.ablate(checkpoint, data=tmp_path / "rows.jsonl", precision="mixed", progress=False)
     model, tokenizer = peft.PeftModel.from_pretrained(base, checkpoint).eval(), byte_tokenizer(True)
     off = study.results.row_names.index("0-1")
@@ -123,5 +123,5 @@ def test_a_quantised_base_runs_as_it_is(tmp_path):
 @pytest.mark.slow
 def test_a_sublayer_of_layers_without_two_is_refused(tmp_path):
     checkpoint = saved(tmp_path, "mamba", CAUSAL["mamba"][0], "CAUSAL_LM", ["in_proj"])
-    with pytest.raises(ModelError, match=naming("--sites attention", "mixer.in_proj")):
+    with pytest.raises(ModelError, match=naming("sites='attention'", "mixer.in_proj")):
         adapter_probe.ablate(checkpoint, data=written(tmp_path, CHOICES), sites="attention", progress=False)

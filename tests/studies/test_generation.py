@@ -128,12 +128,12 @@ LONG = "c" * 80
         ([{"prompt": "a", "completion": "b"}], {}, ["line 1", "answer", "completion"]),
         ([{"question": "a", "answer": "b"}], {}, ["line 1", "prompt", "messages"]),
         ([{"prompt": "a", "answer": []}], {}, ["line 1", "'answer'"]),
-        ([{"prompt": LONG, "answer": "b"}], {}, ["row 1", "--max-new-tokens 6", "64"]),
+        ([{"prompt": LONG, "answer": "b"}], {}, ["row 1", "max_new_tokens=6", "64"]),
         ([{"messages": [{"role": "assistant", "content": "a"}], "answer": "b"}], {}, ["line 1", "user"]),
         ([{"prompt": "a", "answer": "b"}], {"metric": "nll"}, ["'nll'", "contains"]),
         ([{"prompt": "a", "answer": "b"}], {"extract": "(a"}, ["--extract", "regular expression"]),
         ([{"prompt": "a", "answer": "b"}], {"extract": "a", "generate": False}, ["--extract", "--generate"]),
-        ([{"prompt": "a", "answer": "b"}], {"generate": False, "metric": "contains"}, ["--generate"]),
+        ([{"prompt": "a", "answer": "b"}], {"generate": False, "metric": "contains"}, ["generate=True"]),
         ([{"prompt": "a", "answer": "b"}], {"temperature": -1.0}, ["--temperature", "-1.0"]),
     ],
     ids=[
@@ -230,7 +230,7 @@ def test_what_generate_makes_of_the_models_own_settings(own, checkpoint, tmp_pat
 def test_a_classifier_does_not_write(tmp_path):
     classifier = saved(tmp_path, "llama", KV | {"num_labels": 2}, "SEQ_CLS", ["q_proj"])
     rows = written(tmp_path, [{"text": "a", "label": 0}, {"text": "b", "label": 1}])
-    with pytest.raises(DataError, match=r"--generate needs a language model.*classification"):
+    with pytest.raises(DataError, match=r"generate=True needs a language model.*classification"):
         adapter_probe.ablate(classifier, data=rows, generate=True, progress=False)
 
 

@@ -96,7 +96,7 @@ def test_one_of_several_adapters_is_ablated_by_its_name(cached, tmp_path):
     assert study.folder.name.startswith("my-lora-task-lora-ablation")
     alone = ap.ablate(cached / NEW / "lora", out=tmp_path / "alone", **given)
     assert np.array_equal(alone.results.outputs, study.results.outputs)
-    with pytest.raises(CheckpointError, match=naming("--adapter 'ref'", "user--my-lora", "'task/lora'")):
+    with pytest.raises(CheckpointError, match=naming("adapter='ref'", "user--my-lora", "'task/lora'")):
         ap.ablate("user/my-lora", adapter="ref", **given)
 
 
@@ -117,7 +117,7 @@ def test_revisions_and_places(cached, tmp_path):
         ("user/other", None, ("checkpoint user/other", "folder", "Hub")),
         ("user/my-lora", "v9", ("checkpoint user/my-lora", "Hub", "'v9'")),
         ("user/my-lora", "c" * 40, ("checkpoint user/my-lora", "Hub", f"'{'c' * 40}'")),
-        (".", "v1", ("--revision v1", "Hub", "path")),
+        (".", "v1", ("revision=", "v1", "Hub", "path")),
         ("no-such-folder", None, ("checkpoint no-such-folder",)),
         ("a/b/c", None, ("checkpoint a/b/c", "folder")),
     ],

@@ -224,13 +224,13 @@ GOOD = TEXTS[0]
         ([{**CHATS[0], "prompt": [turn("user", 3)]}], {}, ("line 1", "'prompt'", "messages", "content")),
         ([{**GOOD, "ref_chosen_logps": "x"}], {}, ("line 1", "'ref_chosen_logps'", "'x'", "nats")),
         ([GOOD], {"metric": "acc_norm"}, ("acc_norm", "preference", "pairwise_accuracy")),
-        ([GOOD], {"reference": "off", "layers": "0-1"}, ("--reference off", "all adapters off", "--layers")),
+        ([GOOD], {"reference": "off", "layers": "0-1"}, ("reference='off'", "all adapters off", "layers=")),
         (
             [GOOD],
             {"reference": "off", "strength": 0.5},
             ("--reference off", "--strength", "ref_chosen_logps"),
         ),
-        ([{"text": "a"}], {"reference": "off"}, ("--reference off", "chosen, rejected")),
+        ([{"text": "a"}], {"reference": "off"}, ("reference='off'", "chosen, rejected")),
     ],
 )
 def test_what_does_not_fit_is_one_line(rows, arguments, words, lora, tmp_path):

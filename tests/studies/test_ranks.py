@@ -282,7 +282,7 @@ def test_a_shared_layer_is_written_with_its_strength(tmp_path):
         old, new = (load_file(place / "adapter_model.safetensors") for place in (lora, out))
         for name, tensor in old.items():
             assert torch.equal(new[name], tensor * (one if "lora_B" in name else 1))
-    with pytest.raises(ModelError, match=naming("--strengths-by-layer", "share")):
+    with pytest.raises(ModelError, match=naming("strengths_by_layer", "share")):
         ap.convert(lora, tmp_path / "no", to="peft", strengths_by_layer=[0.5, 1.0, 0.5])
 
 
@@ -297,7 +297,7 @@ def test_another_metric_is_computed_from_the_same_runs(lora, tmp_path):
 
 def test_ranks_and_adapters_that_make_no_sense_are_refused(study, lora, tmp_path):
     data = {"data": lora.parent / "rows.jsonl", "label_names": ("0", "1"), "progress": False}
-    with pytest.raises(AdapterProbeError, match=naming("--ranks", "at least 1", "0")):
+    with pytest.raises(AdapterProbeError, match=naming("ranks must", "at least 1", "0")):
         ap.ranks(lora, ranks=(0, 1), **data)
     with pytest.raises(ModelError, match=naming("rank 5", "1 to 4")):
         ap.ranks(lora, ranks=(1, 5), out=tmp_path / "five", **data)
@@ -313,12 +313,12 @@ def test_ranks_and_adapters_that_make_no_sense_are_refused(study, lora, tmp_path
     with pytest.raises(CheckpointError, match=naming("LOHA", "rank of 1")):
         ap.prune(tmp_path / "loha", rank=1, base=lora.parent / "base", out=tmp_path / "new", **data)
     for given, fact in (
-        ({"rank": 1, "strength": 0.5}, "--strength"),
-        ({"ranks": study.folder}, "--within"),
-        ({"ranks": study.folder, "within": 1, "span": 0}, "--ranks"),
-        ({"ranks": study.folder, "within": 1, "basis": "interval"}, "--basis"),
-        ({"span": 0, "ablation": study.folder}, "--ablation"),
-        ({}, "--span"),
+        ({"rank": 1, "strength": 0.5}, "strength="),
+        ({"ranks": study.folder}, "within="),
+        ({"ranks": study.folder, "within": 1, "span": 0}, "ranks="),
+        ({"ranks": study.folder, "within": 1, "basis": "interval"}, "basis="),
+        ({"span": 0, "ablation": study.folder}, "ablation="),
+        ({}, "span="),
     ):
         with pytest.raises(AdapterProbeError, match=naming(fact)):
             ap.prune(lora, out=tmp_path / "new", **given, **data)

@@ -203,12 +203,12 @@ def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"stds": ()}, TrainingError, ("--stds",)),
+        ({"stds": ()}, TrainingError, ("stds",)),
         ({"seeds": 0}, TrainingError, ("--seeds", "1", "0")),
-        ({"learning_rates": ()}, TrainingError, ("--learning-rates",)),
+        ({"learning_rates": ()}, TrainingError, ("learning_rates",)),
         ({"task": "no-such-task"}, DataError, ("no-such-task",)),
-        ({"method": "bitfit"}, ModelError, ("--method bitfit", "lora:r=8")),
-        ({"method": "lora:r=2", "size": 8}, ModelError, ("--size 8", "rank", "--method")),
+        ({"method": "bitfit"}, ModelError, ("method=", "bitfit", "lora:r=8")),
+        ({"method": "lora:r=2", "size": 8}, ModelError, ("size=8", "rank", "method=")),
     ],
 )
 def test_bad_arguments(change, error, words, tiny_base, two_tasks, tmp_path):
@@ -220,9 +220,9 @@ def test_bad_arguments(change, error, words, tiny_base, two_tasks, tmp_path):
 
 def test_a_tradeoff_of_no_method_names_the_options(tiny_base, two_tasks, tmp_path):
     none = {"sizes": (), "top_k": (), "layernorm": False, "full": False}
-    with pytest.raises(TrainingError, match=naming("--sizes", "--top-k", "--full")):
+    with pytest.raises(TrainingError, match=naming("sizes=", "top_k=", "full=True")):
         tradeoff(tiny_base("bert"), two_tasks[0], tmp_path / "t", **none)
-    with pytest.raises(ModelError, match=naming("top_layers", "--top-k")):
+    with pytest.raises(ModelError, match=naming("top_layers", "top_k=")):
         tradeoff(tiny_base("bert"), two_tasks[0], tmp_path / "t", method="top_layers")
     assert not (tmp_path / "t").exists()
 

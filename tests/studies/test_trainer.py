@@ -30,7 +30,6 @@ from transformers import (
 
 import adapter_probe as ap
 from adapter_probe.analysis import ablation_tables
-from adapter_probe.studies.python_words import in_python
 
 pytest.importorskip("accelerate")
 TEXTS = [" ".join(f"w{(7 * text + word) % 48}" for word in range(1 + 5 * text % 6)) for text in range(12)]
@@ -422,22 +421,6 @@ def test_a_trainer_of_questions_is_refused_with_the_way_out(tmp_path):
         row |= {"start_positions": 0, "end_positions": row.pop("labels")}
     with pytest.raises(ap.DataError, match=naming("questions", "data=", "context and answers")):
         ap.ablate(trainer, progress=False)
-
-
-@pytest.mark.parametrize(
-    ("message", "expected"),
-    [
-        ("--layernorm pretrained is not possible", "layernorm='pretrained' is not possible"),
-        ("name them with --label-names, or", "name them with label_names=, or"),
-        ("give a file (--data FILE)", "give a file (data=FILE)"),
-        ("--generate needs a language model", "generate=True needs a language model"),
-        ("give --metric tag_accuracy", "give metric='tag_accuracy'"),
-        ("--strength 0.5 has no meaning", "strength=0.5 has no meaning"),
-        ("/tmp/x-1/data/rows-0123456789ab.jsonl: the labels", "data: the labels"),
-    ],
-)
-def test_messages_of_commands_have_the_words_of_python(message, expected):
-    assert in_python(message) == expected
 
 
 def test_hooks_that_making_the_batches_leaves_are_gone(tmp_path):

@@ -233,7 +233,7 @@ def test_pruning_may_choose_by_divergence(tmp_path):
             ("data", "'rows.jsonl'"),
         ),
         ({"data": ["ab"], "metric": "accuracy"}, ()),
-        ({"data": ["ab"], "precision": "mixed"}, ("--precision mixed",)),
+        ({"data": ["ab"], "precision": "mixed"}, ("precision='mixed'",)),
         ({"data": ["ab", ""]}, ()),
     ],
 )
@@ -244,7 +244,7 @@ def test_bad_input_is_refused_in_one_line(checkpoint, arguments, said, tmp_path)
 
 
 def test_metrics_that_need_an_intact_model_belong_to_ablations_of_classes_and_tokens(classifier, tmp_path):
-    with pytest.raises(AdapterProbeError, match=naming("--precision mixed", "--metric kl")):
+    with pytest.raises(AdapterProbeError, match=naming("precision='mixed'", "metric='kl'")):
         ap.ablate(classifier, data=["ab", "cd"], metric="kl", precision="mixed", out=tmp_path, progress=False)
     rows = written(tmp_path, [{"text": "ab"}, {"words": "cd"}])
     with pytest.raises(AdapterProbeError, match=naming("'text'")):

@@ -326,7 +326,7 @@ def test_an_interrupted_training_ends_in_the_same_bytes(bases, tasks, tmp_path):
         ("sft", {"method": "adapters"}, ("adapters",)),
         ("sft", {"metric": "accuracy"}, ("'accuracy'", "'completion'", "nll")),
         ("sft", {"method": "bitfit"}, ("bitfit",)),
-        ("sft", {"method": "prompt_tuning:num_virtual_tokens=2", "packing": True}, ("--packing",)),
+        ("sft", {"method": "prompt_tuning:num_virtual_tokens=2", "packing": True}, ("packing=True",)),
     ],
 )  # fmt: skip
 def test_bad_input(form, options, words, bases, tasks, tmp_path):
@@ -335,9 +335,29 @@ def test_bad_input(form, options, words, bases, tasks, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+def test_the_columns_that_are_meant_are_trained_on_and_recorded(bases, tmp_path):
+    """As those of a file with the usual names, which a study of the checkpoint then reads."""
+    rows = {"sft": ROWS["sft"], "other": [
+        {"instruction": row["prompt"], "output": row["completion"], "input": "x"} for row in ROWS["sft"]
+    ]}  # fmt: skip
+    scores = {}
+    for name, own in rows.items():
+        columns = "" if name == "sft" else "prompt=instruction,completion=output"
+        done = ap.train(
+            bases(), task=write_task(tmp_path / name, own, 8), out=tmp_path / f"{name}-lora", columns=columns,
+            method="lora:r=2", epochs=1, batch_size=BATCH, progress=False,
+        )  # fmt: skip
+        study = ap.ablate(tmp_path / f"{name}-lora", spans="single", progress=False)
+        scores[name] = (done.score, study.summary.intact_score)
+    assert scores["sft"] == scores["other"]
+    write_task(tmp_path / "unread", [{**row, "input": "x"} for row in ROWS["sft"]], 8)
+    with pytest.raises(AdapterProbeError, match=naming('"input"', "columns='prompt,completion'")):
+        ap.train(bases(), task=tmp_path / "unread", out=tmp_path / "none", method="lora:r=2", progress=False)
+
+
 def test_one_file_needs_something_to_validate_on(bases, tasks, tmp_path):
     file = tasks("sft") / "train.jsonl"
-    with pytest.raises(AdapterProbeError, match=naming("--validation-share")):
+    with pytest.raises(AdapterProbeError, match=naming("validation_share=0.1")):
         ap.train(bases(), task=file, out=tmp_path / "c", method="lora:r=2", progress=False)
     done = ap.train(
         bases(), task=file, out=tmp_path / "c", method="lora:r=2", validation_share=0.25, epochs=1,

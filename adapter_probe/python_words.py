@@ -1,0 +1,72 @@
+"""Messages in the words of Python: arguments where a command has options, and no files that are gone.
+
+Errors are written for the command line. A public function says them in the words of its own arguments; the
+commands, which call the same functions, print them as they were written (`for_commands`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from inspect import Signature
+from typing import Any, get_args
+
+from adapter_probe.errors import AdapterProbeError
+from adapter_probe.settings import SiteChoice, choices_of
+
+_VALUE = r"'[^']*'|[A-Z][A-Z_]+\b|[\w.-]+(?:[,=][\w.-]*\w)+|[\w.-]*\w"
+_OPTION = re.compile(rf"--(?P<name>[a-z][a-z-]*[a-z])(?: (?P<value>{_VALUE}))?")
+_LISTED = re.compile(r"\d+-\d+|.*[,=].*")  # layers, or several names
+_ROWS = re.compile(r"[^\s:;,()]*rows-[0-9a-f]{12}\.jsonl")
+_OTHER = {"slurm": "cluster", "subfolder": "adapter"}  # options that have another name in Python
+
+
+@contextmanager
+def in_words_of(signature: Signature, kinds: Mapping[str, tuple[Any, ...]]) -> Iterator[None]:
+    """Errors of a function in the words of its arguments; one that an inner function has put so stays.
+
+    Args:
+        signature: the function's.
+        kinds: the types of its arguments.
+    """
+    try:
+        yield
+    except AdapterProbeError as error:
+        if error.for_commands is None:
+            error.for_commands = str(error)
+            error.args = (in_python(str(error), signature, kinds), *error.args[1:])
+        raise
+
+
+def in_python(message: str, signature: Signature, kinds: Mapping[str, tuple[Any, ...]]) -> str:
+    """A message of a command for a caller of the function: ``metric='kl'`` in place of ``--metric kl``."""
+
+    def argument(found: re.Match[str]) -> str:
+        name, value = found["name"].replace("-", "_"), found["value"] or ""
+        name = _OTHER.get(name, name)
+        if name not in signature.parameters:
+            return found[0]
+        default = signature.parameters[name].default
+        if isinstance(default, bool):
+            return f"{name}=True" + (f" {value}" if value else "")
+        if value.isupper() or value[:1] == "'" or re.fullmatch(r"-?[\d.]+", value):
+            return f"{name}={value}"
+        if value in (*_choices(name, kinds), "off") or _LISTED.fullmatch(value):
+            return f"{name}={value!r}"
+        if value == "must":
+            return f"{name} must"
+        return f"{name}=" + (f" {value}" if value else "")
+
+    return _OPTION.sub(argument, _ROWS.sub("data", message))
+
+
+def _choices(name: str, kinds: Mapping[str, tuple[Any, ...]]) -> tuple[str, ...]:
+    """The names among which a user chooses the value of an argument."""
+    if name == "metric":
+        from adapter_probe.metrics import BY_NAME  # loads NumPy
+
+        return tuple(BY_NAME)
+    if name == "sites":
+        return get_args(SiteChoice)
+    return tuple(choice for kind in kinds.get(name, ()) for choice in choices_of(kind))
