@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -16,6 +17,8 @@ CUSTOM = "custom:"
 Scale = Literal["", "share", "loss", "number"]
 """What the numbers of a metric are: scores up to 1, shares, losses, of which less is better, or others."""
 _SHUFFLES = 8
+_LONGEST = 120.0  # seconds that the calls for resamples may take
+_FEWEST = 1_000  # resamples, of which the ends of an interval can be told
 
 
 class CustomMetric(str):
@@ -23,17 +26,19 @@ class CustomMetric(str):
 
     Args:
         function: from labels ``[examples]`` and predictions ``[examples]``, class indices or a regression's
-            numbers, to a number. The bootstrap calls it for every variant and resample.
+            numbers, to a number. The bootstrap calls it for every variant and resample, see `draws`.
         name: its own name; by default the function's.
         scale: what the numbers are; see `with_scale`.
         whole: the number that is a score of 1, such as 100 of percentages.
         of_outputs: whether it takes the model's outputs ``[examples, outputs]`` in place of predictions.
+        seconds: how long a call takes; 0 if that is not known.
     """
 
     function: Callable[[np.ndarray, np.ndarray], float]
     scale: Scale
     whole: float
     of_outputs: bool
+    seconds: float
 
     def __new__(
         cls,
@@ -42,6 +47,7 @@ class CustomMetric(str):
         scale: Scale = "",
         whole: float = 1.0,
         of_outputs: bool = False,
+        seconds: float = 0.0,
     ) -> CustomMetric:
         """A string that carries the function.
 
@@ -50,7 +56,8 @@ class CustomMetric(str):
         """
         name = name or getattr(function, "__name__", type(function).__name__)
         metric = super().__new__(cls, f"{CUSTOM}{name}" + (f" ({scale})" if scale else ""))
-        metric.function, metric.scale, metric.whole, metric.of_outputs = function, scale, whole, of_outputs
+        metric.function, metric.scale, metric.whole = function, scale, whole
+        metric.of_outputs, metric.seconds = of_outputs, seconds
         try:
             inspect.signature(function).bind(None, None)
         except ValueError:  # of a compiled function, which tells no signature
@@ -63,7 +70,7 @@ class CustomMetric(str):
 
     def __getnewargs__(self) -> tuple[Any, ...]:  # type: ignore[override]
         """What a copy is made from."""
-        return (self.function, self.own_name, self.scale, self.whole, self.of_outputs)
+        return (self.function, self.own_name, self.scale, self.whole, self.of_outputs, self.seconds)
 
     @property
     def own_name(self) -> str:
@@ -71,7 +78,7 @@ class CustomMetric(str):
         return split_name(self)[0]
 
     def with_scale(self, labels: np.ndarray, right: np.ndarray) -> CustomMetric:
-        """The same with its scale, which is told by right predictions and by shuffled ones.
+        """The same with its scale, which right predictions and shuffled ones tell, and with its time.
 
         Less is better if the right ones score less than all shuffled ones. A score of 1, or of 100, for right
         ones is its upper end; if no shuffled one is negative, the scores are shares.
@@ -85,10 +92,13 @@ class CustomMetric(str):
         """
         generator = np.random.default_rng(0)
         best = self.score(labels, right)
-        others = [self.score(labels, right[generator.permutation(len(right))]) for _ in range(_SHUFFLES)]
+        others, begin = [], time.perf_counter()
+        for _ in range(_SHUFFLES):
+            others.append(self.score(labels, right[generator.permutation(len(right))]))
+        seconds = (time.perf_counter() - begin) / _SHUFFLES
         others = [value for value in others if np.isfinite(value)]
         if not np.isfinite(best) or not others:
-            return self
+            return self.with_number(self.scale, seconds=seconds)
         low, high = min(others), max(others)
         whole = next((whole for whole in (1.0, 100.0) if np.isclose(best, whole)), 0.0)
         scale: Scale = "" if max(abs(best), abs(low), abs(high)) <= 1 else "number"
@@ -96,7 +106,23 @@ class CustomMetric(str):
             scale = "loss"
         elif whole and max(low, high) <= best * (1 + 1e-6):
             scale = "share" if low >= 0 else ""
-        return CustomMetric(self.function, self.own_name, scale, whole or 1.0, self.of_outputs)
+        return self.with_number(scale, whole or 1.0, seconds)
+
+    def with_number(
+        self, scale: Scale, whole: float | None = None, seconds: float | None = None
+    ) -> CustomMetric:
+        """The same with another scale, and another whole and time where they are given."""
+        whole = self.whole if whole is None else whole
+        seconds = self.seconds if seconds is None else seconds
+        return CustomMetric(self.function, self.own_name, scale, whole, self.of_outputs, seconds)
+
+    def draws(self, wanted: int, n_variants: int) -> int:
+        """How many of the wanted resamples are scored.
+
+        In thousands, as many as take two minutes, and at least 1,000; all where a call's time is not known.
+        """
+        most = _LONGEST / max(self.seconds * n_variants, 1e-9)
+        return wanted if most >= wanted else max(_FEWEST, int(most) // _FEWEST * _FEWEST)
 
     def scores(
         self, predictions: np.ndarray, labels: np.ndarray, names: Sequence[str] | None = None, what: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
 import warnings
@@ -343,6 +344,31 @@ def test_a_function_that_does_not_take_labels_and_predictions_is_refused_at_once
         CustomMetric(function)
     assert "\n" not in str(caught.value)
     assert CustomMetric(max).own_name == "max"  # which tells no signature
+
+
+@pytest.mark.parametrize(
+    ("seconds", "n_variants", "wanted", "n_draws"),
+    [
+        (0.0, 79, 10_000, 10_000),  # not known
+        (1e-4, 79, 10_000, 10_000),
+        (6e-4, 79, 10_000, 2_000),  # 120 s are 2,531 times 79 calls
+        (6e-4, 7, 10_000, 10_000),
+        (0.01, 300, 30_000, 1_000),
+    ],
+)
+def test_resamples_take_two_minutes_or_are_the_fewest(seconds, n_variants, wanted, n_draws):
+    metric = CustomMetric(max, seconds=seconds)
+    assert metric.draws(wanted, n_variants) == n_draws
+    assert copy.deepcopy(metric).seconds == seconds
+
+
+def test_the_time_of_a_call_is_measured_with_the_scale():
+    def slow(labels, predictions):
+        time.sleep(0.01)
+        return float((labels == predictions).mean())
+
+    labels = np.array([0, 1, 0, 1])
+    assert 0.01 <= CustomMetric(slow).with_scale(labels, labels).seconds < 1
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions take no notes")

@@ -30,6 +30,7 @@ from adapter_probe.analysis.removable import (
 )
 from adapter_probe.analysis.resampling import N_DRAWS, Draws, draw_scores
 from adapter_probe.analysis.significance import ALPHA, holm, interval, p_values, span_interval
+from adapter_probe.custom_metric import CustomMetric
 from adapter_probe.metrics import COMPARISONS, METRICS, OF_CLASSES, PROPORTIONS, constant_prediction
 from adapter_probe.spans import ALL_MODULES
 
@@ -71,10 +72,7 @@ class AblationTables:
 
 
 def draws_for(results: AblationResults, tested: bool | None = None) -> int:
-    """Number of draws that allows significance after Holm's correction.
-
-    A p-value from draws is at least 2 / (draws + 1), and Holm multiplies the least by the number of spans:
-    with 100 draws a span it can fall to 0.02.
+    """Number of draws that allows significance after Holm's correction, if the metric is not slow.
 
     Args:
         tested: whether draws test the spans; by default as in an ablation, where proportions have an exact
@@ -82,8 +80,18 @@ def draws_for(results: AblationResults, tested: bool | None = None) -> int:
     """
     if tested is None:
         tested = results.metric not in (*PROPORTIONS, *COMPARISONS)
-    n_spans = int((results.spans[:, 0] >= 0).sum())
-    return max(N_DRAWS, 100 * n_spans) if tested else N_DRAWS
+    wanted = draws_wanted(int((results.spans[:, 0] >= 0).sum())) if tested else N_DRAWS
+    own = isinstance(results.metric, CustomMetric)
+    return results.metric.draws(wanted, len(results.masks)) if own else wanted
+
+
+def draws_wanted(n_spans: int) -> int:
+    """Number of draws that test spans.
+
+    A p-value from draws is at least 2 / (draws + 1), and Holm multiplies the least by the number of spans:
+    with 100 draws a span it can fall to 0.02.
+    """
+    return max(N_DRAWS, 100 * n_spans)
 
 
 def ablation_tables(

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from adapter_probe.ablation_settings import AblationSettings, read_strengths
+from adapter_probe.analysis.ablation_tables import draws_wanted
 from adapter_probe.checkpoints.base import load_any_base, start_of
 from adapter_probe.checkpoints.beside import refuse_value_head
 from adapter_probe.checkpoints.finetuned import with_outside_of_base
@@ -106,6 +107,15 @@ class AblationRequest:
                 f"a divergence between two runs in {self.settings.precision} contains its rounding; to tell "
                 "small ones apart, give --precision float32"
             )
+        if isinstance(own := self.metric, CustomMetric):
+            n = len(self.variants.masks)
+            wanted = draws_wanted(sum(span is not None for span in self.variants.spans))
+            if (n_draws := own.draws(wanted, n)) < wanted:
+                found.append(
+                    f"{own.own_name} takes {1000 * own.seconds:.3g} ms and is called for {n:,} variants of "
+                    f"every resample, so that intervals and tests are of {n_draws:,} resamples in place of "
+                    f"{wanted:,}: p-values are at least {2 / (n_draws + 1):.2g} before Holm's correction"
+                )
         if not isinstance(rows, Requests) or isinstance(self.encoded, EncodedBatches):
             return found
         if rows.form == "preference" and (same := sum(len({*row.choices}) == 1 for row in rows.rows)):

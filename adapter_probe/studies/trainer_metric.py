@@ -199,8 +199,8 @@ class MetricOfTrainer:
                 f"right outputs have more of it than shuffled ones; correct it, or {INSTEAD}"
             )
         if abs(metric.score(labels, rows)) > 1 and not metric.scale:
-            return CustomMetric(self, self._chosen, "number", metric.whole, of_outputs=True)
-        return CustomMetric(self, self._chosen, "loss", of_outputs=True) if self._is_loss else metric
+            return metric.with_number("number")
+        return metric.with_number("loss", 1.0) if self._is_loss else metric
 
     def _of_tags(self, names: tuple[str, ...], examples: Examples, outputs: Sequence[np.ndarray]) -> str:
         """The name of the metric of tags that gives the same on all sentences and on parts of them."""

@@ -9,6 +9,7 @@ import pytest
 from refusals import names, naming, value_of
 
 import adapter_probe as ap
+from adapter_probe import custom_metric
 from adapter_probe.analysis import ablation_tables
 from adapter_probe.analysis.summary_text import score_text
 from adapter_probe.figures import attribution
@@ -157,6 +158,21 @@ def test_a_function_as_the_metric(study, checkpoint, tmp_path, monkeypatch):
     assert own.summary.intact_score == pytest.approx(balanced(labels, predictions[0]))
     assert ap.load(tmp_path).summary.metric == "custom:balanced (share)"
     assert "balanced" in repr(own)
+
+
+def test_a_slow_function_is_called_less_often_and_that_is_said_first(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(custom_metric, "_LONGEST", 1e-9)  # seconds, in which no call ends
+    called = [0]
+
+    def hits(labels, predictions):
+        called[0] += 1
+        return float((labels == predictions).mean())
+
+    study = ap.ablate(checkpoint, metric=hits, spans="single", max_examples=12, out=tmp_path, progress=False)
+    n_variants = len(study.results.masks) + 1  # and always the most frequent class
+    assert any(names(line, "hits takes", "1,000 resamples", "10,000") for line in study.question)
+    # The resamples, every example left out, and scores of all examples.
+    assert 1_000 * n_variants <= called[0] <= (1_000 + 12 + 20) * n_variants
 
 
 def test_a_function_without_a_number_for_the_intact_model_is_no_metric(checkpoint, tmp_path):

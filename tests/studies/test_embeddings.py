@@ -415,3 +415,28 @@ def test_modules_that_need_more_than_the_last_states_are_named(kind, library, tm
     (folder / "modules.json").write_text(json.dumps(listed))
     with pytest.raises(CheckpointError, match=naming("modules.json", kind)):
         ap.ablate(folder, data=LONG, out=tmp_path / "out", progress=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["SentenceTransformer", "CrossEncoder"])
+def test_trainers_of_sentence_transformers_are_refused_with_the_way_out(kind, tmp_path):
+    datasets, library = pytest.importorskip("datasets"), pytest.importorskip("sentence_transformers")
+    base = encoder(tmp_path / "base", 2)
+    if kind == "CrossEncoder":
+        BertForSequenceClassification.from_pretrained(base, num_labels=1).save_pretrained(tmp_path / "cross")
+        AutoTokenizer.from_pretrained(base).save_pretrained(tmp_path / "cross")
+        model = library.CrossEncoder(str(tmp_path / "cross"), device="cpu")
+    else:
+        parts = library.sentence_transformer.modules
+        model = library.SentenceTransformer(
+            modules=[parts.Transformer(str(base)), parts.Pooling(16, "mean")], device="cpu"
+        )
+    arguments = getattr(library, f"{kind}TrainingArguments")
+    rows = datasets.Dataset.from_list([{"query": "ab", "document": "c", "label": 1.0}] * 4)
+    trainer = getattr(library, f"{kind}Trainer")(
+        model, arguments(str(tmp_path / "out"), report_to=[], use_cpu=True),
+        train_dataset=rows, eval_dataset=rows,
+    )  # fmt: skip
+    for given, named in (({}, f"{kind}Trainer"), ({"data": [{"query": "ab", "positive": "c"}]}, kind)):
+        with pytest.raises(ap.AdapterProbeError, match=naming(named, "ap.ablate(FOLDER")):
+            ap.ablate(trainer, progress=False, **given)

@@ -301,21 +301,24 @@ def test_of_answers_that_are_cut_at_the_start_all_tokens_are_scored():
 
 
 def trainer_in(folder: Path, module: str, kind: str, rows: list[dict[str, Any]], **settings: Any) -> Any:
-    """Another trainer of TRL on a tiny language model, not trained."""
+    """Another trainer of TRL on a tiny language model, not trained; `settings` of its configuration."""
     trl, datasets = pytest.importorskip(module), pytest.importorskip("datasets")
     transformers = pytest.importorskip("transformers")
     saved(folder, "llama", KV, "CAUSAL_LM", TARGETS)
     tokenizer, data = copy.deepcopy(TOKENIZER), datasets.Dataset.from_list(rows)
     tokenizer.pad_token = tokenizer.eos_token
+    rewarded = {"reward_funcs": lambda completions, **_: [0.0] * len(completions)}
+    given = rewarded if kind in ("GRPO", "RLOO") else {}
+    own = {"num_generations": 2} if given else {"max_length": 32}
     arguments = getattr(trl, f"{kind}Config")(
         str(folder / "out"), report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True,
         per_device_eval_batch_size=2, per_device_train_batch_size=2, gradient_checkpointing=False, bf16=False,
-        max_length=32, **settings,
+        **own, **settings,
     )  # fmt: skip
     made = getattr(trl, f"{kind}Trainer")(
         transformers.AutoModelForCausalLM.from_pretrained(folder / "base"), args=arguments,
         train_dataset=data, eval_dataset=data, processing_class=tokenizer,
-        peft_config=LoraConfig(r=4, target_modules=TARGETS),
+        peft_config=LoraConfig(r=4, target_modules=TARGETS), **given,
     )  # fmt: skip
     randomise(made.model, 0.3)
     return made
@@ -349,6 +352,8 @@ def test_a_trainer_without_a_reference_is_scored_as_it_evaluates(tmp_path):
         ("trl.experimental.cpo", "CPO", {"loss_type": "simpo"}, ("CPOTrainer", "loss_type='simpo'", "data=")),
         ("trl.experimental.orpo", "ORPO", {}, ("ORPOTrainer", "mean log-likelihoods", "data=")),
         ("trl", "KTO", {}, ("KTOTrainer", "data=", "chosen and rejected")),
+        ("trl", "GRPO", {}, ("GRPOTrainer", "data=", "generate=True")),
+        ("trl", "RLOO", {}, ("RLOOTrainer", "data=", "generate=True")),
         ("trl", "DPO", {"ld_alpha": 0.5}, ("ld_alpha=0.5", "data=")),
     ],
 )
