@@ -15,16 +15,16 @@ from typing import Any, get_args
 from adapter_probe.errors import AdapterProbeError
 from adapter_probe.settings import SiteChoice, choices_of
 
-_VALUE = r"'[^']*'|[A-Z][A-Z_]+\b|[\w.-]+(?:[,=][\w.-]*\w)+|[\w.-]*\w"
+_VALUE = r"'[^']*'|[A-Z][A-Z_]+\b|[\w.-]+(?:[,=/:][\w.-]*\w)+|[\w.-]*\w"
 _OPTION = re.compile(rf"--(?P<name>[a-z][a-z-]*[a-z])(?: (?P<value>{_VALUE}))?")
-_LISTED = re.compile(r"\d+-\d+|.*[,=].*")  # layers, or several names
+_LITERAL = re.compile(r"\d+-\d+|.*[,=/:].*")  # layers, several names, or one with a folder or a library
 _ROWS = re.compile(r"[^\s:;,()]*rows-[0-9a-f]{12}\.jsonl")
 _OTHER = {"slurm": "cluster", "subfolder": "adapter"}  # options that have another name in Python
 
 
 @contextmanager
 def in_words_of(signature: Signature, kinds: Mapping[str, tuple[Any, ...]]) -> Iterator[None]:
-    """Errors of a function in the words of its arguments; one that an inner function has put so stays.
+    """Errors of a function in the words of its arguments; what an inner function has put so stays.
 
     Args:
         signature: the function's.
@@ -33,9 +33,9 @@ def in_words_of(signature: Signature, kinds: Mapping[str, tuple[Any, ...]]) -> I
     try:
         yield
     except AdapterProbeError as error:
-        if error.for_commands is None:
-            error.for_commands = str(error)
-            error.args = (in_python(str(error), signature, kinds), *error.args[1:])
+        message = str(error)
+        error.for_commands = error.for_commands or message
+        error.args = (in_python(message, signature, kinds), *error.args[1:])
         raise
 
 
@@ -52,7 +52,7 @@ def in_python(message: str, signature: Signature, kinds: Mapping[str, tuple[Any,
             return f"{name}=True" + (f" {value}" if value else "")
         if value.isupper() or value[:1] == "'" or re.fullmatch(r"-?[\d.]+", value):
             return f"{name}={value}"
-        if value in (*_choices(name, kinds), "off") or _LISTED.fullmatch(value):
+        if value in (*_choices(name, kinds), "off") or _LITERAL.fullmatch(value):
             return f"{name}={value!r}"
         if value == "must":
             return f"{name} must"

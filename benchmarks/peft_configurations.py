@@ -25,6 +25,7 @@ from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # PEFT asks the hub for a base's configuration when it saves
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "checkpoints"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "fixtures"))
 
 import torch
 import transformers

@@ -101,20 +101,20 @@ def test_messages_of_commands_have_the_words_of_python(message, expected):
 
 
 def test_a_function_names_its_own_arguments_and_keeps_the_words_of_the_command(tmp_path):
-    """Once: what an inner function has put in Python's words stays, and so do other errors."""
+    """What an inner function has put in Python's words stays, and so do other errors."""
 
     @checked
     def inner(label_names: str = ""):
-        raise DataError("name them with --label-names, not --span or --encoding")
+        raise DataError("name them with --label-names, not --span or --top-k")
 
     @checked
-    def outer(span: str = "", encoding: str = "utf-8"):
+    def outer(span: str = ""):
         inner()
 
     with pytest.raises(DataError) as caught:
         outer()
-    assert str(caught.value) == "name them with label_names=, not --span or --encoding"
-    assert caught.value.for_commands == "name them with --label-names, not --span or --encoding"
+    assert str(caught.value) == "name them with label_names=, not span= or --top-k"
+    assert caught.value.for_commands == "name them with --label-names, not --span or --top-k"
 
     @taking(Ablate)
     def failing(call: Ablate) -> None:

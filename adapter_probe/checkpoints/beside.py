@@ -12,22 +12,29 @@ from pathlib import Path
 
 from adapter_probe.errors import CheckpointError
 
-from .files import CONFIG, DELTA, DESCRIPTION, MODULES
+from .files import (
+    CONFIG,
+    DELTA,
+    DESCRIPTION,
+    MODULES,
+    OF_MODULES,
+    VOCABULARIES,
+    is_cross_encoder,
+    read_json_file,
+)
 
 # Of weights, configurations, templates and code.
 _KINDS = (
     "*.json", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.gguf",
     "*.onnx", "*.jinja", "*.py",
 )  # fmt: skip
-_OF_TOKENIZER = (
-    "tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab*.json", "chat_template.jinja",
-    "chat_template.json", "sentencepiece*",
-)  # fmt: skip
-_OF_EMBEDDINGS = (MODULES, "config_sentence_transformers.json", "sentence_bert_config.json")
+_OF_TOKENIZER = ("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab*.json")
+_LIMITS = "sentence_bert_config.json"
+_OF_EMBEDDINGS = (OF_MODULES, _LIMITS)
 _READ = (
     CONFIG, DESCRIPTION, DELTA, "adapter_model.safetensors", "adapter_model.bin", "adapters.safetensors",
     "pytorch_adapter.bin", "pytorch_model_head.bin", "head_config.json", "config.json", "bert_config.json",
-    "*.ckpt-*", *_OF_TOKENIZER, *_OF_EMBEDDINGS,
+    "*.ckpt-*", "chat_template.jinja", MODULES, *_OF_TOKENIZER, *_OF_EMBEDDINGS,
 )  # fmt: skip
 """Files of an adapter's folder that are read; `config.json` is compared with the base's."""
 _OF_MODEL = ("model*.safetensors", "model.safetensors.index.json", "generation_config.json")
@@ -75,11 +82,35 @@ def not_read(folder: Path, whole: bool) -> list[str]:
 
 def note_on_files(folder: Path, whole: bool) -> list[str]:
     """What to say of them."""
-    others, said = _of_other_formats(folder), []
+    others, said = _of_other_formats(folder), [*_without_their_main_file(folder), *_of_cross_encoder(folder)]
     if found := not_read(folder, whole):
         more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
         said.append(f"Not read, as no known part of a checkpoint: {', '.join(found[:_MOST])}{more}.")
     return [*said, f"Not read, beside the adapter's own file: {', '.join(others)}."] if others else said
+
+
+def _without_their_main_file(folder: Path) -> list[str]:
+    """What to say of settings that are read with another file only, which is not there."""
+    names, said = _files(folder), []
+    above = {MODULES}.intersection(_files(folder.parent))  # the folder of the library, around its Transformer
+    for patterns, mains in ((_OF_TOKENIZER, VOCABULARIES), (_OF_EMBEDDINGS, (MODULES,))):
+        found = [name for name in names if _any(name, patterns)]
+        if found and not set(mains) & {*names, *above}:
+            said.append(f"Not read, as the folder has no {mains[0]}: {', '.join(found)}.")
+    return said
+
+
+def _of_cross_encoder(folder: Path) -> list[str]:
+    """What to say of settings of a cross-encoder, which is scored by the outputs of its head."""
+    if not is_cross_encoder(folder):
+        return []
+    files = [folder / name for name in _OF_EMBEDDINGS]
+    asked: dict[str, object] = {}
+    for path in (path for path in files if path.is_file()):
+        asked |= read_json_file(path)
+    found = {name: asked.get(name) for name in ("default_prompt_name", "max_seq_length", "activation_fn")}
+    kept = [f"{name} {value}" for name, value in found.items() if value and "Identity" not in str(value)]
+    return [f"Not followed, of the cross-encoder: {', '.join(kept)}; outputs are the head's."] * bool(kept)
 
 
 def _of_other_formats(folder: Path) -> list[str]:

@@ -15,10 +15,10 @@ from adapter_probe.errors import CheckpointError, install_extra, listed, one_lin
 from adapter_probe.replay.tensors import split
 from adapter_probe.startup import import_needed
 
-from .files import MODULES, quote, read_json_file, whole_number_field
+from .files import MODULES, OF_MODULES, makes_embeddings, quote, read_json_file, whole_number_field
 
 _LIBRARY = "sentence_transformers."
-_CONFIG, _LIMITS = "config_sentence_transformers.json", "sentence_bert_config.json"
+_LIMITS = "sentence_bert_config.json"
 _SIMILARITIES = ("cosine", "dot")
 _ALL_LAYERS = "WeightedLayerPooling"
 # The fields of the two files: those that are read, and the values of others that change nothing.
@@ -130,11 +130,12 @@ def of_library(folder: Path) -> tuple[Embedding, int | None, dict[str, Path]]:
                 f"{path}: the module {name} is not of sentence-transformers; its code is not run"
             )
         modules.append(_load(folder, name, inside))
-    config = _settings(folder / _CONFIG, _OF_MODEL)
+    config = _settings(folder / OF_MODULES, _OF_MODEL)
     similarity = config.get("similarity_fn_name") or "cosine"
     if similarity not in _SIMILARITIES:
         raise CheckpointError(
-            f"{folder / _CONFIG}: embeddings are compared by {similarity}; allowed: {listed(_SIMILARITIES)}"
+            f"{folder / OF_MODULES}: embeddings are compared by {similarity}; allowed: "
+            f"{listed(_SIMILARITIES)}"
         )
     prompts = {"query": "", "document": ""}  # which sentence-transformers fills in
     prompts |= {str(role): str(text) for role, text in (config.get("prompts") or {}).items()}
@@ -148,7 +149,7 @@ def of_library(folder: Path) -> tuple[Embedding, int | None, dict[str, Path]]:
         name: None if value is None else whole_number_field(path, name, value, 1)
         for path, name, value in (
             (folder / first[1] / _LIMITS, "max_seq_length", limits.get("max_seq_length")),
-            (folder / _CONFIG, "truncate_dim", config.get("truncate_dim")),
+            (folder / OF_MODULES, "truncate_dim", config.get("truncate_dim")),
         )
     }
     lower, files = bool(limits.get("do_lower_case")), _files(folder, (first, *others))
@@ -179,7 +180,7 @@ def _files(folder: Path, modules: Sequence[tuple[str, str]]) -> dict[str, Path]:
     for _, inside in others:
         _refuse_outside(folder, inside)
         files |= {f"{inside}/{own.name}": own for own in sorted((folder / inside).glob("*")) if own.is_file()}
-    settings = (folder / _CONFIG, folder / transformer / _LIMITS)
+    settings = (folder / OF_MODULES, folder / transformer / _LIMITS)
     return files | {path.name: path for path in settings if path.is_file()}
 
 
@@ -219,7 +220,7 @@ def _settings(path: Path, known: Mapping[str, Sequence[object]]) -> dict[str, An
 
 def folder_of_modules(folder: Path) -> Path | None:
     """The folder of sentence-transformers that an adapter belongs to: its own or the one above, if any."""
-    return next((place for place in (folder, folder.parent) if (place / MODULES).is_file()), None)
+    return next((place for place in (folder, folder.parent) if makes_embeddings(place)), None)
 
 
 def _load(folder: Path, name: str, inside: str) -> nn.Module:

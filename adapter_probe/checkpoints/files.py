@@ -53,15 +53,30 @@ def checkpoint_files(folder: Path) -> dict[str, Path]:
 
     Above one of several adapters, there are the files of another, whose tokenizer may be that of both.
     """
-    parts = "*/config.json" if (folder / MODULES).is_file() else f"*/{CONFIG}"
+    parts = "*/config.json" if makes_embeddings(folder) else f"*/{CONFIG}"
     found = _files_in(folder, [path.parent for path in folder.glob(parts)])
     above = folder.absolute().parent
     shared = _files_in(above, ()) if (above / CONFIG).is_file() else {}
     return found | {f"../{name}": path for name, path in shared.items()}
 
 
-MODULES = "modules.json"
-"""The list of modules that sentence-transformers writes."""
+MODULES, OF_MODULES = "modules.json", "config_sentence_transformers.json"
+"""The list of modules that sentence-transformers writes, and its settings of the whole."""
+VOCABULARIES = (
+    "tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.txt", "vocab.json"
+)  # fmt: skip
+"""The files of which one makes a folder's tokenizer; others only have its settings."""
+
+
+def makes_embeddings(folder: Path) -> bool:
+    """Whether sentence-transformers wrote a folder for embeddings, and not for a cross-encoder."""
+    return (folder / MODULES).is_file() and not is_cross_encoder(folder)
+
+
+def is_cross_encoder(folder: Path) -> bool:
+    """Whether sentence-transformers 6 wrote a cross-encoder: a model with a head, also listed as modules."""
+    about = folder / OF_MODULES
+    return about.is_file() and read_json_file(about).get("model_type") == "CrossEncoder"
 
 
 def base_files(folder: Path) -> dict[str, Path]:

@@ -18,7 +18,7 @@ from adapter_probe.results.fingerprints import hash_json, sha256_of
 from .adapter_folder import adapters_below, name_of_checkpoint
 from .base import hash_stored, limit_length, load_any_base, without_pooler
 from .base_config import find_any_base, method_of, place_of_base
-from .files import CONFIG, DELTA, DESCRIPTION, MODULES, first_of
+from .files import CONFIG, DELTA, DESCRIPTION, first_of, makes_embeddings
 from .identity import tokenizer_parts
 from .model_class import WITHOUT_HEAD, choose_class, head_of_base, head_with_labels
 from .native import Description, library_versions, read_description, task_of, with_record
@@ -74,7 +74,7 @@ def open_whole_model(folder: Path, base: str | None, dtype: torch.dtype) -> Open
             f"base {of_base.name} is a {of_base.config.model_type} model and checkpoint {folder} a "
             f"{found.config.model_type} model; give the model that it was fine-tuned from with --base"
         )
-    embeds = (folder / MODULES).is_file()
+    embeds = makes_embeddings(folder)
     head = "features" if embeds else head_with_labels(head_of_base(found.config), found.config)
     if head is None:
         named = (found.fields.get("architectures") or ["an unknown class"])[0]

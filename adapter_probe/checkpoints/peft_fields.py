@@ -165,10 +165,13 @@ def _fits(value: object, hint: Any) -> bool:
         return any(_fits(value, one) for one in arguments)
     if origin is typing.Literal:
         return isinstance(value, str | bool)  # the class checks which, and some allow more than is written
-    if origin in (list, tuple, set):
+    if origin in (list, set):
+        return isinstance(value, list) and all(_fits(one, arguments[0]) for one in value)
+    if origin is tuple:
         return isinstance(value, list)
     if origin is dict or hint is dict or dataclasses.is_dataclass(hint):
-        return isinstance(value, dict)
+        held = value.values() if isinstance(value, dict) and len(arguments) == 2 else ()
+        return isinstance(value, dict) and all(_fits(one, arguments[1]) for one in held)
     if hint in (int, float):
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is bool:

@@ -30,7 +30,7 @@ from .adapter_folder import (
 from .base import AnyLoaded, Load, hash_stored, limit_length, load_any_base, without_pooler
 from .base_config import AnyBase, find_any_base, method_of, mixes_examples, place_of_base
 from .embedding import folder_of_modules
-from .files import CONFIG, DESCRIPTION, Unsupported, folder_of_base, read_json_file
+from .files import CONFIG, DESCRIPTION, MODULES, Unsupported, folder_of_base, read_json_file
 from .identity import tokenizer_parts
 from .model_class import (
     HEAD_MODULES,
@@ -94,7 +94,12 @@ def open_with_peft(
     plain = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     outputs, modules = _outputs(plain), _modules(plain)
     head, unfit = _head(config, found, outputs, modules)
-    if folder_of_modules(folder) is not None:
+    if (embeds := folder_of_modules(folder)) is not None:
+        if HEADS.get(config.task_type or "") not in (None, "features", "causal", "seq2seq"):
+            raise CheckpointError(
+                f"{embeds / MODULES} says that checkpoint {folder} makes embeddings, and its task type "
+                f"{config.task_type} that it has a head; move the file away to score the head"
+            )
         head, unfit = "features", ""
     cls = choose_class(found.name, found.config, head, modules)
     if (own := class_of_own_code(document)) not in (None, cls.__name__):

@@ -18,13 +18,12 @@ from adapter_probe.data.requests_encoding import EncodedRequests
 from adapter_probe.errors import CheckpointError
 
 from .base_config import naming_base, resolve_base
-from .files import cached_base, quote, read_json_file, refuse_unreadable
+from .files import VOCABULARIES, cached_base, quote, read_json_file, refuse_unreadable
 from .identity import BaseIdentity, encoding_changes
 
 _TOKEN_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _TOKEN_FIELDS = {"__type", "id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
 _BLANKS_BEFORE = ("bloom", "deberta", "gpt2", "roberta")  # as in run_ner.py of transformers
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json")
 _TEMPLATE = "chat_template.jinja"
 _SETTINGS = "tokenizer_config.json"
 _BLANK = "add_prefix_space"
@@ -131,7 +130,7 @@ def own_tokenizer(
         The tokenizer to use, and in what the checkpoint's differs; nothing if the base's is used.
     """
     for folder in dict.fromkeys(folders):
-        if any((folder / name).is_file() for name in _TOKENIZERS):
+        if any((folder / name).is_file() for name in VOCABULARIES):
             own = load_tokenizer(str(folder), config=config)
         elif (folder / _TEMPLATE).is_file():
             own = copy.deepcopy(tokenizer)
@@ -211,7 +210,7 @@ def with_blanks(
 
 def has_tokenizer(folders: Iterable[Path]) -> bool:
     """Whether a checkpoint was saved with a tokenizer, in its folder or the one above."""
-    return any((folder / name).is_file() for folder in folders for name in _TOKENIZERS)
+    return any((folder / name).is_file() for folder in folders for name in VOCABULARIES)
 
 
 def use_padding(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, saved: bool) -> list[str]:

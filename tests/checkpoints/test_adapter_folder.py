@@ -79,7 +79,7 @@ def test_folders_of_many_adapters_below_are_listed(made: Path, tmp_path: Path):
     for name in ("cola/lora/base", "sst2/lora/base"):
         shutil.copytree(made / "one", tmp_path / name)
     for said in refusals(tmp_path):
-        assert names(said, str(tmp_path), "2", "cola/lora/base", "sst2/lora/base", "--adapter")
+        assert names(said, str(tmp_path), "2", "cola/lora/base", "sst2/lora/base", "adapter='cola/lora/base'")
     assert torch.equal(logits(tmp_path, adapter="cola/lora/base"), logits(made / "one"))
     assert ap.inspect(tmp_path / "cola" / "lora")["n_layers"] == 3  # the only one is opened
 
@@ -126,7 +126,7 @@ def pissa(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, t
 def test_an_adapter_of_a_changed_base_is_refused_and_the_plain_one_named(name: str, pissa):
     place, _ = pissa
     for said in refusals(place / "run" / name):
-        assert names(said, str(place / "run" / name), str(place / "run" / "pissa_converted"), "--base")
+        assert names(said, str(place / "run" / name), str(place / "run" / "pissa_converted"), "base=")
 
 
 def test_what_belongs_to_the_base_opens(pissa, made: Path):
@@ -222,7 +222,7 @@ def test_weights_that_were_saved_ungathered(shard: Callable, made: Path, tmp_pat
 @pytest.mark.parametrize("name", [3, True, ["x"], {"x": 1}, 0.5])
 def test_a_base_that_is_no_string(name: object, made: Path, tmp_path: Path):
     folder = edit(Path(shutil.copytree(made / "one", tmp_path / "a")), base_model_name_or_path=name)
-    assert all(names(said, str(folder), json.dumps(name), "string", "--base") for said in refusals(folder))
+    assert all(names(said, str(folder), json.dumps(name), "string", "base=") for said in refusals(folder))
     edit(folder, base_model_name_or_path=str(made / "llama"), revision=3)
     assert all(names(said, "revision", "3", "string") for said in refusals(folder))
     assert open_any(edit(folder, revision=None))

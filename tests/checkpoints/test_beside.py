@@ -76,6 +76,16 @@ BESIDE = {
     "TRL's head": (file("pytorch_model.bin"), ["pytorch_model.bin"]),
     "code": (file("modeling_own.py"), ["modeling_own.py"]),
     "how to write": (file("generation_config.json", {"eos_token_id": 7}), ["generation_config.json"]),
+    "settings of no tokenizer": (
+        file("tokenizer_config.json", {"model_max_length": 2}),
+        ["tokenizer_config.json", "no tokenizer.json"],
+    ),
+    "tokens of none": (file("added_tokens.json", {"ab": 3}), ["added_tokens.json", "no tokenizer.json"]),
+    "limits of no modules": (
+        file("sentence_bert_config.json", {"max_seq_length": 2}),
+        ["sentence_bert_config.json", "no modules.json"],
+    ),
+    "a template of another program": (file("chat_template.json", {}), ["chat_template.json"]),
     "unknown settings": (file("mm_projector.json", {}), ["mm_projector.json"]),
     "positions": (
         config(rope_scaling={"rope_type": "linear", "factor": 2.0}),

@@ -281,19 +281,19 @@ def test_what_does_not_belong_together_is_refused_in_one_line(bert, llama, tmp_p
         with pytest.raises((CheckpointError, ModelError), match=naming(*facts)):
             ap.ablate(of, data=data, metric="kl", progress=False, out=tmp_path / "out", **options)
 
-    refused(str(tuned), "whole model", "--base")
-    refused(str(tuned), "--dequantise", "quantised base", "whole model", base=base, dequantise=True)
+    refused(str(tuned), "whole model", "base=")
+    refused(str(tuned), "dequantise=True", "quantised base", "whole model", base=base, dequantise=True)
     refused(str(tuned), "llama", "bert", base=llama[1])
     head = "classifier.bias"
     same = shutil.copytree(tuned, tmp_path / "same")
-    refused(str(tuned), str(same), "equals", "--base", base=same)
+    refused(str(tuned), str(same), "equals", "base=", base=same)
     outside = shutil.copytree(tuned, tmp_path / "outside")
     state = load_file(outside / "model.safetensors")
     save_file(state | {head: state[head] + 1}, outside / "model.safetensors", {"format": "pt"})
     refused(str(outside), "only outside the layers", head, of=outside, base=tuned)
     quantised = shutil.copytree(base, tmp_path / "quantised")
     edit(quantised / "config.json", **AWQ)
-    refused(str(quantised), "awq", str(tuned), "--base", base=quantised)
+    refused(str(quantised), "awq", str(tuned), "base=", base=quantised)
     whole = shutil.copytree(tuned, tmp_path / "awq")
     edit(whole / "config.json", **AWQ)
     refused(str(whole), "awq", of=whole, base=base)
@@ -301,7 +301,7 @@ def test_what_does_not_belong_together_is_refused_in_one_line(bert, llama, tmp_p
     refused("intermediate.dense.weight", "[24, 24]", "[40, 24]", of=narrow, base=base)
     lora = peft.get_peft_model(HEADS["SEQ_CLS"].from_pretrained(tuned), peft.LoraConfig(task_type="SEQ_CLS"))
     lora.save_pretrained(tmp_path / "lora")
-    refused("--outside base", of=tmp_path / "lora", outside="base")
+    refused("outside='base'", of=tmp_path / "lora", outside="base")
     with pytest.raises(CheckpointError, match=naming("rank=")):
         ap.convert(tuned, tmp_path / "p", to="peft", base=base)
     with pytest.raises(ModelError, match=naming("base=")):

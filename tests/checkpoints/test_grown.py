@@ -120,7 +120,7 @@ def test_models_of_other_kinds_grow(bases: Path, tmp_path: Path):
 )
 def test_rows_in_no_file(tied: bool, config: dict, said: tuple[str, ...], bases: Path, tmp_path: Path):
     trained(tmp_path, bases / f"llama-{tied}", save=False, **CAUSAL | config)
-    assert all(names(line, *said, "random", "--base") for line in refusals(tmp_path))
+    assert all(names(line, *said, "random", "base=") for line in refusals(tmp_path))
 
 
 def test_a_base_never_shrinks(bases: Path, tmp_path: Path):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import shutil
 import subprocess
 import sys
+import typing
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -35,7 +37,7 @@ from adapter_probe.checkpoints.base import load_any_base
 from adapter_probe.checkpoints.base_config import mixes_examples
 from adapter_probe.checkpoints.opening import open_any
 from adapter_probe.checkpoints.peft_opening import open_with_peft
-from adapter_probe.errors import CheckpointError
+from adapter_probe.errors import AdapterProbeError, CheckpointError
 from adapter_probe.studies.inspect_convert import inspect
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -118,6 +120,43 @@ def test_a_field_of_no_peft_is_noted_where_no_version_is_recorded(copied):
     assert any(names(note, "trained_on, seed") for note in opened.notes)
     assert torch.equal(opened.model(input_ids=IDS).logits, plain.model(input_ids=IDS).logits)
     assert "trained_on" in refusal(edit(folder, peft_version="0.99"))
+
+
+def other_values(hint: object) -> list[object]:
+    """A value of each kind that a field of PEFT's configuration allows, and a mapping of the wrong values."""
+    kinds = typing.get_args(hint) or (hint,)
+    literals = [kind for kind in kinds if typing.get_origin(kind) is typing.Literal]
+    found: list[object] = [value for kind in literals for value in typing.get_args(kind)]
+    plain = {bool: [True, False], int: [3], float: [0.5], str: ["q_proj"]}
+    for kind in kinds:
+        holds = typing.get_args(kind)
+        of_list = [[1]] if int in holds else [["q_proj"]]
+        of_dict = [{"q_proj": 2}, {}] if kind is dict or typing.get_origin(kind) is dict else []
+        found += plain.get(kind, of_list if typing.get_origin(kind) is list else of_dict)
+    return found
+
+
+@pytest.mark.slow
+def test_every_setting_of_pefts_lora_is_obeyed_or_refused(copied, made: Path):
+    """Whatever one of its fields holds: the logits of PEFT or one line, no traceback and no other number."""
+    hints, tried, several = typing.get_type_hints(LoraConfig), 0, 0
+    folder = copied("lora")
+    document = json.loads((folder / CONFIG).read_text())
+    kept = ("base_model_name_or_path", "inference_mode")
+    for field in (field.name for field in dataclasses.fields(LoraConfig) if field.name not in kept):
+        for value in other_values(hints[field]):
+            (folder / CONFIG).write_text(json.dumps({**document, field: value}))
+            tried += 1
+            try:
+                ours = open_with_peft(folder).model(input_ids=IDS).logits
+            except AdapterProbeError as error:
+                several += "\n" in str(error)
+                continue
+            base = AutoModelForCausalLM.from_pretrained(made / "llama")
+            theirs = PeftModel.from_pretrained(base, folder).eval()(input_ids=IDS).logits
+            assert torch.allclose(ours, theirs, atol=1e-5), (field, value)
+    assert tried > 50
+    assert several == 0  # lines in a message
 
 
 def test_adapters_outside_the_layers_only(made: Path, tmp_path: Path):

@@ -189,13 +189,13 @@ def test_settings_of_prompts_that_say_nothing_are_one_line(checkpoint, tmp_path)
     for options, message in (
         (
             {"data": rows, "apply_chat_template": True},
-            ("--apply-chat-template",),
+            ("apply_chat_template=True",),
         ),
-        ({"data": rows, "num_fewshot": 1}, ("--num-fewshot", "--task lm-eval:NAME")),
-        ({"task": "lm-eval:a", "num_fewshot": -1}, ("--num-fewshot", "0", "-1")),
+        ({"data": rows, "num_fewshot": 1}, ("num_fewshot=", "task='lm-eval:NAME'")),
+        ({"task": "lm-eval:a", "num_fewshot": -1}, ("num_fewshot must", "0", "-1")),
         (
             {"task": "lm-eval:a", "fewshot_as_multiturn": True},
-            ("--fewshot-as-multiturn", "--apply-chat-template"),
+            ("fewshot_as_multiturn=", "apply_chat_template=True"),
         ),
     ):
         with pytest.raises(DataError, match=naming(*message)):
@@ -306,7 +306,7 @@ def test_names_are_settled_and_mistakes_are_one_line(checkpoint, tmp_path, monke
     assert with_absolute_paths("lm-eval:piqa,own/t.yaml") == f"lm-eval:piqa,{tmp_path / 'own' / 't.yaml'}"
     assert with_absolute_paths("rows.jsonl") == str(tmp_path / "rows.jsonl")
     for options, message in (
-        ({"task": "piqa"}, ("--task", "lm-eval:NAME", "'piqa'", "--data")),
+        ({"task": "piqa"}, ("task must", "lm-eval:NAME", "'piqa'", "data=")),
         (
             {"task": "lm-eval:piqa", "data": "a.jsonl"},
             ("data=", "a.jsonl", "task=", "lm-eval:piqa"),

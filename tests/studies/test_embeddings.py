@@ -440,3 +440,40 @@ def test_trainers_of_sentence_transformers_are_refused_with_the_way_out(kind, tm
     for given, named in (({}, f"{kind}Trainer"), ({"data": [{"query": "ab", "positive": "c"}]}, kind)):
         with pytest.raises(ap.AdapterProbeError, match=naming(named, "ap.ablate(FOLDER")):
             ap.ablate(trainer, progress=False, **given)
+
+
+def test_a_cross_encoder_of_sentence_transformers_6_is_scored_by_its_head(tmp_path):
+    """It lists the model itself as its one module, beside an adapter or a whole model."""
+    rows = [{"query": "a cat", "document": text, "relevance": n % 2} for n, text in enumerate(TEXTS)]
+    lora = saved(tmp_path, "llama", {**KV, "num_labels": 1}, "SEQ_CLS", ["q_proj"])
+    asked = {"data": written(tmp_path, rows), "spans": "single", "progress": False}
+    before = ap.ablate(lora, out=tmp_path / "before", **asked)
+    module = "sentence_transformers.base.modules.transformer.Transformer"
+    (lora / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": module}]))
+    with pytest.raises(CheckpointError, match=naming("modules.json", "SEQ_CLS", "head")):
+        ap.ablate(lora, out=tmp_path / "none", **asked)
+    about = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    (lora / "config_sentence_transformers.json").write_text(json.dumps(about))
+    study = ap.ablate(lora, out=tmp_path / "after", **asked)
+    np.testing.assert_array_equal(study.results.outputs, before.results.outputs)
+    assert any("activation_fn" in line and "Sigmoid" in line for line in study.question)
+
+
+def test_the_folder_of_a_cross_encoder_is_a_model_with_a_head(tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    for name, seed in (("base", 1), ("tuned", 2)):
+        plain = encoder(tmp_path / f"{name}-plain", 2)
+        model = BertForSequenceClassification.from_pretrained(plain, num_labels=1)
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.1 * torch.randn_like(parameter)
+        model.save_pretrained(tmp_path / name)
+        AutoTokenizer.from_pretrained(plain).save_pretrained(tmp_path / name)
+    theirs = library.CrossEncoder(str(tmp_path / "tuned"), device="cpu")
+    theirs.save_pretrained(str(tmp_path / "tuned"))
+    pairs = [("a cat", text) for text in TEXTS]
+    opened = ap.open(tmp_path / "tuned", base=tmp_path / "base", device="cpu")
+    np.testing.assert_allclose(
+        opened.logits(pairs)[:, 0], theirs.predict(pairs, activation_fn=torch.nn.Identity()), atol=1e-5
+    )

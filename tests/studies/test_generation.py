@@ -131,10 +131,10 @@ LONG = "c" * 80
         ([{"prompt": LONG, "answer": "b"}], {}, ["row 1", "max_new_tokens=6", "64"]),
         ([{"messages": [{"role": "assistant", "content": "a"}], "answer": "b"}], {}, ["line 1", "user"]),
         ([{"prompt": "a", "answer": "b"}], {"metric": "nll"}, ["'nll'", "contains"]),
-        ([{"prompt": "a", "answer": "b"}], {"extract": "(a"}, ["--extract", "regular expression"]),
-        ([{"prompt": "a", "answer": "b"}], {"extract": "a", "generate": False}, ["--extract", "--generate"]),
+        ([{"prompt": "a", "answer": "b"}], {"extract": "(a"}, ["extract=", "regular expression"]),
+        ([{"prompt": "a", "answer": "b"}], {"extract": "a", "generate": False}, ["extract=", "generate="]),
         ([{"prompt": "a", "answer": "b"}], {"generate": False, "metric": "contains"}, ["generate=True"]),
-        ([{"prompt": "a", "answer": "b"}], {"temperature": -1.0}, ["--temperature", "-1.0"]),
+        ([{"prompt": "a", "answer": "b"}], {"temperature": -1.0}, ["temperature must", "-1.0"]),
     ],
     ids=[
         "no answer", "no prompt", "empty", "too long", "turn", "metric", "pattern", "extract", "contains",

@@ -267,12 +267,12 @@ def test_strengths_by_layer_equal_scaled_factors(given_as: str):
     ("asked", "facts"),
     [
         ({"sites": "query,nothing"}, ["sites", "'nothing'", "value", "attention.output.dense"]),
-        ({"by": "module", "spans": "prefix"}, ["--by", "--spans", "prefix"]),
+        ({"by": "module", "spans": "prefix"}, ["by='module'", "spans=", "prefix"]),
         ({"strengths_by_layer": [0.5, 1]}, ["strengths_by_layer", "2", "4 layers"]),
         ({"strengths_by_layer": {"x_proj": 0.5}}, ["strengths_by_layer", "'x_proj'", "query"]),
-        ({"strengths_by_layer": "1,a"}, ["--strengths-by-layer", "1,1,0.5"]),
-        ({"strengths_by_layer": [1, 1, 1, 1]}, ["--strengths-by-layer", "1", "intact"]),
-        ({"strengths_by_layer": [1, 1, 1, 0], "strength": 0.5}, ["--strength", "--strengths-by-layer"]),
+        ({"strengths_by_layer": "1,a"}, ["strengths_by_layer must", "1,1,0.5"]),
+        ({"strengths_by_layer": [1, 1, 1, 1]}, ["strengths_by_layer=", "1", "intact"]),
+        ({"strengths_by_layer": [1, 1, 1, 0], "strength": 0.5}, ["strength=", "strengths_by_layer="]),
     ],
 )
 def test_bad_names_and_strengths(asked: dict, facts: list[str]):

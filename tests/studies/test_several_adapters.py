@@ -114,9 +114,9 @@ def test_a_folder_of_named_adapters_equals_the_model_in_memory(folder: Path):
 @pytest.mark.parametrize(
     ("asked", "facts"),
     [
-        ("one,three", ["--adapter", "'three'", "one", "two"]),
-        ("one,one", ["--adapter", "one,one", "twice"]),
-        ("one,other", ["--adapter", "one,other", "LORA"]),
+        ("one,three", ["adapter='three'", "one", "two"]),
+        ("one,one", ["adapter='one,one'", "twice"]),
+        ("one,other", ["adapter='one,other'", "LORA"]),
     ],
 )
 def test_adapters_that_are_not_there_or_do_not_go_together(asked: str, facts: list[str], folder: Path):

@@ -159,12 +159,12 @@ def test_an_ablation_by_degrees_says_so(classifier, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "facts"),
     [
-        ({"strengths": ()}, ("--strengths", "at least one", "1", "[]")),
+        ({"strengths": ()}, ("strengths must", "at least one", "1", "[]")),
         (
             {"strengths": (float("nan"), 0.5)},
-            ("--strengths", "finite number", "float32", "nan"),
+            ("strengths must", "finite number", "float32", "nan"),
         ),
-        ({"strengths": (1e39,)}, ("--strengths", "finite number", "float32", "1e+39")),
+        ({"strengths": (1e39,)}, ("strengths must", "finite number", "float32", "1e+39")),
     ],
 )
 def test_bad_strengths(settings, facts, classifier):

@@ -226,7 +226,7 @@ def test_a_sweep_of_nothing_is_refused(file, tmp_path, old, new, part):
             "max_train = 40\nvalidation_share = 1.5",
             ("tasks[1]", "validation_share", "between 0 and 1", "1.5"),
         ),
-        ("seeds = 2\nepochs", "seeds = 1000000000\nepochs", ("1,000,000,000 trials", "100,000", "seeds=")),
+        ("seeds = 2\nepochs", "seeds = 1000000000\nepochs", ("1,000,000,000 trials", "100,000", "--seeds")),
         (
             "size = 2\nseeds = 2",
             'seeds = 2\ndtype = "float16"',

@@ -204,7 +204,7 @@ def test_what_it_would_cost(tiny_base, two_tasks, tmp_path):
     ("change", "error", "words"),
     [
         ({"stds": ()}, TrainingError, ("stds",)),
-        ({"seeds": 0}, TrainingError, ("--seeds", "1", "0")),
+        ({"seeds": 0}, TrainingError, ("seeds must", "1", "0")),
         ({"learning_rates": ()}, TrainingError, ("learning_rates",)),
         ({"task": "no-such-task"}, DataError, ("no-such-task",)),
         ({"method": "bitfit"}, ModelError, ("method=", "bitfit", "lora:r=8")),
