@@ -34,8 +34,10 @@ def main(out: Path, named: dict[str, str]) -> None:
     (spans, a, studies_a), (_, b, studies_b) = map(drops, named.values())
     means, sds = [x.mean(axis=0) for x in (a, b)], [x.std(axis=0, ddof=1) for x in (a, b)]
     error = np.sqrt(sds[0] ** 2 / len(a) + sds[1] ** 2 / len(b))
+    error[error == 0] = np.nan  # seeds that are equal say nothing of others
     freedom = error**4 / sum(s**4 / len(x) ** 2 / (len(x) - 1) for s, x in zip(sds, (a, b)))
-    p = ttest_ind_from_stats(means[1], sds[1], len(b), means[0], sds[0], len(a), equal_var=False).pvalue
+    tested = ttest_ind_from_stats(means[1], sds[1], len(b), means[0], sds[0], len(a), equal_var=False)
+    p = np.where(np.isnan(error), np.nan, tested.pvalue)
     difference, half = means[1] - means[0], t.ppf(1 - ALPHA / 2, freedom) * error
     whole = spans["n_layers"].idxmax()
     table = spans.assign(
